@@ -139,7 +139,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     with stream, _naming(path):
-        yield from _records_in(stream)
+        yield from records_in(stream)
 
 
 def read_more_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
@@ -150,7 +150,7 @@ def read_more_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int
             whole, newline, _ = stream.read().rpartition(b"\n")
     except FileNotFoundError:
         return [], 0
-    return list(_records_in(whole.splitlines())), start + len(whole) + len(newline)
+    return list(records_in(whole.splitlines())), start + len(whole) + len(newline)
 
 
 @contextlib.contextmanager
@@ -163,9 +163,10 @@ def _naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Parse the lines of a journal; incomplete ones are skipped."""
     for line in lines:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
             if isinstance(record, dict):
                 yield record

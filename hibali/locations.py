@@ -167,6 +167,12 @@ def root_location(site: Site) -> Location:
     return found
 
 
+def path_at(site: Site, path: bytes) -> Location:
+    """Return the location of an absolute path at a site."""
+    text = path.decode("utf-8", "surrogateescape")
+    return Location(site, text, f"{site.name}:{text}")
+
+
 def _refuse_variables(text: str, site: str, path: str) -> None:
     """Raise `UsageError` for `$NAME` or `${NAME}` in a path; after a component `.` they are ordinary
     names.

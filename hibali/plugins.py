@@ -1,4 +1,4 @@
-"""Load stores, schedulers, containers and sources by name: first hibali's own modules, then entry points."""
+"""Load stores, schedulers and containers by name: first hibali's own modules, then entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advise on valid descriptors: what is better written otherwise, and what would be refused at run time."""
+"""Advise on valid descriptors: better forms, and reasons for which a run would be refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def advise_on_custom(sections: Sections) -> Iterator[Problem]:
         if key not in _LEAST:
             yield Problem(
                 place,
-                f"the key {key!r} has no meaning here",
+                f"the key {key!r} is unknown here",
                 f"the keys that hibali reads are {' and '.join(_LEAST)}",
             )
         elif not _is_count(value, _LEAST[key]):
@@ -86,7 +86,7 @@ def _defaults_are_valid(sections: Sections) -> Iterator[Problem]:
 def _check_default(part: Part, kind: str, default: Any, place: str) -> Iterator[Problem]:
     wrong_kind = not isinstance(default, _KINDS[kind]) or (kind == "Number" and isinstance(default, bool))
     if wrong_kind:
-        yield Problem(place, f'the default of "{part.id}" is {_show(default)}, which is no {kind}')
+        yield Problem(place, f'the default of "{part.id}" is {_show(default)}, which is not of type {kind}')
         return
     if kind != "Number":
         return
@@ -190,7 +190,7 @@ def _shell_is_known(sections: Sections) -> Iterator[Problem]:
         yield Problem("shell", f"hibali refuses to run the shell {shell}", "write /bin/sh or /bin/bash")
     else:
         if shell != shell.strip():
-            yield Problem("shell", "the path of the shell has white space around it", "take it away")
+            yield Problem("shell", "the path of the shell has white space around it", "remove it")
 
 
 def _keys_are_distinctive(sections: Sections) -> Iterator[Problem]:

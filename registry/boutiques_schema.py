@@ -1,7 +1,7 @@
 """Validate with the boutiques package, its schema and its upgrade of 0.4; the only module that imports it.
 
-The validator changes what it is given, prints, may leave the process and stops with a traceback at some
-documents (boutiques 0.5.33). It gets a copy, its output is discarded, and whatever it raises becomes a message.
+The validator changes its arguments, prints, may exit the process and fails with a traceback for some documents
+(boutiques 0.5.33). It gets a copy, its output is discarded, and its exceptions become messages.
 Nothing here touches the network or evaluates an expression.
 """
 
@@ -131,7 +131,7 @@ def _descriptor_validator() -> Any:
 
 
 def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
-    """Run the reference validator on a document that matches the schema, and return what it rejects or how it fails."""
+    """Run the reference validator on a document that matches the schema, and return its errors or its failure."""
     from boutiques.validator import (  # start-up: slow; stored pipelines need no check
         DescriptorValidationError,
         validate_descriptor,
@@ -141,7 +141,7 @@ def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
     if copied.get("container-image", {}).get("type") == "rootfs":
         del copied[
             "container-image"
-        ]  # the validator searches an image name in it; the schema has checked the rest
+        ]  # the validator looks for an image name in it; the schema has checked the remaining keys
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             validate_descriptor(copied)
@@ -173,7 +173,7 @@ def _from_line(line: str, document: Mapping[str, Any]) -> Problem:
 
 
 def _place(kind: str, name: str, document: Mapping[str, Any]) -> str:
-    """Return the path in the document of what a rule's message begins with."""
+    """Return the path in the document of the element that a rule's message begins with."""
     sections = {
         "InputError": ("inputs", "id"),
         "OutputError": ("output-files", "id"),
@@ -212,12 +212,12 @@ def _as_problems(error: Any) -> list[Problem]:
 
 
 def _unknown_keys(
-    location: list[str | int], given: Mapping[str, Any], known: Mapping[str, Any]
+    location: list[str | int], keys: Mapping[str, Any], known: Mapping[str, Any]
 ) -> list[Problem]:
     found = []
-    for key in given:
+    for key in keys:
         if key not in known:
-            suggestion = nearest(key, [each for each in known if each not in given])
+            suggestion = nearest(key, [each for each in known if each not in keys])
             instead = f"is it {suggestion}?" if suggestion else "put your own keys below `custom`"
             found.append(Problem(written_path([*location, key]), _shorten(f"unknown key {key!r}"), instead))
     return found
@@ -246,9 +246,11 @@ def _instead_of_version(version: Any) -> str:
     if text == OLD:
         return f"`hibali pipelines upgrade FILE` writes it as {NEW}"
     if text in {"0.1", "0.2", "0.3"}:
-        return f"hibali cannot upgrade schema {text}: write the descriptor anew for {NEW}"
+        return f"hibali cannot upgrade schema {text}: rewrite the descriptor for {NEW}"
     if text.startswith(NEW) and isinstance(version, str):
-        return f'this is an extension of {NEW}: write "{NEW}", then correct what validate names'
+        return (
+            f'this is an extension of {NEW}: write "{NEW}", then correct the problems that validate reports'
+        )
     return f'write "{NEW}", in quotes'
 
 

@@ -39,7 +39,7 @@ class Catalogue:
     """Pipelines by NAME@VERSION on this machine; safe to use from several processes at once.
 
     A version's folder appears by one rename and never changes; its pin (name, version, digest) is stored in
-    `pins.jsonl` beside the catalogue. Content that does not match its pin is refused when it is read. With `history`, changes
+    `pins.jsonl`, outside the folder of the catalogue. Content that does not match its pin is refused when it is read. With `history`, changes
     are commits of a DataLad dataset.
     """
 
@@ -68,7 +68,7 @@ class Catalogue:
     def find(self, reference: str) -> Pipeline:
         """Return the pipeline at NAME or NAME@VERSION; without a version, the one added last.
 
-        Raises `NotFoundError`, and `RefusedError` when what is stored is not what was added.
+        Raises `NotFoundError`, and `RefusedError` when the stored descriptor differs from the added one.
         """
         name, version = split_reference(reference)
         if version is not None:
@@ -122,13 +122,13 @@ class Catalogue:
                     remove_deprecation(folder)
                 else:
                     write_deprecation(folder, deprecation)
-        what = "Deprecate" if deprecation else "Do not deprecate"
+        action = "Deprecate" if deprecation else "Do not deprecate"
         note = f"\n{deprecation}\n" if deprecation else ""
-        self._record(f"{what} {', '.join(each.reference for each in found)}\n{note}")
+        self._record(f"{action} {', '.join(each.reference for each in found)}\n{note}")
         return found
 
     def deprecation(self, pipeline: Pipeline | Summary) -> Deprecation | None:
-        """Return its deprecation: as stored here, else as its author wrote it."""
+        """Return its deprecation: the one recorded here, else the author's."""
         recorded = read_deprecation(self._folders.deprecation(pipeline.name, pipeline.version))
         if recorded is not None:
             return recorded
@@ -178,20 +178,20 @@ class Catalogue:
         """Return the digest of each version's image, `sha256:HEX`, by name and version, of those that have one."""
         return self._pins.images()
 
-    def beside(self, name: str, version: str) -> dict[str, Path]:
-        """Return the files stored beside a descriptor, by their names in the version's folder."""
-        return self._folders.beside(name, version)
+    def attachments(self, name: str, version: str) -> dict[str, Path]:
+        """Return the version's other files (signatures, image record ...), by their names in its folder."""
+        return self._folders.attachments(name, version)
 
     def add_downloads(self, downloads: Sequence[Download], message: str) -> None:
-        """Store fetched and checked versions with the files beside them, in one commit.
+        """Store fetched and checked versions with their attachments, in one commit.
 
         Raises `RefusedError` `immutable-version` like `add`.
         """
         for download in downloads:
             pipeline = self._store(download.pipeline)
-            if IMAGE in download.beside:
-                self.images.add_record(pipeline, read_record(download.beside[IMAGE], pipeline.reference))
-            self._folders.place_beside(pipeline.name, pipeline.version, download.beside)
+            if IMAGE in download.attachments:
+                self.images.add_record(pipeline, read_record(download.attachments[IMAGE], pipeline.reference))
+            self._folders.add_attachments(pipeline.name, pipeline.version, download.attachments)
         if downloads:
             listed = "\n".join(
                 f"{each.pipeline.reference} sha256 {each.pipeline.digest}" for each in downloads
@@ -200,7 +200,7 @@ class Catalogue:
 
     def sign(self, pipeline: Pipeline, file: str, signature: bytes) -> None:
         """Store a signature of it."""
-        self._folders.place_beside(pipeline.name, pipeline.version, {file: signature})
+        self._folders.add_attachments(pipeline.name, pipeline.version, {file: signature})
         self._record(f"Sign {pipeline.reference}\n")
 
     def trust(self, reference: str) -> Pipeline:

@@ -44,8 +44,8 @@ class Deprecation:
 
 
 def read_deprecation(file: str) -> Deprecation | None:
-    """Read the deprecation beside a descriptor; None where there is none."""
-    if not os.path.exists(file):  # noqa: PTH110  # asked of every version of a list, and Path is slow
+    """Read the deprecation of a version; None where there is none."""
+    if not os.path.exists(file):  # noqa: PTH110  # called for every version of a list, and Path is slow
         return None
     try:
         found = read_json_file(Path(file))
@@ -129,16 +129,16 @@ class VersionFolders:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def beside(self, name: str, version: str) -> dict[str, Path]:
-        """Return the files beside the descriptor, one level deep, by their names in the version's folder."""
+    def attachments(self, name: str, version: str) -> dict[str, Path]:
+        """Return the version's other files (signatures, image record ...), one level deep, by their names in its folder."""
         folder = self.version_folder(name, version)
         files = [*folder.glob("*"), *folder.glob("*/*")]
         found = {str(each.relative_to(folder)): each for each in files if each.is_file()}
         found.pop(DESCRIPTOR, None)
         return found
 
-    def place_beside(self, name: str, version: str, files: Mapping[str, bytes]) -> None:
-        """Write files beside the descriptor; existing ones are kept. Raises `RefusedError` for a name that leads out of the folder."""
+    def add_attachments(self, name: str, version: str, files: Mapping[str, bytes]) -> None:
+        """Add files to a version; existing ones are not changed. Raises `RefusedError` for a name that leads out of the folder."""
         folder = self.version_folder(name, version)
         with writing(folder):
             for file, content in files.items():
@@ -215,12 +215,12 @@ class Pins:
         return None if found is None else (str(found.get("digest")), str(found.get("record")))
 
     def add(self, name: str, version: str, digest: str) -> None:
-        """Pin it, unless it is pinned to this digest already."""
+        """Add a pin, unless the version is already pinned to this digest."""
         if self.read().get((name, version)) != digest:
             self._append("pin", name, version, digest=digest)
 
     def add_image(self, name: str, version: str, digest: str, record: str) -> bool:
-        """Pin its image; False where another image is pinned already."""
+        """Add the pin of an image; False where another image is already pinned."""
         if self.image(name, version) is None:
             self._append("image", name, version, digest=digest, record=record)
         return self.image(name, version) == (digest, record)
@@ -275,7 +275,7 @@ _ATTRIBUTES = (
 class History:
     """Commits of a folder's content. The folder decides: changes that a killed call did not commit are committed by the next one.
 
-    A commit is made beside the index and moved into place by one update of the branch, so that the index is never locked.
+    A commit is made with a copy of the index and moved into place by one update of the branch, so that the index is never locked.
     """
 
     def __init__(self, folder: Path, partial: Callable[[], Path]) -> None:
@@ -328,7 +328,7 @@ class History:
             with contextlib.suppress(OSError):
                 shutil.copyfile(
                     self._git.folder / "index", index
-                )  # the index remembers files, so that unchanged ones are not read again
+                )  # the index has the state of files, so that git does not read unchanged ones again
             self._git.check_output("add", "--all", "--", ".", environment=apart)
             tree = self._git.check_output("write-tree", environment=apart).decode().strip()
             known = self._head()

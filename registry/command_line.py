@@ -28,7 +28,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class TemplateContext:
-    """What the keys of a template refer to: the pipeline, the checked answers and the paths of the files."""
+    """The values of a template's keys: the pipeline, the checked input values and the paths of the files."""
 
     pipeline: Pipeline
     values: Mapping[str, Any]
@@ -36,7 +36,7 @@ class TemplateContext:
     work_folder: str | None
 
     def find_owner(self, key: Key) -> Input | OutputFile | None:
-        """Return the input or output whose value the key stands for: the first answered input, else an output; None where absent."""
+        """Return the input or output that replaces the key: the first input with a value, else an output; None where absent."""
         present = [
             each for each in self.pipeline.inputs if each.value_key == key.text and each.id in self.values
         ]
@@ -45,12 +45,12 @@ class TemplateContext:
         return next((each for each in self.pipeline.outputs if each.value_key == key.text), None)
 
     def is_read_only(self, tool_input: Input) -> bool:
-        """Return whether the folder of the answered file is read-only: hibali staged the file, or it is in the image."""
+        """Return whether the folder of the input file is read-only: hibali staged the file, or it is in the image."""
         in_image = is_in_image(self.pipeline, tool_input, self.values[tool_input.id])
         return tool_input.id in self.paths or in_image
 
     def items(self, tool_input: Input) -> list[str]:
-        """Return the answer as texts, one for a single value; a File is the path under which the tool finds it."""
+        """Return the value as texts, one for a single value; a File is the path that the tool sees."""
         input_value = self.paths.get(tool_input.id, self.values[tool_input.id])
         return [str(value) for value in input_value] if isinstance(input_value, list) else [str(input_value)]
 
@@ -58,12 +58,12 @@ class TemplateContext:
 def make_context(
     pipeline: Pipeline, invocation: Invocation, paths: Paths | None, work_folder: str | None
 ) -> TemplateContext:
-    """Return the context of one run; `paths` names only inputs that are answered."""
+    """Return the context of one run; `paths` has only inputs with a value."""
     return TemplateContext(pipeline, invocation.values, paths or {}, work_folder)
 
 
 def split_template(template: str, pipeline: Pipeline) -> Iterator[str | Key]:
-    """Split a template into text and keys, from left to right; of two keys at one place the longer one counts."""
+    """Split a template into text and keys, from left to right; the longest key matches first."""
     keys = {each.value_key for each in pipeline.inputs} | {each.value_key for each in pipeline.outputs}
     keys.discard("")
     if not keys:
@@ -104,7 +104,7 @@ def fill_template(
 def text_of_input(
     context: TemplateContext, tool_input: Input, stripped: tuple[str, ...], *, only_names: bool = False
 ) -> str:
-    """Return an answer as plain text for paths, files and the environment: without flags, quotes and stripped extensions.
+    """Return a value as plain text for paths, files and the environment: without flags, quotes and stripped extensions.
 
     With `only_names` each path is replaced by its last component.
     """
@@ -146,10 +146,10 @@ _SCRIPT_ENDINGS = (
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOutput:
-    """A file that the run should produce: `path` is relative to the work folder, normalised, never climbing.
+    """A file that the run should produce: `path` is relative to the work folder, normalised, without `..`.
 
     With `is_pattern` it is a glob in which only the author's wildcards are active (values are escaped);
-    `is_list` says that it may match several files.
+    `is_list`: it may match several files.
     """
 
     id: str
@@ -169,7 +169,7 @@ class ConfigurationFile:
 
 
 def is_produced(context: TemplateContext, output: OutputFile) -> bool:
-    """Return whether the tool produces this output under these answers; raises `UsageError` for a condition that cannot be judged."""
+    """Return whether the tool produces this output with these values; raises `UsageError` for a condition that cannot be evaluated."""
     return _path_template(context, output, frozenset()) is not None
 
 
@@ -255,7 +255,7 @@ def _path_template(context: TemplateContext, output: OutputFile, seen: frozenset
 
 
 def _condition_values(context: TemplateContext, condition: Condition, seen: frozenset[str]) -> dict[str, Any]:
-    """Return the values that a condition can use: answered inputs, and the paths of other outputs."""
+    """Return the values that a condition can use: those of inputs, and the paths of other outputs."""
     usable = [each for each in context.pipeline.outputs if each.id in condition.ids and each.id not in seen]
     paths = {
         each.id: _absolute(context, each, _joined(_fill_path(context, each, seen)))
@@ -322,15 +322,15 @@ def _check_configured(text: str, subject: str, *, is_script: bool) -> None:
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = re.compile(
-    r"LD_.*|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|PS4|IFS|PYTHON.*|HIBALI_.*"  # how programs and shells start
-    r"|APPTAINER.*|SINGULARITY.*|DOCKER_.*|PODMAN_.*|CONTAINERS_.*|CH_.*|SARUS_.*|SHIFTER.*"  # what runtimes read
-    r"|SLURM_.*|SBATCH_.*|SRUN_.*|OAR_.*|PBS_.*|SGE_.*|LSB_.*",  # what schedulers say and read
+    r"LD_.*|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|PS4|IFS|PYTHON.*|HIBALI_.*"  # start of programs and shells
+    r"|APPTAINER.*|SINGULARITY.*|DOCKER_.*|PODMAN_.*|CONTAINERS_.*|CH_.*|SARUS_.*|SHIFTER.*"  # variables of container runtimes
+    r"|SLURM_.*|SBATCH_.*|SRUN_.*|OAR_.*|PBS_.*|SGE_.*|LSB_.*",  # variables of schedulers
     re.DOTALL,
 )
 # Published tools set some of these (PATH, CLASSPATH, R_LIBS); therefore they need consent and are not refused.
 _CONSENT = re.compile(
     r"PATH|(?i:.*_proxy)"
-    # what glibc drops for privileged programs (sysdeps/generic/unsecvars.h) but TMPDIR, and macOS' loader
+    # variables that glibc removes for privileged programs (sysdeps/generic/unsecvars.h) but TMPDIR, and macOS' loader
     r"|GLIBC_TUNABLES|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_TRACE|NIS_PATH|NLSPATH"
     r"|RESOLV_HOST_CONF|RES_OPTIONS|TZDIR|DYLD_.*"
     # shells, and programs that other programs start
@@ -340,7 +340,7 @@ _CONSENT = re.compile(
     r"|PERL.*|RUBY.*|GEM_.*|BUNDLE_.*|NODE_.*|NPM_.*|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|_JAVA_.*|CLASSPATH"
     r"|R_(?:LIBS|PROFILE|ENVIRON|HOME|TESTS).*|JULIA_.*|LUA_.*|PHPRC|PHP_INI_SCAN_DIR|TCLLIBPATH|TCL_LIBRARY"
     r"|MATLABPATH|OCTAVE_.*|GUILE_.*"
-    # network clients: what they run, whom they trust, where they connect
+    # network clients: programs they run, certificates they trust, hosts they connect to
     r"|GIT_.*|SSH_.*|SSL_CERT_.*|OPENSSL_.*|CURL_HOME|CURL_CA_BUNDLE|REQUESTS_CA_BUNDLE|WGETRC|NETRC|RSYNC_.*"
     r"|KRB5.*|X509_.*",
     re.DOTALL,
@@ -369,7 +369,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What to run: `script` is text for `shell` (`sh` or `bash`), started in the work folder with `environment`."""
+    """A command to run: `script` is text for `shell` (`sh` or `bash`), started in the work folder with `environment`."""
 
     script: str
     shell: str
@@ -387,10 +387,10 @@ def build_command_line(
 ) -> CommandLine:
     """Build the command line, environment, configuration files and expected outputs.
 
-    `paths` replaces File answers by input id with the absolute paths the tool will see (a list for a list input);
+    `paths` replaces File values by input id with the absolute paths the tool will see (a list for a list input);
     `work_folder` is the absolute path the tool will see as its working directory: needed only where the
     pipeline wants absolute output paths. Raises `UsageError` for a value that cannot be quoted where the author put it,
-    an output outside the work folder, a condition that cannot be judged, and other shells; `RefusedError` for a
+    an output outside the work folder, a condition that cannot be evaluated, and other shells; `RefusedError` for a
     variable that must not be set (S10).
     """
     refuse_unrunnable(pipeline)

@@ -1,8 +1,8 @@
 """Evaluate conditions of `conditional-path-template` with a grammar that can only compare.
 
-Understood are: input and output ids, numbers, quoted strings, True, False, None, lists of literals, `== != < <= > >=`,
-`in`, `not in`, `and`, `or`, `not` and brackets. The reference (boutiques 0.5.33, localExec.py) pastes the values into
-a line of Python and evaluates it; what both understand has the same meaning here.
+The grammar has input and output ids, numbers, quoted strings, True, False, None, lists of literals, `== != < <= > >=`,
+`in`, `not in`, `and`, `or`, `not` and brackets. The reference (boutiques 0.5.33, localExec.py) inserts the values into
+a line of Python and evaluates it; conditions that both accept have the same meaning.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Condition:
     tree: ast.expr
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Return whether it is true for these answers; false where an id in it has no answer, as in the reference.
+        """Return whether it is true for these values; false where an id in it has no value, as in the reference.
 
         Raises `UsageError` where values are compared that have no order.
         """
@@ -93,7 +93,7 @@ def _translate(text: str, found: re.Match[str], known: frozenset[str], ids: list
         return f"value_{ids.index(term)}"
     if term in _KEYWORDS or _NUMBER.fullmatch(term):
         return _plain_number(term) if term not in _KEYWORDS else _KEYWORDS[term]
-    raise _wrong(text, f"'{term}' is neither the id of an input or output nor a number; quote what is text")
+    raise _wrong(text, f"'{term}' is neither the id of an input or output nor a number; put text in quotes")
 
 
 def _plain_number(term: str) -> str:
@@ -143,7 +143,7 @@ def _evaluate(tree: ast.expr, values: list[Any]) -> Any:
 
 
 def _compare(tree: ast.Compare, values: list[Any]) -> bool:
-    """`a < b < c` means what it means in Python."""
+    """Evaluate a chain of comparisons as Python does: `a < b < c`."""
     left = _evaluate(tree.left, values)
     for kind, each in zip(tree.ops, tree.comparators, strict=True):
         right = _evaluate(each, values)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from hibali.documents import canonical_digest, find_repeated, read_json, written_path
 from hibali.errors import UsageError
 from registry import advice
 from registry.advice import read_suggested
+from registry.boutiques_schema import find_refusals, find_shape_problems
+from registry.descriptor_rules import find_rule_problems
 from registry.pipeline import (
     Container,
     EnvironmentVariable,
@@ -23,8 +26,9 @@ from registry.pipeline import (
 )
 from registry.problems import DescriptorError, Problem, place_problems
 
+_Part = TypeVar("_Part", Input, OutputFile, Group, Container, EnvironmentVariable, ErrorCode)
 _LARGEST_DOUBLE = sys.float_info.max
-_LARGEST_EXACT = 2**53  # integers beyond it are not exact as IEEE doubles, which is all RFC 8785 knows
+_LARGEST_EXACT = 2**53  # larger integers are not exact as IEEE doubles, the only numbers of RFC 8785
 
 
 def read_descriptor(raw: bytes, subject: str, name: str | None = None) -> Pipeline:
@@ -46,12 +50,6 @@ def read_descriptor(raw: bytes, subject: str, name: str | None = None) -> Pipeli
 
 def find_problems(document: Any) -> list[Problem]:
     """Return every problem that makes the descriptor invalid. The reference validator runs last."""
-    from registry.boutiques_schema import (  # start-up: slow; stored pipelines need no check
-        find_refusals,
-        find_shape_problems,
-    )
-    from registry.descriptor_rules import find_rule_problems  # start-up: slow; stored pipelines need no check
-
     if not isinstance(document, dict):
         return [Problem("", "a descriptor is a JSON object")]
     unwritable = list(_find_unwritable(document, ()))
@@ -96,7 +94,7 @@ def find_advice(raw: bytes, subject: str) -> list[Problem]:
 
 
 def find_repeated_advice(raw: bytes) -> list[Problem]:
-    """Advice on each key that a JSON text has twice with the same value."""
+    """Return advice on each key that a JSON text has twice with the same value."""
     return [
         Problem(
             written_path(each.path),
@@ -122,7 +120,7 @@ def _is_covered(refusal: Problem, rules: list[Problem]) -> bool:
 
 
 def digest_document(document: Any) -> str:
-    """sha256 of the canonical JSON; integers beyond 2**53 are written as the doubles RFC 8785 takes them for."""
+    """Return the sha256 of the canonical JSON; integers beyond 2**53 are written as doubles (RFC 8785)."""
     return canonical_digest(_with_doubles(document))
 
 
@@ -138,103 +136,53 @@ def make_pipeline(document: Mapping[str, Any], raw: bytes, name: str | None = No
         description=document["description"],
         command_template=document["command-line"],
         shell=document.get("shell", "/bin/sh").strip(),
-        inputs=tuple(_make_input(each) for each in document["inputs"]),
-        outputs=tuple(_make_output(each) for each in document.get("output-files", ())),
-        groups=tuple(_make_group(each) for each in document.get("groups", ())),
-        container=None if container is None else _make_container(container),
+        inputs=tuple(_make(Input, each) for each in document["inputs"]),
+        outputs=tuple(_make(OutputFile, each) for each in document.get("output-files", ())),
+        groups=tuple(_make(Group, each) for each in document.get("groups", ())),
+        container=None if container is None else _make(Container, container),
         environment=tuple(
-            EnvironmentVariable(each["name"], each["value"])
-            for each in document.get("environment-variables", ())
+            _make(EnvironmentVariable, each) for each in document.get("environment-variables", ())
         ),
         resources=read_suggested(document),
-        error_codes=tuple(
-            ErrorCode(each["code"], each["description"]) for each in document.get("error-codes", ())
-        ),
+        error_codes=tuple(_make(ErrorCode, each) for each in document.get("error-codes", ())),
         tags=document.get("tags", {}),
         raw=raw,
         document=document,
     )
 
 
-def _make_input(fields: Mapping[str, Any]) -> Input:
-    choices = fields.get("value-choices")
-    return Input(
-        id=fields["id"],
-        name=fields["name"],
-        kind=fields["type"],
-        description=fields.get("description", ""),
-        value_key=fields.get("value-key", ""),
-        optional=fields.get("optional", False),
-        is_list=fields.get("list", False),
-        list_separator=fields.get("list-separator", " "),
-        flag=fields.get("command-line-flag", ""),
-        flag_separator=fields.get("command-line-flag-separator", " "),
-        default=fields.get("default-value"),
-        choices=None if choices is None else tuple(choices),
-        integer=fields.get("integer", False),
-        minimum=fields.get("minimum"),
-        maximum=fields.get("maximum"),
-        exclusive_minimum=fields.get("exclusive-minimum", False),
-        exclusive_maximum=fields.get("exclusive-maximum", False),
-        minimum_entries=fields.get("min-list-entries"),
-        maximum_entries=fields.get("max-list-entries"),
-        requires=tuple(fields.get("requires-inputs", ())),
-        disables=tuple(fields.get("disables-inputs", ())),
-        value_requires=_make_lists(fields.get("value-requires", {})),
-        value_disables=_make_lists(fields.get("value-disables", {})),
-        uses_absolute_path=fields.get("uses-absolute-path", False),
-    )
+# Keys of the descriptor that differ from the name of the field with hyphens.
+_KEYS = {
+    "choices": "value-choices",
+    "conditions": "conditional-path-template",
+    "default": "default-value",
+    "disables": "disables-inputs",
+    "flag": "command-line-flag",
+    "flag_separator": "command-line-flag-separator",
+    "hash": "container-hash",
+    "is_list": "list",
+    "kind": "type",
+    "maximum_entries": "max-list-entries",
+    "minimum_entries": "min-list-entries",
+    "options": "container-opts",
+    "requires": "requires-inputs",
+    "stripped_extensions": "path-template-stripped-extensions",
+}
 
 
-def _make_output(fields: Mapping[str, Any]) -> OutputFile:
-    return OutputFile(
-        id=fields["id"],
-        name=fields["name"],
-        description=fields.get("description", ""),
-        value_key=fields.get("value-key", ""),
-        path_template=fields.get("path-template", ""),
-        conditions=tuple(
-            (condition, template)
-            for each in fields.get("conditional-path-template", ())
-            for condition, template in each.items()
-        ),
-        stripped_extensions=tuple(fields.get("path-template-stripped-extensions", ())),
-        is_list=fields.get("list", False),
-        optional=fields.get("optional", False),
-        flag=fields.get("command-line-flag", ""),
-        flag_separator=fields.get("command-line-flag-separator", " "),
-        uses_absolute_path=fields.get("uses-absolute-path", False),
-        file_template=tuple(fields.get("file-template", ())),
-    )
+def _make(kind: type[_Part], section: Mapping[str, Any]) -> _Part:
+    """Make one part of a pipeline from the keys of its section; absent keys have the defaults of the class."""
+    keys = {field.name: _KEYS.get(field.name, field.name.replace("_", "-")) for field in fields(kind)}
+    return kind(**{name: _typed(name, section[key]) for name, key in keys.items() if key in section})
 
 
-def _make_group(fields: Mapping[str, Any]) -> Group:
-    return Group(
-        id=fields["id"],
-        name=fields["name"],
-        members=tuple(fields["members"]),
-        mutually_exclusive=fields.get("mutually-exclusive", False),
-        one_is_required=fields.get("one-is-required", False),
-        all_or_none=fields.get("all-or-none", False),
-    )
-
-
-def _make_container(fields: Mapping[str, Any]) -> Container:
-    return Container(
-        kind=fields["type"],
-        image=fields.get("image", ""),
-        index=fields.get("index", ""),
-        url=fields.get("url", ""),
-        hash=fields.get("container-hash", ""),
-        working_directory=fields.get("working-directory", ""),
-        entrypoint=fields.get("entrypoint", False),
-        options=tuple(fields.get("container-opts", ())),
-    )
-
-
-def _make_lists(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Convert to lists of ids; the schema does not restrict these values, but the validator read them as such."""
-    return {choice: tuple(str(each) for each in ids) for choice, ids in fields.items()}
+def _typed(name: str, value: Any) -> Any:
+    if name == "conditions":
+        return tuple(pair for each in value for pair in each.items())
+    if name in {"value_requires", "value_disables"}:
+        # the schema does not restrict these values, but the validator read them as lists of ids
+        return {choice: tuple(str(each) for each in ids) for choice, ids in value.items()}
+    return tuple(value) if isinstance(value, list) and name != "default" else value
 
 
 def _with_doubles(value: Any) -> Any:

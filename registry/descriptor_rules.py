@@ -1,4 +1,4 @@
-"""Check descriptors for what the schema cannot express: inputs, groups, references."""
+"""Check the rules of descriptors that the schema cannot express: inputs, groups, references."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Part:
 
     @property
     def id(self) -> str:
-        """Its id, "" without one."""
+        """The id of the object, "" without one."""
         return self.text("id")
 
     def at(self, key: str) -> str:
@@ -60,7 +60,7 @@ class Sections:
         self.container = Part("container-image", container) if isinstance(container, dict) else None
 
     def find_input(self, identifier: str) -> Part | None:
-        """The first input of that id."""
+        """Return the first input of that id."""
         return next((each for each in self.inputs if each.id == identifier), None)
 
     @property
@@ -75,7 +75,7 @@ class Sections:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of inputs and outputs: what a condition may ask about."""
+        """The ids of inputs and outputs, which conditions can use."""
         return self.input_ids | {each.id for each in self.outputs if each.id}
 
 
@@ -164,7 +164,7 @@ def _related_inputs_exist(sections: Sections) -> Iterator[Problem]:
             yield Problem(
                 part.path,
                 message,
-                "a required input is always answered: move the condition to the other inputs, or make this one optional",
+                "a required input always has a value: move the condition to the other inputs, or make this one optional",
             )
 
 

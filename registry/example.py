@@ -1,4 +1,4 @@
-"""Build example invocations, and decide the next question of a dialogue."""
+"""Build example invocations, and decide the next question of an interactive dialogue."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hibali.errors import UsageError
+from registry.boutiques_schema import find_schema_problems
 from registry.invocation import (
     Need,
     find_input_problems,
@@ -24,9 +25,9 @@ _DEEPEST = 32  # inputs that require inputs that require inputs ...
 
 
 def make_example(pipeline: Pipeline, *, complete: bool = False) -> Values:
-    """Make a valid invocation in the order of the inputs; with `complete`, answer every input that the others allow.
+    """Make a valid invocation in the order of the inputs; with `complete`, for every input that the others allow.
 
-    Raises `UsageError` where none was found: a descriptor can have requirements that nothing satisfies.
+    Raises `UsageError` where none was found: a descriptor can have requirements that no invocation satisfies.
     """
     values: Values = {}
     for each in pipeline.inputs:
@@ -46,7 +47,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Values:
             "no invocation was found that satisfies this descriptor: "
             + "; ".join(str(each) for each in problems),
             subject=pipeline.reference,
-            hint=f"`hibali pipelines show {pipeline.reference}` lists what the inputs require and exclude.",
+            hint=f"`hibali pipelines show {pipeline.reference}` lists the requirements and exclusions of the inputs.",
         )
     return {each.id: values[each.id] for each in pipeline.inputs if each.id in values}
 
@@ -54,7 +55,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Values:
 def satisfy_input(
     pipeline: Pipeline, values: Mapping[str, Any], identifier: str, depth: int = 0
 ) -> Values | None:
-    """Return the answers with this input and all that it requires, using the first value that fits; None where none does."""
+    """Return the values with one for this input and all that it requires, using the first that is valid; None where none is."""
     tool_input = pipeline.find_input(identifier)
     if tool_input is None or depth > _DEEPEST:
         return None
@@ -80,7 +81,7 @@ def satisfy_input(
 
 
 def _repair_defaults(pipeline: Pipeline, values: Values) -> Values:
-    """Return the answers with those that the defaults require; a default that cannot apply in any invocation is withdrawn."""
+    """Return the values with those that the defaults require; a default that cannot apply in any invocation is withdrawn."""
     for _ in pipeline.inputs:
         need = next(iter(find_needs(pipeline, values)), None)
         if need is None:
@@ -130,7 +131,7 @@ def _add_if_valid(pipeline: Pipeline, values: Values, identifier: str) -> Values
 
 
 def _new_conflicts(pipeline: Pipeline, before: Mapping[str, Any], after: Values) -> bool:
-    """Return whether there is a new problem that further answers cannot solve."""
+    """Return whether there is a new problem that further values cannot solve."""
     mendable = ("is required", "one of these is required", "requires", "given together or not")
     old = find_invocation_problems(pipeline, dict(before))
     return any(
@@ -146,14 +147,14 @@ def _has_member(group: Group, values: Mapping[str, Any]) -> bool:
 
 
 def _example_values(tool_input: Input) -> Iterator[Any]:
-    """Return values to try: the default, the choices, else a made-up one."""
+    """Yield values to try: the default, the choices, else a generated one."""
     if tool_input.default is not None and not any(find_input_problems(tool_input, tool_input.default)):
         yield tool_input.default
     entries = max(1, math.ceil(tool_input.minimum_entries or 1))
     for value in _single_values(tool_input):
         yield [value] * entries if tool_input.is_list else value
     if tool_input.is_list:
-        yield from _single_values(tool_input)  # an author's own schema may know it as one value
+        yield from _single_values(tool_input)  # an author's own schema may define it as one value
 
 
 def _single_values(tool_input: Input) -> Iterator[Value]:
@@ -170,7 +171,7 @@ def _single_values(tool_input: Input) -> Iterator[Value]:
 
 
 def _numbers(tool_input: Input) -> Iterator[int | float]:
-    """Return candidates within the limits: 1, those next to a limit, and the middle."""
+    """Yield candidates within the limits: 1, those next to a limit, and the middle."""
     yield 1
     low, high = tool_input.minimum, tool_input.maximum
     if low is not None:
@@ -200,14 +201,14 @@ class ChooseInput:
 
 @dataclass(frozen=True, slots=True)
 class OfferInputs:
-    """The answers are a valid invocation; these inputs can be answered, too."""
+    """The values are a valid invocation; these inputs can have values, too."""
 
     inputs: tuple[Input, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsatisfiable:
-    """No further answer solves this problem: an earlier one has to be withdrawn."""
+    """No further answer solves these problems: an earlier one has to be withdrawn."""
 
     problems: tuple[Problem, ...]
 
@@ -224,7 +225,7 @@ Step = AskInput | ChooseInput | OfferInputs | Unsatisfiable | Completed
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """The state of a dialogue: what was answered, skipped, and requested; `closed` when the user wants no more questions."""
+    """The state of a dialogue: the values so far, the skipped and the requested inputs; `closed` if the user wants no more questions."""
 
     pipeline: Pipeline
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -257,7 +258,7 @@ class Dialogue:
 
 
 def next_step(dialogue: Dialogue) -> Step:
-    """Return the next step: required inputs, then what those require, then requested ones; `Completed` only with a valid invocation."""
+    """Return the next step: required inputs, then their requirements, then requested inputs; `Completed` only with a valid invocation."""
     pipeline, values = dialogue.pipeline, dialogue.values
     for each in pipeline.inputs:
         if not each.optional and each.id not in {*values, *dialogue.skipped}:
@@ -282,7 +283,7 @@ def next_step(dialogue: Dialogue) -> Step:
 
 
 def find_value_conflicts(dialogue: Dialogue, tool_input: Input, value: Any) -> list[Problem]:
-    """Return the problems of this answer together with the others that further answers cannot solve."""
+    """Return the problems of this value together with the others that further values cannot solve."""
     pipeline, before = dialogue.pipeline, dialogue.values
     after = {**before, tool_input.id: value}
     problems = find_lasting_problems(pipeline, before, after) or _find_schema_problems(
@@ -293,14 +294,14 @@ def find_value_conflicts(dialogue: Dialogue, tool_input: Input, value: Any) -> l
     old = find_needs(pipeline, before)
     fresh = [need for need in find_needs(pipeline, after) if need not in old]
     return [
-        Problem(need.path, f"{need.message} and cannot be given together with the other answers")
+        Problem(need.path, f"{need.message} and cannot be given together with the other values")
         for need in fresh
         if not _candidates(pipeline, after, need)
     ]
 
 
 def unwrap_for_schema(pipeline: Pipeline, tool_input: Input, value: Any) -> Any:
-    """Return the answer, or its only entry where the author's own schema has a single value for this list."""
+    """Return the value, or its only entry where the author's own schema has a single value for this list."""
     if not isinstance(value, list) or len(value) != 1:
         return value
     fits = not _find_schema_problems(pipeline, tool_input, value) or _find_schema_problems(
@@ -310,12 +311,10 @@ def unwrap_for_schema(pipeline: Pipeline, tool_input: Input, value: Any) -> Any:
 
 
 def _find_schema_problems(pipeline: Pipeline, tool_input: Input, value: Any) -> list[Problem]:
-    """Check this answer alone against the author's own schema, if there is one."""
+    """Check this value alone against the author's own schema, if there is one."""
     own_schema = pipeline.document.get("invocation-schema")
     if not own_schema:
         return []
-    from registry.boutiques_schema import find_schema_problems  # start-up: only for authors' own schemas
-
     found = find_schema_problems(own_schema, {tool_input.id: value})
     return [problem for problem in found if problem.path.partition("[")[0] == tool_input.id]
 
@@ -335,7 +334,7 @@ def _step_for(dialogue: Dialogue, need: Need) -> Step:
 
 
 def _candidates(pipeline: Pipeline, values: Mapping[str, Any], need: Need) -> tuple[Input, ...]:
-    """Return the inputs that satisfy the need and can be answered together with the others."""
+    """Return the inputs that satisfy the need and are compatible with the other values."""
     inputs: list[Input] = []
     for member in need.members:
         tool_input, group = pipeline.find_input(member), pipeline.find_group(member)
@@ -345,7 +344,7 @@ def _candidates(pipeline: Pipeline, values: Mapping[str, Any], need: Need) -> tu
 
 
 def _fits(pipeline: Pipeline, values: Mapping[str, Any], tool_input: Input) -> bool:
-    """Return whether the input has an answer that fits the others; a given answer (a flag that is off) can be replaced."""
+    """Return whether the input has a value that is compatible with the others; its present value (a flag that is off) can be replaced."""
     others = {identifier: value for identifier, value in values.items() if identifier != tool_input.id}
     return satisfy_input(pipeline, others, tool_input.id) is not None
 

@@ -30,7 +30,7 @@ from registry.catalogue import Catalogue
 from registry.catalogue_folder import DESCRIPTOR
 from registry.catalogue_folder import FILE as DEPRECATED
 from registry.descriptor import digest_document, read_descriptor
-from registry.images.images import check_names, other_image
+from registry.images.images import check_names, copy_stream, other_image
 from registry.images.record import FILE, ImageRecord, read_record
 from registry.images.record import FILE as IMAGE
 from registry.pipeline import Pipeline, split_reference
@@ -51,8 +51,8 @@ from registry.signature import Policy, is_signature_name
 def check_existing_file(upload: Upload, name: str, existing: bytes, subject: str) -> None:
     """Check a file of the remote that exists with different content under the name of an uploaded one.
 
-    Raises `RefusedError`: `immutable-version` where it is the `published.json` of other content, whose descriptor may be on its way, and
-    `immutable-image` where it is the record of another image. Anything else may differ, and stays.
+    Raises `RefusedError`: `immutable-version` where it is the `published.json` of other content, whose descriptor another process may be uploading, and
+    `immutable-image` where it is the record of another image. Any other file may differ and is not changed.
     """
     location = f"at {printable(subject)}"
     if name == PUBLISHED and DESCRIPTOR in upload.files:
@@ -137,7 +137,7 @@ class FolderImageStore:
             try:
                 with file.open("rb", buffering=0) as read, partial.open("xb") as written:
                     hashed = hashlib.sha256()
-                    _copy(read, written, hashed)
+                    copy_stream(read, written, hashed)
                     written.flush()
                     os.fsync(written.fileno())
                 if f"sha256:{hashed.hexdigest()}" != record.digest:
@@ -155,9 +155,9 @@ class FolderImageStore:
         partial = target.with_name(f"{target.name}.part")
         with self._translated(), self._open(record) as source:
             begun = partial.stat().st_size if partial.exists() else 0
-            if _go_on(source, partial, begun) != record.digest and begun:
+            if _resume_copy(source, partial, begun) != record.digest and begun:
                 source.seek(0)
-                _go_on(source, partial, 0)  # the partial file was of another archive
+                _resume_copy(source, partial, 0)  # the partial file was of another archive
         partial.replace(target)
 
     def _size(self, record: ImageRecord) -> int:
@@ -201,24 +201,16 @@ class FolderImageStore:
             ) from None
 
 
-def _go_on(source: IO[bytes], partial: Path, begun: int) -> str:
-    """Copy what is missing after the first `begun` bytes; the digest of the whole file checks those."""
+def _resume_copy(source: IO[bytes], partial: Path, begun: int) -> str:
+    """Copy the remainder after the first `begun` bytes, which the digest of the whole file verifies."""
     hashed = hashlib.sha256()
     with partial.open("r+b" if begun else "wb", buffering=0) as written:
         while (left := begun - written.tell()) > 0 and (piece := written.read(min(left, _CHUNK))):
             hashed.update(piece)
         source.seek(written.tell())
-        _copy(source, written, hashed)
+        copy_stream(source, written, hashed)
         written.truncate()
     return f"sha256:{hashed.hexdigest()}"
-
-
-def _copy(source: IO[bytes], target: IO[bytes], hashed: hashlib._Hash) -> None:
-    while piece := source.read(_CHUNK):
-        hashed.update(piece)
-        view = memoryview(piece)
-        while view:
-            view = view[target.write(view) :]
 
 
 Content = Literal["", "sent", "there", "stays here", "missing"]
@@ -301,7 +293,7 @@ def image_contents(
     return {(each.name, each.version): known_digests.digest(each.files[FILE]) or "" for each in selected}
 
 
-_TRIES = 20  # attempts when others publish at the same time
+_TRIES = 20  # attempts when other processes publish at the same time
 Fate = Literal["published", "fetched", "same", "added to"]
 
 
@@ -357,7 +349,7 @@ def publish(
         if not uploads or snapshot.publish(uploads, _message(uploads)):
             return [replace(each, content=contents.get(_key(each.pipeline), "")) for each in done]
         pause(0.2)
-    raise TryLaterError("remote-busy", "others are publishing there at the same time", subject=subject)
+    raise TryLaterError("remote-busy", "other users are publishing there at the same time", subject=subject)
 
 
 def fetch(
@@ -388,7 +380,7 @@ def fetch(
     more = [offer for offer in known if _lacks(catalogue, offer)]
     added = [_judge(offer, files, subject, policy) for offer, files in _read_files(snapshot, more)]
     catalogue.add_downloads([*downloads, *added], f"Fetch from {subject}")
-    _remember(known_digests, zip(fresh, downloads, strict=True))
+    _store_digests(known_digests, zip(fresh, downloads, strict=True))
     fates = {
         each.pipeline.reference: each
         for each in (*_exchanged(downloads, "fetched"), *_exchanged(added, "added to"))
@@ -399,12 +391,12 @@ def fetch(
     ]
 
 
-def _remember(known_digests: KnownDigests, accepted: Iterable[tuple[Offer, Download]]) -> None:
-    """Remember the digests of what was read, so that the next call does not read it again."""
+def _store_digests(known_digests: KnownDigests, accepted: Iterable[tuple[Offer, Download]]) -> None:
+    """Store the digests of fetched files, so that the next call does not read them again."""
     for offer, download in accepted:
         known_digests.add(offer.files[DESCRIPTOR], download.pipeline.digest)
-        if IMAGE in download.beside:
-            known_digests.add(offer.files[IMAGE], hashlib.sha256(download.beside[IMAGE]).hexdigest())
+        if IMAGE in download.attachments:
+            known_digests.add(offer.files[IMAGE], hashlib.sha256(download.attachments[IMAGE]).hexdigest())
     known_digests.save()
 
 
@@ -433,29 +425,29 @@ def _judge(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Polic
     image = judge_image(pipeline, files[IMAGE], location) if IMAGE in files else ""
     signatures = {name: raw for name, raw in files.items() if is_signature_name(name)}
     policy.check(pipeline, signatures, location, image)
-    beside = {name: raw for name, raw in files.items() if _is_companion(name)}
-    return Download(pipeline, beside)
+    attachments = {name: raw for name, raw in files.items() if _is_attachment(name)}
+    return Download(pipeline, attachments)
 
 
-def _is_companion(name: str) -> bool:
-    """Return whether a remote file can be stored beside a descriptor: its name has one of three exact forms (S1)."""
+def _is_attachment(name: str) -> bool:
+    """Return whether a remote file can be an attachment of a version: its name has one of three exact forms (S1)."""
     return name in {DEPRECATED, IMAGE} or is_signature_name(name)
 
 
 def _lacks(catalogue: Catalogue, offer: Offer) -> bool:
-    """Return whether the remote has a file beside the descriptor that is missing here."""
-    here = catalogue.beside(offer.name, offer.version)
-    return any(_is_companion(name) and name not in here for name in offer.files)
+    """Return whether the remote has an attachment that is missing here."""
+    here = catalogue.attachments(offer.name, offer.version)
+    return any(_is_attachment(name) and name not in here for name in offer.files)
 
 
 def _files_of(catalogue: Catalogue, pipeline: Pipeline, by: str) -> dict[str, bytes]:
     record = {"schema": 1, "kind": "published", "name": pipeline.name, "version": pipeline.version}
     line = line_of_json({**record, "digest": pipeline.digest, "by": by, "at": now()})
-    beside = catalogue.beside(pipeline.name, pipeline.version)
+    attachments = catalogue.attachments(pipeline.name, pipeline.version)
     return {
         DESCRIPTOR: pipeline.raw,
         PUBLISHED: line.encode() + b"\n",
-        **{name: path.read_bytes() for name, path in beside.items() if _is_companion(name)},
+        **{name: path.read_bytes() for name, path in attachments.items() if _is_attachment(name)},
     }
 
 
@@ -487,7 +479,7 @@ def _read_files(snapshot: Snapshot, offers: Sequence[Offer]) -> list[tuple[Offer
         (offer, name)
         for offer in offers
         for name in sorted(offer.files)
-        if name in {DESCRIPTOR, PUBLISHED} or _is_companion(name)
+        if name in {DESCRIPTOR, PUBLISHED} or _is_attachment(name)
     ]
     contents = snapshot.read([offer.files[name] for offer, name in wanted])
     found: dict[str, tuple[Offer, dict[str, bytes]]] = {}

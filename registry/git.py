@@ -37,8 +37,8 @@ _SETTINGS = {
 }
 
 
-# Settings for git's server programs when they open a repository of this machine, whose own settings may name programs to run.
-# Command-line settings outrank those of a repository, wherever it includes them from.
+# Settings for git's server programs, because a repository of this machine may have settings that name programs to run.
+# Settings on the command line outrank those of a repository and of files that it includes.
 _SERVER_SETTINGS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -73,7 +73,7 @@ class Git:
         environment: Mapping[str, str] | None = None,
         own_settings: bool = False,
     ) -> CommandResult:
-        """Run git and wait for it. `own_settings`: with the settings of this account, which logins at other hosts need."""
+        """Run git and wait for it. With `own_settings`, it uses the settings of this account, which logins at other hosts need."""
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
         return run(
             ["git", *settings, *arguments],
@@ -99,8 +99,8 @@ class Git:
     def server_options(self, url: str, service: Literal["upload-pack", "receive-pack"]) -> list[str]:
         """Return the option of `git fetch` or `git push` that keeps a repository of this machine from running its own programs.
 
-        git starts the server program itself there, as this account, and drops the settings that it was given (S13). Nothing
-        is said to other hosts: they run their own hooks as their own account. Raises `RefusedError`.
+        git starts the server program itself there, as this account, and drops the settings that it was given (S13). Other
+        hosts get no option: they run their own hooks as their own account. Raises `RefusedError`.
         """
         if not _LOCAL.match(url):
             return []

@@ -12,6 +12,7 @@ from typing import Any
 
 from hibali.documents import read_json
 from hibali.text import nearest
+from registry.boutiques_schema import find_schema_problems
 from registry.pipeline import Group, Input, Pipeline
 from registry.problems import InvocationError, Problem, place_problems, read_file_bytes
 
@@ -19,7 +20,7 @@ _YES, _NO = frozenset({"y", "yes", "true", "on", "1"}), frozenset({"n", "no", "f
 
 
 def read_typed(tool_input: Input, text: str) -> Any:
-    """Parse a typed answer; text that is not such a value is returned unchanged, so that the rules report it.
+    """Parse a typed value; text of another type is returned unchanged, so that the rules report it.
 
     Text that begins with a quotation mark is a JSON string, so that blanks at the ends, control characters and `""` can be typed.
     """
@@ -86,7 +87,7 @@ _WANTED = {
 
 
 def find_input_problems(tool_input: Input, value: Any) -> Iterator[Problem]:
-    """Return the problems of an answer by itself, without relations between inputs."""
+    """Yield the problems of a value by itself, without relations between inputs."""
     if not tool_input.is_list:
         yield from _find_value_problems(tool_input, value, tool_input.id)
         return
@@ -102,7 +103,7 @@ def find_input_problems(tool_input: Input, value: Any) -> Iterator[Problem]:
 
 
 def find_shape_problems(tool_input: Input, value: Any) -> Iterator[Problem]:
-    """Return the problems that no command line could express, whatever the author's own schema permits."""
+    """Yield the problems of values that no command line can express, even if the author's own schema permits them."""
     if tool_input.kind == "Flag" and not isinstance(value, bool):
         yield Problem(tool_input.id, f"must be true or false, not {show_value(value)}")
         return
@@ -134,9 +135,9 @@ def _find_value_problems(tool_input: Input, value: Any, path: str) -> Iterator[P
 
 
 def _find_kind_problem(tool_input: Input, value: Any) -> str:
-    """Check the type of a value, or where there are choices that it is one of them."""
+    """Return the problem of a value's type, or if there are choices, that it is not one of them; "" for a valid value."""
     if value is None:
-        return "null is not an answer; omit the input"
+        return "null is not a value; omit the input"
     if tool_input.integer and (not isinstance(value, int) or isinstance(value, bool)):
         return f"must be a whole number, not {show_value(value)}"
     if tool_input.choices:
@@ -180,10 +181,10 @@ def _find_limit_problems(tool_input: Input, value: Any, path: str) -> Iterator[P
 
 
 def add_defaults(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answers with the defaults that apply.
+    """Return the values with the defaults that apply.
 
-    `null` withdraws the default of an optional input. An answer outranks a default that it excludes, or that excludes it; of two
-    defaults the one that disables the other applies, else the first. A required input without an answer always has its default.
+    `null` withdraws the default of an optional input. A given value outranks a default that it excludes, or that excludes it; of two
+    defaults the one that disables the other applies, else the first. A required input without a value always has its default.
     """
     return _decide(pipeline, values)[0]
 
@@ -194,7 +195,7 @@ def find_withdrawn(pipeline: Pipeline, values: Mapping[str, Any]) -> dict[str, s
 
 
 def has_value(pipeline: Pipeline, identifier: str, effective: Mapping[str, Any]) -> bool:
-    """Return whether an input is answered, or a flag set. A group is answered when one of its members is."""
+    """Return whether an input has a value, or a flag is set; for a group, whether one of its members has."""
     group = pipeline.find_group(identifier)
     if group is not None and pipeline.find_input(identifier) is None:
         return any(has_value(pipeline, member, effective) for member in group.members)
@@ -205,9 +206,9 @@ def has_value(pipeline: Pipeline, identifier: str, effective: Mapping[str, Any])
 
 
 def is_in_image(pipeline: Pipeline, tool_input: Input, value: Any) -> bool:
-    """Return whether this answer to a File input is a file of the pipeline's image: its absolute default.
+    """Return whether this value of a File input is a file of the pipeline's image: its absolute default.
 
-    An answer that repeats the default means the same file.
+    A value that repeats the default means the same file.
     """
     if tool_input.kind != "File" or pipeline.container is None or value != tool_input.default:
         return False
@@ -259,7 +260,7 @@ def _find_related(pipeline: Pipeline) -> set[str]:
 def _exclude(
     one: Input, one_value: Any, other: Input, other_value: Any, groups: Sequence[frozenset[str]]
 ) -> bool:
-    """Return whether two answered inputs exclude each other; a flag that is off excludes nothing."""
+    """Return whether two inputs with values exclude each other; a flag that is off excludes nothing."""
     if one.id == other.id or _is_off(one, one_value) or _is_off(other, other_value):
         return False
     return (
@@ -282,7 +283,7 @@ def _is_disabled(tool_input: Input, others: Sequence[Input]) -> bool:
 
 
 def disables(tool_input: Input, value: Any, identifier: str) -> bool:
-    """Return whether this answer disables the input of that id."""
+    """Return whether this value disables the input of that id."""
     return identifier in tool_input.disables or any(
         identifier in tool_input.value_disables.get(str(entry), ()) for entry in _entries(value)
     )
@@ -290,7 +291,7 @@ def disables(tool_input: Input, value: Any, identifier: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Checked answers. `values` includes the defaults that apply, without absent inputs; `given` are the answers as passed.
+    """A checked invocation. `values` includes the defaults that apply, without absent inputs; `given` has the values as written.
 
     `file_ids` are the inputs that name files outside the pipeline's image. `withdrawn` are the inputs whose default does not apply,
     each with the input that excludes it.
@@ -302,13 +303,13 @@ class Invocation:
     withdrawn: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def file_inputs(self) -> list[tuple[str, str | list[str]]]:
-        """The answers of kind File: input id, and the path (or paths, for a list) as written."""
+        """Return the values of kind File: input id, and the path (or paths, for a list) as written."""
         return [(each, self.values[each]) for each in self.file_ids]
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A requirement: one of `members` (inputs or groups) must be answered, because of the input or group `path`."""
+    """A requirement: one of `members` (inputs or groups) needs a value, because of the input or group `path`."""
 
     path: str
     members: tuple[str, ...]
@@ -320,7 +321,7 @@ class Need:
 
 
 def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
-    """Read and check the answers in a file; problems are reported with file and line.
+    """Read and check the invocation in a file; problems are reported with file and line.
 
     Raises `NotFoundError`, `UsageError` and `InvocationError`.
     """
@@ -334,10 +335,10 @@ def read_invocation(pipeline: Pipeline, path: Path) -> Invocation:
 
 
 def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
-    """Check answers and add the defaults that apply; raises `InvocationError` with every problem at once.
+    """Check an invocation and add the defaults that apply; raises `InvocationError` with every problem at once.
 
     Stricter than the reference, which accepts `{}` unseen and knows neither value-requires, value-disables
-    nor all-or-none groups. A default that applies counts as an answer, there as here.
+    nor all-or-none groups. In both, a default that applies counts as a value.
     """
     problems = find_invocation_problems(pipeline, values)
     if problems:
@@ -354,14 +355,12 @@ def check_invocation(pipeline: Pipeline, values: Any) -> Invocation:
 
 
 def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
-    """Return every problem of the answers."""
+    """Return every problem of an invocation."""
     if not isinstance(values, Mapping):
         return [Problem("", "an invocation must be a JSON object of input ids and values")]
     problems = find_rule_problems(pipeline, values)
     own_schema = pipeline.document.get("invocation-schema")
     if own_schema and not problems:
-        from registry.boutiques_schema import find_schema_problems  # start-up: only for authors' own schemas
-
         problems = list(dict.fromkeys(find_schema_problems(own_schema, add_defaults(pipeline, values))))
     return problems
 
@@ -383,7 +382,7 @@ def _find_missing(pipeline: Pipeline, effective: Mapping[str, Any]) -> Iterator[
 
 
 def find_needs(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Need]:
-    """Return what the answers require, in the order of inputs and groups, without required inputs."""
+    """Return the unmet requirements of the values, in the order of inputs and groups, without required inputs."""
     effective = add_defaults(pipeline, values)
     active = [each for each in pipeline.inputs if has_value(pipeline, each.id, effective)]
     return [
@@ -418,7 +417,7 @@ def find_rule_problems(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Pr
 
 
 def _with_default_hint(pipeline: Pipeline, values: Mapping[str, Any], problem: Problem) -> Problem:
-    """Return the problem, with advice where a default causes it that the user did not ask for."""
+    """Return the problem, with advice where it is caused by a default."""
     tool_input = pipeline.find_input(problem.path.partition("[")[0])
     if tool_input is None or tool_input.default is None or not tool_input.optional or tool_input.id in values:
         return problem
@@ -428,7 +427,7 @@ def _with_default_hint(pipeline: Pipeline, values: Mapping[str, Any], problem: P
 def find_lasting_problems(
     pipeline: Pipeline, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[Problem]:
-    """Return the problems of `after` that `before` did not have, and that further answers cannot solve."""
+    """Return the problems of `after` that `before` did not have, and that further values cannot solve."""
     effective = add_defaults(pipeline, after)
     passing = [
         *find_rule_problems(pipeline, before),
@@ -440,7 +439,7 @@ def find_lasting_problems(
 
 
 def is_active(pipeline: Pipeline, identifier: str, values: Mapping[str, Any]) -> bool:
-    """Return whether an input is answered, also by a default, or a flag set. A group is active when one of its members is."""
+    """Return whether an input has a value, also by default, or a flag is set; for a group, whether one of its members has."""
     return has_value(pipeline, identifier, add_defaults(pipeline, values))
 
 

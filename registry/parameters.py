@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hibali.documents import JsonProblemError, read_json
-from hibali.errors import NotFoundError, UsageError
-from hibali.system_errors import unreadable
+from hibali.errors import UsageError
 from hibali.text import counted, nearest, write_ranges
 from registry.invocation import Invocation, check_invocation, find_invocation_problems, read_typed
 from registry.pipeline import Input, Pipeline
-from registry.problems import InvocationError, Problem, ProblemsError
+from registry.problems import InvocationError, Problem, ProblemsError, read_file_bytes
 
 MOST_TASKS = 100_000
 _MOST_PROBLEMS = 100
@@ -29,7 +28,7 @@ _ENTRIES = ";"  # between the entries of a list, where commas separate values or
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The answers of one task beyond those of all tasks; `line` is its line in the table, 0 without one."""
+    """The values of one task in addition to the common ones; `line` is its line in the table, 0 without one."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     line: int = 0
@@ -121,13 +120,7 @@ def read_table(pipeline: Pipeline, path: Path) -> list[Row]:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_MAXIMUM_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None
-    except OSError as problem:
-        raise unreadable(problem, str(path)) from None
+    content = read_file_bytes(path, _MAXIMUM_BYTES)
     if len(content) > _MAXIMUM_BYTES:
         raise SweepError([Problem("", f"larger than {_MAXIMUM_BYTES} bytes")], subject=str(path))
     try:
@@ -247,7 +240,7 @@ def split_values(text: str) -> list[str]:
 
 
 def read_text(tool_input: Input, text: str) -> Any:
-    """Parse a cell or a part of a parameter; text that is not such a value stays text, so that the rules report it.
+    """Parse a cell or a part of a parameter; text of another type stays text, so that the rules report it.
 
     A list is a JSON list, or its entries separated by `;`.
     """

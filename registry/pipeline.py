@@ -73,7 +73,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of inputs: all or none, at least one, or at most one of them is answered."""
+    """A group of inputs: all or none, at least one, or at most one of them has a value."""
 
     id: str
     name: str
@@ -130,15 +130,26 @@ class ErrorCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
-    """A valid descriptor. `name` and `version` are the catalogue's; `title` is what the author wrote.
+class Versioned:
+    """A name and version in the catalogue."""
+
+    name: str
+    version: str
+
+    @property
+    def reference(self) -> str:
+        """NAME@VERSION, as users write it."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(Versioned):
+    """A valid descriptor. `name` and `version` are the catalogue's; `title` is the author's name of it.
 
     `digest` is the sha256 of the RFC 8785 canonical JSON; `raw` are the original bytes;
     `document` is their parsed content and must not be changed.
     """
 
-    name: str
-    version: str
     digest: str
     title: str
     description: str
@@ -154,11 +165,6 @@ class Pipeline:
     tags: Mapping[str, Any] = field(compare=False)
     raw: bytes = field(repr=False, compare=False)
     document: Mapping[str, Any] = field(repr=False, compare=False)
-
-    @property
-    def reference(self) -> str:
-        """NAME@VERSION, as users write it."""
-        return f"{self.name}@{self.version}"
 
     @property
     def ids(self) -> frozenset[str]:
@@ -225,7 +231,7 @@ _BREAKING_KEYS = frozenset({"type", "list", "integer", "value-choices", "minimum
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`kind` is added, removed or changed; `path` is the thing (`input infile`, `container-image.image`).
+    """`kind` is added, removed or changed; `path` is the changed element (`input infile`, `container-image.image`).
 
     `before` and `after` are the values in the descriptors, None where absent. `breaking`: an invocation that was valid
     before may now be invalid or have another meaning.

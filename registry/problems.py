@@ -82,11 +82,11 @@ class InvocationError(ProblemsError):
         )
 
 
-def read_file_bytes(path: Path) -> bytes:
+def read_file_bytes(path: Path, maximum: int = MAXIMUM_BYTES) -> bytes:
     """Read an untrusted file, at most one byte over the limit; raises `NotFoundError`, `UsageError`."""
     try:
         with path.open("rb") as stream:
-            return stream.read(MAXIMUM_BYTES + 1)
+            return stream.read(maximum + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None
     except OSError as problem:

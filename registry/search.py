@@ -13,26 +13,19 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.files import check_private_file, write_atomic
 from hibali.ledger import Journal, read_records
-from registry.pipeline import Pipeline
+from registry.pipeline import Pipeline, Versioned
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Versioned):
     """The summary of a pipeline; `tags` and `inputs` are searched, `doi` is the one by which its author deprecates it."""
 
-    name: str
-    version: str
     digest: str
     title: str
     description: str
     tags: str = ""
     inputs: str = ""
     doi: str = ""
-
-    @property
-    def reference(self) -> str:
-        """NAME@VERSION, as users write it."""
-        return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +77,7 @@ class Overview:
         self._fresh: list[tuple[Identity, Summary]] = []
 
     def summary(self, name: str, version: str, file: str, read: Callable[[], Summary]) -> Summary:
-        """Return the cached summary of an unchanged file, else what `read` returns; raises what that raises, and OSError."""
+        """Return the cached summary of an unchanged file, else the result of `read`; raises its errors, and OSError."""
         identity = identity_of(os.lstat(file))
         known = self.load().get((name, version))
         if known is not None and known[0] == identity:
@@ -134,7 +127,7 @@ class Overview:
 
 
 def identity_of(found: os.stat_result) -> Identity:
-    """Return what changes whenever the file does."""
+    """Return the attributes of a file that change with its content."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

@@ -64,7 +64,7 @@ def read_shell(path: str) -> str:
 class ShellText:
     """A script for sh or bash, built from the left; it tracks the author's quoting.
 
-    An author's text is taken as it is. A value becomes a quoted word of its own; where the author's text
+    An author's text is not changed. A value becomes a quoted word of its own; where the author's text
     has opened quotes, backticks, `$( )`, `${ }`, a comment or a here-document, quoting would not hold, so there
     a value may only have the characters `[A-Za-z0-9_./:=@%+,-]`. (POSIX.1-2024, Shell Command Language, 2.2, 2.3, 2.7.4.)
     Where the author's text cannot be parsed reliably, values are refused.
@@ -102,7 +102,7 @@ class ShellText:
         location = self._describe()
         names_end = self._delimiter is not None or self._angles == 2
         if names_end or (self._previous == "$" and self._expands()):
-            raise _unquotable(subject, location, "no value is possible there")
+            raise _unquotable(subject, location, "no value can be inserted there")
         if not _SAFE.fullmatch(value) or (self._escaped and (not value or self._top() == _ANSI)):
             raise _unquotable(
                 subject, location, "there a value can only have ASCII letters, digits and _./:=@%+,-"
@@ -122,7 +122,7 @@ class ShellText:
         elif _QUIET_SEPARATOR.fullmatch(separator):
             self.add_author_text(separator)
         else:
-            raise _unquotable(subject, self._describe(), "the separator of the list is not possible there")
+            raise _unquotable(subject, self._describe(), "the separator of the list cannot be used there")
 
     def drop_space(self) -> None:
         """Remove one space at the end: that before the key of an absent input."""
@@ -243,7 +243,7 @@ class ShellText:
             self._line, self._line_has_value = "", False
 
     def _read_backtick(self) -> None:
-        """Handle a backtick: the second one closes all that was opened since the first."""
+        """Handle a backtick: the second one closes every quote and bracket opened since the first."""
         if _BACKTICK in self._contexts:
             del self._contexts[self._contexts.index(_BACKTICK) :]
         else:

@@ -20,7 +20,7 @@ _LARGEST = 16 * 1024
 
 
 def is_signature_name(name: str) -> bool:
-    """Return whether a file name is that of a signature beside a descriptor."""
+    """Return whether a file name is that of a signature."""
     return _FILE.fullmatch(name) is not None
 
 
@@ -65,7 +65,7 @@ class Policy:
     def check(
         self, pipeline: Pipeline, signatures: Mapping[str, bytes], subject: str, image: str = ""
     ) -> str:
-        """Return who signed it, "" for nobody; raises `RefusedError` where an accepted signature is required and missing."""
+        """Return the signer, "" for none; raises `RefusedError` where an accepted signature is required and missing."""
         signer = self._first_signer(pipeline, signatures, image)
         if self.required and not signer:
             reason = "none of its signers is in allowed_signers" if signatures else "it is not signed"

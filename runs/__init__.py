@@ -1,1 +1,1 @@
-"""Running pipelines elsewhere."""
+"""Run pipelines at sites: submit, follow, collect and reuse runs."""

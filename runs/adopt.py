@@ -17,9 +17,10 @@ from hibali.plugins import plugin_names
 from hibali.text import path_fields, printable
 from runs.clean import check_work_folder
 from runs.model import RUN_ID, Run
+from runs.queue_places import QueuePlaces
 from runs.records import fold_records
 from runs.schedulers.base import NotSubmitted, Submitted, Unclear, load_scheduler
-from runs.store import QueuePlaces, RunStore
+from runs.store import RunStore
 from runs.submit import find_submission, submitted_at
 from transfers.remote.host import RemoteHost
 
@@ -28,7 +29,7 @@ _BULKY = ("invocation", "asked", "inputs")
 _BULKY_BYTES = 1 << 20
 _KEY = re.compile(r"[0-9a-f]{64}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
-# What the first record of a run holds; anything else in a manifest is ignored.
+# The fields of the first record of a run; other fields of a manifest are ignored.
 _FIELDS: dict[str, type] = {
     **dict.fromkeys(
         ("id", "key", "at", "pipeline", "pipeline_digest", "name", "scheduler", "container"), str
@@ -59,7 +60,7 @@ def write_run_manifest(host: RemoteHost, folder: bytes, run_store: RunStore, run
 
 
 def read_run_manifest(host: RemoteHost, folder: bytes, run_id: str) -> dict[str, Any] | None:
-    """Read the run manifest as the first record of a ledger, with `ledger` beside; None if it is not valid for this run."""
+    """Read the run manifest as the first record of a ledger, with the field `ledger` added; None if it is not valid for this run."""
     content = host.get(folder + _NAME, maximum=MAXIMUM_BYTES + 1)
     if content is None:
         return None
@@ -82,14 +83,14 @@ def read_run_manifest(host: RemoteHost, folder: bytes, run_id: str) -> dict[str,
             "ledger": printable(str(manifest.get("ledger", "")))[:200],
         }
         run = fold_records(run_id, [{**record, "site": "", "sweep": None}])
-        line_of_json(run.to_whole_record()).encode("ascii")  # what every command shows of it
+        line_of_json(run.to_whole_record()).encode("ascii")  # every command must be able to show it
     except (HibaliError, LookupError, TypeError, AttributeError, ValueError):
         return None
     return record
 
 
 def _is_sound(manifest: dict[str, Any]) -> bool:
-    """Whether optional fields have the types that a ledger writes, so that no command fails because of them."""
+    """Return whether optional fields have the types that a ledger writes, so that no command fails because of them."""
     return (
         all(_is(manifest[name], kind) for name, kind in _FIELDS.items() if name in manifest)
         and all(isinstance(each, str) for each in manifest.get("after", ()))
@@ -152,7 +153,7 @@ class FoundRun:
 def find_unknown_runs(host: RemoteHost, site: Site, run_store: RunStore) -> Iterator[FoundRun]:
     """Yield every run with a folder at the site that the ledger does not know, oldest first.
 
-    Raises `RefusedError` if others can write there, because the manifests may then be theirs (S22).
+    Raises `RefusedError` if others can write there, because the manifests may then be forged (S22).
     """
     runs = check_work_folder(host, site, b"runs") + b"/runs"
     for name in host.names(runs):
@@ -171,19 +172,23 @@ def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundR
     if manifest is None:
         return skipped("its folder has no valid run manifest")
     if manifest["scheduler"] not in plugin_names("runs.schedulers"):
-        return skipped(f"its scheduler is not known here: {printable(manifest['scheduler'])}", manifest)
+        return skipped(
+            f"this installation does not support its scheduler: {printable(manifest['scheduler'])}", manifest
+        )
     if manifest["sweep"]:
-        return skipped(f"a sweep: its tasks are known to {manifest['ledger']} alone", manifest)
+        return skipped(f"it is a sweep, and only the ledger of {manifest['ledger']} has its tasks", manifest)
     submission = submitted_at(host, folder)
     found = find_submission(host, load_scheduler(manifest["scheduler"]), run_id, folder, manifest["at"][:10])
     match found:
         case NotSubmitted():
             return skipped(
-                f"it was never submitted; its line at {manifest['ledger']} goes on with it", manifest
+                f"it was never submitted; to resume it, run its command again on {manifest['ledger']}",
+                manifest,
             )
         case Unclear():
             return skipped(
-                "it is not known whether it was submitted; its own `hibali run` command finds out", manifest
+                "it is not known whether it was submitted; to find out, run its own `hibali run` command again",
+                manifest,
             )
         case Submitted(job):
             if submission.age < site.limits.settling_seconds and not submission.has_reply:

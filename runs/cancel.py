@@ -67,7 +67,7 @@ def check_releasable(run: Run) -> None:
 def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) -> Run:
     """Cancel the tasks of a sweep that were not submitted; the request is in the ledger already.
 
-    Whoever calls has the run's lock (RunStore.lock). Raises `TryLaterError` if the submission of a job was begun and its outcome is
+    The caller holds the run's lock (RunStore.lock). Raises `TryLaterError` if the submission of a job was begun and its outcome is
     not known.
     """
     unsent = sweep_of(run).unsubmitted()
@@ -85,18 +85,13 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
     return cancel_tasks(run_store, run, numbers)
 
 
-def end_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
+def _cancel_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
     """Cancel the jobs of a sweep; raises `TryLaterError` if the scheduler did not accept that."""
     for chunk in sweep_of(run).chunks:
         if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
             continue
         for job in chunk.jobs:
-            finished = host.run(scheduler.cancel_argv(job))
-            if finished.exit_code != 0:
-                stderr = printable(finished.stderr.strip()[-500:])
-                raise TryLaterError(
-                    "not-cancelled", f"the scheduler did not end the job {job}: {stderr}", subject=run.id
-                )
+            _cancel_job(host, scheduler, run.id, job)
 
 
 def cancel_run(
@@ -106,7 +101,7 @@ def cancel_run(
     run: Run,
     on_event: Listener = ignore,
 ) -> Run:
-    """Cancel a run, and query it once; a run or task that has ended keeps its end.
+    """Cancel a run, and query it once; a run or task that has ended stays as it is.
 
     A run that was not submitted is CANCELLED at once, without contacting its site. One that is being launched is cancelled by the process
     that launches it, which is waited for. Raises `TryLaterError` if the scheduler did not accept the request.
@@ -123,9 +118,9 @@ def cancel_run(
         if _mark_cancelled(host, run):
             run = run_store.note(run.id, "cancel", {"marked": True})
         if run.sweep is not None:
-            end_jobs(host, scheduler, run)
+            _cancel_jobs(host, scheduler, run)
         else:
-            _end_job(host, scheduler, run)
+            _cancel_job(host, scheduler, run.id, run.job)
         run = run_store.note(run.id, "cancel-told")
         return update(host, scheduler, run_store, [run])[0]
 
@@ -150,15 +145,17 @@ def _cancel_without_job(
     return run
 
 
-def _end_job(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
-    finished = host.run(scheduler.cancel_argv(run.job))
+def _cancel_job(host: RemoteHost, scheduler: Scheduler, run_id: str, job: str) -> None:
+    finished = host.run(scheduler.cancel_argv(job))
     if finished.exit_code != 0:
         stderr = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("not-cancelled", f"the scheduler did not end the job: {stderr}", subject=run.id)
+        raise TryLaterError(
+            "not-cancelled", f"the scheduler did not cancel job {job}: {stderr}", subject=run_id
+        )
 
 
 def _mark_cancelled(host: RemoteHost, run: Run) -> bool:
-    """Let the job see the request, so that it does not mistake the effect of a signal for an end of its own.
+    """Show the request to the job, so that the job does not report the effect of a signal as an end of its own.
 
     A full site must not keep a job running: without the mark, the scheduler's state decides.
     """

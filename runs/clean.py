@@ -27,7 +27,7 @@ class CleanResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
-    """Which runs may be removed: all that ended, or only collected ones; and their least age in seconds. Those in `needed` stay."""
+    """The choice of runs to remove: all that ended, or only collected ones; and their least age in seconds. Those in `needed` stay."""
 
     all_ended: bool = False
     older_than: float = 0.0
@@ -36,7 +36,7 @@ class CleanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """One run and the result for its folder; `because` says why it was kept, or not removed."""
+    """One run and the result for its folder; `because` is the reason if it was kept or could not be removed."""
 
     run: Run
     fate: CleanResult
@@ -61,7 +61,7 @@ def reason_to_keep(run: Run, request: CleanRequest, now: datetime) -> str:
 
 
 def _time_of(text: str) -> datetime:
-    """Return a time of the ledger or of an exit record; for text that is none, the present time."""
+    """Return a time of the ledger or of an exit record; the present time for other text."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -83,7 +83,7 @@ def plan_cleaning(runs: Iterable[Run], request: CleanRequest) -> Iterator[Cleane
 
 
 def clean_run(host: RemoteHost, site: Site, run_store: RunStore, run: Run, request: CleanRequest) -> Cleaned:
-    """Remove the folder of a run, unless it must stay after all; a failure is reported and left to the next call."""
+    """Remove the folder of a run, unless it must stay; a failure is reported, and the next call retries."""
     try:
         with run_store.lock(run.key):
             run = run_store.load(run.id)
@@ -117,17 +117,17 @@ def _remove(host: RemoteHost, site: Site, run: Run) -> None:
         if not _is_of(host, run):
             raise RefusedError(
                 "not-its-folder",
-                "the files in the folder do not say that it belongs to this run",
+                "no file in the folder shows that it belongs to this run",
                 subject=f"{site.name}:{printable(run.folder)}",
             )
         host.move(run.folder, aside)
         if host.stat(run.folder) is not None:
-            raise IncompleteError("not-removed", "it could not be renamed", subject=run.id)
+            raise IncompleteError("not-removed", "the folder could not be renamed", subject=run.id)
         _remove_tree(host, site, aside)
 
 
 def _is_of(host: RemoteHost, run: Run) -> bool:
-    """Whether the job script in the folder is that of the run; a run that was never staged has only its manifest."""
+    """Return whether the job script in the folder is that of the run; a run that was never staged has only its manifest."""
     script = host.get(run.folder + b"/job.sh", maximum=1 << 20)
     run_line = b"\nrun=%s\n" % run.id.encode("ascii")
     manifest = host.get(run.folder + b"/run.json", maximum=1 << 20)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hibali.config.model import Site
 from hibali.errors import Exit, NotFoundError, TryLaterError
 from hibali.events import Failed, Listener, ignore
 from hibali.ledger import new_identifier
-from hibali.locations import Location
+from hibali.locations import Location, path_at
+from hibali.text import as_text
 from runs.model import Output, Run, State
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
 from transfers.operation import synchronise
+from transfers.recorded_digests import Expected, moved_by
 from transfers.request import Request, SaveOptions
 from transfers.rules import Rules
 from transfers.stores.open_store import open_store
@@ -46,7 +49,7 @@ def choose_outputs(outputs: Sequence[Output], entries: Iterable[Entry]) -> Chose
     patterns = [(output, _components(output)) for output in outputs]
     present: set[str] = set()
     for entry in entries:
-        parts = entry.path.decode("utf-8", "surrogateescape").split("/")
+        parts = as_text(entry.path).split("/")
         wanted = False
         owner = ""
         for output, components in patterns:
@@ -108,7 +111,7 @@ def collect(
 
     Raises:
         TryLaterError: The run has not ended or is LOST.
-        IncompleteError: A dataset could not be saved as `saving` says.
+        IncompleteError: A dataset could not be saved as `saving` requires.
     """
     require_end(run)
     store = open_store(work_of(run, site))
@@ -116,7 +119,7 @@ def collect(
         chosen = choose_outputs(run.spec.outputs, store.list())
     finally:
         store.close()
-    receipt = pull_outputs("collect", run, site, target, chosen.files, on_event, saving=saving)
+    receipt = pull_files("collect", work_of(run, site), target, chosen.files, saving, on_event)
     whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
     if receipt.exit is Exit.DONE and not whole:
         chosen.problems.append(
@@ -137,22 +140,7 @@ def collect(
 
 def work_of(run: Run, site: Site) -> Location:
     """Return the run's work folder."""
-    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
-    return Location(site, folder, f"{site.name}:{folder}")
-
-
-def pull_outputs(
-    operation: str,
-    run: Run,
-    site: Site,
-    target: Location,
-    files: Sequence[bytes],
-    on_event: Listener = ignore,
-    *,
-    saving: SaveOptions = SaveOptions(),  # noqa: B008 - it is frozen
-) -> Receipt:
-    """Pull these files of the work folder and no others; `operation` is the word in the receipt."""
-    return pull_files(operation, work_of(run, site), target, files, saving, on_event)
+    return path_at(site, run.folder + b"/work")
 
 
 def pull_files(
@@ -163,7 +151,7 @@ def pull_files(
     saving: SaveOptions,
     on_event: Listener,
 ) -> Receipt:
-    """Pull these files of a folder and no others."""
+    """Pull these files of a folder and no others; `operation` is its name in the receipt."""
     if not files:
         return Receipt(new_identifier(), operation, source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
@@ -172,7 +160,15 @@ def pull_files(
 
 def _as_pattern(path: bytes) -> str:
     """Return a gitignore pattern that matches only this path."""
-    return "/" + _SPECIAL.sub(r"\\\1", path.decode("utf-8", "surrogateescape"))
+    return "/" + _SPECIAL.sub(r"\\\1", as_text(path))
+
+
+def collected_files(run: Run, run_store: RunStore) -> Iterator[tuple[Path, dict[bytes, Expected]]]:
+    """Yield the target and the verified files of each complete collection of a run, the latest first."""
+    for record in reversed(run_store.records(run.id)):
+        moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
+        if moved is not None:
+            yield Path(str(record["target"])), moved
 
 
 def require_end(run: Run) -> None:
@@ -186,7 +182,7 @@ def require_end(run: Run) -> None:
             "run-lost",
             f"the end of this run is not known: {run.status.reason}",
             subject=run.id,
-            hint=f"`hibali runs wait {run.id}` asks again.",
+            hint=f"To query the scheduler again: hibali runs wait {run.id}",
         )
     if not run.state.final:
         raise TryLaterError(

@@ -18,7 +18,7 @@ from hibali.errors import Exit, IncompleteError
 from hibali.events import Listener
 from hibali.locations import Location
 from hibali.text import printable
-from runs.collect import pull_outputs
+from runs.collect import pull_files, work_of
 from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.sweeps.collect import pull_named
@@ -104,7 +104,7 @@ def _ends(a: Run, b: Run) -> list[Fact]:
 
 
 def _inputs(a: Run, b: Run, by: str) -> list[Fact]:
-    """Return inputs by question, or by text, as one input of a sweep may answer several."""
+    """Return inputs by id, or by text, because one file of a sweep may be used by several inputs."""
     both = (_identities(a, by), _identities(b, by))
     return [
         Fact(f"input {name}", both[0].get(name), both[1].get(name))
@@ -126,7 +126,7 @@ def _values(a: Run, b: Run) -> list[Fact]:
 
 
 def _files(run: Run) -> set[str]:
-    """Return the questions that files answer; for a sweep, those whose answers are texts of its inputs."""
+    """Return the ids of inputs that are files; for a sweep, those whose values are texts of its files."""
     if run.sweep is None:
         return {each["id"] for each in run.spec.inputs}
     texts = {each.get("text") for each in run.spec.inputs}
@@ -157,7 +157,7 @@ class Copies:
             if receipt.exit is not Exit.DONE or not _has_digest(self._found[path], self._digest(path)):
                 raise IncompleteError(
                     "not-brought",
-                    "it did not come, or is not what it was a moment ago",
+                    "the output could not be pulled, or it changed meanwhile",
                     subject=f"{self._run.id}: {printable(path)}",
                 )
         return self._found
@@ -166,8 +166,8 @@ class Copies:
         if self._run.sweep is not None and wanted:
             return pull_named("compare", self._run, site, here, wanted, on_event)
         target = Location(local_site(), str(here), str(here), typed_local=True)
-        return pull_outputs(
-            "compare", self._run, site, target, wanted, on_event, saving=SaveOptions(save=False)
+        return pull_files(
+            "compare", work_of(self._run, site), target, wanted, SaveOptions(save=False), on_event
         )
 
     def _is_collected(self, path: bytes) -> bool:
@@ -192,16 +192,21 @@ def _has_digest(path: Path, digest: str) -> bool:
 
 
 def passes_command(argv: Sequence[str], a: Path, b: Path) -> bool:
-    """Whether `COMMAND A B` ends with 0. Raises `NotFoundError` for no such command, and where it is ended before it says."""
+    """Return whether `COMMAND A B` exits with 0.
+
+    Raises `NotFoundError` if there is no such command, `IncompleteError` if a signal killed it.
+    """
     finished = subprocesses.run([*argv, str(a), str(b)], timeout=_COMMAND_SECONDS)
     if finished.exit_code < 0:
-        raise IncompleteError("no-answer", f"it was ended by signal {-finished.exit_code}", subject=argv[0])
+        raise IncompleteError(
+            "no-answer", f"the command was killed by signal {-finished.exit_code}", subject=argv[0]
+        )
     return finished.exit_code == 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPair:
-    """A task of each run with the same answers: 0 for a run that is no sweep, None for no such task."""
+    """A task of each run with the same values: 0 for a run that is no sweep, None for no such task."""
 
     a: int | None = 0
     b: int | None = 0
@@ -234,8 +239,8 @@ def _name(task: int | None, path: bytes) -> bytes | None:
 def match_tasks(a: Run, b: Run) -> list[TaskPair]:
     """Return every task of both runs once: those of the first in order, then those only in the second.
 
-    Tasks match if they have the same answers to the questions that vary in either sweep. Of several tasks
-    with the same answers, the first of each run are paired. A run that is no sweep is one task.
+    Tasks match if they have the same values of the inputs that vary in either sweep. Of several tasks
+    with the same values, the first of each run are paired. A run that is no sweep is one task.
     """
     columns = [name for run in (a, b) if run.sweep is not None for name in run.sweep.columns]
     unmatched: defaultdict[str, deque[int]] = defaultdict(deque)
@@ -252,7 +257,7 @@ def match_tasks(a: Run, b: Run) -> list[TaskPair]:
 
 
 def _task_values(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield each task's number and its answers to these questions, as comparable text."""
+    """Yield each task's number and its values of these inputs, as comparable text."""
     names = sorted(set(columns))
     tasks: Iterable[tuple[int, Mapping[str, object]]] = (
         [(0, {})] if run.sweep is None else run.sweep.all_values()
@@ -303,7 +308,7 @@ def differing_tasks(a: Run, b: Run, pairs: Sequence[TaskPair]) -> list[Fact]:
 
 
 def _shown(run: Run, number: int | None) -> object:
-    """Return a task's varying answers; None without a task."""
+    """Return the values that only this task has; None without a task."""
     if number is None:
         return None
     return run.sweep.values(number) if run.sweep is not None else {}

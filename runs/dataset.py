@@ -33,9 +33,9 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 
 @dataclass(frozen=True, slots=True)
 class DatasetRequest:
-    """The command line of a run, as it was typed: the folder, the file of answers, and the local files that it names.
+    """The command line of a run, as it was typed: the folder, the invocation file, and the local files that it names.
 
-    `options` are the options for the job. For a sweep the file of answers may be "", `table` is that of `--each` or "", and
+    `options` are the options for the job. For a sweep the invocation file may be "", `table` is that of `--each` or "", and
     `parameters` are the values of `--param`.
     """
 
@@ -85,7 +85,9 @@ def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> Datas
     """Read the command line from the ledger; raises `UsageError` for a run of an older version."""
     fields = records[0].get("asked") if records else None
     if not isinstance(fields, dict) or not fields.get("folder"):
-        raise UsageError("not-recorded", "the ledger does not say how this run was asked for", subject=run_id)
+        raise UsageError(
+            "not-recorded", "the ledger does not have the command line of this run", subject=run_id
+        )
     options = tuple(str(argument) for argument in fields.get("options", ()))
     return DatasetRequest(
         fields["folder"],
@@ -113,12 +115,12 @@ def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
     if place is None:
         raise UsageError(
             "no-dataset",
-            "this lies in no DataLad dataset of this machine",
+            "this folder is not in a DataLad dataset on this machine",
             subject=printable(folder),
             hint=f"datalad create --force {printable(folder)}",
         )
     typed = (
-        ("the folder where the run was typed", request.folder),
+        ("the folder in which the command was run", request.folder),
         ("the invocation", request.invocation),
         ("the table of tasks", request.table),
     )
@@ -130,7 +132,7 @@ def find_dataset(folder: str, request: DatasetRequest) -> Dataset:
                 "outside-dataset",
                 f"{file} is not in the dataset {root}, and `datalad rerun` could not repeat the run",
                 subject=printable(path),
-                hint=f"Put the files that the line names into the dataset, and type the line in a folder of {root}.",
+                hint=f"Copy the files that the command names into the dataset, and run the command in a folder of {root}.",
             )
     return Dataset(place.repository, os.fsdecode(place.path), request)
 
@@ -152,22 +154,22 @@ def dataset_saving(dataset: Dataset, run: Run) -> SaveOptions:
 
 
 def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
-    """Return the record of `datalad run` (datalad.core.local.run), with what only hibali knows under `hibali`."""
-    start = _text(_real(dataset.request.folder))
+    """Return the record of `datalad run` (datalad.core.local.run), with additional fields under `hibali`."""
+    start = os.fsdecode(_real(dataset.request.folder))
     root = os.fsdecode(dataset.repository.root)
 
     def relative(path: str) -> str:
         return os.path.relpath(path, start)
 
     def typed(path: str) -> str:
-        return _as_path(relative(_text(_real(path))))
+        return _as_path(relative(os.fsdecode(_real(path))))
 
     argv = ["hibali", "run", run.spec.pipeline]
     argv += [typed(dataset.request.invocation)] if dataset.request.invocation else []
     argv += ["--each", typed(dataset.request.table)] if dataset.request.table else []
     argv += [f"--param={argument}" for argument in dataset.request.parameters]
     pilot = run.sweep.pilot if run.sweep is not None else None
-    # what the line asks for is a pilot's then, and not each task's
+    # the resources of the command line are those of the pilot, not of each task
     argv += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []
     argv += ["--site", run.site, "--wait", "--new"]
     argv += ["--collect", _as_path(relative(dataset.folder)), "--no-save"]
@@ -175,7 +177,7 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     argv += [f"--image={dataset.request.image}"] if dataset.request.image else []
     argv += dataset.request.options
     inside = [path for path in dataset.request.inputs if _is_in(path, root)]
-    named = [relative(_text(_real(path))) for path in dataset.request.files]
+    named = [relative(os.fsdecode(_real(path))) for path in dataset.request.files]
     return {
         "chain": [],
         "cmd": _plain(shlex.join(argv)),
@@ -211,13 +213,13 @@ def _plain(text: str) -> str:
 
 
 def _as_path(path: str) -> str:
-    """Return a path that no program reads as an option or a site."""
+    """Return a path that no program takes for an option or a site."""
     plain = not path.startswith("-") and ":" not in path.partition("/")[0]
     return path if plain else f"./{path}"
 
 
 def _is_in(path: str, root: str) -> bool:
-    """Whether a path is in a folder, without following the file itself, which may be an annexed symlink."""
+    """Return whether a path is in a folder, without following the file itself, which may be an annexed symlink."""
     folder, _, name = path.rstrip("/").rpartition("/")
     return f"{os.path.realpath(folder or '/')}/{name}".startswith(root.rstrip("/") + "/")
 
@@ -227,10 +229,6 @@ def _real(path: str) -> bytes:
     folder, _, name = path.rstrip("/").rpartition("/")
     whole = Path(os.path.realpath(folder or "/"), name)
     return os.fsencode(whole.resolve() if whole.is_dir() else whole)
-
-
-def _text(path: bytes) -> str:
-    return os.fsdecode(path)
 
 
 def _dataset_id(repository: Repository) -> str:
@@ -254,7 +252,7 @@ def _write_sidecar(repository: Repository, name: str, record: Mapping[str, Any])
     path = root / folder / name
     if not path.resolve().is_relative_to(root):
         raise UsageError(
-            "bad-dataset", "datalad.run.record-directory leads out of the dataset", subject=str(root)
+            "bad-dataset", "datalad.run.record-directory is outside the dataset", subject=str(root)
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":")) + "\n"

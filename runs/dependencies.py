@@ -9,11 +9,12 @@ from hibali.errors import NotFoundError, RunFailedError, TryLaterError
 from hibali.text import printable
 from runs.containers.base import Container
 from runs.model import UNSUCCESSFUL_STATES, Run, State
+from runs.outputs import Reference, find_output, referenced_runs
 from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
 from runs.schedulers.base import Scheduler
 from runs.script import Dependency
-from runs.store import Reference, RunStore, find_output, referenced_runs
+from runs.store import RunStore
 from transfers.remote.host import RemoteHost
 
 
@@ -25,10 +26,10 @@ def must_end_before(
     container: Container,
     scheduler: Scheduler,
 ) -> bool:
-    """Whether a run must have ended before the run that depends on it can be submitted to a site.
+    """Return whether a run must have ended before the run that depends on it can be submitted to a site.
 
-    A scheduler cannot wait for a job at another site; the files of a pattern are known, and private copies can be made, only after
-    the end. Of a sweep the needed tasks must be submitted, if the scheduler can wait for tasks.
+    A scheduler cannot wait for a job at another site. The files of a pattern are only known, and private copies can only be made,
+    after the end. The needed tasks of a sweep must be submitted, if the scheduler can wait for tasks.
 
     Args:
         run: The run that comes first.
@@ -49,7 +50,7 @@ def must_end_before(
 
 
 def needed_parts(run: Run, references: Iterable[Reference]) -> list[Run]:
-    """Return what must succeed of a run that others depend on: the run itself, or the referenced tasks of a sweep."""
+    """Return the parts of a run that must succeed for a dependent run: the run itself, or the referenced tasks of a sweep."""
     if run.sweep is None:
         return [run]
     tasks = {each.task for each in references}
@@ -70,7 +71,7 @@ def require_success(run: Run) -> None:
             "run-lost",
             f"the end of the run that this one depends on is not known: {run.status.reason}",
             subject=run.id,
-            hint=f"`hibali runs wait {run.id}` asks again.",
+            hint=f"To query the scheduler again: hibali runs wait {run.id}",
         )
     if run.state is not State.SUCCEEDED:
         raise TryLaterError(
@@ -109,7 +110,7 @@ def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tu
         return ()
     if run.placement.scheduler != scheduler.name:
         return None
-    if sweep.pilot is not None:  # what its job leaves goes on in another one
+    if sweep.pilot is not None:  # another job may continue its unfinished tasks
         return None
     jobs: dict[str, None] = {}
     for chunk in sweep.chunks:
@@ -166,7 +167,7 @@ def check_needs(
         if content is None and host.stat(path_at_site) is None:
             raise NotFoundError(
                 "no-such-output",
-                f"the run did not leave it: {printable(path)}",
+                f"the run did not create this output: {printable(path)}",
                 subject=need.reference,
                 hint=f"hibali runs logs {need.run}{f' --task {need.task}' if need.task else ''}",
             )

@@ -12,10 +12,10 @@ from runs.containers.base import Container
 from runs.model import Input
 from runs.schedulers.base import Scheduler
 
-_SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its limit that a job is told to come to its end
-# Where a copy cannot come back whole it stays: nobody else has it.
+_SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its time limit at which a job gets a signal
+# If the copy back is incomplete, the files on the node stay, because they are the only copy.
 _BRING_BACK = r"""if [ -d fast/work ] && ! (umask "$mask"; cp -R -P -- fast/work/. work/); then
-echo "hibali: not all that the tool wrote could be brought back; it is at $(uname -n):$(readlink fast/work)" >&2
+echo "hibali: not all files of the tool could be copied back; they are at $(uname -n):$(readlink fast/work)" >&2
 return 1
 fi
 """
@@ -31,7 +31,7 @@ class Fast:
 
     @property
     def is_used(self) -> bool:
-        """Whether the job copies anything."""
+        """True if the job copies anything."""
         return bool(self.inputs or self.work)
 
     @property
@@ -40,9 +40,9 @@ class Fast:
         return sorted({*self.inputs.values(), *((self.work,) if self.work else ())})
 
     def lines(self, scheduler: Scheduler, seconds: int | None) -> tuple[str, ...]:
-        """What asks for the tiers in the head of a job script, and for time to bring back what a tool wrote.
+        """Return the directives that request the tiers, and the time to copy back the tool's files.
 
-        `seconds` is the job's time limit, None where the site has one of its own.
+        `seconds` is the job's time limit, None for the site's own.
         """
         found = [self.tiers[name].directive for name in self.used_tiers]
         before = (
@@ -97,9 +97,9 @@ def check_fast(container: Container) -> None:
     if container.isolates and not container.binds_inputs:
         raise UsageError(
             "no-fast-storage",
-            f"{container.name} cannot show a tool what lies on fast storage",
+            f"{container.name} cannot make files on fast storage visible to a tool",
             subject=container.name,
-            hint="Leave --fast and --fast-work away, or --no-fast where the site's configuration asks for it.",
+            hint="Omit --fast and --fast-work; if the site's configuration requests fast storage, add --no-fast.",
         )
 
 
@@ -120,7 +120,7 @@ def choose_fast_storage(
 ) -> Fast:
     """Apply the options at a site, whose default is fast storage for all inputs from elsewhere and for the work folder.
 
-    `at_site` says of each input whether it is at the site. Raises `UsageError` for an unknown input or tier.
+    `at_site` has for each input whether it is at the site. Raises `UsageError` for an unknown input or tier.
     """
     if options.none:
         return NOTHING_FAST
@@ -144,7 +144,7 @@ def choose_fast_storage(
 
 
 def task_fast_options(options: FastOptions, inputs: Sequence[Input]) -> FastOptions:
-    """Return the options for the inputs that a task of a sweep has."""
+    """Return the options that concern the inputs of one task of a sweep."""
     there = {each.id for each in inputs}
     return replace(options, inputs=tuple(each for each in options.inputs if each.partition("=")[0] in there))
 
@@ -156,9 +156,7 @@ def _tier(site: Site, name: str, subject: str) -> str:
     if chosen not in site.tiers:
         raise UsageError(
             "no-such-tier",
-            f"{site.name} has no fast storage of that name"
-            if chosen
-            else "it has to be said which fast storage",
+            f"{site.name} has no fast storage of that name" if chosen else "no fast storage was chosen",
             subject=subject,
             hint=f"Tiers of {site.name}: {', '.join(sorted(site.tiers)) or 'none'}; see [sites.{site.name}.tiers].",
         )
@@ -166,7 +164,7 @@ def _tier(site: Site, name: str, subject: str) -> str:
 
 
 def _open_tier(name: str, path: str, place: str) -> str:
-    """Create a folder of the run's own there, with a name that cannot be guessed."""
+    """Return the script lines that create a folder of the run on a tier, with a name that cannot be guessed."""
     variable, slash, subpath = path[1:].partition("/")
     base = f"${{{variable}:+${variable}{slash}{subpath}}}" if path.startswith("$") else path
     shown = path.replace("$", "")
@@ -174,7 +172,7 @@ def _open_tier(name: str, path: str, place: str) -> str:
         f"fast_base={base}\n"
         'case "$fast_base" in /*) ;; *) fast_base= ;; esac\n'
         'if ! [ -d "$fast_base" ]; then\n'
-        f'echo "hibali: the fast storage {name} is not on $(uname -n): {shown} leads to no folder" >&2\n'
+        f'echo "hibali: the fast storage {name} is not on $(uname -n): {shown} is not a folder" >&2\n'
         "return 1\nfi\n"
         f'{place}=$(mktemp -d "$fast_base/hibali-${{run%%/*}}-XXXXXXXX") || return 1\n'  # of a task: ID/NUMBER
     )

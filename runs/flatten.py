@@ -69,7 +69,7 @@ class Archive(object):
             content = self.read(clean_path(config))
             if hashlib.sha256(content).hexdigest() == wanted:
                 return json.loads(content.decode("utf-8")), [clean_path(layer) for layer in layers]
-        raise BadArchiveError("it does not hold the image {}".format(wanted))
+        raise BadArchiveError("it does not contain the image {}".format(wanted))
 
     def _images(self) -> Iterator[Tuple[str, List[str]]]:
         if "manifest.json" in self:
@@ -94,7 +94,7 @@ def blob_name(descriptor: Any) -> str:
     """Return the member that an OCI descriptor refers to."""
     found = _DIGEST.match(descriptor["digest"])
     if not found:
-        raise BadArchiveError("it names content by another digest than sha256")
+        raise BadArchiveError("it uses a digest other than sha256")
     return "blobs/sha256/" + found.group(1)
 
 
@@ -102,7 +102,7 @@ def clean_name(name: str) -> str:
     """Return the name relative to the root, "" for the root; refuse a name that leaves the root."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise BadArchiveError("a name in it climbs out of its root")
+        raise BadArchiveError("a name in it leaves the root")
     return "/".join(parts)
 
 
@@ -193,7 +193,7 @@ class Flat(object):
     def _put(self, member: tarfile.TarInfo, stream: "Optional[IO[bytes]]") -> None:
         self._bytes_left -= member.size
         if self._bytes_left < 0:
-            raise BadArchiveError("what it holds is far larger than it is")
+            raise BadArchiveError("its content is far larger than the archive")
         self._target.addfile(member, stream)
         (self._folders if member.isdir() else self._others).add(member.name)
         self._implied.update(parents_of(member.name))

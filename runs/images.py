@@ -64,7 +64,7 @@ class SiteImages:
         cache: Cache,
         on_event: Listener = ignore,
     ) -> None:
-        """`work` is the site's work folder, absolute, and ours alone."""
+        """`work` is the site's work folder, absolute, and private to this account."""
         self._host = host
         self._site = site
         self._commands = SiteCommands(host, site)
@@ -113,15 +113,15 @@ class SiteImages:
         Raises:
             UsageError: The runtime cannot use the format.
             IncompleteError: The conversion failed, or there is no space for it.
-            TryLaterError: It takes too long.
+            TryLaterError: The conversion reached its time limit.
             RefusedError: The result is another image.
         """
         if record.format not in self._container.formats:
             raise UsageError(
                 "wrong-image-kind",
-                f"{self._container.name} cannot take an image as {record.format}",
+                f"{self._container.name} cannot use an image of the format {record.format}",
                 subject=record.digest,
-                hint="Run it at a site whose [container] can.",
+                hint="Run it at a site whose [container] supports this format.",
             )
         found = self.find(record)
         if found is not None:
@@ -141,7 +141,7 @@ class SiteImages:
         if identity.digest != record.hex:
             raise RefusedError(
                 "image-differs",
-                f"the archive here is sha256:{identity.digest}, its record says {record.digest}",
+                f"the local archive is sha256:{identity.digest}, but its record has {record.digest}",
                 subject=str(archive),
             )
         place = Location(local_site(), text, text, typed_local=True)
@@ -149,7 +149,7 @@ class SiteImages:
 
     def _make(self, record: ImageRecord, folder: bytes, archive: bytes, turn: SiteLock) -> Staged:
         for left in self._host.names(folder):
-            if left != b".hibali":  # the turn's own
+            if left != b".hibali":  # the lock itself
                 self._host.remove_tree(folder + b"/" + left)
         partial = folder + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
         self._host.make_folder(partial, exclusive=True)
@@ -160,7 +160,7 @@ class SiteImages:
             found = self.find(record)
             if found is None:
                 raise RefusedError(
-                    "image-differs", "what was loaded is not the image of the archive", subject=record.id
+                    "image-differs", "the loaded image is not the image of the archive", subject=record.id
                 )
             return replace(found, fresh=True)
         finally:
@@ -189,11 +189,11 @@ class SiteImages:
         self._run_all(as_text(source), as_text(partial + b"/" + form), record)
         ready = partial + b"/" + _READY
         result = ready + b"/" + form
-        self._host.make_folder(ready)  # what a conversion left beside its result stays outside
+        self._host.make_folder(ready)  # without other files of the conversion
         self._host.move(partial + b"/" + form, result)
         made, mark = self._host.stat(result), self._cache.mark(result)
         if made is None or mark is None:
-            raise not_staged("nothing came of it")
+            raise not_staged("the conversion created no file")
         if made.kind is Kind.FILE:
             digest = self._host.digest(result)
         known = {
@@ -214,7 +214,9 @@ class SiteImages:
         self._host.move(ready, folder + b"/" + _READY)
         found = self._read_ready(folder, record.id)
         if found is None:
-            raise TryLaterError("image-not-staged", "the image was touched while it was put in place")
+            raise TryLaterError(
+                "image-not-staged", "the image was modified while it was moved to its final name"
+            )
         return replace(found, fresh=True)
 
     def _read_ready(self, folder: bytes, identifier: str) -> Staged | None:
@@ -232,11 +234,11 @@ class SiteImages:
             return None
         found = Staged(identifier, started, path=as_text(path), digest=digest)
         archive = folder.rpartition(b"/")[2].decode("ascii", "replace")
-        self._cache.use(Name(IMAGE, archive, self._container.name))  # before it is looked at
+        self._cache.use(Name(IMAGE, archive, self._container.name))  # before it is checked
         return found if self._cache.mark(path) == mark else None
 
     def _flatten(self, archive: bytes, target: bytes, record: ImageRecord) -> dict[str, Any]:
-        """Write the image's tree as one tar beside the result; its environment and entry point are those of the archive."""
+        """Write the image's tree as one tar file; its environment and entry point are those of the archive."""
         script = resources.files("runs").joinpath("flatten.py").read_bytes()
         python = self._site.ssh.python if self._site.ssh else "python3"
         argv = (python, "-I", "-", as_text(archive), as_text(target), record.id.removeprefix("sha256:"))
@@ -244,7 +246,7 @@ class SiteImages:
         try:
             found: dict[str, Any] = json.loads(finished.stdout)
         except ValueError:
-            raise not_staged("the site gave an answer that cannot be read") from None
+            raise not_staged("the site sent an invalid reply") from None
         return found
 
     def _run_all(self, archive: str, result: str, record: ImageRecord) -> None:
@@ -263,7 +265,7 @@ def open_images(
 
 
 def _environment(listed: Any) -> Mapping[str, str]:
-    """Return the image's environment, as far as it can be variables."""
+    """Return the image's environment, without names that are not valid variables."""
     pairs = (text.partition("=") for text in _arguments(listed))
     return {name: value for name, equals, value in pairs if equals and _NAME.fullmatch(name)}
 
@@ -315,7 +317,7 @@ def find_image(
         if staged is None and pinned is not None and pinned.record.id == identifier:
             staged = images.stage(pinned.record, pinned.file)
         found = _require(staged, image_option)
-        if pinned is None or found.id != pinned.record.id:  # which was compared when it was added
+        if pinned is None or found.id != pinned.record.id:  # a pinned image was compared when it was added
             _compare(pipeline, name, (found.id, *found.digests))
     elif image_option:
         found = stage_archive(pipeline, name, images, Path(image_option))
@@ -336,7 +338,7 @@ def stage_pinned(name: str, images: SiteImages, pinned: Pinned) -> Staged:
         if staged is not None and staged.id != pinned.record.id:
             raise RefusedError(
                 "image-differs",
-                f"{each} is {staged.id} at the site, and the catalogue pins {pinned.record.id}",
+                f"{each} is {staged.id} at the site, but the catalogue pins {pinned.record.id}",
                 subject=images.site,
                 hint="Remove or rename that image there, or name the one to start: --image sha256:ID.",
             )
@@ -356,7 +358,7 @@ def _require(found: Staged | None, name: str) -> Staged:
             "no-image",
             "the image is not at the site",
             subject=name,
-            hint="Add it to the catalogue (pipelines image add), or bring it along: --image ARCHIVE (of `docker save`).",
+            hint="Add it to the catalogue (pipelines image add), or name an archive of `docker save`: --image ARCHIVE",
         )
     return found
 
@@ -368,9 +370,9 @@ def _compare(pipeline: Pipeline, name: str, digests: Iterable[str]) -> None:
         if wanted not in known:
             raise RefusedError(
                 "image-differs",
-                f"the image is {known[0]}, the descriptor wants {wanted}",
+                f"the image is {known[0]}, but the descriptor requires {wanted}",
                 subject=name,
-                hint="Bring the right one along with --image ARCHIVE.",
+                hint="Name the right image: --image ARCHIVE",
             )
 
 
@@ -403,7 +405,7 @@ def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accept
             "image-changed",
             f"{name} was sha256:{pinned} when this pipeline first ran there, and is now sha256:{image}",
             subject=site,
-            hint=f"If that is meant: --image sha256:{image}",
+            hint=f"To accept the new image: --image sha256:{image}",
         )
     with contextlib.closing(Journal(_pins_file())) as journal:
         record = {"site": site, "pipeline": pipeline.digest, "name": name, "image": image}

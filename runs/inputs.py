@@ -1,4 +1,4 @@
-"""Locate and identify the inputs of a run, also outputs of other runs."""
+"""Locate and identify the inputs of a run, including outputs of other runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,30 @@ from hibali.events import Listener, ignore
 from hibali.ledger import Journal, ledger_folder, new_identifier, read_records
 from hibali.locations import Location, read_location
 from hibali.system_errors import reason_of
-from hibali.text import counted, printable
+from hibali.text import as_text, counted, printable
 from registry.invocation import Invocation
 from runs.cache.entries import CONTENT, ORIGIN, Name
-from runs.collect import choose_outputs, pull_files
+from runs.collect import choose_outputs, collected_files, pull_files, work_of
 from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State
-from runs.outputs import content_at, inspect_outputs, matched_paths, require_whole, size_at, work_location
+from runs.outputs import (
+    OutputIdentity,
+    Reference,
+    content_at,
+    find_output,
+    inspect_outputs,
+    matched_paths,
+    read_reference,
+    referenced_runs,
+    require_whole,
+    size_at,
+)
 from runs.script import Dependencies, Dependency
-from runs.store import OutputIdentity, Reference, RunStore, find_output, read_reference, referenced_runs
+from runs.store import RunStore
 from transfers.datasets.repository import fetch_contents, is_reserved, open_contents
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
-from transfers.recorded_digests import Expected, moved_by
+from transfers.recorded_digests import Expected
 from transfers.remote.host import RemoteHost
 from transfers.request import SaveOptions
 from transfers.stores.open_store import open_store
@@ -39,7 +50,7 @@ _FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed ca
 
 
 class LocalContent:
-    """Digests of local files, with those of earlier calls at hand."""
+    """Digests of local files, including those of earlier calls."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {
@@ -129,7 +140,7 @@ def unreadable(path: bytes, problem: OSError) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What identifies an input: `text` is part of the run's key; `digest` names it in the cache, "" if it is used in place.
+    """The identity of an input: `text` is part of the run's key; `digest` names it in the cache, "" if it is used in place.
 
     `files` are the digests by relative path of the files to stage (b"" for a single file), None if they are not known before. `size` is in
     bytes, None if unknown.
@@ -139,6 +150,11 @@ class Identity:
     digest: str = ""
     files: dict[bytes, str] | None = None
     size: int | None = None
+
+    @property
+    def content(self) -> str:
+        """The identity of the content, the same at every site; "" if only the location is known."""
+        return "" if self.files is None else f"{'sha256' if b'' in self.files else 'tree'}:{self.digest}"
 
     @property
     def name(self) -> Name:
@@ -158,7 +174,7 @@ def identify_local(path: Path) -> Identity:
             "no-such-input",
             "the input file does not exist",
             subject=printable(os.fsencode(path)),
-            hint="Relative paths in an invocation are taken from the current folder.",
+            hint="Relative paths in an invocation are resolved in the current folder.",
         ) from None
     except OSError as problem:
         raise unreadable(os.fsencode(path), problem) from None
@@ -169,11 +185,11 @@ def identify_local(path: Path) -> Identity:
     if stat.S_ISDIR(found.st_mode):
         digest, files, size = content.of_tree(os.fsencode(path))
         return Identity(f"tree:{digest}", digest, files, size)
-    raise UsageError("bad-input", "an input is a file or a folder", subject=printable(os.fsencode(path)))
+    raise UsageError("bad-input", "an input must be a file or a folder", subject=printable(os.fsencode(path)))
 
 
 def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
-    """Identify an input at another site by what its store says; raises `NotFoundError`."""
+    """Identify an input at another site by the metadata of its store; raises `NotFoundError`."""
     if found is None:
         raise NotFoundError("no-such-input", "the input does not exist at that site", subject=location.text)
     mark = ":".join(str(part) for part in (found.kind, found.size, found.mtime_ns, found.etag or ""))
@@ -203,11 +219,7 @@ class CollectedCopy:
 
 def find_collected_copy(run: Run, run_store: RunStore) -> CollectedCopy | None:
     """Return the latest folder into which all outputs were collected at once, if each still has its content."""
-    for record in reversed(run_store.records(run.id)):
-        moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
-        if moved is None:
-            continue
-        folder = Path(str(record["target"]))
+    for folder, moved in collected_files(run, run_store):
         chosen = choose_outputs(
             run.spec.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()]
         )
@@ -278,15 +290,15 @@ def find_work_folder(reference: Reference, settings: Settings) -> Location:
     run = RunStore().load(reference.run)
     for part in referenced_runs(run, reference):
         find_output(part, reference)
-    return work_location(run, settings.site(run.site))
+    return work_of(run, settings.site(run.site))
 
 
 def resolve_output(
     each: Input, reference: Reference, settings: Settings, site: Site, *, several: bool, query_site: bool
 ) -> list[RunInput]:
-    """Resolve the reference in an answer: one file or folder, or with `several` all files of a pattern, of each task of a sweep.
+    """Resolve the reference in an input: one file or folder, or with `several` all files of a pattern, of each task of a sweep.
 
-    At the run's own site the output is used in place, whether it exists yet or not; from elsewhere it is hashed, and staged by its content.
+    At the run's own site the output is used in place, even before it exists; from another site it is hashed, and staged by its content.
     Without `query_site` no site is contacted. Raises `NotFoundError`, `UsageError`, `IncompleteError` for outputs that are missing or no
     regular files, and what `require_success` raises.
     """
@@ -302,7 +314,7 @@ def resolve_output(
         one = replace(reference, task=found[0].run.task, below="").text
         raise UsageError(
             "several-files",
-            f"the output is {len(found)} files, and this input takes one",
+            f"the output has {len(found)} files, but this input accepts only one",
             subject=f"{each.id}: {printable(reference.text)}".removeprefix(": "),
             hint=f"Name one task of the sweep: {one}" if run.sweep is not None and not reference.task else "",
         )
@@ -324,7 +336,7 @@ def _resolve_output_of(
     require_whole(existing, reference.text)
     found = []
     for path in matched_paths(output, existing):
-        text = path.decode("utf-8", "surrogateescape") or "."
+        text = as_text(path) or "."
         identity = None
         if not here:
             content = content_at(path, existing)
@@ -335,10 +347,10 @@ def _resolve_output_of(
 
 
 def _run_input(each: Input, reference: Reference, run: Run, home: Site, path: str, *, here: bool) -> RunInput:
-    place = work_location(run, home)
+    place = work_of(run, home)
     for part in path.split("/") if path != "." else ():
         place = place.child(part.encode("utf-8", "surrogateescape"))
-    named = replace(each, name=place.name.decode("utf-8", "surrogateescape"))
+    named = replace(each, name=as_text(place.name))
     if here:
         named = replace(named, in_place=True, source=place.path)
     return RunInput(named, place, Identity(reference.text), run, path)
@@ -369,7 +381,7 @@ def dependencies_of(
     needs = (
         Dependency(
             run.id,
-            run.folder.decode("utf-8", "surrogateescape"),
+            as_text(run.folder),
             tuple(paths.get(run.reference, ())),
             run.task,
             all_tasks=run.sweep is not None,
@@ -399,7 +411,7 @@ class Located:
 
 
 def never_several(each: Input) -> bool:
-    """Say that an input is a single file."""
+    """Return False: an input is a single file."""
     del each
     return False
 
@@ -431,7 +443,7 @@ def locate_files(
 ) -> list[Located]:
     """Locate files that several invocations may name.
 
-    `known` has for some texts the location that was recorded; `several` says which inputs may be many files.
+    `known` has for some texts the location that was recorded; `several` returns whether an input may be many files.
     """
     found: list[Located] = []
     missing: list[NotFoundError] = []
@@ -448,7 +460,7 @@ def locate_files(
             continue
         recorded = (known or {}).get(each.text)
         place = read_location(recorded or each.text, settings, literal=recorded is not None)
-        named = replace(each, name=place.name.decode("utf-8", "surrogateescape") or "input")
+        named = replace(each, name=as_text(place.name) or "input")
         if place.site == site and not place.typed_local:
             found.append(Located(named, place, None))
             continue
@@ -462,7 +474,7 @@ def locate_files(
 
 
 def locate_for_site(located: Sequence[Located], site: Site, settings: Settings) -> list[Located]:
-    """Return inputs that were located without a site as a run at a site sees them: those that are there need not be staged.
+    """Return inputs that were located without a site as a run at a site sees them: inputs at that site need not be staged.
 
     Raises what `resolve_output` does.
     """
@@ -487,7 +499,7 @@ def _locate_run_input(
 
 
 def _numbered(found: Sequence[Located]) -> list[Located]:
-    """Number inputs in their order, because a reference may be several."""
+    """Number inputs in their order, because one reference may be several files."""
     return [replace(each, input=replace(each.input, number=n)) for n, each in enumerate(found)]
 
 

@@ -24,17 +24,16 @@ from runs.inputs import Identity, identify_at_site
 from runs.model import Input, Output, Pilot, Run, State, ignore_run
 from runs.pilot.setup import prepare_pilot, record_pilot
 from runs.prepare import Prepared, prepare
+from runs.queue_limits import submit_chunks, submit_run
 from runs.records import output_fields
 from runs.request import Request, job_proxy, run_key
 from runs.resources import show_value
-from runs.reuse import Reuse, known_content
+from runs.reuse import Reuse
 from runs.script import PROXY
-from runs.send import send
 from runs.stage import Cache, Carrier, open_cache
 from runs.store import RunStore, runs_of
 from runs.submit import cancel_begun, cancel_unsubmitted
 from runs.sweeps.launch import begin_tasks, stage_tasks, sweep_key
-from runs.sweeps.send import send_chunks
 from transfers.remote.host import RemoteHost
 
 Fields = list[dict[str, Any]]  # of DecidedResources.to_fields
@@ -42,7 +41,7 @@ Fields = list[dict[str, Any]]  # of DecidedResources.to_fields
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """What every step of a launch uses."""
+    """The objects that every step of a launch uses."""
 
     host: RemoteHost
     run_store: RunStore
@@ -65,7 +64,7 @@ def launch(
     Every step is in the ledger before it happens, so that the command can be repeated.
 
     Args:
-        request: What to run, at the site of `host`.
+        request: The workload, at the site of `host`.
         host: The site's machine.
         run_store: The ledger's runs.
         carrier: Copies the inputs.
@@ -91,7 +90,7 @@ def launch(
         pilot = _find_pilot(request, host, run)
         if run is None:
             check_needs(host, request.compute.scheduler, run_store, request.job.dependencies.needs)
-            contents = reuse.contents(request, identities) if reuse else map(known_content, identities)
+            contents = reuse.contents(request, identities) if reuse else [each.content for each in identities]
             run = _begin(request, inputs, identities, contents, run_store, key)
         on_begin(run)
         if not run.results.reused:
@@ -104,7 +103,7 @@ def launch(
             if run.submission.begun:
                 return cancel_begun(host, request.compute.scheduler, run_store, run)
             return cancel_unsubmitted(run_store, run)
-        # the proxy was decided when the run was begun, whatever the command that resumes it says
+        # the decision for a proxy was recorded when the run was begun; options of a resuming command do not change it
         request = request.with_workload(inputs=tuple(inputs)).with_job(proxy=run.submission.proxy)
         return _stage_and_submit(launcher, request, identities, run)
 
@@ -123,7 +122,7 @@ def _request_key(request: Request, identities: Sequence[Identity]) -> str:
 
 
 def _lock(launcher: _Launcher, key: str) -> FolderLock:
-    """Take the lock of a key. Raises `RefusedError` if the ledger cannot be written: then nothing was started."""
+    """Lock a key; raises `RefusedError` if the ledger cannot be written, before anything was started."""
     try:
         return launcher.run_store.lock(key, on_event=launcher.on_event)
     except OSError as problem:
@@ -136,7 +135,7 @@ def _check_site_of_line(request: Request, run_store: RunStore) -> None:
     if run is not None and run.site != request.compute.name:
         raise TryLaterError(
             "chosen-elsewhere",
-            f"the same command was started at {run.site} at this moment",
+            f"the same command was just started at {run.site}",
             subject=run.id,
             hint="Run the same command again to continue that run.",
             transient=False,
@@ -216,7 +215,7 @@ def _begin(
 def _input_fields(
     request: Request, inputs: Sequence[Input], identities: Sequence[Identity], contents: Iterable[str]
 ) -> list[dict[str, str]]:
-    """Return the inputs as the ledger has them; their location is absolute, because an answer may be a relative path."""
+    """Return the inputs as the ledger has them; their location is absolute, because the typed path may be relative."""
     locations = request.workload.locations
     return [
         {
@@ -242,7 +241,9 @@ def record_resources(run_store: RunStore, run: Run, resources: Fields, on_event:
     if run.job or run.state.ended:
         was, now = _format_resources(before), _format_resources(resources)
         on_event(
-            Noted(f"run {run.id} was submitted with {was} and keeps that; to start one with {now}, add --new")
+            Noted(
+                f"run {run.id} was already submitted with {was}; to start another run with {now}, add --new"
+            )
         )
     else:
         run_store.note(run.id, "resources", {"resources": resources})
@@ -258,7 +259,7 @@ def recorded_resources(run_store: RunStore, run_id: str) -> Fields | None:
 
 
 def _values(resources: Fields) -> list[tuple[Any, Any]]:
-    """Return names and values, without where each value is from."""
+    """Return names and values, without the origin of each value."""
     return [(each.get("name"), each.get("value")) for each in resources]
 
 
@@ -268,7 +269,7 @@ def _format_resources(resources: Fields) -> str:
 
 
 def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequence[Identity], run: Run) -> Run:
-    """Bring everything that the run needs to its site, and submit it."""
+    """Stage everything that the run needs at its site, and submit it."""
     host, run_store, on_event = launcher.host, launcher.run_store, launcher.on_event
     site, scheduler = request.compute.site, request.compute.scheduler
     tasks = request.workload.tasks
@@ -286,7 +287,7 @@ def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequenc
     if tasks:
         request = request.with_workload(inputs=tuple(inputs))
         run = stage_tasks(request, run, host, run_store, as_text(folder), image, cache)
-        return send_chunks(host, scheduler, run_store, run, site.limits, on_event=on_event)
+        return submit_chunks(host, scheduler, run_store, run, site.limits, on_event=on_event)
     dependencies = request.job.dependencies
     jobs = dependency_jobs(host, scheduler, run_store, run, dependencies.needs)
     if isinstance(jobs, Run):
@@ -297,7 +298,7 @@ def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequenc
         run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
     if run.state is State.PREPARED:
         run = run_store.note(run.id, "staged", path_fields(folder, "folder"))
-    return send(
+    return submit_run(
         host,
         scheduler,
         run_store,
@@ -344,7 +345,7 @@ def write_run_files(host: RemoteHost, prepared: Prepared, proxy: bytes = b"") ->
 
 
 def _write_copies(host: RemoteHost, prepared: Prepared, folder: bytes) -> None:
-    """Write all private copies of inputs or none, so that an interrupted copy is never used."""
+    """Write all private copies of inputs or none, so that a job never uses an incomplete copy."""
     final = folder + b"/inputs"
     if not prepared.copies or host.stat(final) is not None:
         return

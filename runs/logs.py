@@ -107,7 +107,7 @@ class _Tail:
 
     @property
     def found(self) -> bool:
-        """Whether one of the files ever existed."""
+        """True if one of the files ever existed."""
         return any(each.exists for each in self._files)
 
     def follow(self, host: RemoteHost, seconds: float) -> None:
@@ -159,7 +159,11 @@ class _Tail:
         """Restart at the beginning of a file that was truncated or replaced."""
         is_another = bool(each.inode and entry.inode) and each.inode != entry.inode
         if each.shown and (is_another or entry.size < each.shown):
-            self._on_event(Noted(f"{each.stream} was {'replaced' if is_another else 'cut'}; it begins anew"))
+            self._on_event(
+                Noted(
+                    f"{each.stream} was {'replaced' if is_another else 'truncated'}; showing it from its beginning"
+                )
+            )
             each.shown = 0
         each.inode = entry.inode
 

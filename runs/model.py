@@ -12,10 +12,10 @@ from typing import Any
 from hibali.errors import Exit
 from hibali.text import path_fields
 
-# These start the tool as a child of a daemon, so that the job's own CPU time does not include it.
+# These runtimes start the tool as a child of a daemon, so that the job's own CPU time does not include it.
 DAEMON_CONTAINERS = frozenset({"docker", "podman"})
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
-FROM_RUN = "run:"  # prefix of an answer, and of an input's identity, that is the output of a run
+FROM_RUN = "run:"  # prefix of an input, and of an input's identity, that is the output of a run
 
 
 class State(StrEnum):
@@ -33,12 +33,12 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over as far as hibali knows; a LOST run is queried again."""
+        """True if the run is over as far as hibali knows; a LOST run is queried again."""
         return self in {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST}
 
     @property
     def final(self) -> bool:
-        """Whether the end is known; a LOST run may reappear."""
+        """True if the end is known; a LOST run may reappear."""
         return self.ended and self is not State.LOST
 
 
@@ -55,10 +55,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What is run: the pipeline, its invocation, inputs and outputs; fixed when the run is created.
+    """The workload of a run: the pipeline, its invocation, inputs and outputs; fixed when the run is created.
 
-    `invocation` has the answers as they were given. Each of `inputs` has `id`, `name`, `location` and `identity`. `after` are the
-    runs named by `--after`, `sources` pairs of an input's id and the output that it takes, as `run:ID/OUTPUT`. `origin` is the run that
+    `invocation` has the values as they were given. Each of `inputs` has `id`, `name`, `location` and `identity`. `after` are the
+    runs named by `--after`, `sources` pairs of an input's id and the output that it uses, as `run:ID/OUTPUT`. `origin` is the run that
     this one repeats. `version` is the version of hibali that created the run.
     """
 
@@ -76,7 +76,7 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a run is: the names of its site, scheduler and container, and its folder there.
+    """The place of a run: the names of its site, scheduler and container, and its folder there.
 
     `folder` is absolute, b"" until it exists. `image` is the `sha256:ID` of the image that was started, "" while unknown.
     """
@@ -90,9 +90,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """How a run was submitted to the scheduler, and what was requested of its job since.
+    """The submission of a run to the scheduler, and later requests to its job.
 
-    `job` is the job's id, of a sweep that of its latest job, "" before the submission. `begun` says that the submission was begun;
+    `job` is the job's id, of a sweep that of its latest job, "" before the submission. `begun`: the submission was begun;
     `argv` is the command that submits the run, while it waits for a place in the queue. `hold`: the job was submitted on hold;
     `released`: the hold was removed. `proxy`: the job has a proxy of its own. `cancelled`: cancellation was requested;
     `cancel_marked`: the job can see the request at the site; `cancel_accepted`: the scheduler accepted it.
@@ -113,7 +113,7 @@ class Submission:
 class RunStatus:
     """The state of a run or of one task of a sweep, and how it ended.
 
-    Times are RFC 3339, "" while unknown. `native` and `reason` are the scheduler's words. `missing` are the ids of required outputs
+    Times are RFC 3339, "" while unknown. `native` and `reason` are as the scheduler reports them. `missing` are the ids of required outputs
     that the tool did not create although it exited with 0: such a run is FAILED.
     """
 
@@ -131,10 +131,10 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What was done with a run after its end.
+    """The use of a run after its end.
 
-    `collected` are the targets, `receipts` the receipts of those transfers. `accounted`: accounting was queried and will not know
-    more. `reported`: the user was told how the run ended. `cleaned`: when its folder was removed, "" if it was not. `reused`: the run was
+    `collected` are the targets, `receipts` the receipts of those transfers. `accounted`: accounting was queried and has no
+    more data. `reported`: the end was shown to the user. `cleaned`: when its folder was removed, "" if it was not. `reused`: the run was
     found by `--reuse`, not started by this command; with `from_copy` its outputs exist only where they were collected.
     """
 
@@ -195,7 +195,7 @@ class Run:
 
     @property
     def on_hold(self) -> bool:
-        """Whether the run waits for `hibali runs release`."""
+        """True if the run waits for `hibali runs release`."""
         return self.submission.hold and not self.submission.released and not self.state.ended
 
     @property
@@ -211,7 +211,7 @@ class Run:
 
     @property
     def waits(self) -> bool:
-        """Whether the run is staged and hibali has not submitted it yet, because the queue is full."""
+        """True if the run is staged and hibali has not submitted it yet, because the queue is full."""
         return bool(self.submission.argv) and not self.job and not self.state.ended
 
     def to_record(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class Run:
 
 
 def task_record(status: RunStatus, job: str, **fields: Any) -> dict[str, Any]:
-    """Return one of `tasks` in the JSON line of a run; `fields` come after the job."""
+    """Return one of `tasks` in the JSON line of a run; `fields` are inserted after the job."""
     return {
         "state": status.state,
         "job": job,
@@ -289,7 +289,7 @@ MOST_ALLOCATIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """What is the same in every allocation of a sweep that is run by a pilot.
+    """The settings of every allocation of a sweep that is run by a pilot.
 
     `python` is the site's interpreter that can load the library. `cores` are those of each task, `asked` those of an allocation, None if
     the scheduler decides. At most so many `allocations` follow each other. `library` is the path of HyperQueue at the site, "" before
@@ -343,12 +343,12 @@ class Sweep:
     pilot: Pilot | None = None
 
     def values(self, number: int) -> dict[str, Any]:
-        """Return the answers that only this task has."""
+        """Return the values that only this task has."""
         row = self.rows[list(self.tasks).index(number)]
         return {name: each for name, each in zip(self.columns, row, strict=True) if each is not None}
 
     def all_values(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the number of each task with the answers that only this task has."""
+        """Yield the number of each task with the values that only this task has."""
         for number, row in zip(self.tasks, self.rows, strict=True):
             values = {name: each for name, each in zip(self.columns, row, strict=True) if each is not None}
             yield number, values
@@ -384,7 +384,7 @@ class Sweep:
 
     @property
     def may_continue(self) -> bool:
-        """Whether the pilot may have another allocation."""
+        """True if the pilot may have another allocation."""
         return self.pilot is not None and len(self.chunks) < self.pilot.allocations
 
     def in_state(self, *states: State) -> tuple[int, ...]:
@@ -397,7 +397,6 @@ class Sweep:
         return {state: counted[state] for state in State if counted[state]}
 
 
-ACTIVE_STATES = (State.SUBMITTED, State.WAITING, State.RUNNING)
 UNSUCCESSFUL_STATES = (State.FAILED, State.CANCELLED, State.LOST)
 
 
@@ -448,9 +447,9 @@ def sweep_record(sweep: Sweep) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 class Input:
     """One file or folder that an invocation names.
 
-    `number` counts the files of the invocation from 0, `text` is the answer as written. `name` is the last component of the path, which
+    `number` counts the files of the invocation from 0, `text` is the path as written. `name` is the last component of the path, which
     the tool sees too, because many tools depend on it. `source` is the absolute path at the site, "" while unknown; `in_place`
-    says that the tool reads the user's own copy there.
+    means that the tool reads the user's own copy there.
     """
 
     id: str

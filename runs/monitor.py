@@ -13,25 +13,23 @@ from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, ignore_run
 from runs.poll import add_reasons, observations_of, query_runs, record_observations, update
+from runs.queue_limits import can_submit_more, submit_more, submit_waiting
 from runs.rate_limits import SharedPolling
 from runs.records import sweep_of, task_folder
 from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
-from runs.send import send_waiting
 from runs.status import Observation
 from runs.store import RunStore
 from runs.submit import find_job, find_submission, remove_proxies
-from runs.sweeps.send import can_submit_more, submit_more
 from transfers.remote.host import RemoteHost
 
-_PATIENCE_SECONDS = 20.0  # nobody's end is told later for want of a number
+_PATIENCE_SECONDS = 20.0  # missing accounting must not delay the report of an end for longer
 _UNDER_WAY = frozenset({Phase.WAITING, Phase.RUNNING})
 
 
 def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs: Iterable[Run]) -> None:
-    """Record what accounting says of runs that ended and were not accounted for; errors of the site are ignored.
+    """Record the accounting of ended runs that was not recorded yet; errors of the site are ignored.
 
-    Nothing is recorded for a job that accounting does not know as ended yet, so that it is queried again. If there is no accounting,
-    that is recorded.
+    A job that accounting does not report as ended yet is queried again later. If the site has no accounting, this is recorded.
     """
     queried = [run for run in runs if run.state.final and run.job and not run.results.accounted]
     jobs = sorted({job for run in queried for job in _jobs_of(run)})
@@ -58,7 +56,7 @@ def _jobs_of(run: Run) -> list[str]:
 
 
 def _task_names(run: Run, scheduler: Scheduler) -> dict[int, list[str]]:
-    """Return how accounting may name each task of a sweep, by its number; {} for a single run."""
+    """Return the names that accounting may use for each task of a sweep, by its number; {} for a single run."""
     positions = {} if run.sweep is None else run.sweep.positions()
     return {
         number: [name for job in chunk.jobs for name in scheduler.task_names(job, index)]
@@ -91,9 +89,9 @@ def _combine_usage(tasks: Sequence[Status]) -> dict[str, float | int | None]:
 
 
 GRACE_SECONDS = 20.0  # a shared filesystem may show the exit record this much later than the job ended
-PATIENCE_SECONDS = 3600.0  # a site that does not answer for so long ends the waiting
+PATIENCE_SECONDS = 3600.0  # give up after a site did not respond for so long
 _FIRST_SECONDS = 0.5
-# A sweep changes all the time: its pauses grow whatever changes, so that following it for hours is not asking all the time.
+# A sweep changes all the time: its pauses also grow after changes, so that following it for hours needs few queries.
 _SWEEP_FIRST_SECONDS = 5.0
 _SWEEP_GROWTH = 1.3
 _SWEEP_BEYOND = 6
@@ -122,7 +120,7 @@ def wait_for_end(
 ) -> list[Run]:
     """Follow the runs of one site until all have ended.
 
-    Runs that wait for a place in the queue are submitted when there is one. A site or scheduler that does not answer is queried again for
+    Runs that wait for a place in the queue are submitted when there is one. A site or scheduler that does not respond is queried again for
     `patience` seconds; then its error is raised. `changed` is called with each new state. Between two queries `meanwhile` waits for at most
     so many seconds, with a connection to the site; it is called with 0 when all runs have ended.
     """
@@ -167,7 +165,7 @@ def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
 
 
 class _Watch:
-    """The state between two queries: since when a run or task seems lost, and which runs have ended."""
+    """The state between two queries: the time since which runs or tasks seem lost, and the runs that have ended."""
 
     def __init__(
         self,
@@ -199,14 +197,14 @@ class _Watch:
         if open_runs:
             polling = SharedPolling(open_runs[0].site, self._scheduler.name)
             if self._polled and polling.seconds_ago() < step / 2:
-                changed_state = self._read(open_runs)  # somebody else has asked for all
+                changed_state = self._read(open_runs)  # another process has queried all runs
             else:
                 changed_state = self._poll(host, polling, open_runs, step)
                 polling.note()
             for run in open_runs:
                 now = self._run_store.load(run.id)
                 if now.waits or can_submit_more(now):
-                    changed_state = self._send(host, now) or changed_state
+                    changed_state = self._submit_run(host, now) or changed_state
         runs = [self._run_store.load(run.id) for run in runs]
         self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
@@ -241,7 +239,7 @@ class _Watch:
         remove_proxies(host, [*queried, *others], seen)
         self._polled = True
         for run in others:
-            # whether they are LOST is for those to say who wait for them
+            # only a process that waits for a run decides whether it is LOST
             sure = {
                 number: found
                 for number, found in observations_of(run, seen).items()
@@ -269,10 +267,10 @@ class _Watch:
                 self._over.add(run.id)
         return changed_state
 
-    def _send(self, host: RemoteHost, run: Run) -> bool:
+    def _submit_run(self, host: RemoteHost, run: Run) -> bool:
         """Submit runs that wait for a place in the queue, if there is one; return whether a run was submitted."""
         if run.waits:
-            after = send_waiting(
+            after = submit_waiting(
                 host, self._scheduler, self._run_store, run, self._limits, self._on_event, query_site=False
             )
             if after.state is not run.state:
@@ -295,7 +293,7 @@ class _Watch:
         return after.state is not run.state
 
     def _may_reappear(self, host: RemoteHost, run: Run, step: float) -> bool:
-        """Whether to query again before a run is called LOST: its record may be late, or another job may execute it."""
+        """Return whether to query again before a run is called LOST: its record may be late, or another job may execute it."""
         job = find_job(host, run.folder)
         if job is not None and job != run.job:
             self._run_store.note(run.id, "submitted", {"job": job})
@@ -362,7 +360,7 @@ def _unclear(run: Run, found: Unclear) -> TryLaterError:
 def _not_submitted(run: Run) -> TryLaterError:
     return TryLaterError(
         _NOT_SUBMITTED,
-        "this run was never submitted: the process that launched it ended before",
+        "this run was never submitted: the process that launched it ended too early",
         subject=run.id,
         hint="To resume, run the command that created it again.",
         transient=False,
@@ -375,7 +373,7 @@ Follow = Callable[[], object]
 class Watching:
     """Runs that are followed in background threads, and their present states.
 
-    Records of other processes are seen, too, such as those of `runs wait` in another window.
+    Records of other processes are noticed, too, such as those of `runs wait` in another window.
     """
 
     def __init__(self, run_store: RunStore, run_ids: Sequence[str], follow: Iterable[Follow]) -> None:
@@ -392,12 +390,12 @@ class Watching:
     def _run(self, follow: Follow) -> None:
         try:
             follow()
-        except BaseException as problem:  # noqa: BLE001  # raised again where somebody hears of it
+        except BaseException as problem:  # noqa: BLE001  # raised again by `problems`
             self._problems.append(problem)
 
     @property
     def is_over(self) -> bool:
-        """Whether no run is followed any more."""
+        """True if no run is followed any more."""
         return not any(thread.is_alive() for thread in self._threads)
 
     @property

@@ -1,27 +1,29 @@
-"""List and hash the outputs of a run at its site; only names and digests are transferred."""
+"""List and hash the outputs of a run at its site, and resolve references to them; only names and digests are transferred."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hibali.config.model import Site
-from hibali.errors import IncompleteError, NotFoundError
+from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Failed
-from hibali.locations import Location
-from hibali.text import printable
-from runs.collect import choose_outputs, work_of
-from runs.model import Output, Run
-from runs.store import OutputIdentity, RunStore, find_output
+from hibali.locations import Location, path_at
+from hibali.text import as_text, nearest, printable
+from runs.collect import choose_outputs, collected_files, work_of
+from runs.model import FROM_RUN, RUN_ID, Output, Run
+from runs.records import part_of, tasks_as_runs
+from runs.store import RunStore
 from transfers.entry import Entry, Kind
-from transfers.recorded_digests import DigestCache, moved_by
+from transfers.recorded_digests import DigestCache
 from transfers.stores.base import Problem, Store
 from transfers.stores.open_store import open_store
 
 _WORK = b"work/"
-_SLACK_NS = 2_000_000_000  # the nodes of one job may tell the time a little differently
+_SLACK_NS = 2_000_000_000  # the clocks of a job's nodes may differ a little
 
 
 @dataclass(slots=True)
@@ -51,24 +53,17 @@ class Content:
         return f"{'sha256' if b'' in self.files else 'tree'}:{self.digest}"
 
 
-def work_location(run: Run, site: Site) -> Location:
-    """Return the work folder of a run at its site."""
-    folder = (run.folder + b"/work").decode("utf-8", "surrogateescape")
-    return Location(site, folder, f"{site.name}:{folder}")
-
-
 def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: bool) -> RunOutputs:
     """List outputs of a run that has ended, and hash them unless that was done before and nothing changed.
 
     Raises `NotFoundError` if the run's folder was removed, and the errors of connecting to the site.
     """
-    folder = run.folder.decode("utf-8", "surrogateescape")
-    with contextlib.closing(open_store(Location(site, folder, f"{site.name}:{folder}"))) as store:
+    with contextlib.closing(open_store(path_at(site, run.folder))) as store:
         record = store.stat(b"exit.json")
         if record is None:
             raise NotFoundError(
                 "outputs-gone",
-                "the outputs of the run are not at its site any more",
+                "the outputs of the run no longer exist at its site",
                 subject=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
@@ -76,7 +71,7 @@ def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: 
         chosen = choose_outputs(outputs, _note_entries(store.list(), existing))
         existing.problems = chosen.problems
         existing.files = {path: existing.files[path] for path in chosen.files}
-        # the job wrote its record last, by the clock of the filesystem that holds the outputs too
+        # the job wrote its record last, by the same filesystem clock as the outputs
         ended = _changed_ns(record) + _SLACK_NS
         holding = _folders_to_check(outputs, chosen.folders, existing.folders)
         inspected = [*existing.files.values(), *(existing.folders[path] for path in holding)]
@@ -128,8 +123,7 @@ def _hash(store: Store, subject: Sequence[str | None], existing: RunOutputs, bel
         for entry, digest, problem in store.digest(unknown):
             path = entry.path[len(below) :]
             if digest is None:
-                reason = problem or Problem("unreadable", "no digest came")
-                existing.problems.append(Failed(path, reason.code, reason.message))
+                existing.problems.append(_unhashed(path, problem))
             else:
                 run_store.add([existing.files[path]], digest)
                 existing.digests[path] = digest
@@ -160,7 +154,7 @@ def content_of_place(place: Location) -> Content | None:
 def _content(store: Store, place: Location, existing: RunOutputs, path: bytes) -> Content | None:
     if any(each.kind is not Kind.FILE for each in existing.files.values()):
         return None
-    root = store.root_path.decode("utf-8", "surrogateescape")
+    root = as_text(store.root_path)
     _hash(store, ("place", place.site.name, root), existing)
     return None if existing.problems else content_at(path, existing)
 
@@ -244,50 +238,163 @@ class OutputDigests:
 
 
 def recorded_outputs(run: Run, run_store: RunStore) -> OutputDigests | None:
-    """Return the outputs that one `runs collect` moved completely, with the digests at both ends; None if no single call did."""
-    for record in reversed(run_store.records(run.id)):
-        if record.get("kind") != "collected":
-            continue
-        moved = moved_by(str(record.get("receipt")))
-        if moved is not None:
-            entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
-            chosen = choose_outputs(run.spec.outputs, entries)
-            files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
-            return OutputDigests(files, chosen.problems)
+    """Return the outputs that one `runs collect` moved completely, with their verified digests; None if no single call did."""
+    for _, moved in collected_files(run, run_store):
+        entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
+        chosen = choose_outputs(run.spec.outputs, entries)
+        files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
+        return OutputDigests(files, chosen.problems)
     return None
 
 
 def hash_outputs(run: Run, site: Site) -> OutputDigests:
-    """List the work folder and hash every output there. Raises `NotFoundError` if the folder was removed."""
-    store = open_store(work_of(run, site))
-    try:
+    """List the work folder and hash every output there; raises as `hash_chosen` does."""
+
+    def choose(entries: Iterable[Entry]) -> tuple[dict[bytes, Entry], list[Failed]]:
+        listed = list(entries)
+        files = {entry.path: entry for entry in listed if entry.kind is Kind.FILE}
+        chosen = choose_outputs(run.spec.outputs, listed)
+        return {path: files[path] for path in chosen.files}, chosen.problems
+
+    return hash_chosen(run, work_of(run, site), choose)
+
+
+def hash_chosen(
+    run: Run, place: Location, choose: Callable[[Iterable[Entry]], tuple[dict[bytes, Entry], list[Failed]]]
+) -> OutputDigests:
+    """Hash files in a folder of the run at its site; `choose` returns them by name from a listing, and problems.
+
+    Raises `NotFoundError` if the folder was removed.
+    """
+    with contextlib.closing(open_store(place)) as store:
         if store.stat() is None:
             raise NotFoundError(
                 "outputs-gone",
-                "the run's folder is not at the site any more, and no record says what it held",
-                subject=f"{site.name}:{printable(run.folder)}",
-                hint="Run it again, and bundle that run.",
+                "the run's folder no longer exists at the site, and the digests of its outputs were not recorded",
+                subject=f"{place.site.name}:{printable(run.folder)}",
+                hint="Run it again.",
             )
-        return _hash_at_site(run, store)
-    finally:
-        store.close()
+        chosen, problems = choose(store.list())
+        found = OutputDigests(problems=problems)
+        names = {entry.path: name for name, entry in chosen.items()}
+        for entry, digest, problem in store.digest(list(chosen.values())):
+            if digest is None:
+                found.problems.append(_unhashed(names[entry.path], problem))
+            else:
+                found.files[names[entry.path]] = (digest, entry.size)
+        return found
 
 
-def _hash_at_site(run: Run, store: Store) -> OutputDigests:
-    listed: dict[bytes, Entry] = {}
-    chosen = choose_outputs(run.spec.outputs, _note_files(store.list(), listed))
-    left = OutputDigests(problems=chosen.problems)
-    for entry, digest, problem in store.digest([listed[path] for path in chosen.files]):
-        if digest is None:
-            code, message = (problem.code, problem.message) if problem else ("unreadable", "no digest came")
-            left.problems.append(Failed(entry.path, code, message))
-        else:
-            left.files[entry.path] = (digest, entry.size)
-    return left
+def _unhashed(path: bytes, problem: Problem | None) -> Failed:
+    reason = problem or Problem("unreadable", "the site returned no digest")
+    return Failed(path, reason.code, reason.message)
 
 
-def _note_files(entries: Iterable[Entry], listed: dict[bytes, Entry]) -> Iterator[Entry]:
-    for entry in entries:
-        if entry.kind is Kind.FILE:
-            listed[entry.path] = entry
-        yield entry
+_RUN = rf"{FROM_RUN}({RUN_ID.pattern})(?:\.([1-9][0-9]{{0,8}}))?"
+_REFERENCE = re.compile(rf"{_RUN}/([^/]+)(?:/(.*))?", re.DOTALL)
+_IDENTITY = re.compile(rf"{_RUN}/([^/:]+)(?:/(.*)|:(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An output of a run, by its id; `below` is a path in an output folder, "" for all of it.
+
+    Of a sweep `task` is the number of a task, 0 for all of them in their order.
+    """
+
+    run: str
+    output: str
+    below: str = ""
+    task: int = 0
+
+    @property
+    def text(self) -> str:
+        """The reference as users write it. Its content never changes, because a run writes its outputs once."""
+        of = f"{FROM_RUN}{self.run}{f'.{self.task}' if self.task else ''}"
+        return "/".join(part for part in (of, self.output, self.below) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputIdentity:
+    """The identity of an input that is an output; `path` is that of one file of a pattern, printable, "" for all of it."""
+
+    reference: Reference
+    path: str = ""
+
+    @property
+    def text(self) -> str:
+        """The identity as the ledger has it."""
+        return f"{self.reference.text}:{self.path}" if self.path else self.reference.text
+
+
+def read_output_identity(identity: str) -> OutputIdentity | None:
+    """Read an identity that `OutputIdentity.text` wrote; None for an identity of another kind."""
+    found = _IDENTITY.fullmatch(identity)
+    if found is None:
+        return None
+    return OutputIdentity(Reference(found[1], found[3], found[4] or "", int(found[2] or 0)), found[5] or "")
+
+
+def read_reference(text: str, sites: Container[str]) -> Reference | None:
+    """Read the reference to an output in an input; None if the input is a path.
+
+    A site may be named `run`: text after `run:` that does not begin with a run's id is then a path there. Raises `UsageError` for a malformed
+    reference, and for a path that contains `..`.
+    """
+    if not text.startswith(FROM_RUN):
+        return None
+    found = _REFERENCE.fullmatch(text)
+    if found is None:
+        if FROM_RUN.rstrip(":") in sites and not RUN_ID.match(text.removeprefix(FROM_RUN)):
+            return None
+        raise UsageError(
+            "bad-reference",
+            "the output of a run is written run:ID/OUTPUT-ID, or run:ID/OUTPUT-ID/PATH for what is below a folder;"
+            " of one task of a sweep run:ID.TASK/OUTPUT-ID",
+            subject=printable(text),
+            hint="`hibali runs show ID --json` lists its outputs. A local file of that name: ./run:...",
+        )
+    below = (found[4] or "").removesuffix("/")
+    if (below and not {"", ".", ".."}.isdisjoint(below.split("/"))) or "\0" in below:
+        raise UsageError(
+            "bad-reference", "a path below an output must not contain `..`", subject=printable(text)
+        )
+    return Reference(found[1], found[3], below, int(found[2] or 0))
+
+
+def referenced_runs(run: Run, reference: Reference) -> list[Run]:
+    """Return the run itself, or of a sweep the referenced tasks, as runs by themselves, in their order.
+
+    Raises `UsageError` for a task of a run that is no sweep, `NotFoundError` for an unknown task.
+    """
+    if run.sweep is None or reference.task:
+        return [part_of(run, reference.task)]
+    return tasks_as_runs(run, run.sweep.tasks)
+
+
+def find_output(run: Run, reference: Reference) -> Output:
+    """Return the declared output that a reference names, with the path of the reference; which is then required.
+
+    Raises `NotFoundError` for an unknown output, `UsageError` for a path below a pattern.
+    """
+    found = next((each for each in run.spec.outputs if each.id == reference.output), None)
+    if found is None:
+        known = [each.id for each in run.spec.outputs]
+        suggestion = nearest(reference.output, known)
+        raise NotFoundError(
+            "no-such-output",
+            "the run has no output with this id",
+            subject=printable(reference.text),
+            hint=f"Is it {suggestion}?" if suggestion else f"It has: {', '.join(known) or 'none'}",
+        )
+    if not reference.below:
+        return replace(found, optional=False)
+    if found.is_pattern:
+        raise UsageError(
+            "bad-reference",
+            "this output is a pattern; all matching files are used together",
+            subject=printable(reference.text),
+            hint=f"Write {replace(reference, below='').text} as an item of a list.",
+        )
+    path = reference.below if found.path == "." else f"{found.path}/{reference.below}"
+    return replace(found, path=path, optional=False, is_list=False)

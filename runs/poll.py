@@ -1,4 +1,4 @@
-"""Poll the scheduler and the exit records of all runs at one site, and record what is new."""
+"""Poll the scheduler and the exit records of all runs at one site, and record changes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError
 from hibali.text import printable, write_ranges
 from runs.model import Key, Run, State, Sweep, task_record_id
+from runs.queue_places import QueuePlaces, holder_of
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, one_task, sweep_of, task_folder
 from runs.schedulers.base import UNKNOWN, Phase, Scheduler, Status
 from runs.script import EXIT_NOT_RUN
 from runs.status import CANCEL_REQUESTED, ExitRecord, Observation, read_exit_record, resolve_status
-from runs.store import QueuePlaces, RunStore, holder_of
+from runs.store import RunStore
 from runs.submit import find_job, remove_proxies
 from transfers.remote.host import RemoteHost
 
-# What the journal of a pilot says about one task, in place of the scheduler's words about the whole job.
+# The state of one task in the journal of a pilot, in place of the scheduler's state of the whole job.
 _TASK_ENDED, _JOB_OVER, _TASK_KILLED = "ended", "over", "killed"
 
 
@@ -76,7 +77,7 @@ def resolve_in_allocation(
     allocation: int,
     more: bool,
 ) -> Observation:
-    """Correct the observation of a task in an allocation; `more` says that another allocation may follow.
+    """Correct the observation of a task in an allocation; with `more` another allocation may follow.
 
     A task ends only with an exit record without a signal, or when its script is killed while others continue. A task that was cut off is not
     FAILED but STAGED again, as long as an allocation may follow.
@@ -84,7 +85,7 @@ def resolve_in_allocation(
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
         return seen
     if status.native == _TASK_KILLED and record is None:
-        return Observation(State.FAILED, "", "its script was killed, and left no exit record")
+        return Observation(State.FAILED, "", "its script was killed and wrote no exit record")
     if status.native == _TASK_ENDED:
         return Observation(State.RUNNING, "", "")  # a shared filesystem may show its record late
     if status.phase.queued:
@@ -93,18 +94,18 @@ def resolve_in_allocation(
         )
     if cancelled:
         return replace(seen, state=State.CANCELLED) if seen.state is State.LOST else seen
-    because = f"allocation {allocation} ended before it" + (f": {seen.native}" if seen.native else "")
+    because = f"allocation {allocation} ended before the task" + (f": {seen.native}" if seen.native else "")
     if more:
         return Observation(State.STAGED, seen.native, because)
     return (
-        replace(seen, state=State.FAILED, reason=f"{because}; it was the last")
+        replace(seen, state=State.FAILED, reason=f"{because}; it was the last allocation")
         if seen.state is not State.CANCELLED
         else seen
     )
 
 
 def change_fields(sweep: Sweep, seen: Mapping[int, Observation]) -> dict[str, Any] | None:
-    """Return the record of what changed since the last one, with ranges of tasks for each state; None if nothing changed.
+    """Return a record of the changes since the last one, with ranges of tasks for each state; None if nothing changed.
 
     The end of a task is recorded once.
     """
@@ -154,12 +155,12 @@ class Subject:
 
     @property
     def queued(self) -> bool:
-        """Whether the job is in the queue."""
+        """True if the job is in the queue."""
         return self.status.phase in {Phase.WAITING, Phase.RUNNING}
 
     @property
     def fell_back(self) -> bool:
-        """Whether the job waits again after it ran."""
+        """True if the job waits again after it ran."""
         return self.status.phase is Phase.WAITING and self.state is State.RUNNING
 
 
@@ -236,7 +237,7 @@ def _find_subjects(
     single = [(run, closely) for run, closely in queried if run.sweep is None]
     sweeps = [(run, run.sweep, closely) for run, closely in queried if run.sweep is not None]
     jobs = {run.job for run, _ in single}
-    wanted: dict[bool, set[str]] = {True: set(), False: set()}  # whether they are those of pilots
+    wanted: dict[bool, set[str]] = {True: set(), False: set()}  # by whether they are jobs of pilots
     for _, sweep, closely in sweeps:
         wanted[sweep.pilot is not None].update(_open_jobs(sweep, thorough=closely))
     pilots, arrays = wanted[True], wanted[False]
@@ -268,7 +269,7 @@ def _find_subjects(
 
 
 def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
-    """Whether a task is queried: a LOST one only with `thorough`."""
+    """Return whether a task is queried: a LOST one only with `thorough`."""
     state = sweep.tasks[number].state
     return not (state.final if thorough else state.ended)
 
@@ -341,7 +342,7 @@ def _best(statuses: Sequence[Status]) -> Status:
 
 
 def _is_unclear(subject: Subject) -> bool:
-    """Whether to query accounting; for a task only if the queue does not know it, because there are many."""
+    """Return whether to query accounting; for a task only if the queue does not know it, because there are many."""
     return subject.status.phase is Phase.UNKNOWN if subject.key[1] else not subject.queued
 
 
@@ -381,7 +382,7 @@ def add_reason(
     run_store: RunStore,
     query: Callable[[Sequence[Run]], Sequence[Run]],
 ) -> Observation:
-    """Add a reason that users understand; `query` queries other runs that have not ended according to the ledger.
+    """Add a reason that helps the user; `query` queries other runs that have not ended according to the ledger.
 
     A job that can never start because of another one leaves the queue without a trace: the run is then CANCELLED, not LOST.
     """
@@ -402,7 +403,7 @@ def add_reason(
 
 
 def format_failure(run: Run) -> str:
-    """Return how a run ended, as the reason of a run that depends on it; of a sweep the first unsuccessful task."""
+    """Describe the end of a run, as the reason for a dependent run; for a sweep that of the first unsuccessful task."""
     failed = _failed_part(run) or run
     return f"run {failed.reference} {_FAILED.get(failed.state, f'is {failed.state}')}"
 

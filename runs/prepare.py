@@ -36,7 +36,7 @@ class Prepared:
     """The files that a run needs at its site, and the command that submits it; paths at the site as text.
 
     The text `command` is written to `command_path`. `directives` are the comment lines of the job script for the scheduler. `fast` is the
-    script that copies inputs to fast storage, `required` the one that looks for outputs after the tool; both may be "".
+    script that copies inputs to fast storage, `required` the one that checks outputs after the tool; both may be "".
     """
 
     run: str
@@ -79,7 +79,7 @@ def prepare(
     image: Started = _NO_IMAGE,
     number: int = 0,
 ) -> Prepared:
-    """Decide everything about a run that its site need not be asked for.
+    """Prepare everything of a run that does not require a query of its site.
 
     Args:
         request: The request of a single run, or of one task of a sweep.
@@ -90,7 +90,7 @@ def prepare(
         number: The number of the task, 0 for a single run.
 
     Raises:
-        UsageError: The descriptor or the configuration asks for something that is not possible.
+        UsageError: The descriptor or the configuration requests something impossible.
         RefusedError: The site does not have the resources.
     """
     workload, compute, job = request.workload, request.compute, request.job
@@ -180,7 +180,7 @@ def image_placeholder(request: Request) -> Started:
 
 
 def _submit_argv(request: Request, run_id: str, folder: str, resources: Resources) -> tuple[str, ...]:
-    # the id once more, for users who rename jobs; a comment of the site or of the command line wins
+    # repeat the id, for users who rename jobs; a comment of the site or of the command line takes precedence
     commented = any(text.startswith("--comment") for text in resources.directives)
     dependencies = request.job.dependencies
     job = Job(
@@ -194,7 +194,7 @@ def _submit_argv(request: Request, run_id: str, folder: str, resources: Resource
 
 
 def _with_launcher(launcher: Sequence[str], start: str) -> str:
-    """Return the line that starts each of several MPI tasks as `start` would start the only one."""
+    """Return the command line that starts `start` for each of several MPI tasks."""
     return f"exec {quoted([*launcher, '/bin/sh', '-c', start])}" if launcher else start
 
 

@@ -20,12 +20,13 @@ from hibali.ledger import ledger_folder
 from hibali.rate_limits import Refusals, Refused, note_use, read_uses
 from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
+from runs.queue_places import QueuePlaces, count_queued
 from runs.schedulers.base import load_scheduler
-from runs.store import QueuePlaces, RunStore, count_queued
+from runs.store import RunStore
 from transfers.remote.host import CommandResult, OnceResult, RemoteHost
 from transfers.stores.open_store import open_host
 
-# The codes with which schedulers refuse (runs.schedulers).
+# The error codes of schedulers that refuse a request (runs.schedulers).
 _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 
 
@@ -59,7 +60,7 @@ def scheduler_refusals(site: str) -> Refusals:
 
 
 def start_afresh(site: Site) -> None:
-    """Forget all refusals of a site, because the user wants to try again."""
+    """Forget all refusals of a site, because the user wants to retry."""
     scheduler_refusals(site.name).answered()
     if site.ssh is not None:
         for host in {site.ssh.host, site.ssh.data_host or site.ssh.host}:
@@ -104,13 +105,13 @@ class SharedPolling:
         self._stamp = ledger_folder("sites", site) / f"asked-{scheduler}"
 
     def seconds_ago(self) -> float:
-        """Return how long ago any process got an answer; infinite if none did."""
+        """Return the seconds since any process got a reply; infinite if none did."""
         with contextlib.suppress(OSError):
             return abs(time.time() - self._stamp.stat().st_mtime)
         return math.inf
 
     def note(self) -> None:
-        """Record that the scheduler answered for all unfinished runs."""
+        """Record that the scheduler replied for all unfinished runs."""
         with contextlib.suppress(OSError):
             self._stamp.touch(mode=0o600)
 

@@ -96,7 +96,7 @@ def _apply(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
         case "staged":
             return _with_folder(_with_status(run, state=State.STAGED), record)
         case "submitted":
-            # the job may have been found again under another id
+            # the job may have been found under another id
             state = run.state if run.state.ended else State.SUBMITTED
             return _with_submission(_with_status(run, state=state), job=record["job"])
         case "seen":
@@ -153,7 +153,7 @@ def _apply_to_submission(run: Run, kind: str, record: Mapping[str, Any]) -> Run:
 
 
 def _usage(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the tool used, as far as the record says it; earlier values stay."""
+    """Return the resource usage of the tool; values that the record does not have stay as they are."""
     memory = record.get("memory_bytes")
     seconds = record.get("cpu_seconds")
     if (
@@ -190,7 +190,7 @@ def _no_such_run(text: str) -> NotFoundError:
         "no-such-run",
         "there is no run with this id",
         subject=printable(text),
-        hint="`hibali runs list` shows all runs.",
+        hint="To list all runs: hibali runs list",
     )
 
 
@@ -298,7 +298,7 @@ def sweep_fields(
     """Return the field `sweep` of a run's first record.
 
     Args:
-        values: The answers that only this task has, by the task's number.
+        values: The values that only this task has, by the task's number.
         outputs: The declared outputs, by the task's number.
     """
     numbers = sorted(values)
@@ -361,7 +361,7 @@ def _advanced(sweep: Sweep, numbers: Iterable[int], state: State) -> dict[int, R
 
 
 def _tasks_usage(sweep: Sweep, usage: Iterable[Sequence[Any]]) -> dict[int, RunStatus]:
-    """Return all tasks with what accounting says that they used."""
+    """Return all tasks with their resource usage from the accounting."""
     tasks = dict(sweep.tasks)
     for number, seconds, memory in usage:
         before = tasks[number].cpu_seconds

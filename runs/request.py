@@ -1,4 +1,4 @@
-"""Model the request of a run: what to run, at which site, and with which job options."""
+"""Model the request of a run: its workload, site and job options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runs.script import Dependencies
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """One task of a sweep: its number, the answers that only it has, and its whole invocation, checked."""
+    """One task of a sweep: its number, the values that only it has, and its whole invocation, checked."""
 
     number: int
     values: Mapping[str, Any]
@@ -33,11 +33,11 @@ class TaskRequest:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What to run: a pipeline, its invocation and input files, checked.
+    """The workload of a run: a pipeline, its invocation and input files, checked.
 
     `locations` and `identities` belong to `inputs`, in their order; an identity is None for an input at the run's site, which is only
     identified there. `after` are the ids of runs that must succeed before. `origin` is the run that is repeated. A sweep has `tasks`:
-    `inputs` are then the files of all of them, and `invocation` has the answers that all of them share, not checked by itself.
+    `inputs` are then the files of all of them, and `invocation` has the values that all of them share, not checked by itself.
     """
 
     pipeline: Pipeline
@@ -85,7 +85,7 @@ def compute_site(site: Site) -> ComputeSite:
 class JobOptions:
     """The options of a job: its resources, dependencies, fast storage and proxy.
 
-    `resources` are those of the command line, which win over those of the pipeline and the site. `fast` is the fast storage of a single
+    `resources` are those of the command line, which take precedence over those of the pipeline and the site. `fast` is the fast storage of a single
     run; a sweep decides it for each task from `fast_options`. With `allocations` a pilot runs the tasks, in so many jobs at most.
     `proxy_content` is made by `with_job_proxy`.
     """
@@ -183,7 +183,7 @@ def run_key(
     name: str,
     after: Sequence[str] = (),
 ) -> str:
-    """Return the sha256 by which the same command finds the run that it started."""
+    """Return the key of a run, a sha256, by which the same command finds the run that it started."""
     return canonical_digest(
         {
             "pipeline": pipeline.digest,

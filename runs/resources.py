@@ -12,7 +12,7 @@ from typing import Any
 from hibali.amounts import read_job_time
 from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import RefusedError, UsageError
-from hibali.text import printable
+from hibali.text import counted, printable
 from registry.pipeline import Resources as Suggested
 from runs.containers.base import Container
 from runs.schedulers.base import Resources
@@ -20,7 +20,7 @@ from runs.schedulers.base import Resources
 _MIB = 1024**2
 _MOST = 1_000_000_000  # of any resource: larger numbers are mistakes that schedulers cannot read
 _NAMES = tuple(each.name for each in fields(Resources) if each.name not in {"directives", "own"})
-# What a launcher is told after the site's own words, unless these name {tasks} themselves: srun(1) (which does not take over
+# Options of a launcher after the site's own, unless these contain {tasks} themselves: srun(1) (which does not take over
 # the cores of sbatch since Slurm 22.05, and would let others wait for a task that died), mpirun(1) of Open MPI, MPICH, Intel MPI.
 _OPTIONS = {
     "srun": ("--ntasks={tasks}", "--cpus-per-task={cores}", "--kill-on-bad-exit=1"),
@@ -75,7 +75,7 @@ class DecidedResources:
                     for each in (authors, chosen)
                 ]
                 origin = "the site's default" if self.origins[name] is Origin.SITE else "the command line"
-                found.append(f"the author suggests {field_name} {shown[0]}, {origin} says {shown[1]}")
+                found.append(f"the author suggests {field_name} {shown[0]}, but {origin} requests {shown[1]}")
         return found
 
 
@@ -124,9 +124,9 @@ def find_launcher(requested: Resources, argv: tuple[str, ...]) -> tuple[str, ...
     if not argv:
         raise UsageError(
             "no-launcher",
-            f"the job asks for {requested.tasks} tasks, and the site names nothing that starts them",
+            f"the job requests {requested.tasks} MPI tasks, but the site has no launcher for them",
             subject="tasks",
-            hint='Add mpi = "mpirun", or what starts MPI programs there, to the site\'s [scheduler] table.',
+            hint='Add mpi = "mpirun", or another launcher, to the site\'s [scheduler] table.',
         )
     if not any("{tasks}" in argument for argument in argv):
         argv += _OPTIONS.get(PurePosixPath(argv[0]).name, ())
@@ -143,23 +143,23 @@ def check_gpus(requested: Resources, gpus: Gpus | None, container: Container, si
     if gpus is None:
         raise RefusedError(
             "no-gpus",
-            f"the job asks for {requested.gpus} GPUs of a node, and the site has none",
+            f"the job requests {counted(requested.gpus, 'GPU')} per node, but the site has none",
             subject=site,
-            hint=f"Choose another site; or say what it has: per_node in [sites.{site}.gpus]. --gpus 0 asks for none.",
+            hint=f"Choose another site, or configure its GPUs: per_node in [sites.{site}.gpus]. --gpus 0 requests none.",
         )
     if requested.gpus > gpus.per_node:
         raise RefusedError(
             "too-many-gpus",
-            f"the job asks for {requested.gpus} GPUs of a node, and a node of the site has {gpus.per_node}",
+            f"the job requests {counted(requested.gpus, 'GPU')} per node, but a node of the site has {gpus.per_node}",
             subject=site,
-            hint="Ask for fewer: --gpus N, and --nodes for more nodes.",
+            hint="Request fewer with --gpus N, and more nodes with --nodes.",
         )
     if gpus.kind not in container.gpus:
         raise RefusedError(
             "gpus-not-shown",
-            f"{container.name} cannot show GPUs of the kind {gpus.kind} to what runs in it",
+            f"{container.name} cannot make {gpus.kind} GPUs visible in its containers",
             subject=site,
-            hint="Run it at a site with another [container], or ask for none: --gpus 0.",
+            hint="Run it at a site with another [container], or request no GPUs: --gpus 0",
         )
 
 

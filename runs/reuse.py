@@ -19,19 +19,12 @@ from runs.containers.base import load_container
 from runs.images import first_image, read_image_id
 from runs.inputs import Identity, find_collected_copy
 from runs.model import FROM_RUN, Run, State
-from runs.outputs import content_of_place, find_content, inspect_outputs
+from runs.outputs import content_of_place, find_content, inspect_outputs, read_output_identity
 from runs.records import part_of
 from runs.request import Request
-from runs.store import RunStore, read_output_identity
+from runs.store import RunStore
 
 _Result = TypeVar("_Result")
-
-
-def known_content(identity: Identity) -> str:
-    """Return the content that an identity names; "" if it names a location."""
-    if identity.files is None:
-        return ""
-    return f"{'sha256' if b'' in identity.files else 'tree'}:{identity.digest}"
 
 
 class Reuse:
@@ -55,7 +48,7 @@ class Reuse:
         return None
 
     def contents(self, request: Request, identities: Sequence[Identity]) -> list[str]:
-        """Return the content of each input, hashed where it is unless it is known; "" if it cannot be known."""
+        """Return the content of each input, hashed at its site if it is unknown; "" if it cannot be determined."""
         return [self._content_now(request, number, each) for number, each in enumerate(identities)]
 
     def _candidates(self, request: Request) -> Iterator[tuple[Run, dict[str, Any]]]:
@@ -95,14 +88,13 @@ class Reuse:
         return str(known.get("content", ""))
 
     def _content_now(self, request: Request, number: int, identity: Identity) -> str:
-        known = known_content(identity)
-        if known:
-            return known
+        if identity.content:
+            return identity.content
         if identity.text.startswith(FROM_RUN):
             return self._content_of_output(identity.text)
         place = request.workload.locations[number]
         if place.site.kind not in {"ssh", "local"}:
-            return ""  # whole objects would have to come here to be hashed
+            return ""  # hashing would require a download of whole objects
         if identity.text not in self._contents:
             content = self._try(place.text, lambda: content_of_place(place))
             self._contents[identity.text] = content.text if content else ""
@@ -139,7 +131,7 @@ class Reuse:
         return not wanted or wanted == image_of(run, self._run_store)
 
     def _outputs_exist(self, run: Run) -> bool:
-        """Whether all outputs are at the run's site, unmodified."""
+        """Return whether all outputs are at the run's site, unmodified."""
         existing = self._try(
             run.id,
             lambda: inspect_outputs(run, self._settings.site(run.site), run.spec.outputs, hashed=False),
@@ -152,12 +144,12 @@ class Reuse:
         except NotFoundError:
             return None
         except HibaliError as problem:
-            self._on_event(Noted(f"not reused, {printable(subject)}: {problem.message}"))
+            self._on_event(Noted(f"{printable(subject)} cannot be reused: {problem.message}"))
             return None
 
 
 def _values_digest(invocation: Invocation) -> str:
-    """Return a digest of all answers but files, which are compared by content."""
+    """Return a digest of all values but files, which are compared by content."""
     values = {name: each for name, each in invocation.values.items() if name not in invocation.file_ids}
     return canonical_digest({"values": values, "files": sorted(invocation.file_ids)})
 

@@ -15,14 +15,14 @@ from runs.schedulers.base import JobVariables
 _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
 EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 
-# The exclusive mkdir is the first act: a duplicate or requeued job stops there. `exit.json` appears whole or
+# The exclusive mkdir is the first step: a duplicate or requeued job stops there. `exit.json` is written completely or
 # not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
-# reach the tool's child first, and the tool ends well without it: `cancel` says that somebody wished the end before.
-# A tool that ended with 0 and did not leave a required output did not succeed: `missing` says so in the record, between the code and
-# the signal, where nothing stands after a success, and the job ends with 9, so that no scheduler lets another job follow it.
-# What fast.sh copies it brings back whatever became of the tool (74 is EX_IOERR), within the time there is: a tool
-# that does not end is ended, and signals to the whole group do not reach the copying. A proxy is gone before the job says that it
-# has ended, and with a script that does not get so far.
+# reach the tool's child first, and the tool then exits with 0: the file `cancel` shows that the end was requested before.
+# A tool that exited with 0 without creating a required output did not succeed: the record then has `missing` between the code and
+# the signal, and the job exits with 9, so that no scheduler starts a dependent job.
+# fast.sh copies the tool's files back whatever its exit code (74 is EX_IOERR), within the remaining time: a tool
+# that does not end is killed, and signals to the whole group do not reach the copying. The proxy is removed before the exit record
+# is written, and by a trap if the script ends earlier.
 _JOB = r"""
 mask=$(umask) host=
 umask 077
@@ -36,11 +36,10 @@ case "$PWD" in
 esac
 job=${1:-$native_job}
 job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
-wish=cancel
+cancel_file=cancel
 """
-# A job array starts this once for each index. The first one tells which job this chunk is; then each goes to the folder of
-# its own task. Words given by a launcher of ours count before variables that may be those of a job around it.
-_ARRAY = r"""
+# Change to the folder of the chunk: schedulers may start jobs elsewhere.
+ENTER_CHUNK = r"""
 mask=$(umask) host=
 umask 077
 case "$PWD" in
@@ -51,6 +50,10 @@ case "$PWD" in
   */"$run/chunks/$chunk") ;;
   *) echo "hibali: this is not the folder of chunk $chunk of run $run: $PWD" >&2; exit 75 ;;
 esac
+"""
+# A job array starts this once for each index. The first one records the job's id for the chunk; then each changes to the folder of
+# its own task. Arguments of hibali's launcher take precedence over variables, which may be those of an enclosing job.
+_ARRAY = r"""
 job=${1:-$native_array}
 job=$(printf '%s' "$job" | sed 's/\[[0-9]*\]/[]/' | tr -cd 'A-Za-z0-9._:+[]-')
 index=${2:-$native_index}
@@ -68,7 +71,7 @@ fi
 cd ../../tasks/"$task" || exit 75
 run=$run/$task
 runs=../../..
-wish=../../cancel
+cancel_file=../../cancel
 """
 RUN_TOOL = r"""
 if ! mkdir started; then
@@ -79,7 +82,7 @@ fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 [ -n "${host:-}" ] || host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-caught= tool= hurry= code=0
+caught= tool= killer= code=0
 work=work folder=$PWD
 if [ -f proxy ]; then
   trap 'rm -f -- "$folder/proxy"' EXIT
@@ -92,26 +95,26 @@ if [ -f fast.sh ]; then
   fast_in 2>stderr || code=75
 fi
 if [ "$code" = 0 ] && [ -z "$caught" ]; then
-  (umask "$mask"; check_those_before && cd "$work" && exec /bin/sh "$folder/start") </dev/null >stdout 2>>stderr &
+  (umask "$mask"; check_earlier_jobs && cd "$work" && exec /bin/sh "$folder/start") </dev/null >stdout 2>>stderr &
   tool=$!
   [ -z "$caught" ] || kill -TERM "$tool" 2>/dev/null
   wait "$tool"
   code=$?
   while [ -n "$caught" ] && kill -0 "$tool" 2>/dev/null; do
-    if [ "$work" != work ] && [ -z "$hurry" ]; then
+    if [ "$work" != work ] && [ -z "$killer" ]; then
       (trap '' TERM; sleep 15; kill -KILL "$tool" 2>/dev/null) </dev/null >/dev/null 2>&1 &
-      hurry=$!
+      killer=$!
     fi
     wait "$tool"
     code=$?
   done
   if [ -n "$caught" ]; then
-    # the signal may have cut a wait short whose tool had just ended: that told of the signal, this one of the tool
+    # the signal may have interrupted `wait` just after the tool ended: that status is the signal's, this one the tool's
     wait "$tool" 2>/dev/null
     again=$?
     [ "$again" = 127 ] || code=$again
   fi
-  [ -z "$hurry" ] || kill -KILL "$hurry" 2>/dev/null
+  [ -z "$killer" ] || kill -KILL "$killer" 2>/dev/null
 elif [ "$code" = 0 ]; then
   code=143
 fi
@@ -126,8 +129,8 @@ if [ "$code" = 0 ] && [ -f outputs.sh ]; then
 fi
 [ ! -f proxy ] || rm -f proxy
 ended=$(date -u +%Y-%m-%dT%H:%M:%SZ)
-[ -n "$caught" ] || [ ! -e "$wish" ] || caught=cancel
-times >started/times  # in this very shell: another one has no children
+[ -n "$caught" ] || [ ! -e "$cancel_file" ] || caught=cancel
+times >started/times  # in this shell: a subshell has no children
 { read -r used && read -r used; } <started/times
 case "$used" in *[!0-9ms.,\ ]*) used= ;; esac
 printf '{"schema":1,"kind":"exit","run":"%s","job":"%s","host":"%s","code":%d,%s"signal":"%s","started":"%s","ended":"%s","times":"%s"}\n' \
@@ -139,8 +142,8 @@ exit "$code"
 """
 
 
-# Some schedulers let a job begin whatever became of those before it (runs.schedulers.sge, oar, direct): their ids are in
-# HIBALI_AFTER or the third word then, and the job looks for their records, which lie in the folders beside its run's: of a job array, those of
+# Some schedulers start a job whatever the result of the jobs that it depends on (runs.schedulers.sge, oar, direct): their ids are then in
+# HIBALI_AFTER or the third argument, and the job checks their records in the folders next to its run's: for a job array, those of
 # all its tasks. A shared filesystem may show them late.
 CHECK_EARLIER_JOBS = r"""
 before=${HIBALI_AFTER:-${3:-}}
@@ -151,7 +154,7 @@ succeeded() {
   until [ -e "$1" ] || [ "$seconds" -ge 60 ]; do sleep 1; seconds=$((seconds+1)); done
   grep -q '"code":0,"signal":""' "$1" 2>/dev/null
 }
-ended_well() {
+job_succeeded() {
   for each in "$runs"/*/started/job "$runs"/*/chunks/*/started/job; do
     read -r its 2>/dev/null <"$each" && [ "$its" = "$1" ] || continue
     each=${each%/started/job}
@@ -163,10 +166,10 @@ ended_well() {
   done
   return 1
 }
-check_those_before() {
+check_earlier_jobs() {
   for number in $(printf '%s' "$before" | tr / ' '); do
-    ended_well "$number" && continue
-    echo "hibali: the tool was not started: job $number, which had to end well before, did not" >&2
+    job_succeeded "$number" && continue
+    echo "hibali: the tool was not started: job $number, which must succeed first, did not" >&2
     exit 75
   done
 }
@@ -180,22 +183,23 @@ def job_script(run: str, directives: Sequence[str], variables: JobVariables) -> 
 
 def array_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
     """Return the script that the scheduler starts in a chunk's folder, for each line of the file `tasks` there; see `job_script`."""
-    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ARRAY}{RUN_TOOL}"
+    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{ENTER_CHUNK}{_ARRAY}{RUN_TOOL}"
 
 
 def read_variables(variables: JobVariables) -> str:
-    """Return shell lines that read what the scheduler tells a job: `native_job`, `native_array`, `native_index`, `native_folder`."""
+    """Return shell lines that read the variables of the scheduler: `native_job`, `native_array`, `native_index`, `native_folder`."""
     values = [
         ("job", variables.job),
         ("array", variables.array),
         ("index", variables.index),
         ("folder", variables.folder),
     ]
-    return "".join(f"native_{name}={_first_set(names)}\n" for name, names in values)
+    return "".join(f"native_{name}={first_set(names)}\n" for name, names in values)
 
 
-def _first_set(names: Sequence[str]) -> str:
-    return f"${{{names[0]}:-{_first_set(names[1:])}}}" if names else ""
+def first_set(names: Sequence[str]) -> str:
+    """Return a shell expression for the first of these variables that is set."""
+    return f"${{{names[0]}:-{first_set(names[1:])}}}" if names else ""
 
 
 def script_head(run: str, directives: Sequence[str]) -> str:
@@ -211,11 +215,11 @@ def start_script(prologue: Sequence[str], start: str) -> str:
         if "\n" in line or "\0" in line:
             raise UsageError(
                 "bad-prologue",
-                "a line of the prologue holds a line break",
+                "a line of the prologue contains a line break",
                 subject=ascii(line),
                 hint="Correct `prologue` in the site's [scheduler] table.",
             )
-    # `module` and its like are functions that login shells define
+    # `module` and similar commands are functions that login shells define
     head = (
         [
             """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l "$0"; }""",
@@ -235,7 +239,7 @@ class ContainerPaths:
         self._container = container
         self._place = container.place
         self.work = f"{self._place}/0" if self._place else f"{folder}/work"
-        # one folder holds all that a runtime with a place of its own is given beside the work folder
+        # a runtime with its own mount point gets one more folder besides the work folder
         self.command = f"{self._inputs}/command" if self._place else f"{folder}/command"
         self.sees_command = f"{self._place}/1/command" if self._place else self.command
         self.proxy = f"{folder}/proxy"
@@ -266,8 +270,8 @@ class ContainerPaths:
         return tuple(Bind(each.source, self._inside(each)) for each in inputs if not each.in_place)
 
 
-# Not every scheduler looks at how a job ended that another one waits for, and none at what it left. A tool's
-# output that is a symlink could lead to anything that this account can read (S12): it is not followed, nor is one on the way.
+# Not every scheduler checks the result of a job that another one depends on, and none checks its outputs. A tool's
+# output that is a symlink could refer to any file that this account can read (S12): symlinks are never followed.
 _CHECKS = r"""
 hibali_unmet() {
   printf '%s\n' "$1" >"$hibali_folder/unmet"
@@ -299,7 +303,7 @@ hibali_left() {
   elif [ -e "$hibali_at" ]; then
     [ -f "$hibali_at" ] || hibali_unmet "run $1 left a special file: $3"
   else
-    hibali_unmet "run $1 did not leave it: $3"
+    hibali_unmet "run $1 did not create this output: $3"
   fi
 }
 """
@@ -347,11 +351,11 @@ def guard_lines(folder: str, needs: Sequence[Dependency]) -> str:
 REQUIRED_SCRIPT = "outputs.sh"
 ID = re.compile(
     r"[A-Za-z0-9_,.-]{1,200}"
-)  # more than the schema allows, and nothing that a shell or JSON reads
-# A required output may be a symlink or unreadable: the tool left something, and collecting says what is wrong with it (S12).
-# The list goes into the exit record, which is read up to a limit.
+)  # wider than the schema, but without characters that are special in a shell or JSON
+# A required output may be a symlink or unreadable: it counts as created, and collecting reports the problem (S12).
+# The list is part of the exit record, whose size is limited.
 _HEAD = r"""
-is_left() {
+was_created() {
   for path do
     if [ -e "$path" ] || [ -L "$path" ]; then return 0; fi
   done
@@ -360,16 +364,16 @@ is_left() {
 note() { [ "${#missing}" -ge 4000 ] || missing="$missing${missing:+,}\"$1\""; }
 """
 _TAIL = r"""
-look
+check
 while [ -n "$missing" ] && [ "$seconds" -gt 0 ]; do
   sleep 1
   seconds=$((seconds-1))
   ls work >/dev/null 2>&1
-  look
+  check
 done
 printf '%s' "$missing"
 """
-_OTHER_NODES_SECONDS = 60  # a shared filesystem may show so late what another node of the job wrote
+_OTHER_NODES_SECONDS = 60  # a shared filesystem may show files of another node so late
 
 
 def required_script(outputs: Sequence[Output], *, several_nodes: bool = False) -> str:
@@ -380,13 +384,13 @@ def required_script(outputs: Sequence[Output], *, several_nodes: bool = False) -
     required = [each for each in outputs if not each.optional and ID.fullmatch(each.id)]
     if not required:
         return ""
-    checks = [f"  is_left {_shell_word(each)} || note {each.id}\n" for each in required]
+    checks = [f"  was_created {_shell_word(each)} || note {each.id}\n" for each in required]
     seconds = _OTHER_NODES_SECONDS if several_nodes else 0
-    return f"seconds={seconds}{_HEAD}look() {{\n  missing=\n{''.join(checks)}}}{_TAIL}"
+    return f"seconds={seconds}{_HEAD}check() {{\n  missing=\n{''.join(checks)}}}{_TAIL}"
 
 
 def _shell_word(output: Output) -> str:
-    """Return the path below the folder of the run as one shell word, with its wildcards active."""
+    """Return the path below the folder of the run as one shell word with active wildcards."""
     if not output.is_pattern:
         return shlex.quote(f"work/{output.path}")
     return "work/" + "".join(_piece(piece) for piece in re.split(r"([*?]|\[!?\]?[^]]*\])", output.path))
@@ -410,9 +414,9 @@ def with_proxy(task: Task, inside: ContainerPaths, container: Container) -> Task
     if container.isolates and not container.binds_inputs:
         raise UsageError(
             "no-proxy-inside",
-            f"{container.name} cannot show a tool a proxy",
+            f"{container.name} cannot make a proxy visible to a tool",
             subject=container.name,
-            hint="Run it at a site with another [container], or without it: --no-proxy.",
+            hint="Run it at a site with another [container], or without a proxy: --no-proxy",
         )
     binds = (*task.binds, Bind(inside.proxy, inside.sees_proxy)) if container.isolates else task.binds
     return replace(task, binds=binds, environment={**task.environment, _VARIABLE: inside.sees_proxy})

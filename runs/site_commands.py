@@ -25,7 +25,7 @@ _NO_SPACE = (b"no space left on device", b"disk quota exceeded")
 
 
 def programs_of(site: Site) -> list[str]:
-    """The programs that the site's scheduler and container need; nothing for one that hibali does not know."""
+    """Return the programs that the site's scheduler and container need; none for an unknown scheduler or container."""
     found: list[str] = []
     with contextlib.suppress(UsageError):
         found += load_scheduler(site.scheduler.name if site.scheduler else "direct").programs
@@ -35,14 +35,14 @@ def programs_of(site: Site) -> list[str]:
 
 
 class SiteCommands:
-    """Commands on a site's login node; a failure is reported with what the command printed."""
+    """Commands on a site's login node; the error of a failed command has its output."""
 
     def __init__(self, host: RemoteHost, site: Site) -> None:
         self._host = host
         self._site = site
 
     def query(self, argv: Sequence[str]) -> CommandResult:
-        """Run a query and return how it ended, whatever its exit code."""
+        """Run a query and return its result, whatever its exit code."""
         return self._host.run(self._after_prologue(argv))
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> CommandResult:
@@ -61,14 +61,14 @@ class SiteCommands:
         if any(text in finished.stderr.lower() for text in _NO_SPACE):
             raise IncompleteError(
                 "no-space",
-                f"there is no room to convert the image: {stderr}",
+                f"there is not enough space to convert the image: {stderr}",
                 subject=f"{self._site.name}:{self._site.work}",
-                hint="Free some space there, or move `work` of the site, and run the same command again.",
+                hint="Free space there, or set another `work` folder for the site; then run the same command again.",
             )
         if finished.exit_code < 0:
             raise TryLaterError(
                 "image-not-staged",
-                f"{program} was ended by signal {-finished.exit_code} (an hour is the limit here): {stderr}",
+                f"{program} was killed by signal {-finished.exit_code} (the time limit is 1 hour): {stderr}",
                 subject=self._site.name,
             )
         raise not_staged(f"{program}: {stderr}")
@@ -96,7 +96,7 @@ class SiteLock:
     """A lock from `wait` to the end of its `with`; the lock of a process that died is broken as for any target (S6)."""
 
     def __init__(self, host: RemoteHost, location: Location, on_event: Listener = ignore) -> None:
-        """`location` is a folder of the site, which is created when the lock is taken."""
+        """`location` is a folder of the site, which is created when the lock is acquired."""
         self._host = host
         self._lock_file = location.path.encode("utf-8", "surrogateescape") + b"/.hibali/lock"
         self._subject = location.text
@@ -106,7 +106,7 @@ class SiteLock:
         self._token: object = None
 
     def wait(self, operation: str, find: Callable[[], Found | None]) -> Found | None:
-        """Wait for the lock; return None when it is taken, or what `find` finds of another process's work."""
+        """Wait for the lock; return None when it is acquired, or the result of `find`: work of another process."""
         intervals = growing_intervals(0.2, _LONGEST_WAIT)
         waited = 0.0
         while True:
@@ -132,9 +132,9 @@ class SiteLock:
         if self._token is None or self._read() != self._token:
             raise TryLaterError(
                 "lease-lost",
-                "the lock was lost; nothing more is written",
+                "the lock was lost, so hibali stopped writing",
                 subject=self._subject,
-                hint="Type the same line again.",
+                hint="Run the same command again to resume.",
                 transient=False,
             )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, check_writable, parse_location
@@ -21,7 +22,7 @@ from transfers.single_files import content_mark, open_small_files
 from transfers.stores.base import SmallFiles
 from transfers.stores.open_store import open_store
 
-_MOST_BYTES = 1024 * 1024 * 1024  # of contents at once; all are checked before any is stored
+_MOST_BYTES = 1024 * 1024 * 1024  # of contents at once, because all are checked before any is stored
 _MOST_FILES = 1_000_000
 _REPOSITORY = {b"HEAD", b"config"}  # in every bare git repository, but in no catalogue
 
@@ -49,7 +50,7 @@ class SiteRemote:
 
 
 class SiteSnapshot:
-    """The Look protocol. Others may write there, so names that no catalogue writes are skipped.
+    """The Snapshot protocol. Other users may write there, so names that no catalogue writes are skipped.
 
     A version is offered as soon as its descriptor exists, which is created after the other files of that
     version.
@@ -61,7 +62,7 @@ class SiteSnapshot:
         self._entries: dict[str, Entry] = {}
 
     def offers(self) -> Mapping[Reference, Offer]:
-        """Implement Look with one listing."""
+        """Implement Snapshot with one listing."""
         return gather(self._listed(), self._location.text)
 
     def _listed(self) -> Iterator[tuple[str, str]]:
@@ -81,25 +82,25 @@ class SiteSnapshot:
         if seen == _REPOSITORY:
             raise UsageError(
                 "git-repository",
-                "a git repository lies there, which is reached as git does it",
+                "this location is a git repository, which can only be used by its git URL",
                 subject=self._location.text,
                 hint="Name it by its git URL: hibali pipelines remotes add NAME ssh://HOST/PATH --replace",
             )
 
     def read(self, wanted: Sequence[str]) -> Iterable[bytes]:
-        """Implement Look."""
+        """Implement Snapshot."""
         entries = [self._entries[content] for content in wanted]
         if sum(entry.size for entry in entries) > _MOST_BYTES:
             raise RefusedError(
                 "too-large",
-                f"the descriptors asked for have more than {_MOST_BYTES} bytes",
+                f"the requested descriptors are larger than {format_size(_MOST_BYTES)} together",
                 subject=self._location.text,
                 hint="Fetch by name: hibali pipelines fetch NAME --from REMOTE",
             )
         return self._files.read(entries)
 
     def publish(self, uploads: Sequence[Upload], message: str) -> bool:
-        """Implement Look. After an interruption, the same uploads complete it."""
+        """Implement Snapshot. After an interruption, the same uploads complete it."""
         del message
         check_writable(self._location)
         descriptors = {path: raw for path, name, raw in _contents(uploads) if name == DESCRIPTOR}
@@ -129,7 +130,7 @@ def _path(upload: Upload, name: str) -> bytes:
     return f"{upload.name}/{upload.version}/{name}".encode("ascii")
 
 
-_CORRUPT = "corrupt"  # the bucket's digests are checked before ours
+_CORRUPT = "corrupt"  # the code for a mismatch of the bucket's digest
 Listening = Callable[[str], AbstractContextManager[Listener]]
 
 
@@ -166,7 +167,9 @@ class SiteImageStore:
         if size is None:
             raise not_there(record, self.subject)
         if size != record.size:
-            raise self._tampered(f"what lies there has {size} bytes, but {record.size} were published")
+            raise self._tampered(
+                f"the file there has {size} bytes, but the published image has {record.size}"
+            )
         self._move("get", record, self._place(record), _here(target))
 
     def _tampered(self, reason: str) -> RefusedError:
@@ -174,7 +177,7 @@ class SiteImageStore:
             "image-tampered",
             reason,
             subject=self.subject,
-            hint="Ask whoever published it to publish it again; nothing was kept.",
+            hint="Ask the publisher to publish it again. The download was discarded.",
         )
 
     def _sizes(self, records: Iterable[ImageRecord]) -> dict[ImageRecord, int | None]:
@@ -205,9 +208,11 @@ class SiteImageStore:
         if receipt.exit is not Exit.DONE:
             reasons = "; ".join(failed.message for failed in receipt.failures[:3])
             if operation == "get" and any(failed.code == _CORRUPT for failed in receipt.failures):
-                raise self._tampered(f"what lies there is not what was put there: {reasons}")
+                raise self._tampered(f"the file there is not the published image: {reasons}")
             raise IncompleteError(
-                "image-not-moved", f"the image did not arrive whole: {reasons}", subject=self.subject
+                "image-not-moved",
+                f"the image was not transferred completely: {reasons}",
+                subject=self.subject,
             )
 
 

@@ -25,7 +25,7 @@ from transfers.entry import Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
 
-_TRIFLE = 1 << 20  # whole MiB count: a script of some lines is no reason to wait a day
+_TRIFLE = 1 << 20  # compare whole MiB: a small script is no reason to wait a day
 _MINUTE = 60.0
 
 
@@ -33,7 +33,7 @@ _MINUTE = 60.0
 class Candidate:
     """One site with the bytes to move there and the expected seconds until a job starts (None if unknown).
 
-    `why_not` says why the run cannot be there, "" if it can; with `later` it may be possible another time.
+    `why_not` is the reason why the site cannot run it, "" if it can; with `later` a retry may succeed.
     """
 
     site: str
@@ -43,7 +43,7 @@ class Candidate:
     later: bool = False
 
     def to_record(self) -> dict[str, Any]:
-        """The fields of one line of the table."""
+        """Return the fields of one line of the table."""
         return {
             "site": self.site,
             "bytes_to_move": self.bytes_to_move,
@@ -80,11 +80,11 @@ def choose(candidates: Sequence[Candidate]) -> Choice:
         second = others[0]
         best, next_best = rank(first), rank(second)
         if best[1] != next_best[1]:
-            because = "the least has to move there"
+            because = "the fewest bytes must be transferred there"
         elif best[2] != next_best[2]:
-            because = "as little has to move as elsewhere, and it waits least"
+            because = "no other site needs fewer bytes, and the expected queue time is the shortest there"
         else:
-            because = "nothing tells it from the next but bytes below a MiB, seconds, and its name"
+            because = "the next site is equal except for less than 1 MiB, less than 1 minute, or its name"
     return Choice(first.site, because, ranked)
 
 
@@ -93,7 +93,7 @@ def no_site(candidates: Sequence[Candidate]) -> HibaliError:
     lines = [f"{each.site}: {each.why_not}" for each in candidates]
     message = "\n".join(["no site can run this", *(lines or ["no site is configured"])])
     if any(each.later for each in candidates):
-        return TryLaterError("no-site", message, hint="The same line asks again.", transient=False)
+        return TryLaterError("no-site", message, hint="Run the same command again later.", transient=False)
     return UsageError(
         "no-site",
         message,
@@ -101,18 +101,18 @@ def no_site(candidates: Sequence[Candidate]) -> HibaliError:
     )
 
 
-_NO_RUN = "00000000-000000-00000000"  # of a script that nobody is going to start
+_NO_RUN = "00000000-000000-00000000"  # for a script that is never started
 
 
 def can_choose(site: Site, ran_at: Collection[str] = ()) -> bool:
-    """Whether `--site auto` considers a site: one with settings for runs, or one where this pipeline ran before."""
+    """Return whether `--site auto` considers a site: one with settings for runs, or one where this pipeline ran before."""
     return not why_not_considered(site, ran_at)
 
 
 def why_not_considered(site: Site, ran_at: Collection[str] = ()) -> str:
     """Return why `--site auto` does not consider a site; "" if it does."""
     if site.kind not in {"ssh", "local"}:
-        return f"a site of kind {site.kind} has no machine to run anything"
+        return f"a site of kind {site.kind} cannot run jobs"
     if site.scheduler is not None or site.container.name != "bare" or site.name in ran_at:
         return ""
     return (
@@ -159,7 +159,7 @@ def assess_site(
     """Assess the site of a request as a candidate. Errors become part of the candidate and are never raised."""
     site = request.compute.site
     try:
-        _shown(request)  # refuses what can never be there, before anybody is asked
+        _shown(request)  # refuse an impossible request before a connection is made
         host = open_host()
     except HibaliError as problem:
         return SiteAssessment(_unable(site, problem))
@@ -199,7 +199,7 @@ def _bytes_to_move(request: Request, host: RemoteHost, sizes: Sizes, on_event: L
         request.workload.inputs, request.workload.locations, request.workload.identities, strict=True
     ):
         if each.in_place:
-            continue  # what a run leaves there, perhaps later
+            continue  # an output that a run creates there, perhaps later
         if identity is None:
             identify_at_site(host, place)
         else:

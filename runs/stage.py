@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from hibali.config.model import Site
 from hibali.errors import Exit, IncompleteError
 from hibali.events import Event, Listener, Moved, ignore
-from hibali.locations import Location
+from hibali.locations import Location, path_at
 from hibali.retry import when_free, with_retries
 from runs.cache.entries import CONTENT, CacheRecords, Hold, Name, Times, oldest_ns, read_name, times_at
 from runs.inputs import Identity
@@ -20,7 +21,7 @@ from transfers.request import Request, SaveOptions
 from transfers.rules import Rules
 from transfers.stores.open_store import open_store
 
-_PATIENCE_SECONDS = 150.0  # a lease lasts 120, and a little more is left to look and to land
+_PATIENCE_SECONDS = 150.0  # a lease lasts 120, and checking and committing takes a little longer
 
 
 class Carrier(Protocol):
@@ -31,16 +32,6 @@ class Carrier(Protocol):
 
     def entries(self, location: Location) -> Iterable[Entry]:
         """List everything below a folder, in order."""
-
-
-def at_site(site: Site) -> Callable[[bytes], Location]:
-    """Return a function that makes locations of absolute paths at a site."""
-
-    def place(path: bytes) -> Location:
-        text = path.decode("utf-8", "surrogateescape")
-        return Location(site, text, f"{site.name}:{text}")
-
-    return place
 
 
 class Cache:
@@ -57,7 +48,7 @@ class Cache:
     ) -> None:
         """`work` is the site's work folder, absolute; `target` makes a location of an absolute path there.
 
-        `times` are those of a site that deletes by itself.
+        `times` are those of a site that deletes old files.
         """
         self._host = host
         self._work = work
@@ -83,7 +74,7 @@ class Cache:
         return self._work + b"/" + name.path
 
     def stage_with_retries(self, identity: Identity, source: Location, on_event: Listener = ignore) -> bytes:
-        """Stage an input like `stage`; wait if another process stages it, at most until its lease would have expired."""
+        """Stage an input like `stage`, but wait if another process stages it, at most until its lease would have expired."""
 
         def stage() -> bytes:
             return with_retries(
@@ -144,7 +135,7 @@ class Cache:
         return sum(each.size for each in self._carrier.entries(self._target(path)) if each.kind is Kind.FILE)
 
     def mark(self, path: bytes) -> str | None:
-        """Return a digest of the metadata of a file or tree, which changes if anybody modifies it; None if there is nothing."""
+        """Return a digest of the metadata of a file or tree, which changes with each modification; None if it does not exist."""
         entry = self._host.stat(path)
         if entry is None or entry.kind is Kind.FILE:
             return None if entry is None else _mark(entry)
@@ -154,7 +145,7 @@ class Cache:
         return whole.hexdigest()
 
     def warn_of_purge(self, paths: Mapping[str, bytes], wait_seconds: float) -> None:
-        """Warn of inputs, by their names, that the site itself may delete before a run starts."""
+        """Warn of inputs, by their names, that the site may delete before a run starts."""
         if self._times is None:
             return
         for label, path in paths.items():
@@ -162,10 +153,10 @@ class Cache:
                 self._times.warn(label, path, self._oldest(path), wait_seconds)
 
     def _is_valid(self, name: Name, digest: str | None) -> bool:
-        """Whether an entry is there and unmodified since hibali hashed it, or has that digest now."""
+        """Return whether an entry is there and unmodified since hibali hashed it, or has that digest now."""
         path, times = self.use(name), self._times
         if times is not None and times.may_refresh(path) and times.needs_refresh(self._oldest(path)):
-            times.refresh(path)  # and then it is looked at anew
+            times.refresh(path)  # and check it again below
         mark = self.mark(path)
         if mark is None or self._records.mark_of(path) == mark:
             return mark is not None
@@ -181,7 +172,7 @@ class Cache:
         return found is not None and found.kind is Kind.FILE
 
     def _has_more(self, path: bytes, identity: Identity) -> bool:
-        """Whether a copy would leave something behind: an entry of another type, or files that the input does not have."""
+        """Return whether a copy would leave something behind: an entry of another type, or files that the input does not have."""
         found = self._host.stat(path)
         if found is None or identity.files is None:
             return False
@@ -271,7 +262,7 @@ def open_cache(
     host: RemoteHost, site: Site, work: bytes, carrier: Carrier, on_event: Listener = ignore
 ) -> Cache:
     """Return the cache in a site's work folder, which exists and belongs to this account alone."""
-    return Cache(host, site.name, work, at_site(site), carrier, times_at(host, site, on_event))
+    return Cache(host, site.name, work, partial(path_at, site), carrier, times_at(host, site, on_event))
 
 
 def _changed(source: Location) -> IncompleteError:
@@ -288,7 +279,7 @@ class Synchroniser:
 
     def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
         """Copy with `synchronise`; raises `IncompleteError` if not everything arrived."""
-        # a cache that lies in somebody's dataset is not part of it
+        # a cache inside a user's dataset is not part of the dataset
         request = Request("stage", source, target, Rules(checksum=checksum), saving=SaveOptions(save=False))
         receipt = synchronise(request, on_event)
         if receipt.exit is not Exit.DONE:

@@ -16,7 +16,7 @@ from runs.schedulers.base import Phase, Status
 from runs.script import ID
 
 CANCEL_REQUESTED = (
-    "cancel"  # in place of a signal: none came, but somebody had wished the end before the tool ended
+    "cancel"  # in place of a signal: cancellation was requested before the tool ended, and no signal arrived
 )
 _MOST_NAMED = 5
 _TIMES = re.compile(r"(\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s (\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s ?")
@@ -40,7 +40,7 @@ class ExitRecord:
 
     @property
     def is_success(self) -> bool:
-        """Whether the tool exited with 0 and created its required outputs."""
+        """True if the tool exited with 0 and created its required outputs."""
         return self.code == 0 and not self.missing
 
 
@@ -86,7 +86,7 @@ def resolve_status(
     """Resolve the state of a run from the scheduler's status, the exit record, and accounting.
 
     Only an exit record can make a run SUCCEEDED, and only if no signal stopped the tool: a tool whose child was killed may continue
-    without it and exit with 0. Without a record, an end is FAILED or CANCELLED if the scheduler says why the job ended, else LOST.
+    without it and exit with 0. Without a record, an end is FAILED or CANCELLED if the scheduler reports why the job ended, else LOST.
 
     Args:
         status: The status in the queue.
@@ -112,11 +112,11 @@ def resolve_status(
 
 
 def _knows_more(accounted: Status, status: Status) -> bool:
-    """Whether accounting is newer than the queue: it lags, and may report a finished job as waiting or running."""
+    """Return whether accounting is newer than the queue: it lags, and may report a finished job as waiting or running."""
     if status.phase.queued or accounted.phase is Phase.UNKNOWN:
         return False
     if status.phase is Phase.CANCELLED and accounted.phase is Phase.ENDED:
-        return False  # somebody ended the job, whatever its tool made of that
+        return False  # the job was cancelled, whatever its exit code
     return status.phase is Phase.UNKNOWN or not accounted.phase.queued
 
 
@@ -131,7 +131,7 @@ def _resolve(
     restarted: bool,
 ) -> Observation:
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
-        # The queue says that the job was cancelled: a tool that exited with 0 may have lost a child, whatever accounting says.
+        # The queue reports a cancelled job: a tool that exited with 0 may have lost a child, whatever accounting reports.
         known = status if record.is_success and status.phase is Phase.CANCELLED else best
         return _resolve_unsignalled(
             known, record, cancelled=cancelled, cancel_marked=cancel_marked, cancel_accepted=cancel_accepted
@@ -147,7 +147,7 @@ def _resolve(
     if best.phase is Phase.KILLED:
         return Observation(State.FAILED, best.native, f"ended by the scheduler: {best.native}")
     if best.phase is Phase.WAITING or best.phase is Phase.RUNNING:
-        # accounting lags behind a queue that has forgotten the job
+        # accounting lags behind the queue, which no longer has the job
         return Observation(
             State.LOST, best.native, "the queue does not know the job, and accounting does not know its end"
         )
@@ -162,12 +162,12 @@ def _resolve_unsignalled(
         if best.phase is Phase.RUNNING:
             return Observation(
                 State.RUNNING, best.native, best.reason
-            )  # whether it was cancelled is not said yet
+            )  # the scheduler has not reported a cancellation yet
         ended = best.phase is Phase.CANCELLED or (
             cancel_accepted and best.phase not in {Phase.ENDED, Phase.KILLED}
         )
     elif cancel_marked:
-        ended = False  # the tool had ended before the scheduler heard of the wish
+        ended = False  # the tool had ended before the scheduler got the request
     else:
         failed = cancelled and not record.is_success and best.phase is not Phase.KILLED
         ended = best.phase is Phase.CANCELLED or failed
@@ -185,16 +185,21 @@ def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, res
     if best.phase is Phase.CANCELLED or (cancelled and best.phase is not Phase.KILLED):
         return Observation(State.CANCELLED, best.native, best.reason, record)
     if best.phase is Phase.RUNNING:
-        return Observation(State.RUNNING, best.native, best.reason)  # why it was stopped is not said yet
+        return Observation(
+            State.RUNNING, best.native, best.reason
+        )  # the scheduler has not reported the reason yet
     if restarted or best.phase in {Phase.WAITING, Phase.BROKEN}:
         return Observation(
             State.LOST, best.native, "the scheduler stopped the tool and put the job back", record
         )
     reason = _why(best)
     if record.code == 0:
-        reason = reason or f"a signal stopped it ({record.signal}) and ended with 0, which proves nothing"
+        reason = (
+            reason
+            or f"a signal ({record.signal}) stopped the tool, so its exit code 0 does not prove success"
+        )
     elif record.signal:
-        reason = reason or f"a signal stopped it ({record.signal})"
+        reason = reason or f"a signal ({record.signal}) stopped the tool"
     return Observation(State.FAILED, best.native, reason, record)
 
 
@@ -254,7 +259,7 @@ class Span:
 def timeline_of(records: Iterable[Mapping[str, Any]]) -> list[Span]:
     """Return the states of a run, oldest first, without a gap; the last one lasts.
 
-    The times that the job itself reports are used, as far as its clock agrees with ours.
+    The times that the job itself reports are used, if its clock agrees with the local one.
     """
     spans: list[Span] = []
     for record in records:
@@ -304,7 +309,7 @@ def _times_of_job(record: Mapping[str, Any], since: float, at: float) -> tuple[f
 
 
 def _follows(before: State, state: State) -> bool:
-    """Whether a state changes the timeline: a known end stays, and LOST may be replaced."""
+    """Return whether a state changes the timeline: a known end stays, and LOST may be replaced."""
     return state is not before and not before.final and (state.ended or not before.ended)
 
 

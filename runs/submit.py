@@ -1,4 +1,4 @@
-"""Submit a job exactly once: look up a lost answer, never repeat the submission."""
+"""Submit a job exactly once: after a lost reply, search for the job instead of submitting again."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
 from hibali.text import write_ranges
 from runs.model import Key, Run, State
+from runs.queue_places import QueuePlaces, holder_of
 from runs.records import sweep_of, task_folder
 from runs.schedulers.base import NotSubmitted, Scheduler, SubmitResult, Submitted, Unclear, check_job_id
 from runs.script import PROXY
 from runs.status import Observation
-from runs.store import QueuePlaces, RunStore, holder_of
+from runs.store import RunStore
 from transfers.remote.host import OnceResult, RemoteHost, parse_result
 
-# After this long a submission that left no trace has not happened: two minutes are all that a submission may last
-# (transfers), one is for what it may have left on its way to the controller, and for a name that a shared
-# filesystem shows late.
+# A submission without a trace after this time did not happen: two minutes are its time limit (transfers), and one
+# minute is for a request on its way to the controller, and for a file name that a shared filesystem shows late.
 SETTLING_SECONDS = 180.0
-_START_SECONDS = 10.0  # where there is no queue to look into, submitting is starting a process
-_WRITING_SECONDS = 5.0  # from a job's taking its turn to its saying which it is, and longer
+_START_SECONDS = 10.0  # without a queue to query, a submission starts a process
+_WRITING_SECONDS = 5.0  # longer than a job needs from its start to the record of its id
 _ATTEMPTS = 1000
 _MARKER = re.compile(rb"submit(?:-([0-9]{1,4}))?")
 
@@ -55,18 +55,18 @@ def submit_once(
     """Submit the one job of a run, or return why the scheduler refuses it.
 
     Each attempt has a marker of its own, and the next one is made only if the last one certainly failed. The job's own exclusive mkdir
-    ensures that only one job executes the tool. Raises `TryLaterError` if the outcome cannot be found out now.
+    ensures that only one job executes the tool. Raises `TryLaterError` if the outcome cannot be determined now.
     """
     folder = submission.folder
     if submission.begun and host.stat(_marker(folder, 1)) is None:
-        # the marker may never have been made, or have gone with the folder, and its job not
+        # the marker may be missing, or removed with the folder, while its job exists
         job = _find(host, scheduler, submission.run, folder, submission.since)
         if job is not None:
             return Submitted(job)
     guessed = False
     for attempt in range(1, _ATTEMPTS):
         marker = _marker(folder, attempt)
-        if host.stat(marker) is None:  # from then on the job may be at work there
+        if host.stat(marker) is None:  # once the marker exists, the job may be running in the folder
             submission.write_files()
         attempted = host.run_once(marker, submission.argv, folder=folder)
         result: SubmitResult | None = _read(scheduler, attempted)
@@ -87,7 +87,7 @@ def submit_once(
 def find_submission(
     host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str
 ) -> SubmitResult:
-    """Find out what became of a submission that was begun, without submitting anything."""
+    """Determine the outcome of a submission that was begun, without submitting anything."""
     numbers = _attempts(host, folder)
     result: SubmitResult | None = None
     if numbers:
@@ -100,7 +100,7 @@ def find_submission(
     if job is not None:
         return Submitted(job)
     if numbers or has_started(host, folder):
-        return result or Unclear("it was begun, and no job of it is to be seen")
+        return result or Unclear("the submission was begun, but no job was found")
     return NotSubmitted(
         TryLaterError("not-submitted", "it was never submitted", subject=run, transient=False)
     )
@@ -108,7 +108,7 @@ def find_submission(
 
 @dataclass(frozen=True, slots=True)
 class BegunSubmission:
-    """The last submission that was begun: its age in seconds by the site's clock, and whether it was answered."""
+    """The last submission that was begun: its age in seconds by the site's clock, and whether there was a reply."""
 
     age: float
     has_reply: bool
@@ -135,7 +135,7 @@ def find_job(host: RemoteHost, folder: bytes) -> str | None:
 
 
 def has_started(host: RemoteHost, folder: bytes) -> bool:
-    """Whether a job has started the run: then no other job executes the tool."""
+    """Return whether a job has started the run: then no other job executes the tool."""
     return host.stat(folder + b"/started") is not None
 
 
@@ -149,7 +149,7 @@ def _marker(folder: bytes, attempt: int) -> bytes:
 
 def _read(scheduler: Scheduler, attempted: OnceResult) -> SubmitResult:
     if attempted.finished is None:
-        return Unclear("it was begun, and no answer was written")
+        return Unclear("the submission was begun, but no reply of the scheduler was recorded")
     return scheduler.read_submit(attempted.finished)
 
 
@@ -164,19 +164,19 @@ def _find_unclear_job(
 ) -> SubmitResult | None:
     """Search for the job of an unclear submission; return it or a refusal, None if it certainly left no trace.
 
-    Raises `TryLaterError` if a job has started and does not record its id: then another one would be of no use.
+    Raises `TryLaterError` if a job has started and does not record its id: a second job would be useless.
     """
     patience = settling if scheduler.lookup_argv(submission.run) else min(settling, _START_SECONDS)
     on_event(
         Noted(
-            f"the answer to the submission is unclear ({unclear.reason}); "
-            f"looking for the job, {patience:.0f} s from its submission at most"
+            f"the result of the submission is unclear ({unclear.reason}); "
+            f"searching for the job, for at most {patience:.0f} s after its submission"
         )
     )
     intervals = growing_intervals(0.5, 20.0)
     begun = 0.0
     while True:
-        # the answer may have come meanwhile
+        # the reply may have arrived meanwhile
         attempted = host.run_once(marker, submission.argv, folder=submission.folder)
         settled = attempted.age_seconds >= patience
         result = _read(scheduler, attempted)
@@ -224,11 +224,11 @@ def _query_accounting(host: RemoteHost, scheduler: Scheduler, run: str, since: s
 
 
 def remove_proxies(host: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Observation]) -> None:
-    """Remove the proxies of jobs that were killed, before their end is recorded, so that a lost connection does not forget them."""
+    """Remove the proxies of jobs that were killed, before their end is recorded, so that a lost connection does not leave them."""
     known = {run.id: run for run in runs if run.submission.proxy and not run.state.final}
     for (run_id, number), found in seen.items():
         run = known.get(run_id)
-        # a task that told of its end has removed it
+        # a task with an exit record has removed it
         if (
             run is not None
             and found.state.final
@@ -275,7 +275,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
-    """Record that a run is CANCELLED that was never submitted; whoever calls has its lock (RunStore.lock)."""
+    """Record that a run is CANCELLED that was never submitted; the caller holds its lock (RunStore.lock)."""
     if run.sweep is not None:
         return cancel_tasks(run_store, run, run.sweep.tasks)
     seen = Observation(State.CANCELLED, "", "cancelled before it was submitted")
@@ -283,10 +283,10 @@ def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
 
 
 def cancel_begun(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
-    """Cancel a run whose submission was begun and not answered; return it with its job if it has one, else CANCELLED.
+    """Cancel a run whose submission was begun and had no reply; return it with its job if it has one, else CANCELLED.
 
     A job may still appear: the run is marked as started, so that such a job does nothing. Raises `TryLaterError` if a job has started and does
-    not record its id. Whoever calls has the run's lock (RunStore.lock).
+    not record its id. The caller holds the run's lock (RunStore.lock).
     """
     found = find_submission(host, scheduler, run.id, run.folder, run.created[:10])
     if isinstance(found, Submitted):

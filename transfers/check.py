@@ -41,9 +41,9 @@ def clean_site(
     if not hasattr(module, "clean"):
         raise UsageError(
             "nothing-to-clean",
-            f"a site of kind {site.kind} keeps nothing that has to be cleaned by hand",
+            f"a site of kind {site.kind} has no uploads to abort",
             subject=site.name,
-            hint="What an interrupted push left in a folder, the next push to it takes away.",
+            hint="The next push to a folder removes the leftovers of an interrupted push.",
         )
     found: Iterator[Leftover] = module.clean(
         site, older_than=older_than, everybody=everybody, dry=dry, on_event=on_event
@@ -141,14 +141,17 @@ def _check_machine(site: Site, programs: Sequence[str], host: RemoteHost, report
     for program, found in host.which(programs).items():
         report.facts[program] = found or "not found"
         if found is None:
-            report.problems.append(
-                NotFoundError(
-                    "no-such-program",
-                    f"{program} is not found there in a login without a terminal",
-                    subject=site.name,
-                    hint="Set PATH in the account's start-up file that non-interactive shells read.",
-                )
-            )
+            report.problems.append(missing_program(site.name, program))
+
+
+def missing_program(site: str, program: str) -> NotFoundError:
+    """Return the error for a program that the site's account does not find."""
+    return NotFoundError(
+        "no-such-program",
+        f"{program} was not found in a non-interactive login shell",
+        subject=site,
+        hint="Set PATH in the account's start-up file that non-interactive shells read.",
+    )
 
 
 def _check_folder(
@@ -161,14 +164,16 @@ def _check_folder(
         expanded = host.expand(path)
         report.facts[label] = expanded.decode("utf-8", "replace")
         if needed and host.stat(expanded) is None:
-            raise NotFoundError("no-such-folder", f"the {label} is not there", subject=f"{site.name}:{path}")
+            raise NotFoundError(
+                "no-such-folder", f"the {label} does not exist", subject=f"{site.name}:{path}"
+            )
     except AccessError as problem:
         report.problems.append(problem)
     except NotFoundError as problem:
         report.problems.append(
             NotFoundError(
                 problem.code,
-                f"the {label} is not there",
+                f"the {label} does not exist",
                 subject=f"{site.name}:{path}",
                 hint="Correct config.toml.",
             )
@@ -179,7 +184,9 @@ TRIAL_BYTES = 64 * 1024 * 1024  # sent, and received again, in one trial at most
 _ROUND_TRIPS = 5  # number of requests; the fastest one is the round trip
 _TRIAL_SECONDS = 5.0
 _LINES_SECONDS = 30.0  # to open further channels, in addition to the pauses between logins
-_NOTHING_TO_SET = "only ssh sites have `logins` and `channels`; elsewhere hibali spreads its work by itself"
+_NOTHING_TO_SET = (
+    "only ssh sites have the settings `logins` and `channels`; hibali chooses the connections of other sites"
+)
 _GOOD = 0.9  # a setting is as good as the best one when it reaches this share of it
 
 
@@ -265,7 +272,7 @@ def tune(
 
     host = open_either(site, bulk=True, with_agent=with_agent, with_sftp=with_sftp, on_event=on_event)
     if host is None:
-        tuning.because = "SFTP uses one channel, whatever the settings are"
+        tuning.because = "SFTP always uses one channel; the settings have no effect"
         return tuning
     with closing(host):
         folder = host.expand(place.path)
@@ -286,13 +293,13 @@ def _try_all(tuning: Tuning, site: Site, there: Location, logins: int, on_event:
     assert tuning.round_trip is not None
     series = settings_to_try(tuning.round_trip, logins, site.limits.bandwidth)
     if len(series) == 1:
-        tuning.because = "one channel is all that this line takes"
+        tuning.because = "one channel is enough for this connection"
     elif logins == 1:
-        tuning.because = "several logins were not tried, because one is all that the site's settings allow"
+        tuning.because = "several logins were not tried, because the site's settings allow only one"
     for number, (some, channels) in enumerate(series):
         trial = _try(site, there, number, some, channels, on_event)
         if some > 1 and trial.lines < channels:
-            tuning.because = f"{some} logins were not to be had"
+            tuning.because = f"{some} logins could not be opened"
             return
         tuning.trials.append(trial)
 
@@ -309,7 +316,7 @@ def _try(site: Site, there: Location, number: int, logins: int, channels: int, o
         lock = store.lock("tune")
         stack.callback(lock.release)
         store.expect(sys.maxsize)
-        lines = store.lines_up(_LINES_SECONDS + logins * site.limits.login_interval_seconds)
+        lines = store.wait_for_channels(_LINES_SECONDS + logins * site.limits.login_interval_seconds)
         sent, up = _send(store, site.limits.bandwidth, there.text)
         down = _fetch(store)
         return Trial(logins, channels, lines, up, down, sent)

@@ -11,6 +11,7 @@ from hibali.events import Event, Listener, Noted
 from hibali.ledger import now, scheduled_by
 from hibali.locations import Location, check_writable
 from hibali.text import printable
+from transfers.actions import name_problem
 from transfers.agent.identity import Identity
 from transfers.datasets.view import DatasetStore, dataset_view
 from transfers.entry import Kind, Verification, weakest
@@ -27,7 +28,6 @@ from transfers.overlap import (
 )
 from transfers.packs.view import PackAwareOpener, PackedStore, refuse_packed
 from transfers.packs.writing import PackMover, open_target
-from transfers.plan import name_problem
 from transfers.plan_file import Header, PlanEndpoint, absolute_text
 from transfers.planner import missing_source
 from transfers.protected_roots import check_read_only_roots, path_relation
@@ -201,7 +201,7 @@ class _Opener:
         elif request.saving.push_to:
             raise UsageError(
                 "no-dataset",
-                "--push-to needs a target in a dataset on this machine, and this is not in one",
+                "--push-to needs a target in a dataset on this machine; this target is in none",
                 subject=request.target.text,
             )
         if request.pack_bytes:
@@ -224,7 +224,9 @@ def _open_both(opener: _Opener) -> Endpoints:
     if found is None:
         raise missing_source(source.text)
     if found.kind is Kind.FILE and source.slash:
-        raise UsageError("not-a-folder", "this is a file, and PATH ends in a slash", subject=source.text)
+        raise UsageError(
+            "not-a-folder", "the source is a file, but its path ends with a slash", subject=source.text
+        )
     target = replace(request.target, confined=request.rules.delete)
     if found.kind is not Kind.FOLDER:
         return _open_file(opener, store, target)
@@ -244,14 +246,14 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     """Open the folders around one file at the source and at the target."""
     request, source = opener.request, opener.request.source
     if request.pack_bytes:
-        raise UsageError("pack-one-file", "--pack has no meaning for a single file", subject=source.text)
+        raise UsageError("pack-one-file", "--pack cannot be used with a single file", subject=source.text)
     name = source.name if target.slash else target.name
     opened, plain = opener.open_target(target if target.slash else target.parent)
     reason = name_problem(name, opened.facts)
     if reason:
         raise RefusedError(
             "unsafe-name",
-            f"the target cannot hold the name {printable(name)}: {reason}",
+            f"the target does not support the name {printable(name)}: {reason}",
             subject=target.text,
             hint="Choose another name. Nothing was moved.",
         )
@@ -264,7 +266,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
             hint=f"To put the file into it: {target.text}/",
         )
     if request.rules.delete:
-        raise UsageError("delete-one-file", "--delete has no meaning for a single file", subject=source.text)
+        raise UsageError("delete-one-file", "--delete cannot be used with a single file", subject=source.text)
     folder = opener.register(opener.packs.parent(store, source))
     return _endpoints(opener, store, SingleSource(folder, source.name, name), (opened, plain))
 
@@ -311,7 +313,7 @@ def check_facts(request: Request, source: Facts, target: Facts) -> None:
     if request.rules.delete and not source.complete:
         raise RefusedError(
             "listing-unproven",
-            "the listing of the source may be incomplete, so it cannot decide what is deleted",
+            "the listing of the source may be incomplete, so --delete could remove files that still exist there",
             subject=request.source.text,
             hint="Leave out --delete.",
         )
@@ -323,7 +325,7 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
         if rules.modes == "keep" and not facts.modes:
             raise RefusedError(
                 "cannot-keep-modes",
-                "this endpoint cannot keep permissions",
+                "this endpoint does not support permissions",
                 subject=subject,
                 hint="Leave out --modes keep. Nothing was changed.",
             )
@@ -333,7 +335,7 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
         if rules.hard_links and not facts.hard_links:
             raise RefusedError(
                 "cannot-keep-hard-links",
-                "this endpoint cannot keep hard links",
+                "this endpoint does not support hard links",
                 subject=subject,
                 hint="Leave out --hard-links; each name then becomes a separate file. Nothing was changed.",
             )
@@ -345,14 +347,14 @@ def _request_attributes(request: Request, target: Store, stores: Iterable[Store]
     Raises `RefusedError` if one filesystem has none, because those of the other would be lost.
     """
     for store in stores:
-        if not store.take_attributes():
+        if not store.include_attributes():
             raise _no_attributes((request.target if store is target else request.source).text)
 
 
 def _no_attributes(subject: str) -> RefusedError:
     return RefusedError(
         "cannot-keep-attributes",
-        "this endpoint cannot keep extended attributes",
+        "this endpoint does not support extended attributes",
         subject=subject,
         hint="Leave out --xattrs. Nothing was changed.",
     )
@@ -361,8 +363,8 @@ def _no_attributes(subject: str) -> RefusedError:
 def check_backup(backup: Location, target: Location, facts: Facts) -> None:
     """Raise `UsageError` for a backup at another site, or with a path that overlaps with the target's."""
     check_writable(backup)
-    if not facts.keeps:
-        raise UsageError("cannot-keep", "this kind of site cannot keep backups", subject=target.text)
+    if not facts.backs_up:
+        raise UsageError("cannot-keep", "this kind of site does not support backups", subject=target.text)
     if (backup.site.name, backup.bucket) != (target.site.name, target.bucket):
         raise UsageError(
             "backup-elsewhere",
@@ -372,9 +374,7 @@ def check_backup(backup: Location, target: Location, facts: Facts) -> None:
         )
     # a bucket's own root is an empty key
     if path_relation(b"/" + backup.raw, b"/" + target.raw) is not None:
-        raise UsageError(
-            "backup-overlaps", "one of the backup and the target is inside the other", subject=backup.text
-        )
+        raise UsageError("backup-overlaps", "the backup folder overlaps with the target", subject=backup.text)
 
 
 def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:

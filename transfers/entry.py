@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Value = TypeVar("Value")
 
 _BLOCK = 4096  # the smallest size of a hole
 MOST_NS = (
@@ -89,6 +91,20 @@ class Entry(NamedTuple):
     def order(self) -> bytes:
         """The key of the canonical order: the bytes of the path, for a folder with a trailing slash."""
         return self.path + b"/" if self.kind is Kind.FOLDER else self.path
+
+
+def deepest_first(values: Iterable[Value], entry_of: Callable[[Value], Entry]) -> Iterator[Value]:
+    """Reorder values in canonical order: each folder after its contents."""
+    held: list[Value] = []
+    for value in values:
+        entry = entry_of(value)
+        while held and not entry.order.startswith(entry_of(held[-1]).order):
+            yield held.pop()
+        if entry.kind is Kind.FOLDER:
+            held.append(value)
+        else:
+            yield value
+    yield from reversed(held)
 
 
 def enclosing(path: bytes) -> Iterator[bytes]:

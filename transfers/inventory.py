@@ -12,11 +12,12 @@ from typing import NamedTuple, Self
 from hibali.errors import NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
+from hibali.text import counted
 from transfers.datasets.view import dataset_view
 from transfers.entry import Entry, Kind, Verification
 from transfers.packs.view import PackAwareOpener
 from transfers.recorded_digests import DigestCache
-from transfers.rules import Rules, Selector, selector, track_missing
+from transfers.rules import Rules, Selector, select_all, selector, track_missing
 from transfers.spool import EntrySpool
 from transfers.stores.base import ListingIncompleteError, Problem, Side, Store
 from transfers.stores.open_store import open_store
@@ -61,7 +62,7 @@ class Tree:
                 yield entry, digest, problem
             else:
                 # an invalid digest would be written into manifests
-                yield entry, None, Problem("no-digest", "the site answered with something that is no sha256")
+                yield entry, None, Problem("no-digest", "the site returned an invalid sha256")
 
     def close(self) -> None:
         """Delete the listing from disk."""
@@ -118,13 +119,8 @@ def open_tree(
     stack.callback(folder.close)
     tree = Tree(location, store.root_path, SingleTarget(folder, location.name), [store, folder], single=True)
     stack.callback(tree.close)
-    tree.list(_select_all)
+    tree.list(select_all)
     return tree
-
-
-def _select_all(entry: Entry) -> bool:
-    del entry
-    return True
 
 
 class Hashed(NamedTuple):
@@ -184,7 +180,10 @@ class Inventory:
         tree, recorded = self.tree, self._wanted.recorded
         if tree.links.count or tree.specials:
             self._on_event(
-                Noted(f"Not in it: {tree.links.count} symlinks and {tree.specials} special files.")
+                Noted(
+                    f"Not included: {counted(tree.links.count, 'symlink')}"
+                    f" and {counted(tree.specials, 'special file')}."
+                )
             )
         with closing(DigestCache("digests", tree.key(), keep=recorded)) as cache:
             count = size = 0

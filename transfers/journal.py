@@ -26,6 +26,7 @@ from hibali.ledger import Journal, ledger_folder, new_identifier, now, scheduled
 from hibali.locations import Location
 from hibali.text import path_fields
 from transfers.entry import Verification, weakest
+from transfers.stores.base import Problem
 
 _MAX_FAILURES = 100
 
@@ -106,36 +107,12 @@ class Receipt:
                     self.failures.append(event)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the JSON record of the receipt, as documented."""
-        return {
-            "schema": 1,
-            "kind": "receipt",
-            "id": self.id,
-            "operation": self.operation,
-            "source": self.source,
-            "target": self.target,
-            "files": self.files,
-            "bytes": self.bytes,
-            "files_moved": self.files_moved,
-            "bytes_moved": self.bytes_moved,
-            "bytes_sent": self.bytes_sent,
-            "files_kept": self.files_kept,
-            "files_adjusted": self.files_adjusted,
-            "files_linked": self.files_linked,
-            "files_deleted": self.files_deleted,
-            "files_failed": self.files_failed,
-            "packs_made": self.packs_made,
-            "proof_moved": self.proof_moved,
-            "proof_tree": self.proof_tree,
-            "checked_by": self.checked_by,
-            "seconds": round(self.seconds, 3),
-            "logins": self.logins,
-            "reconnects": self.reconnects,
-            "limited_by": self.limited_by,
-            "mover": self.mover,
-            **(asdict(self.coverage) if self.coverage is not None else {}),
-            "exit": int(self.exit),
-        }
+        """Return the JSON record of the receipt, as documented: all fields but the list of failures."""
+        fields = asdict(self)
+        del fields["failures"]
+        coverage, exit_code = fields.pop("coverage") or {}, fields.pop("exit")
+        fields["seconds"] = round(self.seconds, 3)
+        return {"schema": 1, "kind": "receipt", **fields, **coverage, "exit": int(exit_code)}
 
 
 class Recorder:
@@ -178,10 +155,21 @@ class Recorder:
             self.append(line)
         self.on_event(event)
 
+    def fail(self, path: bytes, problem: Problem) -> None:
+        """Record the failure of one entry; b"" for the root."""
+        self.record(Failed(path, problem.code, problem.message))
+
     def append(self, line: dict[str, Any], *, durable: bool = False) -> None:
         """Write a line to the journal, if there is one. Raises `IncompleteError`."""
         if self._journal is not None:
             self._journal.append(line, durable=durable)
+
+    def complete(self, problem: BaseException | None, code: Exit | None = None) -> Receipt:
+        """Set the exit code of the receipt, and once its duration; see `end`."""
+        receipt = self.receipt
+        receipt.seconds = receipt.seconds or time.monotonic() - self._began
+        receipt.exit = exit_after(problem, receipt) if code is None else code
+        return receipt
 
     def end(self, problem: BaseException | None, code: Exit | None = None) -> Receipt:
         """Write what stopped the operation, if anything did, and the receipt as the last line.
@@ -193,9 +181,7 @@ class Recorder:
         Raises:
             IncompleteError: the journal cannot be written.
         """
-        receipt = self.receipt
-        receipt.seconds = time.monotonic() - self._began
-        receipt.exit = exit_after(problem, receipt) if code is None else code
+        receipt = self.complete(problem, code)
         if self._journal is not None:
             if isinstance(problem, HibaliError):
                 self._journal.append(_stopped_line(problem))

@@ -62,7 +62,7 @@ class UnsafeManifestError(RefusedError):
         self.problems = problems
 
 
-_HINT = "Nothing was hashed. Correct the manifest, or have it written again by who made it."
+_HINT = "Nothing was hashed. Correct the manifest, or ask its author for a new one."
 
 
 def is_bag_name(name: str) -> bool:
@@ -107,7 +107,7 @@ def read_manifest(stream: IO[bytes], name: str, *, bag: bool = False) -> Manifes
     if unsafe:
         raise UnsafeManifestError(name, problems)
     if problems or not found.digests:
-        raise MalformedManifestError(name, problems or [{"line": 0, "message": "it has no line at all"}])
+        raise MalformedManifestError(name, problems or [{"line": 0, "message": "the manifest is empty"}])
     found.fingerprint = summed.hexdigest()
     if bag and all(path.startswith(PAYLOAD) for path in found.digests):
         found.below = PAYLOAD
@@ -122,7 +122,7 @@ class _LineError(Exception):
 
 def _read_entry(found: Manifest, line: bytes, read_line: Callable[[bytes], tuple[bytes, str]]) -> None:
     if len(line) > _LINE_LIMIT:
-        raise _LineError(f"it is longer than {_LINE_LIMIT} bytes")
+        raise _LineError(f"the line is longer than {_LINE_LIMIT} bytes")
     # a CR at the end is from a Windows text file; one in a name is escaped
     text = line.removesuffix(b"\n").removesuffix(b"\r")
     if not text.strip() or text.startswith(b"#"):
@@ -134,11 +134,11 @@ def _read_entry(found: Manifest, line: bytes, read_line: Callable[[bytes], tuple
     if reason:
         raise _LineError(f"the name {printable(path[:80])}: {reason}", unsafe=True)
     if len(path) > _PATH_LIMIT:
-        raise _LineError(f"the name has {len(path)} bytes, and {_PATH_LIMIT} is the most")
+        raise _LineError(f"the name has {len(path)} bytes; the limit is {_PATH_LIMIT}")
     if len(digest) != _DIGITS:
-        raise _LineError(f"the digest has {len(digest)} digits, and a sha256 has {_DIGITS}")
+        raise _LineError(f"the digest has {len(digest)} digits; a sha256 has {_DIGITS}")
     if path in found.digests:
-        raise _LineError(f"the name {printable(path[:80])} came before")
+        raise _LineError(f"the name {printable(path[:80])} is listed twice")
     found.digests[path] = digest.lower()
 
 
@@ -146,7 +146,7 @@ def _read_line(text: bytes) -> tuple[bytes, str]:
     escaped = text.startswith(b"\\")
     found = _LINE.fullmatch(text[1:] if escaped else text)
     if found is None:
-        raise _LineError("it is not a digest, two spaces and a name, as sha256sum writes them")
+        raise _LineError("expected a digest, two spaces and a name, as sha256sum writes them")
     path = found.group(2)
     return _unescaped(path) if escaped else path, found.group(1).decode("ascii")
 
@@ -156,13 +156,13 @@ def _unescaped(path: bytes) -> bytes:
     try:
         return b"".join(_MEANINGS[part] if part.startswith(b"\\") else part for part in parts)
     except KeyError:
-        raise _LineError("the name has a backslash that sha256sum does not write") from None
+        raise _LineError("the name has a backslash escape that sha256sum does not write") from None
 
 
 def _read_bag_line(text: bytes) -> tuple[bytes, str]:
     found = _BAG_LINE.fullmatch(text)
     if found is None:
-        raise _LineError("it is not a digest, a space and a name, as BagIt has them")
+        raise _LineError("expected a digest, a space and a name, as in a BagIt manifest")
     path = re.sub(
         rb"%(0[AaDd]|25)", lambda encoded: bytes.fromhex(encoded.group(1).decode("ascii")), found.group(2)
     )
@@ -170,9 +170,9 @@ def _read_bag_line(text: bytes) -> tuple[bytes, str]:
 
 
 def _list_problems(problems: list[dict[str, Any]]) -> str:
-    many = " (hibali stopped at this number)" if len(problems) >= _NAMED else ""
+    more = "; hibali stopped reading there" if len(problems) >= _NAMED else ""
     lines = [f"line {found['line']}: {found['message']}" for found in problems]
-    return "\n".join([f"{counted(len(problems), 'line')} of the manifest cannot be used{many}", *lines])
+    return "\n".join([f"the manifest has {counted(len(problems), 'invalid line')}{more}", *lines])
 
 
 MANIFEST, INFO, DECLARATION = "manifest-sha256.txt", "bag-info.txt", "bagit.txt"
@@ -206,7 +206,7 @@ def write_bag(
         if stock.failures:
             raise IncompleteError(
                 "bag-incomplete",
-                f"{stock.failures} could not be read, and a bag has to have all: none was written",
+                f"{counted(stock.failures, 'file')} could not be read; a bag must contain all files, so none was written",
                 subject=str(folder),
             )
         digests[MANIFEST] = summed.hexdigest()
@@ -224,23 +224,23 @@ def _check_payload(stock: Inventory) -> None:
     if tree.unlisted:
         raise IncompleteError(
             "bag-incomplete",
-            "not all of it could be listed; they are named above",
+            "some folders could not be listed; see above",
             subject=tree.location.text,
         )
     if tree.links.count or tree.specials:
         names = "; ".join(printable(entry.path) for entry in islice(tree.links, _MOST_NAMED_IN_BAG))
         raise RefusedError(
             "not-baggable",
-            f"a bag holds neither symlinks ({tree.links.count}) nor special files ({tree.specials}): {names}",
+            f"a bag cannot contain symlinks ({tree.links.count}) or special files ({tree.specials}): {names}",
             subject=tree.location.text,
-            hint="Put files in their place, or copy it with --links skip. Nothing was written.",
+            hint="Replace them with files, or copy the folder with --links skip. Nothing was written.",
         )
     foreign = [entry.path for entry in tree.files if not _is_utf8(entry.path)]
     if foreign:
         names = "; ".join(printable(path) for path in foreign[:_MOST_NAMED_IN_BAG])
         raise RefusedError(
             "unsafe-name",
-            f"a bag's names are UTF-8, and {len(foreign)} here are not: {names}",
+            f"the names in a bag must be UTF-8, unlike {counted(len(foreign), 'name')} here: {names}",
             subject=tree.location.text,
             hint="Rename them. Nothing was written.",
         )
@@ -252,13 +252,15 @@ def _check_folder(folder: Path) -> None:
         existing = [name for name in (MANIFEST, INFO, DECLARATION, TAG_MANIFEST) if (folder / name).exists()]
     except OSError as problem:
         reason = reason_of(problem)
-        raise UsageError("unwritable-folder", f"it cannot be made: {reason}", subject=str(folder)) from None
+        raise UsageError(
+            "unwritable-folder", f"the folder cannot be created: {reason}", subject=str(folder)
+        ) from None
     if existing:
         raise RefusedError(
             "already-a-bag",
-            f"there is {', '.join(existing)} already",
+            f"the folder already contains {', '.join(existing)}",
             subject=str(folder),
-            hint="Name another folder, or move them away. Nothing was written.",
+            hint="Name another folder, or move these files. Nothing was written.",
         )
 
 

@@ -18,16 +18,16 @@ from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Li
 from hibali.locations import Location, check_writable
 from hibali.system_errors import hint_of, message_of
 from hibali.text import counted
+from transfers.actions import Action, Verb
 from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.journal import Receipt, Recorder, exit_after, source_line, target_line
-from transfers.movers.base import Mover
 from transfers.movers.globus import GlobusMover
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
+from transfers.movers.stream import Mover
 from transfers.pipeline.batches import NumberSet
-from transfers.plan import Action, Verb
 from transfers.plan_file import write_plan
 from transfers.planner import (
     RememberingSide,
@@ -98,12 +98,11 @@ def synchronise(request: Request, on_event: Listener = ignore) -> Receipt:
     with ExitStack() as stack:
         operation = start_operation(request, on_event, stack)
         try:
-            receipt = _run(operation, stack)
+            _run(operation, stack)
         except BaseException as problem:
             finish(operation, problem)
             raise
-        save_dataset(operation)
-        return receipt
+        return finish(operation, None, save=True)
 
 
 def plan_only(
@@ -163,17 +162,19 @@ def start_operation(
 # ---- attempts: all of it again, after a lost connection that the stores cannot resume
 
 
-def _run(operation: Operation, stack: ExitStack) -> Receipt:
+def _run(operation: Operation, stack: ExitStack) -> None:
     while True:
         attempt = stack.enter_context(ExitStack())  # closes what one attempt opens
         try:
-            return _attempt(operation, attempt)
+            _attempt(operation, attempt)
         except TryLaterError as problem:
             if not _may_restart(operation, problem):
                 raise
             _prepare_restart(operation, attempt)
             if not operation.reconnection.wait_to_restart(problem, operation.request.reconnect_seconds):
                 raise
+        else:
+            return
 
 
 def _may_restart(operation: Operation, problem: TryLaterError) -> bool:
@@ -207,8 +208,8 @@ def _prepare_restart(operation: Operation, attempt: ExitStack) -> None:
     receipt.failures.clear()
 
 
-def _attempt(operation: Operation, stack: ExitStack) -> Receipt:
-    """Run one attempt, from opening the endpoints to the receipt."""
+def _attempt(operation: Operation, stack: ExitStack) -> None:
+    """Run one attempt, from opening the endpoints to releasing the lock."""
     request, recorder = operation.request, operation.recorder
     endpoints = connect(operation, stack)
     target, globus = endpoints.target, endpoints.globus
@@ -234,7 +235,6 @@ def _attempt(operation: Operation, stack: ExitStack) -> Receipt:
     if lock is not None:
         lock.release()
     remember_root(endpoints)
-    return finish(operation, None)
 
 
 def _count_own_files_as_moved(receipt: Receipt) -> None:
@@ -261,8 +261,8 @@ def _note_unknown_facts(operation: Operation, endpoints: Endpoints) -> None:
         target = operation.request.target
         operation.recorder.record(
             Noted(
-                f"{target.text}: a dry run does not find out which names and locks this server supports."
-                f" To find out: hibali sites check {target.site.name}"
+                f"{target.text}: a dry run does not test which names and locks this server supports."
+                f" To test it: hibali sites check {target.site.name}"
             )
         )
 
@@ -334,7 +334,7 @@ def _check_above(target: Store, location: Location) -> None:
     if target.file_above():
         raise RefusedError(
             "not-a-folder",
-            f"the target cannot be made: {message_of('not-a-folder')}",
+            f"the target cannot be created: {message_of('not-a-folder')}",
             subject=location.text,
             hint=hint_of("not-a-folder"),
         )
@@ -410,10 +410,10 @@ def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bo
     """Back up everything that will be replaced or deleted, if requested; return whether all succeeded."""
     backup, complete = endpoints.request.backup, True
     if backup is not None:
-        for entry, problem in endpoints.target.keep(backup, replaced_entries(plan)):
+        for entry, problem in endpoints.target.back_up(backup, replaced_entries(plan)):
             if problem is not None:
                 complete = False
-                recorder.record(Failed(entry.path, problem.code, f"it cannot be kept: {problem.message}"))
+                recorder.record(Failed(entry.path, problem.code, f"the backup failed: {problem.message}"))
     return complete
 
 
@@ -519,7 +519,7 @@ def record_result(recorder: Recorder, result: Committed) -> None:
     """Record the result of one item."""
     entry, problem = result.item.entry, result.problem
     if problem is not None:
-        recorder.record(Failed(entry.path, problem.code, problem.message))
+        recorder.fail(entry.path, problem)
     elif entry.same_as:
         recorder.record(Linked(entry.path, entry.same_as))
     else:
@@ -550,7 +550,7 @@ def _delete(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
         if problem is None:
             recorder.record(Deleted(entry.path, entry.kind))
         else:
-            recorder.record(Failed(entry.path, problem.code, problem.message))
+            recorder.fail(entry.path, problem)
 
 
 def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
@@ -569,14 +569,18 @@ def _adjust(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
         if problem is None:
             recorder.record(Adjusted(entry.path, entry.kind))
         elif problem.code != "vanished" or not known:
-            recorder.record(Failed(entry.path, problem.code, problem.message))
+            recorder.fail(entry.path, problem)
 
 
 # ---- the end: every operation that began has a receipt
 
 
-def finish(operation: Operation, problem: BaseException | None) -> Receipt:
-    """Complete and write the receipt, also after `problem`. Raises `IncompleteError`."""
+def finish(operation: Operation, problem: BaseException | None, *, save: bool = False) -> Receipt:
+    """Complete and write the receipt, also after `problem`; with `save`, commit a dataset before.
+
+    A failed commit is in the receipt, so that the ledger has the exit code of the command. Raises
+    `IncompleteError`.
+    """
     recorder, endpoints = operation.recorder, operation.endpoints
     receipt = recorder.receipt
     recorder.on_event(Ended())
@@ -591,7 +595,15 @@ def finish(operation: Operation, problem: BaseException | None) -> Receipt:
     if receipt.files_kept:
         kept = operation.kept_verification
         receipt.proof_tree = weakest(receipt.proof_moved or kept, kept)
-    return recorder.end(problem, _exit_code(operation, problem))
+    code = _exit_code(operation, problem)
+    recorder.complete(problem, code)
+    if save:
+        try:
+            _save_dataset(operation)
+        except BaseException as failure:
+            recorder.end(failure)
+            raise
+    return recorder.end(problem, code)
 
 
 def _count_connections(operation: Operation) -> None:
@@ -614,7 +626,7 @@ def _exit_code(operation: Operation, problem: BaseException | None) -> Exit:
     return Exit.INCOMPLETE if weak else Exit.DONE
 
 
-def save_dataset(operation: Operation) -> None:
+def _save_dataset(operation: Operation) -> None:
     """Commit the changes in a dataset. Raises `IncompleteError`."""
     endpoints = operation.endpoints
     if endpoints is not None and isinstance(endpoints.plain_target, DatasetStore):

@@ -142,12 +142,12 @@ class KnownRoots:
         now = store.root_identity()
         if now is not None and not before.is_other(now):
             return
-        what = "is another folder than" if now is not None else "is gone, and was there"
+        change = "was replaced by another folder" if now is not None else "no longer exists"
         raise RefusedError(
             "root-changed",
-            f"{printable(root_path)} {what} when this schedule last ran",
+            f"{printable(root_path)} {change} since the last run of this schedule",
             subject=target.text,
-            hint=f"Look at what is there now. If it is right: hibali schedule resume {self._schedule}",
+            hint=f"Check the folder. To accept it: hibali schedule resume {self._schedule}",
         )
 
     def remember(self, target: Location, store: Store, root_path: bytes) -> None:
@@ -170,9 +170,9 @@ class KnownRoots:
         except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
             raise RefusedError(
                 "root-changed",
-                "it cannot be read which folders this schedule writes to",
+                "the record of this schedule's target folders cannot be read",
                 subject=str(self._path),
-                hint=f"To begin anew: hibali schedule resume {self._schedule}",
+                hint=f"To start a new record: hibali schedule resume {self._schedule}",
             ) from None
 
 

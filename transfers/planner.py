@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from operator import attrgetter
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.locations import Location
 from hibali.text import counted, printable
-from transfers.entry import Entry, Kind, enclosing
-from transfers.plan import (
+from transfers.actions import (
     IN_THE_WAY,
     PERMISSIONS,
     Action,
@@ -22,6 +22,7 @@ from transfers.plan import (
     decide,
     keep_or_adjust,
 )
+from transfers.entry import Entry, Kind, deepest_first, enclosing
 from transfers.recorded_digests import DigestCache, MissingRecords
 from transfers.rules import Rules, Selector, selector, shows_in_pages, track_missing
 from transfers.spool import Spool, sort_on_disk
@@ -293,7 +294,7 @@ def plan_transfer(
         plan, decisions, lambda compared: compare_digests(source, target, compared, rules, on_equal)
     )
     plan.withdraw()
-    nothing = Problem("missing", "the source has no such name")
+    nothing = Problem("missing", "the source has no entry with this name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))
     return plan
 
@@ -413,7 +414,7 @@ def adjustments(plan: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
     if rules.modes != "keep" and not rules.xattrs:
         return
     folders = (action for action in plan.moves if action.entry.kind is Kind.FOLDER)
-    for action in deepest_first(sorted_actions(chain(plan.adjustments, folders))):
+    for action in deepest_first(sorted_actions(chain(plan.adjustments, folders)), attrgetter("entry")):
         permissions, attributes = permissions_of(action.entry, rules), attributes_of(action.entry, rules)
         if permissions is not None or attributes is not None:
             adjusts = action.target is not None and action.verb is Verb.ADJUST
@@ -434,24 +435,7 @@ def permissions_of(entry: Entry, rules: Rules) -> int | None:
 
 def sorted_actions(actions: Iterable[Action]) -> Iterator[Action]:
     """Sort actions in canonical order: sorted runs on disk, then merged."""
-    return sort_on_disk(actions, _order, lambda: Spool(in_memory=_RUN), _RUN)
-
-
-def _order(action: Action) -> bytes:
-    return action.entry.order
-
-
-def deepest_first(actions: Iterable[Action]) -> Iterator[Action]:
-    """Reorder actions in canonical order: each folder after its contents."""
-    held: list[Action] = []
-    for action in actions:
-        while held and not action.entry.order.startswith(held[-1].entry.order):
-            yield held.pop()
-        if action.entry.kind is Kind.FOLDER:
-            held.append(action)
-        else:
-            yield action
-    yield from reversed(held)
+    return sort_on_disk(actions, attrgetter("entry.order"), lambda: Spool(in_memory=_RUN), _RUN)
 
 
 def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
@@ -462,7 +446,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
         more = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
         raise RefusedError(
             "unsafe-name",
-            f"the target cannot hold {counted(len(refused), 'name')}: {names}{more}",
+            f"the target does not support {counted(len(refused), 'name')}: {names}{more}",
             subject=subject,
             hint="Rename the source files, or leave them out with --exclude. Nothing was moved.",
         )
@@ -479,7 +463,7 @@ def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:
         limit = rules.delete_limit.in_files(plan.target_files)
         raise RefusedError(
             "delete-limit",
-            f"{plan.files_to_delete} of {plan.target_files} files would be deleted, and the limit is {limit}",
+            f"{plan.files_to_delete} of {plan.target_files} files would be deleted; the limit is {limit}",
             subject=subject,
             hint=f"Check with --dry-run. To delete them, add --max-delete {plan.files_to_delete}",
         )

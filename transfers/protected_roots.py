@@ -49,9 +49,9 @@ def check_read_only_roots(target: Location, root_path: bytes, on_event: Listener
         if relation is not None:
             raise RefusedError(
                 "read-only-root",
-                f"this lies {relation} the root @{name}, which the configuration calls read-only",
+                f"this path is {relation} the root @{name}, which is configured as read-only",
                 subject=target.text,
-                hint=f"Write elsewhere, or take the root out of sites.{site.name}.read_only.",
+                hint=f"Name another target, or remove the root from sites.{site.name}.read_only.",
             )
 
 
@@ -77,9 +77,9 @@ def check_named(location: Location) -> None:
     if b".hibali" in location.raw.split(b"/"):
         raise RefusedError(
             "own-name",
-            "hibali keeps its locks and journals under this name",
+            "hibali stores its locks and journals under this name",
             subject=location.text,
-            hint="They go with the folder around them.",
+            hint="They are removed together with the folder that contains them.",
         )
 
 
@@ -104,7 +104,7 @@ def check_unprotected(
         for place in (child(one, location.name) for one in above.identities()):
             for service, description in _service_roots(sites):
                 if relation(service, place) in {SAME, INSIDE}:
-                    raise _refused(location, f"{description} is here or below")
+                    raise _refused(location, f"{description} is at or below this path")
         return None
     (folder,) = above.identities()
     protected = list(_protected_paths(location.site, sites, here=folder["machine"] == this_machine()))
@@ -122,7 +122,7 @@ def check_unprotected(
         else:
             stays = _is(root, here, {SAME, INSIDE}) or _is(holds, here, {SAME, INSIDE})
         if stays:
-            raise _refused(location, f"{description} is here or below")
+            raise _refused(location, f"{description} is at or below this path")
     return here
 
 
@@ -175,7 +175,7 @@ def _is_here(site: Site) -> bool:
 def _refused(location: Location, description: str) -> RefusedError:
     return RefusedError(
         "protected-place",
-        f"{description}, and is not removed",
+        f"{description}; hibali never removes it",
         subject=location.text,
-        hint="Name what lies in it.",
+        hint="To remove its contents, name them.",
     )

@@ -6,13 +6,13 @@ import heapq
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from hibali.errors import RefusedError
 from hibali.text import printable
-from transfers.entry import Entry, Kind
-from transfers.plan import Action, Verb, compare, keep_or_adjust, name_problem, needs_recall
+from transfers.actions import Action, Verb, compare, keep_or_adjust, name_problem, needs_recall
+from transfers.entry import Entry, Kind, deepest_first
 from transfers.plan_file import Header
 from transfers.planner import TransferPlan, compare_digests, listed
 from transfers.rules import Rules
@@ -194,14 +194,14 @@ class _Recheck:
             elif not same(action.entry, entry):
                 self._drift(path, "it changed at the source")
             elif needs_recall(entry, self._rules) and action.verb is not Verb.ADJUST:
-                self._drift(path, "its bytes are no longer on disk at the source")
+                self._drift(path, "its content is no longer on disk at the source")
             elif name_problem(path, self._target.facts):
                 self._drift(
-                    path, f"the target cannot hold the name: {name_problem(path, self._target.facts)}"
+                    path, f"the target does not support the name: {name_problem(path, self._target.facts)}"
                 )
             if entry is not None and action.entry.same_as:
                 if not _are_one(entry, self._source_inodes.get(action.entry.same_as)):
-                    self._drift(path, "it is no longer a name of the same file at the source")
+                    self._drift(path, "it is no longer a hard link to the same file at the source")
                 entry = entry._replace(same_as=action.entry.same_as)
             self._moves.add(Action(action.verb, entry or action.entry, action.because, action.target))
 
@@ -239,9 +239,9 @@ class _Recheck:
         if there is None:
             return _DONE
         if not same(action.entry, there):
-            self._drift(name.path, "it is to be deleted, and it changed at the target")
+            self._drift(name.path, "it is to be deleted, but it changed at the target")
         elif folder and name.below is not None:
-            self._drift(name.below, "it is new below a folder that is to be deleted")
+            self._drift(name.below, "it is new in a folder that is to be deleted")
         return _TO_DO
 
     def _judge_move(self, action: Action, name: CurrentState, number: int) -> int:
@@ -249,20 +249,20 @@ class _Recheck:
         there, other = (name.folder, name.file) if folder else (name.file, name.folder)
         planned = action.target
         if planned is not None and planned.path != name.path and self._target.facts.folders:
-            self._drift(name.path, "the plan is for a bucket, and the target is none")
+            self._drift(name.path, "the plan is for a bucket, but the target is not a bucket")
             return _TO_DO
         if action.verb is Verb.RETYPE:
             if other is not None and not (planned is not None and same(planned, other)):
-                self._drift(name.path, "what was to make room for it changed at the target")
+                self._drift(name.path, "the entry that it replaces changed at the target")
                 return _TO_DO
             if not folder and name.below is not None:
-                self._drift(name.below, "it is new below a folder that was to make room")
+                self._drift(name.below, "it is new in a folder that is to be replaced")
                 return _TO_DO
         elif other is not None:
-            self._drift(name.path, f"a {other.kind} stands there now")
+            self._drift(name.path, f"a {other.kind} with this name exists at the target now")
             return _TO_DO
         if there is None and action.verb is Verb.ADJUST:
-            self._drift(name.path, "it is gone from the target")
+            self._drift(name.path, "it no longer exists at the target")
             return _TO_DO
         if there is None:
             replaces_other = other is not None or (planned is not None and planned.path != name.path)
@@ -332,16 +332,10 @@ class _Recheck:
                 found.count(Action(action.verb, action.entry, action.because))
             else:
                 found.count(Action(Verb.KEEP, action.entry, "done already", action.target))
-        leaving: list[Action] = []
-        for action, state in zip(planned.deletions, self._deleted, strict=True):
-            while leaving and not action.entry.order.startswith(leaving[-1].entry.order):
-                found.count(leaving.pop())
-            if state == _TO_DO and action.entry.kind is Kind.FOLDER:
-                leaving.append(action)
-            elif state == _TO_DO:
-                found.count(action)
-        while leaving:
-            found.count(leaving.pop())
+        deleted = zip(planned.deletions, self._deleted, strict=True)
+        remaining = (action for action, state in deleted if state == _TO_DO)
+        for action in deepest_first(remaining, attrgetter("entry")):
+            found.count(action)
         self._handed_over = True
         return found
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.events import Event, Recorded
 from hibali.files import write_atomic
-from hibali.ledger import Journal, ledger_folder, now, read_records
+from hibali.ledger import Journal, ledger_folder, now, read_records, records_in
 from hibali.locations import Location
-from hibali.text import path_fields, path_from_fields
+from hibali.text import counted, path_fields, path_from_fields
+from transfers.actions import Action, Decision, Verb
 from transfers.entry import Entry, Kind, Verification
-from transfers.plan import Action, Decision, Verb
+from transfers.history.operations import moment_of
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
@@ -291,15 +290,17 @@ class MissingRecords:
 
     def message(self) -> str:
         """Return the message for users; "" if there is none."""
-        why = f", because the record of {self._cut_off.id} was cut off" if self._cut_off is not None else ""
+        why = f", because the record of {self._cut_off.id} is incomplete" if self._cut_off is not None else ""
         parts = []
         if self.repaired:
             parts.append(
-                f"Files that had no digest on record{why}: {self.repaired}."
-                " They were compared by sha256 at both ends and are recorded now."
+                f"No digest was recorded for {counted(self.repaired, 'file')}{why};"
+                " hibali compared sha256 at both ends and recorded it now."
             )
         if self.left and self._cut_off is not None:
-            parts.append(f"Files without a digest on record{why}: {self.left}. To record them: --checksum.")
+            parts.append(
+                f"No digest is recorded for {counted(self.left, 'file')}{why}. To record them, add --checksum."
+            )
         return " ".join(parts)
 
 
@@ -326,9 +327,9 @@ def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff |
             if receipt.get("exit") == 0:
                 break
             continue
-        began = _moment(head[0].get("at"))
+        began = moment_of(head[0].get("at"))
         if began is not None:
-            found = CutOff(path.stem, began)
+            found = CutOff(path.stem, int(began) * 1_000_000_000)
     return found
 
 
@@ -339,7 +340,7 @@ def _is_at(head: list[dict[str, Any]], location: Location, root_path: bytes) -> 
     return relation(path_from_fields(place, "place"), root_path) is not None
 
 
-def _head_and_tail(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _head_and_tail(path: Path) -> list[list[dict[str, Any]]]:
     """Return the records at the start and the end of a journal, without incomplete lines."""
     try:
         with path.open("rb") as stream:
@@ -349,24 +350,5 @@ def _head_and_tail(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
             stream.seek(max(0, size - _END_BYTES))
             tail = stream.read(_END_BYTES)
     except OSError:
-        return [], []
-    return _records(head), _records(tail)
-
-
-def _records(content: bytes) -> list[dict[str, Any]]:
-    found = []
-    for line in content.splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            found.append(record)
-    return found
-
-
-def _moment(text: object) -> int | None:
-    try:
-        return int(datetime.fromisoformat(str(text)).timestamp()) * 1_000_000_000
-    except ValueError:
-        return None
+        return [[], []]
+    return [list(records_in(part.splitlines())) for part in (head, tail)]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, UsageError
-from hibali.events import Deleted, Ended, Failed, Listener, Listing, Planned, ignore
+from hibali.events import Deleted, Ended, Listener, Listing, Planned, ignore
 from hibali.locations import Location, check_writable
 from hibali.text import counted, printable
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry, Kind, deepest_first
 from transfers.journal import Receipt, Recorder, target_line
 from transfers.protected_roots import check_named, check_read_only_roots, check_unprotected
 from transfers.rules import DeleteLimit
@@ -121,7 +121,7 @@ class _Removal:
                 "cannot-remove",
                 "this kind of site cannot tell whether another operation is running there",
                 subject=location.text,
-                hint="What a source does not have, a sync with --delete removes there.",
+                hint="To remove files that a source does not have, use sync --delete.",
             )
         found = above.stat(location.name)
         if found is None:
@@ -136,7 +136,10 @@ class _Removal:
             return found
         if not recursive:
             raise UsageError(
-                "is-a-folder", "this is a folder", subject=location.text, hint="With all in it: --recursive"
+                "is-a-folder",
+                "this is a folder",
+                subject=location.text,
+                hint="To remove it with its contents, add --recursive.",
             )
         top = above.stat()
         mounts = [] if identity is None else identity["places"][1:]
@@ -152,11 +155,11 @@ class _Removal:
         location = self._request.location
         folder = self._open(location).stat() if found.kind is Kind.FILE else None
         if folder is None or folder.kind is not Kind.FOLDER:
-            description = (
-                "a symlink, which goes without the slash" if found.kind is Kind.LINK else "no folder"
-            )
+            description = "a symlink; remove the slash" if found.kind is Kind.LINK else "not a folder"
             raise UsageError(
-                "not-a-folder", f"PATH ends in a slash, and this is {description}", subject=location.text
+                "not-a-folder",
+                f"the path ends with a slash, but this is {description}",
+                subject=location.text,
             )
         return folder
 
@@ -168,7 +171,7 @@ class _Removal:
         if not plan.folder:
             plan.add(found)
             return plan
-        for entry in _deepest_first(self._stores[-1].list()):
+        for entry in deepest_first(self._stores[-1].list(), lambda entry: entry):
             if entry.kind is Kind.FOLDER and entry.device != found.device:
                 raise self._mounted_error(entry.path)
             plan.add(entry)
@@ -180,7 +183,7 @@ class _Removal:
             "another-filesystem",
             f"another filesystem is mounted {position}",
             subject=self._request.location.text,
-            hint="Remove what it holds by itself, or unmount it.",
+            hint="Remove its contents separately, or unmount it.",
         )
 
     def check_limit(self, plan: RemovalPlan) -> None:
@@ -189,9 +192,9 @@ class _Removal:
         if limit is not None and plan.folder and not limit.allows(plan.files, plan.files):
             raise RefusedError(
                 "delete-limit",
-                f"{counted(plan.files, 'file')} would be removed, and the limit is {limit.in_files(plan.files)}",
+                f"{counted(plan.files, 'file')} would be removed; the limit is {limit.in_files(plan.files)}",
                 subject=self._request.location.text,
-                hint=f"Look with --dry-run; if it is meant: --max-delete {plan.files}",
+                hint=f"Check with --dry-run. To remove them, add --max-delete {plan.files}",
             )
 
     def run(self, confirm: Confirm) -> None:
@@ -209,13 +212,12 @@ class _Removal:
         self.recorder.append(target_line(self._request.location, store.root_path), durable=True)
         if plan.folder:
             for path, problem in store.remove_own_files():
-                self.recorder.record(Failed(path, problem.code, problem.message))
+                self.recorder.fail(path, problem)
         for entry, failure in store.remove(plan.entries):
-            self.recorder.record(
-                Deleted(entry.path, entry.kind)
-                if failure is None
-                else Failed(entry.path, failure.code, failure.message)
-            )
+            if failure is None:
+                self.recorder.record(Deleted(entry.path, entry.kind))
+            else:
+                self.recorder.fail(entry.path, failure)
         if plan.folder and not self.recorder.receipt.files_failed:
             self._remove_root(store)
         lock.release()
@@ -227,7 +229,7 @@ class _Removal:
             self.recorder.record(Deleted(b"", Kind.FOLDER))
             self.recorder.append({"kind": "empty"})
         else:
-            self.recorder.record(Failed(b"", failure.code, failure.message))
+            self.recorder.fail(b"", failure)
 
     def end(self, problem: BaseException | None) -> Receipt:
         """Write the receipt."""
@@ -236,16 +238,3 @@ class _Removal:
         receipt.bytes_sent = sum(store.wire_bytes for store in self._stores)
         receipt.logins = sum(store.logins for store in self._stores)
         return self.recorder.end(problem)
-
-
-def _deepest_first(listed: Iterable[Entry]) -> Iterator[Entry]:
-    """Reorder a listing so that each folder follows its content; only one path's folders are held."""
-    held: list[Entry] = []
-    for entry in listed:
-        while held and not entry.order.startswith(held[-1].order):
-            yield held.pop()
-        if entry.kind is Kind.FOLDER:
-            held.append(entry)
-        else:
-            yield entry
-    yield from reversed(held)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hibali.locations import Location
 from transfers.entry import Entry
-from transfers.plan_reader import SavedPlan
+from transfers.plan_file import SavedPlan
 from transfers.rules import Rules
 from transfers.stores.globus.paths import TaskTimeouts
 

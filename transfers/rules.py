@@ -27,9 +27,9 @@ def read_names(content: bytes, subject: str, *, separator: bytes = b"\n") -> fro
         if reason:
             raise UsageError(
                 "bad-name",
-                f"{printable(written)} cannot be a name below the source: {reason}",
+                f"{printable(written)} is not a name below the source: {reason}",
                 subject=f"{subject}:{number}",
-                hint="Names are relative to the source, one a line; --from0 takes those of `find -print0`.",
+                hint="Names are relative to the source, one per line; --from0 reads the output of `find -print0`.",
             )
         names.add(name)
     return frozenset(names)
@@ -167,7 +167,7 @@ def shows_in_pages(rules: Rules) -> bool:
     Listings have size, time, execute bit and link.
     """
     more = rules.checksum or rules.xattrs or rules.hard_links or rules.modes == "keep"
-    return not more and rules.files_from is None and selector(rules) is _select_all
+    return not more and rules.files_from is None and selector(rules) is select_all
 
 
 def _pattern_selector(rules: Rules) -> Selector:
@@ -176,7 +176,7 @@ def _pattern_selector(rules: Rules) -> Selector:
     The patterns are those of gitignore; a folder's pattern matches everything below it.
     """
     if not rules.include and not rules.exclude:
-        return _select_all
+        return select_all
     from pathspec import GitIgnoreSpec
 
     try:
@@ -184,7 +184,7 @@ def _pattern_selector(rules: Rules) -> Selector:
         exclude = GitIgnoreSpec.from_lines(rules.exclude)
     except ValueError as problem:
         raise UsageError(
-            "bad-pattern", f"a pattern cannot be read: {problem}", hint="Patterns are those of .gitignore."
+            "bad-pattern", f"invalid pattern: {problem}", hint="Patterns have the syntax of .gitignore."
         ) from None
 
     def matches(entry: Entry) -> bool:
@@ -198,5 +198,6 @@ def _pattern_selector(rules: Rules) -> Selector:
     return matches
 
 
-def _select_all(entry: Entry) -> bool:
+def select_all(entry: Entry) -> bool:
+    """Select every entry but the root."""
     return bool(entry.path)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import itertools
 import os
-import re
-import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
@@ -61,12 +58,12 @@ def contents(
         if entry.offline and not recall:
             raise IncompleteError(
                 "offline",
-                "its bytes are on tape, or it is a single hole",
+                "its content is not on disk (it is on tape, or the file is one hole)",
                 subject=location.text,
-                hint="To have them read all the same: --recall",
+                hint="To read it anyway, add --recall.",
             )
         if entry.kind is not Kind.FILE:
-            raise UsageError("not-a-file", "this is no regular file", subject=location.text)
+            raise UsageError("not-a-file", "this is not a regular file", subject=location.text)
         yield from _bytes_of(source, entry, location.text)
 
 
@@ -83,7 +80,9 @@ def _real_place(location: Location, store: Store) -> Location:
             hint=f"Look with: hibali ls {location.text}",
         )
     if location.slash:
-        raise UsageError("not-a-folder", "this is a file and PATH ends in a slash", subject=location.text)
+        raise UsageError(
+            "not-a-folder", "this is a file, but the path ends with a slash", subject=location.text
+        )
     if not store.facts.machine:
         return location
     store.check_trusted()
@@ -109,9 +108,9 @@ def _check(payload: Payload, size: int, digest: str, subject: str) -> None:
     if size != payload.unit.items[0].entry.size or (known_digest is not None and known_digest != digest):
         raise IncompleteError(
             "differs",
-            "the bytes that came are not those that the file is known to have",
+            "the content does not match the size or digest of the file",
             subject=subject,
-            hint="Do not use what was written.",
+            hint="Discard the output.",
         )
 
 
@@ -169,7 +168,7 @@ def write_content(
 
 
 def _differs(subject: str) -> IncompleteError:
-    message = "the bytes that came are not those that the content is known to have"
+    message = "the content does not match its known digest"
     return IncompleteError("differs", message, subject=subject)
 
 
@@ -231,7 +230,7 @@ def make_place(location: Location, on_event: Listener = ignore) -> bool:
             raise RefusedError("read-only-site", "this site can only be read", subject=location.text)
         found = store.stat()
         if not store.facts.folders:
-            on_event(Noted(f"{location.text}: an object store has no folders, so there is nothing to make"))
+            on_event(Noted(f"{location.text}: object stores have no folders; nothing was created"))
             return False
         if found is not None and found.kind is Kind.FOLDER:
             return False
@@ -250,7 +249,7 @@ def make_place(location: Location, on_event: Listener = ignore) -> bool:
 def _in_the_way(location: Location) -> RefusedError:
     return RefusedError(
         "in-the-way",
-        "something that is no folder stands there, or above it",
+        "a file has this name or the name of a parent folder",
         subject=location.text,
         hint="Give it another name.",
     )
@@ -290,10 +289,10 @@ class StoreFiles(SmallFiles):
                 "no-such-place",
                 "there is nothing there",
                 subject=self._location.text,
-                hint=f"Make it once: hibali mkdir {self._location.text}",
+                hint=f"To create it: hibali mkdir {self._location.text}",
             )
         if root.kind is not Kind.FOLDER:
-            raise UsageError("not-a-folder", "this is no folder", subject=self._location.text)
+            raise UsageError("not-a-folder", "this is not a folder", subject=self._location.text)
         try:
             for entry in self._store.list():
                 if entry.kind is Kind.FILE and not (is_own_name(entry.path) or is_partial_name(entry.path)):
@@ -331,9 +330,9 @@ class StoreFiles(SmallFiles):
                 raise
             raise TryLaterError(
                 "locked",
-                "another account is writing there, or was interrupted when it did",
+                "another account is writing there, or was interrupted while writing",
                 subject=self._location.text,
-                hint="Try again later. If it stays so, whoever was interrupted types their line again.",
+                hint="Try again later. If the lock stays, the other user must run the interrupted command again.",
             ) from None
         try:
             yield
@@ -364,7 +363,7 @@ class StoreFiles(SmallFiles):
         found = self._store.stat(path)
         if found is None or found.kind is not Kind.FILE or found.size > PACK_BYTES:
             raise IncompleteError(
-                "in-the-way", "something that is no small file stands there", subject=self._subject(path)
+                "in-the-way", "the existing entry is not a small file", subject=self._subject(path)
             )
         return found
 
@@ -385,65 +384,3 @@ def _payload(unit: Unit, contents: list[bytes]) -> Payload:
     digests: list[str | None] = [hashlib.sha256(content).hexdigest() for content in contents]
     sizes = [len(content) for content in contents]
     return Payload(unit, b"".join(contents), sizes, digests, [Verification.DIGEST] * len(contents))
-
-
-_SHARE = re.compile(r"([0-9]{1,18})(%?)")
-
-_Value = TypeVar("_Value")
-_Value_co = TypeVar("_Value_co", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A number of files, or a percentage, at least one file."""
-
-    number: int
-    percent: bool = False
-
-    def of(self, count: int) -> int:
-        """Return the share of `count`; a percentage is rounded up."""
-        return min(count, -(-count * self.number // 100) if self.percent else self.number)
-
-    def __str__(self) -> str:
-        return f"{self.number}%" if self.percent else str(self.number)
-
-
-def read_share(text: str) -> Share:
-    """Parse `N` or `N%`; raises `UsageError`."""
-    found = _SHARE.fullmatch(text)
-    if found is None or not int(found.group(1)) or (found.group(2) and int(found.group(1)) > 100):
-        raise UsageError(
-            "bad-sample",
-            "a sample is a number of files from 1, or a percentage from 1% to 100%",
-            subject=text,
-        )
-    return Share(int(found.group(1)), percent=bool(found.group(2)))
-
-
-def new_seed() -> int:
-    """Return a random seed that is short enough to type."""
-    return secrets.randbelow(1_000_000_000)
-
-
-class Values(Protocol[_Value_co]):
-    """A collection with a size that can be read more than once."""
-
-    def __len__(self) -> int:
-        """Return their number."""
-
-    def __iter__(self) -> Iterator[_Value_co]:
-        """Yield the same values each time."""
-
-
-def choose(values: Values[_Value], name: Callable[[_Value], bytes], share: Share, seed: int) -> list[_Value]:
-    """Return the sample in the given order.
-
-    Each name is drawn by its own hash with the seed, so other names have no influence on it.
-    """
-    key = str(seed).encode("ascii")
-    lots = (
-        (hashlib.blake2b(name(value), key=key, digest_size=16).digest(), position)
-        for position, value in enumerate(values)
-    )
-    chosen = {position for _, position in heapq.nsmallest(share.of(len(values)), lots)}
-    return [value for position, value in enumerate(values) if position in chosen]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import IO, Any, Generic, TypeVar
 
+from transfers.actions import Action, Verb
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Verb
 
 _IN_MEMORY = 32 * 1024 * 1024
 _BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]

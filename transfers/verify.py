@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from hibali.errors import Exit, NotFoundError
+from hibali.errors import Exit, NotFoundError, UsageError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, Unverified, ignore
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Verification
@@ -20,11 +22,12 @@ from transfers.journal import Coverage, Receipt, Recorder, source_line, target_l
 from transfers.manifest import Manifest
 from transfers.recorded_digests import DigestCache, recorded_digests
 from transfers.rules import Rules, Selector, selector, with_parents
-from transfers.single_files import Share, choose, new_seed
 from transfers.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
 from transfers.stores.base import Problem
 
 _IN_MEMORY = 8 * 1024 * 1024
+
+_Value = TypeVar("_Value")
 
 Fail = Callable[[Failed], None]
 Unknown = Callable[[bytes], None]
@@ -98,7 +101,7 @@ def missing_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[
     for path in expected if missing else ():
         missing.difference_update(with_parents(path))
     for name in sorted(missing):
-        yield Failed(name, "missing", "nothing of this name is known")
+        yield Failed(name, "missing", "this name does not exist and has no recorded digest")
 
 
 def match_digests(
@@ -113,14 +116,14 @@ def match_digests(
     for path, (named, file, link) in _merge(wanted, _by_path(tree.files), _by_path(tree.links)):
         if not named:
             if exact and path.startswith(below):
-                fail(Failed(path, "unexpected", "nothing is known of it"))
+                fail(Failed(path, "unexpected", "no digest is recorded for it"))
             elif file:
                 found.without_digest += 1
                 unknown(path)
         elif file:
             found.pairs.add(Pair(file[0], None, expected[path]))
         elif link:
-            fail(Failed(path, "differs", "a symlink stands there, and a file should"))
+            fail(Failed(path, "differs", "expected a file, found a symlink"))
         else:
             fail(Failed(path, "missing", "it is not there"))
     return found
@@ -139,11 +142,11 @@ def match_trees(first: Tree, second: Tree, fail: Fail) -> Matched:
     _match_links(first, second, fail)
     for path, (here, there) in _merge(_by_path(first.files), _by_path(second.files)):
         if not here:
-            fail(Failed(path, "unexpected", "only the second place has it"))
+            fail(Failed(path, "unexpected", "it exists only at the second location"))
         elif not there:
             fail(Failed(path, "missing", "it is not there"))
         elif here[0].size != there[0].size:
-            reason = f"it has {there[0].size} bytes, and {here[0].size} were expected"
+            reason = f"it has {there[0].size} bytes, expected {here[0].size}"
             fail(Failed(path, "differs", reason))
         else:
             found.pairs.add(Pair(here[0], there[0]))
@@ -154,11 +157,11 @@ def _match_links(first: Tree, second: Tree, fail: Fail) -> None:
     """Compare symlinks by their targets, as text."""
     for path, (here, there) in _merge(_by_path(first.links), _by_path(second.links)):
         if not here:
-            fail(Failed(path, "unexpected", "only the second place has it"))
+            fail(Failed(path, "unexpected", "it exists only at the second location"))
         elif not there:
-            fail(Failed(path, "missing", "the symlink is not there"))
+            fail(Failed(path, "missing", "the symlink does not exist"))
         elif here[0].link != there[0].link:
-            fail(Failed(path, "differs", "the symlink points elsewhere"))
+            fail(Failed(path, "differs", "the symlink has another target"))
 
 
 def _by_path(entries: EntrySpool) -> Iterator[tuple[bytes, Entry]]:
@@ -177,6 +180,57 @@ def _merge(*sides: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, list[li
 
 def _numbered(number: int, side: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, int, Any]]:
     return ((path, number, value) for path, value in side)
+
+
+_SHARE = re.compile(r"([0-9]{1,18})(%?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A number of files, or a percentage, at least one file."""
+
+    number: int
+    percent: bool = False
+
+    def of(self, count: int) -> int:
+        """Return the share of `count`; a percentage is rounded up."""
+        return min(count, -(-count * self.number // 100) if self.percent else self.number)
+
+    def __str__(self) -> str:
+        return f"{self.number}%" if self.percent else str(self.number)
+
+
+def read_share(text: str) -> Share:
+    """Parse `N` or `N%`; raises `UsageError`."""
+    found = _SHARE.fullmatch(text)
+    if found is None or not int(found.group(1)) or (found.group(2) and int(found.group(1)) > 100):
+        raise UsageError(
+            "bad-sample",
+            "a sample is a number of files from 1, or a percentage from 1% to 100%",
+            subject=text,
+        )
+    return Share(int(found.group(1)), percent=bool(found.group(2)))
+
+
+def new_seed() -> int:
+    """Return a random seed that is short enough to type."""
+    return secrets.randbelow(1_000_000_000)
+
+
+def choose(
+    values: Spooled[_Value] | Sequence[_Value], name: Callable[[_Value], bytes], share: Share, seed: int
+) -> list[_Value]:
+    """Return the sample in the given order.
+
+    Each name is drawn by its own hash with the seed, so other names have no influence on it.
+    """
+    key = str(seed).encode("ascii")
+    lots = (
+        (hashlib.blake2b(name(value), key=key, digest_size=16).digest(), position)
+        for position, value in enumerate(values)
+    )
+    chosen = {position for _, position in heapq.nsmallest(share.of(len(values)), lots)}
+    return [value for position, value in enumerate(values) if position in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +299,7 @@ class Verifier:
         return tree
 
     def _fail(self, path: bytes, problem: Problem | None) -> None:
-        reason = problem or Problem("unreadable", "it could not be read")
-        self._recorder.record(Failed(path, reason.code, reason.message))
+        self._recorder.fail(path, problem or Problem("unreadable", "it could not be read"))
 
     def _match(self, stack: ExitStack) -> Matched:
         """List one or both trees and match them."""
@@ -273,7 +326,7 @@ class Verifier:
         """Report a file without a recorded digest, unless a manifest defines the files."""
         if self._request.manifest is None:
             self._coverage.files_unrecorded += 1
-            self._recorder.record(Unverified(path, "unrecorded", "no digest is on record for it"))
+            self._recorder.record(Unverified(path, "unrecorded", "no digest is recorded for it"))
 
     def _leave_out(self, left: Callable[[bytes], object]) -> None:
         if self._facts != _NO_FACTS:
@@ -291,9 +344,9 @@ class Verifier:
         if not known:
             raise NotFoundError(
                 "nothing-recorded",
-                "no digests are on record for this place",
+                "no digests are recorded for this location",
                 subject=self._request.first.text,
-                hint="Give a manifest (--manifest FILE), or another place to compare with.",
+                hint="Give a manifest (--manifest FILE), or another location to compare with.",
             )
         return known
 
@@ -316,7 +369,9 @@ class Verifier:
             closing(Pairs()) as unseen,
         ):
             if request.resume and cache.empty:
-                self._recorder.record(Noted("There is nothing to go on from: all of it is looked at."))
+                self._recorder.record(
+                    Noted("There is no interrupted verification to resume; all files are checked.")
+                )
             self._skip_verified(self._chosen(matched.pairs, cache), cache, unseen)
             self._recorder.on_event(Hashing(unseen.count, unseen.bytes))
             for pair, digest, wanted, problem in self._hashed(unseen):
@@ -345,7 +400,7 @@ class Verifier:
             self.receipt.files_kept += 1
             cache.add(pair.entries, digest)
         else:
-            reason = f"its sha256 is {digest}, and {wanted} was expected"
+            reason = f"its sha256 is {digest}, expected {wanted}"
             self._recorder.record(Failed(pair.entries[-1].path, "differs", reason))
 
     def _key(self) -> list[Any]:

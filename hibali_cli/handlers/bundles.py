@@ -64,8 +64,8 @@ from runs.containers.base import load_container
 from runs.images import Pinned
 from runs.model import RUN_ID, Input, Run, State
 from runs.outputs import hash_outputs
+from runs.queue_limits import queue_full_error
 from runs.request import Request, with_job_proxy
-from runs.send import queue_full_error
 from runs.store import RunStore
 from transfers.journal import Receipt
 
@@ -238,7 +238,7 @@ def _descriptor_files(
     catalogue: Catalogue, pipeline: Pipeline, include_options: IncludeOptions, *, started: str = ""
 ) -> dict[str, Any]:
     """Return the files to include with a descriptor: signatures, and the record of its pinned image, if that was the one `started`."""
-    files = catalogue.beside(pipeline.name, pipeline.version)
+    files = catalogue.attachments(pipeline.name, pipeline.version)
     image = catalogue.image(pipeline)
     if image is not None and started and image.id != f"sha256:{started}":
         image = None
@@ -324,15 +324,15 @@ def run_bundle(common: Common, options: BundleRunOptions) -> int:
 def _add_to_catalogue(common: Common, catalogue: Catalogue, bundle: Bundle, subject: str) -> None:
     """Add the pipeline to the catalogue, under the rules for fetched pipelines."""
     pipeline = bundle.pipeline
-    beside, image = dict(bundle.signatures), ""
+    attachments, image = dict(bundle.signatures), ""
     if bundle.image is not None:
-        beside[IMAGE] = write_record(bundle.image)
-        image = judge_image(pipeline, beside[IMAGE], printable(subject))
-    here = catalogue.beside(pipeline.name, pipeline.version)
+        attachments[IMAGE] = write_record(bundle.image)
+        image = judge_image(pipeline, attachments[IMAGE], printable(subject))
+    here = catalogue.attachments(pipeline.name, pipeline.version)
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
-    if not known or (IMAGE in beside and IMAGE not in here):
+    if not known or (IMAGE in attachments and IMAGE not in here):
         policy_of(common).check(pipeline, bundle.signatures, printable(subject), image)
-    catalogue.add_downloads([Download(pipeline, beside)], f"Take {pipeline.reference} from a bundle")
+    catalogue.add_downloads([Download(pipeline, attachments)], f"Take {pipeline.reference} from a bundle")
 
 
 def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:

@@ -19,11 +19,11 @@ from hibali_cli.output import is_terminal
 from hibali_cli.path_completion import SeenNames
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, entry_fields, event_fields, moment
+from transfers.actions import Action, Verb
 from transfers.entry import Entry, Kind
 from transfers.inventory import Usage, usages
 from transfers.journal import Receipt
 from transfers.packs.view import PackAwareOpener
-from transfers.plan import Action, Verb
 from transfers.planner import incomplete
 from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
 from transfers.rules import DeleteLimit, read_delete_limit

@@ -44,13 +44,14 @@ from runs.inputs import (
 )
 from runs.launch import launch
 from runs.model import Run, State, ignore_run
+from runs.outputs import Reference
 from runs.prepare import Prepared, prepare_dry_run
 from runs.request import ComputeSite, JobOptions, Request, Workload, compute_site, run_key, with_job_proxy
 from runs.resources import DecidedResources, show_value
 from runs.reuse import Reuse
 from runs.schedulers.base import Resources
 from runs.stage import Synchroniser
-from runs.store import Reference, RunStore
+from runs.store import RunStore
 from transfers.journal import Receipt
 from transfers.request import SaveOptions
 

@@ -20,7 +20,7 @@ from registry.pipeline import Change, Input, OutputFile, Pipeline, find_changes,
 from registry.search import Damaged, Summary, search_pipelines
 
 if TYPE_CHECKING:
-    from registry.sources.base import Access
+    from registry.sources import Access
     from runs.images import Pinned
     from runs.store import SiteRuns
 
@@ -38,7 +38,7 @@ def open_catalogue(common: Common) -> Catalogue:
 
 def access_of(common: Common) -> Access:
     """Return what sources of descriptors may use."""
-    from registry.sources.base import Access  # start-up: only to add descriptors
+    from registry.sources import Access  # start-up: only to add descriptors
 
     settings = common.settings().catalogue
     scratch = private_folder(state_folder() / "catalogue-partial")
@@ -292,7 +292,7 @@ def _format_value(value: Any) -> str:
 
 def add_pipelines(common: Common, source: str, name: str | None) -> int | None:
     """Check descriptors and add them to the catalogue."""
-    from registry.sources.base import find_candidates  # start-up: only to add descriptors
+    from registry.sources import find_candidates  # start-up: only to add descriptors
 
     catalogue = open_catalogue(common)
     added, failures = 0, list[HibaliError]()

@@ -13,10 +13,10 @@ from hibali_cli.options import Common
 from runs.model import Run
 from runs.monitor import note_usage
 from runs.poll import update
+from runs.queue_limits import can_submit_more, submit_more
 from runs.rate_limits import open_limited_host
 from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
-from runs.sweeps.send import can_submit_more, submit_more
 from transfers.remote.host import RemoteHost
 
 

@@ -375,7 +375,7 @@ def report_unfinished(common: Common, run: Run) -> None:
         common.output.record("run", run.to_record())
     if run.waits:
         # local: completion of ids imports this module, and needs no submission
-        from runs.send import queue_full_error
+        from runs.queue_limits import queue_full_error
 
         flush_results()
         raise queue_full_error(run)

@@ -11,6 +11,7 @@ from hibali.errors import IncompleteError, UsageError
 from hibali.http import check_post_url
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
+from runs.schedules.maintenance import all_credentials, current_metrics, write_metrics
 from runs.schedules.notices import Notice, send_notice
 from runs.schedules.schedule import (
     Notices,
@@ -18,7 +19,6 @@ from runs.schedules.schedule import (
     put_metrics_file,
     put_notices,
 )
-from runs.schedules.tend import all_credentials, current_metrics, write_metrics
 
 
 def write_metrics_file(common: Common, *, file: str | None, off: bool) -> int | None:

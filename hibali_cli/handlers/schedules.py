@@ -25,6 +25,7 @@ from runs.schedules.install import (
     put_and_install,
     systemd_is_available,
 )
+from runs.schedules.maintenance import maintain, run_missed
 from runs.schedules.records import (
     Trigger,
     holder_of,
@@ -44,7 +45,6 @@ from runs.schedules.schedule import (
     load_schedules,
     read_expression,
 )
-from runs.schedules.tend import maintain, run_missed
 from runs.schedules.trigger import trigger_due, trigger_now
 from transfers.overlap import forget_roots
 

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hibali.amounts import read_duration, read_size
 from hibali.config.model import Site
 from hibali.config.settings import require_built
 from hibali.errors import Exit, NotFoundError, UsageError
+from hibali.locations import path_at
 from hibali.text import counted, path_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
@@ -30,7 +32,7 @@ from runs.cache.listing import (
 )
 from runs.clean import make_work_folder
 from runs.model import Run
-from runs.stage import Synchroniser, at_site
+from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
@@ -153,7 +155,7 @@ def _opened(common: Common, name: str, title: str) -> Iterator[_Place]:
         try:
             work = make_work_folder(host, site, b"cache")
             contents = list_entries(
-                host, Synchroniser(), at_site(site), work, _finder(), time.time_ns(), site.purge
+                host, Synchroniser(), partial(path_at, site), work, _finder(), time.time_ns(), site.purge
             )
             times = times_at(host, site)
             is_purged = times is not None and times.covers(work)

@@ -28,7 +28,7 @@ from transfers.follow.watcher import QUIET_SECONDS, FollowOptions, read_marker
 from transfers.journal import Receipt
 from transfers.movers.globus import with_local_collection
 from transfers.operation import plan_only, synchronise
-from transfers.plan_reader import check_trust, read_plan
+from transfers.plan_file import check_trust, read_plan
 from transfers.planner import TransferPlan, incomplete
 from transfers.request import Request, SaveOptions
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names

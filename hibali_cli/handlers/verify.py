@@ -36,8 +36,7 @@ from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.journal import Coverage, Receipt
 from transfers.manifest import Manifest, is_bag_name, read_manifest, write_bag, write_line
 from transfers.rules import Rules
-from transfers.single_files import read_share
-from transfers.verify import VerificationRequest, Verifier
+from transfers.verify import VerificationRequest, Verifier, read_share
 
 
 def verify(common: Common, first: str, second: str | None, options: dict[str, Any]) -> int:

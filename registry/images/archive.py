@@ -121,7 +121,7 @@ def _read_layout(members: Members, name: str, subject: str) -> Saved:
     for each in (described, config, *layers):
         member = _resolve(members, _blob(_digest_of(each)))
         if member.size != each.get("size"):
-            raise BrokenArchiveError(f"{printable(_digest_of(each))} has another size than its index says")
+            raise BrokenArchiveError(f"{printable(_digest_of(each))} has another size than in its index")
         found.append(member)
     config_digest = _digest_of(config)
     _check_layers(found[2:], _diffs(found[1], config_digest, subject), subject)
@@ -240,8 +240,8 @@ def _parse(text: bytes, name: str, subject: str) -> Any:
 
 
 _START = 512
-_RETAINED_EACH = 4 * 1024 * 1024  # of members that may be JSON,
-_RETAINED_ALL = 32 * 1024 * 1024  # of which there are few
+_RETAINED_EACH = 4 * 1024 * 1024  # bytes of a member that may be JSON,
+_RETAINED_ALL = 32 * 1024 * 1024  # and of all such members
 _BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
 _SIF_HEADER = struct.Struct("<32s10s3s3s16s8q")  # sylabs/sif, pkg/sif/sif.go, type header
 _SIF_MAGIC = b"SIF_MAGIC\0"
@@ -259,8 +259,8 @@ class Archive:
 def read_archive(path: Path, name: str = "") -> Archive:
     """Read an archive of `docker save` or `podman save`, an OCI layout in a tar, or a SIF; compressed or not.
 
-    Of several images it is the one called `name`. Raises `NotFoundError`, `UsageError` `bad-image-archive` for what is none or was
-    cut short, `RefusedError` for what contradicts its own digests (`image-damaged`) or grows without end (`archive-bomb`).
+    Of several images it is the one called `name`. Raises `NotFoundError`, `UsageError` `bad-image-archive` for other or truncated
+    files, `RefusedError` for one that contradicts its own digests (`image-damaged`) or decompresses without end (`archive-bomb`).
     """
     subject = printable(os.fsencode(path))
     try:
@@ -358,7 +358,7 @@ def _hash(name: str, size: int, content: Iterator[bytes], subject: str) -> Membe
 
 
 def _check_sif(start: bytes, size: int) -> None:
-    """Raise where a SIF ends before what its header describes."""
+    """Raise where a SIF is shorter than its header describes."""
     if len(start) < _SIF_HEADER.size:
         raise BrokenArchiveError("it ends too early")
     *_, total, table, table_size, data, data_size = _SIF_HEADER.unpack_from(start)
@@ -416,7 +416,7 @@ class Forward:
     """A forward-only file of the decompressed content of a stream, with a limit of size."""
 
     def __init__(self, source: Hashed, start: bytes, subject: str) -> None:
-        """Open it; `start` are the first bytes, which were read to find out the compression."""
+        """Open a stream; `start` are its first bytes, which were read to detect the compression."""
         self._source = source
         self._subject = subject
         self._pull = _decompressed(_Started(source, start), start)

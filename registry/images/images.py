@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from hibali.annex_key import key_of
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
@@ -91,8 +91,8 @@ class Images:
     def add(self, pipeline: Pipeline, archive: Path) -> tuple[ImageRecord, AddResult]:
         """Store an archive as the image of a version, which can never have another one; adding the same again is no error.
 
-        Raises `RefusedError`: `immutable-image` where the version has another image, `wrong-image` where the archive is of another
-        than the descriptor names; also raises as `read_archive` and `ImageContents` do.
+        Raises `RefusedError`: `immutable-image` where the version has another image, `wrong-image` where the archive has another
+        image than the descriptor names; also raises as `read_archive` and `ImageContents` do.
         """
         from registry.images.archive import read_archive  # start-up: only for archives
 
@@ -118,7 +118,7 @@ class Images:
         raw = write_record(record)
         if not self._pins.add_image(pipeline.name, pipeline.version, record.digest, _sha256(raw)):
             self.check_pin(pipeline, record, "here")
-        self._folders.place_beside(pipeline.name, pipeline.version, {FILE: raw})
+        self._folders.add_attachments(pipeline.name, pipeline.version, {FILE: raw})
 
     def pinned(self, name: str, version: str) -> tuple[str, str] | None:
         """Return the pinned digest of a version's image and the sha256 of its record; None where none is pinned."""
@@ -223,7 +223,7 @@ def _check_content(pipeline: Pipeline, record: ImageRecord, file: Path, subject:
         file.unlink()
         raise RefusedError(
             "image-tampered",
-            f"the archive is {_describe(archive.record)}, but the record says {_describe(record)}",
+            f"the archive is {_describe(archive.record)}, but the record describes {_describe(record)}",
             subject=f"{pipeline.reference} at {subject}",
             hint="Ask the publisher. Nothing was stored here.",
         )
@@ -251,9 +251,9 @@ _SETTINGS = (
 
 
 def annex_program() -> str | None:
-    """Return the path of git-annex: on PATH, or beside the Python of hibali, where `hibali[annex]` installs it."""
-    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return shutil.which("git-annex", path=beside)
+    """Return the path of git-annex: on PATH, or in the folder of hibali's Python, where `hibali[annex]` installs it."""
+    program_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return shutil.which("git-annex", path=program_path)
 
 
 class Annex:
@@ -286,7 +286,7 @@ class Annex:
         """Move a file into the annex as the content of a key; git-annex hashes it again. Raises `IncompleteError`."""
         self._run_checked("setkey", key, str(file))
         found = self.place(key)
-        assert found is not None, "git-annex says that it took it"
+        assert found is not None, "git-annex reported success"
         return found
 
     def drop(self, key: str) -> None:
@@ -329,7 +329,7 @@ class ImageContents:
     """Image contents by the digest of their records. Reading starts no program; changes are locked by digest."""
 
     def __init__(self, state: Path, folders: VersionFolders, history: History | None) -> None:
-        """Annexed with a history, where git-annex is installed."""
+        """Open the contents: in the annex if there is a history and git-annex is installed, else in folders."""
         self._state = state
         self._folders = folders
         self._history = history
@@ -379,7 +379,9 @@ class ImageContents:
             return
         if digest_of(file) != record.digest:
             raise IncompleteError(
-                "image-miswritten", "the file read back differs from what was written", subject=str(file)
+                "image-miswritten",
+                "the file that was read back differs from the written one",
+                subject=str(file),
             )
         file.chmod(stat.S_IRUSR)
         file.replace(self._plain(record))
@@ -397,7 +399,7 @@ class ImageContents:
         return True
 
     def _tidy(self, record: ImageRecord) -> None:
-        """Remove what a call left behind that was killed after its last step."""
+        """Remove the files of a call that was killed after its last step."""
         if (self._state / "images" / record.hex / "work").exists():
             with contextlib.suppress(TryLaterError), self._locked(record) as folder:
                 shutil.rmtree(folder / "work", ignore_errors=True)
@@ -458,15 +460,20 @@ def copy_hashed(source: Path, target: Path) -> str:
     hashed = hashlib.sha256()
     try:
         with source.open("rb", buffering=0) as read, target.open("wb", buffering=0) as written:
-            while piece := read.read(_CHUNK):
-                hashed.update(piece)
-                view = memoryview(piece)
-                while view:
-                    view = view[written.write(view) :]
+            copy_stream(read, written, hashed)
     except BaseException:
         target.unlink(missing_ok=True)
         raise
     return f"sha256:{hashed.hexdigest()}"
+
+
+def copy_stream(source: IO[bytes], target: IO[bytes], hashed: hashlib._Hash) -> None:
+    """Copy and hash the remainder of a stream; unbuffered writes may be partial."""
+    while piece := source.read(_CHUNK):
+        hashed.update(piece)
+        view = memoryview(piece)
+        while view:
+            view = view[target.write(view) :]
 
 
 def _key(record: ImageRecord) -> str:

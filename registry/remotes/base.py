@@ -13,48 +13,34 @@ from hibali.files import check_private_file
 from hibali.ledger import Journal, read_records
 from hibali.text import printable
 from registry.catalogue_folder import DESCRIPTOR
-from registry.pipeline import Pipeline, catalogue_name, catalogue_version
+from registry.pipeline import Pipeline, Versioned, catalogue_name, catalogue_version
 
 PUBLISHED = "published.json"
-LARGEST_FILE = 4 * 1024 * 1024  # bytes, of a descriptor or of a file beside it; images are stored elsewhere
+LARGEST_FILE = 4 * 1024 * 1024  # bytes, of a descriptor or an attachment; images are stored elsewhere
 MOST_VERSIONS = 100_000
 Reference = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Versioned):
     """A version to be published: its files by their names in the version's folder."""
 
-    name: str
-    version: str
     files: Mapping[str, bytes]
-
-    @property
-    def reference(self) -> str:
-        """NAME@VERSION, as users write it."""
-        return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Versioned):
     """A version at a remote: the identifier of the content of each file, by the file's name."""
 
-    name: str
-    version: str
     files: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def reference(self) -> str:
-        """NAME@VERSION, as users write it."""
-        return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A fetched and checked version, with the files beside its descriptor."""
+    """A fetched and checked version, with its attachments by name: signatures, deprecation, image record."""
 
     pipeline: Pipeline
-    beside: Mapping[str, bytes]
+    attachments: Mapping[str, bytes]
 
 
 class Snapshot(Protocol):
@@ -74,7 +60,7 @@ class Remote(Protocol):
     """A kind of remote."""
 
     def take_snapshot(self, *, accept_rewritten: bool = False, make: bool = False) -> Snapshot:
-        """Read what the remote has now; raises `TryLaterError` where it is unreachable, `RefusedError` where its history was rewritten.
+        """Read the present content of the remote; raises `TryLaterError` where it is unreachable, `RefusedError` where its history was rewritten.
 
         With `make`, create a missing dataset, where the kind of remote can do that.
         """
@@ -91,9 +77,7 @@ class RemoteSpec:
 
 def offer_of(parts: Sequence[str]) -> Reference | None:
     """Return name and version of a file's path `NAME/VERSION/...`; None for one that no catalogue writes."""
-    if len(parts) < 3 or not {"", ".", ".."}.isdisjoint(
-        parts
-    ):  # git itself lets such names pass with a warning
+    if len(parts) < 3 or not {"", ".", ".."}.isdisjoint(parts):  # git accepts such names with a warning
         return None
     name, version = parts[:2]
     try:

@@ -19,7 +19,7 @@ from registry.remotes.base import LARGEST_FILE, Offer, Reference, RemoteSpec, Up
 
 
 class FolderRemote:
-    """The Remote protocol (registry.remotes.base.Remote). It has no history: only pins show what it held before."""
+    """The Remote protocol (registry.remotes.base.Remote). It has no history: only pins show its earlier content."""
 
     def __init__(self, spec: RemoteSpec) -> None:
         self._folder = Path(spec.url)
@@ -37,7 +37,7 @@ class FolderRemote:
 
 
 class FolderSnapshot:
-    """The Look protocol. Others may write there: only regular files are read."""
+    """The Snapshot protocol. Others may write there: only regular files are read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -38,7 +38,7 @@ _STORE_VERSION, _DATASET_VERSION = "1", "2"
 _SECONDS = 120.0
 _OTHER_VERSION = 64
 _NO_GIT = 65
-# ssh(1): forward nothing to the host, and start nothing else that the settings of this account name
+# ssh(1): no forwarding to the host, and no other programs from the settings of this account
 _SSH_OPTIONS = (
     ("RequestTTY", "no"),
     ("RemoteCommand", "none"),
@@ -100,7 +100,7 @@ def read_ria_url(url: str) -> RiaPlace | None:
             "bad-ria-url",
             "the URL of a dataset in a RIA store is ria+ssh://HOST/STORE#ID, ria+https://HOST/STORE#ID or ria+file:///STORE#ID",
             subject=printable(url),
-            hint=f"ID is the id of the dataset. For a new dataset, take a new one: {printable(fresh)}",
+            hint=f"ID is the id of the dataset. For a new dataset, use a new one: {printable(fresh)}",
         )
     return RiaPlace(found["scheme"], found["host"], found["store"].rstrip("/"), found["id"])
 
@@ -241,7 +241,7 @@ class GitRemote:
         self._known_ref = f"refs/remotes/{spec.name}/main"
 
     def take_snapshot(self, *, accept_rewritten: bool = False, make: bool = False) -> GitSnapshot:
-        """See Remote. Only datasets of a RIA store are created: their URL says what to create."""
+        """See Remote. Only datasets of a RIA store are created: their URL has all that is needed."""
         self._prepare()
         arrived = f"refs/hibali/arrived-{secrets.token_hex(8)}"
         try:
@@ -292,7 +292,7 @@ class GitRemote:
         return self._git.run("rev-parse", "-q", "--verify", f"{ref}^{{commit}}").stdout.decode().strip()
 
     def _check_grown(self, known: str, tip: str) -> None:
-        """Raise where the commit seen before is not an ancestor of the branch now."""
+        """Raise where the last known commit is not an ancestor of the present branch."""
         if tip and self._git.run("merge-base", "--is-ancestor", known, tip).exit_code == 0:
             return
         raise RefusedError(

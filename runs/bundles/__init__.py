@@ -1,1 +1,1 @@
-"""Bundles: a pipeline, its answers and the outputs' digests of a run, in one archive."""
+"""Bundles: a pipeline, its input values and the outputs' digests of a run, in one archive."""

@@ -25,7 +25,7 @@ from transfers.stores.base import unsafe_component
 
 METADATA = "ro-crate-metadata.json"
 RECORD = "bundle.json"
-RUN = "run.json"  # of a crate that only describes; a bundle has its record
+RUN = "run.json"  # of an exported crate; a bundle has bundle.json instead
 DESCRIPTOR = "descriptor.json"
 INVOCATION = "invocation.json"
 IMAGE = "image.json"
@@ -33,7 +33,7 @@ IMAGE_FILES = ("image.tar", "image.sif")
 INPUTS = "inputs.sha256"
 OUTPUTS = "outputs.sha256"
 MANIFEST = "bundle.sha256"
-LONGEST = 4000  # bytes of a name; a line of a manifest takes little more
+LONGEST = 4000  # bytes of a name; a line of a manifest is a little longer
 LARGEST_TEXT = 16 * 1024 * 1024  # bytes of a manifest: some 150,000 files
 MOST_MEMBERS = 100_000
 
@@ -74,13 +74,13 @@ BLOCK = 1024 * 1024
 _MOST_DIRECTORY = 32 * 1024 * 1024  # bytes of the list of members, which is held in memory
 _MOST_RATIO = 200
 _SMALL = 1024 * 1024  # members up to this size may have any compression ratio
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that zip knows: the same content is the same archive
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in zip files; constant, so that archives are reproducible
 _END = struct.Struct("<4s4H2LH")  # APPNOTE.TXT 4.3.16
 _END_64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
 _LOCATOR = struct.Struct("<4sLQL")  # 4.3.15
 _ENTRY = b"PK\x01\x02"
 _ENCRYPTED = 0x1
-# What zipfile raises for archives made on purpose: NotImplementedError is its word for a compression it does not know.
+# Exceptions of zipfile for malicious archives; NotImplementedError means an unknown compression.
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -122,7 +122,9 @@ class ArchiveWriter:
         except OSError as problem:
             raise self._broken(problem) from None
         if written != size:
-            raise RefusedError("input-changed", "it changed while the bundle was written", subject=name)
+            raise RefusedError(
+                "input-changed", "the file changed while the bundle was being written", subject=name
+            )
         return summed.hexdigest()
 
     def add_folder(self, name: str) -> None:
@@ -145,7 +147,7 @@ class ArchiveWriter:
     def _broken(self, problem: OSError) -> IncompleteError:
         return IncompleteError(
             "unwritable-file",
-            f"it could not be written: {reason_of(problem)}",
+            f"the bundle cannot be written: {reason_of(problem)}",
             subject=str(self._file.path),
         )
 
@@ -170,14 +172,14 @@ class Archive:
         try:
             stream = self._stack.enter_context(path.open("rb"))
         except (FileNotFoundError, NotADirectoryError):
-            raise NotFoundError("no-such-file", "there is no such bundle", subject=self.subject) from None
+            raise NotFoundError("no-such-file", "the bundle does not exist", subject=self.subject) from None
         except PermissionError:
-            raise AccessError("denied", "this file may not be read", subject=self.subject) from None
+            raise AccessError("denied", "no permission to read the file", subject=self.subject) from None
         except OSError as problem:
             raise UsageError("unreadable-file", reason_of(problem), subject=self.subject) from None
         try:
             self.size = os.fstat(stream.fileno()).st_size
-            with self._translated("its list of members"):
+            with self._translated("its zip directory"):
                 _check_directory(stream, self.size)
                 self._zip = self._stack.enter_context(zipfile.ZipFile(stream))
             infos = self._zip.infolist()
@@ -190,7 +192,7 @@ class Archive:
     def read(self, name: str, most: int) -> bytes:
         """Read a complete member of at most so many bytes."""
         if name not in self.members:
-            self.refuse(f"it has no {name}")
+            self.refuse(f"{name} is missing")
         if self.members[name].file_size > most:
             self.refuse(f"{name} has more than {most} bytes")
         return b"".join(self.pieces(name))
@@ -205,9 +207,9 @@ class Archive:
         """Raise the error for an invalid bundle."""
         raise RefusedError(
             "bad-bundle",
-            f"this is no bundle that can be used: {reason}",
+            f"this is not a valid bundle: {reason}",
             subject=self.subject,
-            hint="Nothing was started. Ask whoever made it for another copy.",
+            hint="Nothing was started. Ask the sender for another copy.",
         )
 
     def close(self) -> None:
@@ -218,7 +220,7 @@ class Archive:
         """Check names, kinds, sizes and compression of all members before any is read."""
         infos = self._zip.infolist()
         if len(infos) != len({info.filename for info in infos}):
-            self.refuse("it has two members of one name")
+            self.refuse("two members have the same name")
         for info in infos:
             reason = _wrong_with(info)
             if reason:
@@ -247,15 +249,15 @@ def _wrong_with(info: zipfile.ZipInfo) -> str:
     """Return why a member is not read; "" for a valid one."""
     folder = is_folder(info.orig_filename)
     if not (folder or is_member(info.orig_filename)) or info.filename != info.orig_filename:
-        return "bundles have no such member"
+        return "a bundle has no member of this name"
     if stat.S_IFMT(info.external_attr >> 16) not in {0, stat.S_IFDIR if folder else stat.S_IFREG}:
-        return "it is no regular file"
+        return "it is not a regular file"
     if folder and info.file_size:
-        return "it is a folder with bytes of its own"
+        return "it is a folder entry with content"
     if info.flag_bits & _ENCRYPTED:
         return "it is encrypted"
     if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-        return "it is packed in a way that bundles are not"
+        return "its compression method is not supported"
     if info.file_size > max(_SMALL, info.compress_size * _MOST_RATIO):
         return f"it would unpack to more than {_MOST_RATIO} times its size"
     return ""
@@ -269,15 +271,15 @@ def _check_directory(stream: IO[bytes], size: int) -> None:
     stream.seek(max(0, size - _END.size))
     end = stream.read(_END.size)
     if len(end) != _END.size or end[:4] != b"PK\x05\x06" or end[-2:] != b"\0\0":
-        raise zipfile.BadZipFile("it is no zip file, or more stands behind its end")
+        raise zipfile.BadZipFile("it is not a zip file, or data follows its end")
     length, offset = _END.unpack(end)[5:7]
     stream.seek(max(0, size - _END.size - _LOCATOR.size - _END_64.size))
     before = stream.read(_END_64.size + _LOCATOR.size)
     if before[_END_64.size : _END_64.size + 4] == b"PK\x06\x07":
         length, offset = _END_64.unpack(before[: _END_64.size])[8:10]
     if length > _MOST_DIRECTORY or offset + length > size:
-        raise zipfile.BadZipFile("the list is too long")
+        raise zipfile.BadZipFile("the zip directory is too large")
     stream.seek(offset)
     if stream.read(length).count(_ENTRY) > MOST_MEMBERS:
-        raise zipfile.BadZipFile(f"there are more than {MOST_MEMBERS}")
+        raise zipfile.BadZipFile(f"more than {MOST_MEMBERS} members")
     stream.seek(0)

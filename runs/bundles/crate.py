@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from hibali.text import counted, printable, without_controls
@@ -21,9 +21,9 @@ _ANY_FORMAT = "application/octet-stream"  # the format is unknown
 _MOST_RESULTS = 5_000  # with more, only outputs.sha256 lists them
 _PROPERTIES = {
     DESCRIPTOR: ("The pipeline as a Boutiques descriptor", "application/json"),
-    INVOCATION: ("The answers to the pipeline's questions", "application/json"),
-    RECORD: ("What hibali knows of the run", "application/json"),
-    RUN: ("What hibali knows of the run", "application/json"),
+    INVOCATION: ("The values of the pipeline's inputs", "application/json"),
+    RECORD: ("The record of the run", "application/json"),
+    RUN: ("The record of the run", "application/json"),
     IMAGE: ("The container image's digest", "application/json"),
     INPUTS: ("sha256 of every input, as sha256sum writes it", "text/plain"),
     OUTPUTS: ("sha256 of every output, as sha256sum writes it", "text/plain"),
@@ -35,7 +35,7 @@ _PROPERTIES = {
 class Action:
     """An executed run or task: `identifier` is the run's id, `number` the task's in a sweep.
 
-    `values` are the task's varying answers, `inputs` the members that it read. Times are RFC 3339.
+    `values` are the task's own values, `inputs` the members that it read. Times are RFC 3339.
     """
 
     identifier: str
@@ -73,20 +73,39 @@ class Described:
     tasks: Sequence[Action] = ()
 
 
-class Crate(Protocol):
-    """The interface to which entities are added; entities may refer to each other."""
+class Crate:
+    """An RO-Crate in memory; no file is read or written, and entities may refer to each other."""
+
+    def __init__(self) -> None:
+        from rocrate.rocrate import ROCrate  # start-up: slow
+
+        self.library = ROCrate(version=VERSION)
+        self.library.metadata.extra_terms |= {
+            "sha256": f"{TERMS}sha256",
+            "containerImage": f"{TERMS}containerImage",
+            "ContainerImage": f"{TERMS}ContainerImage",
+        }
 
     def get(self, identifier: str) -> Any:
         """Return the entity of that id, or None."""
+        return self.library.get(identifier)
 
     def file(self, member: str, facts: Mapping[str, Any]) -> Any:
         """Add a file of the crate."""
+        return self.library.add_file(dest_path=member, properties=dict(facts))
 
     def dataset(self, member: str, facts: Mapping[str, Any]) -> Any:
         """Add a folder of the crate."""
+        return self.library.add_dataset(dest_path=member, properties=dict(facts))
 
     def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
-        """Add an entity that is no file of the crate."""
+        """Add an entity that is not a file of the crate."""
+        from rocrate.model.contextentity import ContextEntity  # start-up: slow
+
+        made = ContextEntity(self.library, identifier, {"@type": kind})
+        for name, value in facts.items():
+            made[name] = value
+        return self.library.add(made)
 
 
 class Part:
@@ -139,14 +158,14 @@ class Part:
         if results:
             facts["result"] = one_or_all(results)
         if not succeeded:
-            facts["error"] = f"{done.state}: {done.reason or 'the tool' + (ended or ' did not end well')}"
+            facts["error"] = f"{done.state}: {done.reason or 'the tool' + (ended or ' failed')}"
         if self._image is not None:
             facts["containerImage"] = self._image
         identifier = f"#run-{quote(done.identifier)}{f'-{done.number}' if done.number else ''}"
         return self._crate.entity(identifier, "CreateAction", **facts)
 
     def _values(self, done: Action) -> list[Any]:
-        """Add the varying answers of a task."""
+        """Add the values that a task has of its own."""
         return [
             self._crate.entity(
                 f"#{self._described.folder}{done.number}/{quote(name)}",
@@ -193,7 +212,7 @@ class Part:
                 "encodingFormat": _ANY_FORMAT,
             }
         if not each.included:
-            facts["description"] = f"It is not in here; it lay at {printable(each.location)}"
+            facts["description"] = f"Not included; its location was {printable(each.location)}"
             return self._crate.entity(f"#{quote(self._member(each.member))}", "CreativeWork", **facts)
         if each.type == "folder":
             return self._crate.dataset(self._member(each.member), {**facts, "description": description})
@@ -266,9 +285,9 @@ def one_or_all(entities: list[Any]) -> Any:
     return entities[0] if len(entities) == 1 else entities
 
 
-VERSION = "1.1"  # of RO-Crate, on which the profile stands
+VERSION = "1.1"  # the RO-Crate version that the profile extends
 PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
-_LICENSE = "Pipeline, inputs and image keep the licences of their owners; ask whoever made this."
+_LICENSE = "Pipeline, inputs and image keep the licences of their owners; ask the author of this file."
 
 
 def write_metadata(described: Described) -> bytes:
@@ -278,7 +297,7 @@ def write_metadata(described: Described) -> bytes:
     )
     description = (
         f"A {'run' if described.record.run else 'call'} of the Boutiques pipeline {printable(described.pipeline.title)},"
-        " with what is needed to repeat it: hibali bundle run FILE --site SITE"
+        " with everything needed to repeat it: hibali bundle run FILE --site SITE"
     )
     return _text_of([described], name, description)
 
@@ -287,7 +306,7 @@ def write_runs_metadata(described: Sequence[Described]) -> bytes:
     """Return the metadata of exported runs, each in a folder of its own."""
     pipelines = list(dict.fromkeys(each.pipeline.reference for each in described))
     count = "A run" if len(described) == 1 else f"{len(described)} runs"
-    description = f"{count} of Boutiques pipelines as hibali recorded them: answers, digests of inputs and outputs, times."
+    description = f"{count} of Boutiques pipelines as hibali recorded them: input values, digests of inputs and outputs, times."
     return _text_of(
         described,
         f"{count} of {', '.join(pipelines[:3])}{' and others' if pipelines[3:] else ''}",
@@ -296,8 +315,21 @@ def write_runs_metadata(described: Sequence[Described]) -> bytes:
 
 
 def _text_of(described: Sequence[Described], name: str, description: str) -> bytes:
-    document = _harmless(_Crate().generate(described, name, description))
-    return (json.dumps(document, indent=2) + "\n").encode("ascii")
+    crate = Crate()
+    root = crate.library.root_dataset
+    root["name"] = name
+    root["description"] = description
+    root["datePublished"] = moment(max(each.published for each in described))
+    root["author"] = agent = crate.entity("#agent", "Person", name=described[0].agent)
+    root["license"] = crate.entity("#license", "CreativeWork", name="Not stated", description=_LICENSE)
+    parts = [Part(crate, each, agent) for each in described]
+    if len({part.tool.id for part in parts}) == 1:
+        root["mainEntity"] = parts[0].tool
+    actions = [action for part in parts for action in part.actions()]
+    if actions:
+        root["conformsTo"] = crate.entity(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
+        root["mentions"] = one_or_all(actions)
+    return (json.dumps(_harmless(crate.library.metadata.generate()), indent=2) + "\n").encode("ascii")
 
 
 def _harmless(value: Any) -> Any:
@@ -307,56 +339,3 @@ def _harmless(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_controls(name): _harmless(each) for name, each in value.items()}
     return [_harmless(each) for each in value] if isinstance(value, list) else value
-
-
-class _Crate:
-    """The library's crate in memory; no file is read or written."""
-
-    def __init__(self) -> None:
-        from rocrate.rocrate import ROCrate
-
-        self._crate = ROCrate(version=VERSION)
-        self._crate.metadata.extra_terms |= {
-            "sha256": f"{TERMS}sha256",
-            "containerImage": f"{TERMS}containerImage",
-            "ContainerImage": f"{TERMS}ContainerImage",
-        }
-
-    def generate(self, described: Sequence[Described], name: str, description: str) -> dict[str, Any]:
-        """Return the whole document."""
-        root = self._crate.root_dataset
-        root["name"] = name
-        root["description"] = description
-        root["datePublished"] = moment(max(each.published for each in described))
-        root["author"] = agent = self.entity("#agent", "Person", name=described[0].agent)
-        root["license"] = self.entity("#license", "CreativeWork", name="Not stated", description=_LICENSE)
-        parts = [Part(self, each, agent) for each in described]
-        if len({part.tool.id for part in parts}) == 1:
-            root["mainEntity"] = parts[0].tool
-        actions = [action for part in parts for action in part.actions()]
-        if actions:
-            root["conformsTo"] = self.entity(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
-            root["mentions"] = one_or_all(actions)
-        document: dict[str, Any] = self._crate.metadata.generate()
-        return document
-
-    def get(self, identifier: str) -> Any:
-        """Return the entity of that id, or None."""
-        return self._crate.get(identifier)
-
-    def file(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """Add a file of the crate."""
-        return self._crate.add_file(dest_path=member, properties=dict(facts))
-
-    def dataset(self, member: str, facts: Mapping[str, Any]) -> Any:
-        """Add a folder of the crate."""
-        return self._crate.add_dataset(dest_path=member, properties=dict(facts))
-
-    def entity(self, identifier: str, kind: str, /, **facts: Any) -> Any:
-        """Add an entity that is no file of the crate."""
-        from rocrate.model.contextentity import ContextEntity
-
-        made = ContextEntity(self._crate, identifier, {"@type": kind})
-        for name, value in facts.items():
-            made[name] = value
-        return self._crate.add(made)

@@ -22,7 +22,7 @@ from hibali.events import Failed, Listener, ignore
 from hibali.files import private_folder, state_folder
 from hibali.locations import Location, read_location
 from hibali.system_errors import reason_of
-from hibali.text import printable
+from hibali.text import counted, printable
 from registry.images.record import ImageRecord
 from registry.images.record import write_record as write_image_record
 from registry.invocation import Invocation
@@ -49,10 +49,10 @@ from runs.bundles.read import OutputFacts, PackedInput, Record, RunFacts, write_
 from runs.collect import require_end
 from runs.inputs import identify_at_site, identify_elsewhere, identify_local, list_inputs
 from runs.model import Input, Run
-from runs.outputs import OutputDigests, find_content, hash_outputs, recorded_outputs
+from runs.outputs import OutputDigests, find_content, hash_outputs, read_output_identity, recorded_outputs
 from runs.records import part_of
 from runs.stage import Synchroniser
-from runs.store import RunStore, read_output_identity
+from runs.store import RunStore
 from runs.sweeps.collect import task_outputs
 from transfers.datasets.repository import fetch_contents
 from transfers.inventory import Inventory, InventoryRequest
@@ -92,16 +92,16 @@ def hash_input(each: Input, place: Location, on_event: Listener) -> Content:
         if tree.links.count or tree.specials:
             raise RefusedError(
                 "input-has-links",
-                "there are symlinks or special files in this folder",
+                "the folder contains symlinks or special files",
                 subject=printable(place.text),
-                hint="Make a copy that has none (cp -rL), and run with that.",
+                hint="Copy it without them (cp -rL) and run with the copy.",
             )
         for hashed in stock.hashed():
             path = name if tree.single else name + b"/" + hashed.entry.path
             files[member_of(each.number, path)] = (hashed.digest, hashed.entry.size)
         if stock.failures:
             raise IncompleteError(
-                "unreadable-input", f"{stock.failures} of its files could not be read", subject=place.text
+                "unreadable-input", f"{counted(stock.failures, 'file')} could not be read", subject=place.text
             )
         return Content(files, folder=not tree.single)
 
@@ -133,9 +133,9 @@ def check_unchanged(
     if now != recorded:
         raise RefusedError(
             "input-changed",
-            f"the input {each.id} is not what it was when the run began",
+            f"the input {each.id} has changed since the run started",
             subject=printable(place.text),
-            hint="Run it again with what is there now, and bundle that run.",
+            hint="Run the pipeline again with the present input and bundle that run.",
         )
 
 
@@ -149,7 +149,7 @@ def _current_identity(recorded: str, site: Site, content: Content) -> str:
 
 
 SMALL = 100 * 1024 * 1024  # bytes of this machine's inputs that are included by default
-_OTHERS = 1000  # members that are no inputs, at most
+_OTHERS = 1000  # maximum number of members that are not inputs
 Include = Literal["small", "all", "none"]
 
 
@@ -203,9 +203,9 @@ def decide_record(parts: Parts) -> Record:
         )
         for name in hashed_input.content.files:
             if len(name) > LONGEST:
-                raise _too_much("this name is too long for a bundle", name[:200])
+                raise _too_much("the name is too long for a bundle", name[:200])
     if sum(each.files for each in inputs if each.included) > MOST_MEMBERS - _OTHERS:
-        raise _too_much(f"a bundle holds at most {MOST_MEMBERS} files", "--with-inputs")
+        raise _too_much(f"a bundle can have at most {MOST_MEMBERS} files", "--with-inputs")
     return Record(
         hibali=__version__,
         name=parts.pipeline.name,
@@ -219,7 +219,7 @@ def decide_record(parts: Parts) -> Record:
 
 def _too_much(message: str, subject: str) -> RefusedError:
     return RefusedError(
-        "too-much", message, subject=subject, hint="Pack what is many into one file, and run with that."
+        "too-much", message, subject=subject, hint="Pack the files into one archive and run with that."
     )
 
 
@@ -319,7 +319,7 @@ def manifest_of(lines: Iterable[tuple[bytes, str]]) -> bytes:
 
 
 def _invocation_text(parts: Parts, record: Record) -> bytes:
-    """Return the given answers and defaults, with the bundle's members in the place of files."""
+    """Return the invocation with the bundle's members in place of files."""
     values = dict(parts.invocation.given)
     members = [each.member for each in record.inputs]
     for identifier, value in parts.invocation.file_inputs():
@@ -332,7 +332,7 @@ def _invocation_text(parts: Parts, record: Record) -> bytes:
     try:
         return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode("ascii")
     except ValueError:
-        raise UsageError("not-text", "an answer cannot be written as JSON", subject=INVOCATION) from None
+        raise UsageError("not-text", "an input value cannot be written as JSON", subject=INVOCATION) from None
 
 
 def image_name(image: ImageRecord) -> str:
@@ -341,7 +341,7 @@ def image_name(image: ImageRecord) -> str:
 
 
 def recorded_values(run: Run, run_store: RunStore, pipeline: Pipeline) -> Any:
-    """Return the original answers of a run.
+    """Return the original invocation of a run.
 
     Raises `RefusedError` if its pipeline has changed since, `UsageError` for a sweep.
     """
@@ -355,9 +355,9 @@ def require_single(run: Run) -> None:
     if run.sweep is not None:
         raise UsageError(
             "no-single-run",
-            "this is for one run, and this is a sweep",
+            "this needs a single run, but the run is a sweep",
             subject=run.id,
-            hint="Run the task that is meant by itself, and take that run.",
+            hint="Start the task as a run of its own and name that run.",
         )
 
 
@@ -366,9 +366,9 @@ def check_pipeline(run: Run, pipeline: Pipeline) -> None:
     if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
-            f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            f"the run used the descriptor with sha256 {run.spec.pipeline_digest}, but the catalogue has {pipeline.digest}",
             subject=run.spec.pipeline,
-            hint="Add the descriptor that was run again.",
+            hint="Add the descriptor that the run used: hibali pipelines add FILE",
         )
 
 
@@ -383,7 +383,7 @@ def inputs_of_run(
 ) -> list[HashedInput]:
     """Return the inputs of a run, hashed at their present locations.
 
-    Raises `RefusedError` if one changed since, `NotFoundError` if one is gone, or if its location was not
+    Raises `RefusedError` if one changed since, `NotFoundError` if one is missing, or if its location was not
     recorded.
     """
     recorded = _prepared_record(run, run_store).get("inputs")
@@ -391,9 +391,9 @@ def inputs_of_run(
     if not isinstance(recorded, list) or len(recorded) != len(named_inputs):
         raise NotFoundError(
             "inputs-not-recorded",
-            "the ledger does not say where the inputs of this run lay",
+            "the ledger does not record the locations of this run's inputs",
             subject=run.id,
-            hint="Run it again with this version, and bundle that run.",
+            hint="Run the pipeline again with this version and bundle that run.",
         )
     found = []
     for each, known in zip(named_inputs, recorded, strict=True):
@@ -510,7 +510,7 @@ def _read(path: Path) -> Iterator[bytes]:
     except OSError as problem:
         raise RefusedError(
             "input-changed",
-            f"it cannot be read any more: {reason_of(problem)}",
+            f"the input can no longer be read: {reason_of(problem)}",
             subject=printable(os.fsencode(path)),
         ) from None
 
@@ -519,7 +519,7 @@ def _require_same(subject: str, found: str, digest: str) -> None:
     if found != digest:
         raise RefusedError(
             "input-changed",
-            "it changed while the bundle was written",
+            "the input changed while the bundle was being written",
             subject=subject,
-            hint="Let it come to rest and type the same line again.",
+            hint="Wait until the input no longer changes, then run the same command again.",
         )

@@ -64,7 +64,7 @@ def _json(value: Mapping[str, object]) -> bytes:
     try:
         return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
     except ValueError:
-        raise UsageError("not-text", "an answer cannot be written as JSON", subject=INVOCATION) from None
+        raise UsageError("not-text", "an input value cannot be written as JSON", subject=INVOCATION) from None
 
 
 def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Described:
@@ -107,7 +107,7 @@ def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Descr
 
 
 def _ids_by_text(tasks: Sequence[TaskRequest]) -> dict[str, list[str]]:
-    """Return the ids of the inputs that each text answers in any task."""
+    """Return the ids of the inputs that have each text as their value in any task."""
     found: dict[str, dict[str, None]] = {}
     for task in tasks:
         for run_input in list_inputs(task.invocation):
@@ -153,9 +153,9 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise RefusedError(
             "exists",
-            "something stands there already",
+            "the target exists and is not an empty folder",
             subject=str(target),
-            hint="Name a folder that is new or empty.",
+            hint="Name a new or empty folder.",
         )
     partial = target.absolute().with_name(f".{target.name[:200]}.{secrets.token_hex(8)}")
     try:
@@ -166,11 +166,11 @@ def write_crate(texts: Mapping[str, bytes], target: Path) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except PermissionError:
-        raise AccessError("denied", "it may not be written there", subject=str(target)) from None
+        raise AccessError("denied", "no permission to write there", subject=str(target)) from None
     except OSError as problem:
         reason = reason_of(problem)
         raise IncompleteError(
-            "unwritable-file", f"it could not be written: {reason}", subject=str(target)
+            "unwritable-file", f"the crate cannot be written: {reason}", subject=str(target)
         ) from None
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hibali.amounts import format_size
 from hibali.documents import MAXIMUM_BYTES, canonical_json, read_json
 from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder, sync_folder
@@ -51,7 +52,7 @@ _LARGEST_SIGNATURE = 64 * 1024
 class Bundle:
     """The text contents of a bundle.
 
-    `values` are the answers with members in the place of files. `inputs` has, for each input of the record,
+    `values` is the invocation with members in place of files. `inputs` has, for each input of the record,
     the sha256 of its files by member, `outputs` that of every output by path. `content` is the sha256 of the
     manifest, and so of everything.
     """
@@ -87,7 +88,7 @@ def check_contents(archive: Archive, bundle: Bundle) -> None:
         for piece in archive.pieces(member):
             summed.update(piece)
         if summed.hexdigest() != digest:
-            archive.refuse(f"{member} is not what its digest says")
+            archive.refuse(f"{member} does not match its digest")
 
 
 def large_members(bundle: Bundle) -> dict[str, str]:
@@ -109,18 +110,18 @@ def _read(archive: Archive, name: str | None) -> Bundle:
     texts = dict(_checked_texts(archive, sums))
     for needed in (METADATA, RECORD, DESCRIPTOR, INVOCATION):
         if needed not in texts:
-            archive.refuse(f"it has no {needed}")
+            archive.refuse(f"{needed} is missing")
     record = read_record(texts[RECORD], RECORD)
     pipeline = read_descriptor(texts[DESCRIPTOR], DESCRIPTOR, name or record.name)
     if (pipeline.digest, pipeline.version) != (record.digest, record.version):
-        archive.refuse(f"its descriptor has the digest {pipeline.digest}, and it says {record.digest}")
+        archive.refuse(f"its descriptor has digest {pipeline.digest}, but {RECORD} names {record.digest}")
     values = read_json(texts[INVOCATION], INVOCATION)
     image = read_image_record(texts[IMAGE], IMAGE) if IMAGE in texts else None
     image_file = next((each for each in IMAGE_FILES if each in archive.members), "")
     if image_file and (image is None or image_file != f"image{image.extension}"):
-        archive.refuse(f"nothing says what {image_file} is")
+        archive.refuse(f"{IMAGE} does not describe {image_file}")
     if image_file and image and sums.get(image_file.encode()) != image.hex:
-        archive.refuse(f"{IMAGE} and {MANIFEST} do not say the same of {image_file}")
+        archive.refuse(f"{IMAGE} and {MANIFEST} have different digests of {image_file}")
     bundle = Bundle(
         record=record,
         pipeline=pipeline,
@@ -134,10 +135,10 @@ def _read(archive: Archive, name: str | None) -> Bundle:
     )
     named_inputs = list_inputs(check_invocation(pipeline, values))
     if [(each.id, each.text) for each in named_inputs] != [(each.id, each.member) for each in record.inputs]:
-        archive.refuse(f"{INVOCATION} and {RECORD} do not speak of the same inputs")
+        archive.refuse(f"{INVOCATION} and {RECORD} list different inputs")
     held = {member for member in archive.members if path_of(member) is not None}
     if held != {member for member in large_members(bundle) if path_of(member) is not None}:
-        archive.refuse("the inputs in it are not those that it speaks of")
+        archive.refuse(f"its input files differ from those that {RECORD} lists")
     return bundle
 
 
@@ -148,7 +149,7 @@ def _checked_texts(archive: Archive, sums: Mapping[bytes, str]) -> Iterator[tupl
         if member == MANIFEST or path_of(member) is not None:
             continue
         if digest is None:
-            archive.refuse(f"{MANIFEST} does not speak of {member}")
+            archive.refuse(f"{MANIFEST} does not list {member}")
         if member in IMAGE_FILES:
             continue
         most = _LARGEST_SIGNATURE if is_signature_name(member) else LARGEST_TEXT
@@ -156,7 +157,7 @@ def _checked_texts(archive: Archive, sums: Mapping[bytes, str]) -> Iterator[tupl
             member, MAXIMUM_BYTES if member in {RECORD, DESCRIPTOR, INVOCATION, IMAGE} else most
         )
         if hashlib.sha256(raw).hexdigest() != digest:
-            archive.refuse(f"{member} is not what its digest says")
+            archive.refuse(f"{member} does not match its digest")
         yield member, raw
     lacking = next((path for path in sums if os.fsdecode(path) not in archive.members), None)
     if lacking is not None:
@@ -170,19 +171,19 @@ def _inputs(archive: Archive, record: Record, sums: Mapping[bytes, str]) -> tupl
         member = os.fsdecode(path)
         number = (path_of(member) or (len(found), b""))[0]
         if number >= len(found):
-            archive.refuse(f"{INPUTS} speaks of files that are no inputs")
+            archive.refuse(f"{INPUTS} lists files that belong to no input")
         found[number][member] = digest
     for number, (each, files) in enumerate(zip(record.inputs, found, strict=True)):
         name = path_of(each.member)
         if name is None or name[0] != number or b"/" in name[1]:
-            archive.refuse(f"what it says of the input {number} is no name of it")
+            archive.refuse(f"{RECORD} has an invalid member name for input {number}")
         single = each.type == "file"
         if len(files) != each.files or (single and files.keys() != {each.member}):
-            archive.refuse(f"{RECORD} and {INPUTS} do not say the same of {each.member}")
+            archive.refuse(f"{RECORD} and {INPUTS} disagree about {each.member}")
         if not single and not all(member.startswith(each.member + "/") for member in files):
-            archive.refuse(f"{INPUTS} names files that do not lie in {each.member}")
+            archive.refuse(f"{INPUTS} lists files outside {each.member}")
         if _nests(files):
-            archive.refuse(f"a file of {each.member} is a folder as well")
+            archive.refuse(f"{each.member} has a file and a folder with the same name")
     return tuple(found)
 
 
@@ -211,9 +212,9 @@ def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
     if wanted > free:
         raise RefusedError(
             "no-space",
-            f"its files have {wanted} bytes, and {free} are free",
+            f"its files need {format_size(wanted)}, but only {format_size(free)} are free",
             subject=str(parent),
-            hint="Make room there, or set HIBALI_STATE.",
+            hint="Free some space there, or set HIBALI_STATE to a folder on a larger disk.",
         )
     partial = parent / f".{final.name}"
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
@@ -264,7 +265,7 @@ def _path_here(member: str) -> Path:
 
 
 def _write(archive: Archive, member: str, digest: str, path: Path) -> None:
-    """Write a member; no name can leave the folder, which is new, ours, and has no links."""
+    """Write a member; no name can leave the folder, which is new, private, and has no links."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     summed = hashlib.sha256()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -276,7 +277,7 @@ def _write(archive: Archive, member: str, digest: str, path: Path) -> None:
                 view = view[stream.write(view) :]
         os.fsync(stream.fileno())
     if summed.hexdigest() != digest:
-        archive.refuse(f"{member} is not what its digest says")
+        archive.refuse(f"{member} does not match its digest")
 
 
 _TEXT = {"type": "string"}
@@ -302,7 +303,7 @@ _INPUT = {
 _RUN = dict.fromkeys(("id", "site", "scheduler", "container", "state"), _TEXT)
 _RUN_MORE: dict[str, Any] = {
     **dict.fromkeys(("reason", "host", "created", "started", "ended"), _TEXT),
-    # it becomes `--image`, which takes other text as a file name
+    # it becomes `--image`, which would read other text as a file name
     "image": {"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?\Z"},
 }
 _PROBLEM = _object({"path": _TEXT, "code": _TEXT, "message": _TEXT})
@@ -421,6 +422,6 @@ def _read_facts(kind: type[_Facts], found: Mapping[str, Any]) -> _Facts:
 
 @cache
 def _validator() -> jsonschema.Draft202012Validator:
-    import jsonschema
+    import jsonschema  # start-up: slow
 
     return jsonschema.Draft202012Validator(_SCHEMA)

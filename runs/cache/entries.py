@@ -15,7 +15,7 @@ from hibali.config.model import Purge, Site
 from hibali.errors import HibaliError
 from hibali.events import Listener, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, read_records
-from hibali.text import printable
+from hibali.text import as_text, counted, printable
 from runs.model import RUN_ID, Run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
@@ -79,11 +79,11 @@ class CacheRecords:
 
     def mark_of(self, path: bytes) -> str | None:
         """Return an entry's metadata digest from when it was hashed."""
-        return self._marks.get(_text(path))
+        return self._marks.get(as_text(path))
 
     def source_of(self, path: bytes) -> str:
         """Return the last recorded source of an entry; "" if unknown."""
-        return self._sources.get(_text(path), "")
+        return self._sources.get(as_text(path), "")
 
     def content_of(self, origin: str) -> str | None:
         """Return the sha256 of a remote file, by the digest of its origin."""
@@ -91,7 +91,7 @@ class CacheRecords:
 
     def note_mark(self, path: bytes, mark: str, source: str = "") -> None:
         """Record that an entry is valid with this metadata digest."""
-        text = _text(path)
+        text = as_text(path)
         self._marks[text] = mark
         record = {"kind": "cached", "path": text, "mark": mark}
         if source:
@@ -125,17 +125,13 @@ class CacheRecords:
         return {str(each["origin"]): str(each["digest"]) for each in self._records if "origin" in each}
 
 
-def _text(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
-
-
 HELD = b"cache/held"
 _PIECE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The entries that one run uses or used; `at_ns` is when it began to, by the clock of the site's filesystem."""
+    """The entries that one run uses or used; `at_ns` is the time of its first use, by the clock of the site's filesystem."""
 
     run: str
     names: frozenset[Name]
@@ -195,12 +191,12 @@ def remove_use(host: RemoteHost, work: bytes, run: str) -> None:
 _DAY_NS = 86_400 * 1_000_000_000
 _LAST_RUNS = 20
 _AT_ONCE = 200  # paths in one command line
-# of touch(1): any of them sets the time of the last change as well
+# options of touch(1): each of them also sets the ctime
 _TOUCH = {"mtime": "-m", "atime": "-a", "ctime": "-a"}
 
 
 def time_ns(purge: Purge, entry: Entry) -> int:
-    """Return the time by which the site judges a file. Access times are not listed, but are not before the last change."""
+    """Return the time of a file by which the site deletes it. Access times are not listed, but are never earlier than the ctime."""
     return entry.mtime_ns if purge.by == "mtime" else entry.ctime_ns
 
 
@@ -210,7 +206,7 @@ def oldest_ns(purge: Purge, entries: Iterable[Entry]) -> int | None:
 
 
 def is_purged_within(purge: Purge, oldest: int, now_ns: int, wait_seconds: float) -> bool:
-    """Whether the site deletes a file of that time within `wait_seconds`."""
+    """Return whether the site deletes a file of that time within `wait_seconds`."""
     return now_ns + wait_seconds * 1e9 - oldest >= purge.days * _DAY_NS
 
 
@@ -240,7 +236,7 @@ class Times:
         self.purge = purge
 
     def covers(self, path: bytes) -> bool:
-        """Whether the site deletes files at a path."""
+        """Return whether the site deletes files at a path."""
         return path == self._root or path.startswith(self._root + b"/")
 
     def begin(self, paths: Sequence[bytes]) -> None:
@@ -252,11 +248,11 @@ class Times:
                 self._touch(("touch", "-c", _TOUCH[self.purge.by], "--", *some), some[0])
 
     def may_refresh(self, path: bytes) -> bool:
-        """Whether the site's configuration allows setting the times at a path."""
+        """Return whether the site's configuration allows setting the times at a path."""
         return self.purge.refresh_times and self.covers(path)
 
     def needs_refresh(self, oldest: int | None) -> bool:
-        """Whether half of the time before a deletion is over."""
+        """Return whether half of the time before a deletion is over."""
         return oldest is not None and is_purged_within(
             self.purge, oldest, time.time_ns(), self.purge.days * 43_200.0
         )
@@ -278,8 +274,8 @@ class Times:
         age = max(0, now - oldest) // _DAY_NS
         self._on_event(
             Noted(
-                f"{label}: the site deletes by {self.purge.by} after {self.purge.days} days, this is {age} days old, and runs"
-                f" there waited up to {_rounded(wait_seconds)}: it may be gone before the run starts ({printable(path)})"
+                f"{label}: the site deletes files {counted(self.purge.days, 'day')} after their {self.purge.by}; this one is {counted(age, 'day')} old, and runs"
+                f" there waited up to {_rounded(wait_seconds)}: it may be deleted before the run starts ({printable(path)})"
             )
         )
 

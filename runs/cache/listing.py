@@ -18,15 +18,13 @@ from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 
 _HOUR_NS = 3600 * 1_000_000_000
-_LONGEST_NS = (
-    90 * 24 * _HOUR_NS
-)  # a run of another machine that left no trace of its end for so long has none to come
+_LONGEST_NS = 90 * 24 * _HOUR_NS  # an unfinished run of another machine counts as ended after this time
 _LISTED = (b"cache", b"images")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """One entry; `used_ns` is when a run last began to use it, or when it was created; the site deletes by `oldest_ns`."""
+    """One entry; `used_ns` is the time when a run last started to use it, or of its creation; the site deletes by `oldest_ns`."""
 
     name: Name
     files: int = 0
@@ -47,7 +45,7 @@ class CacheContents:
 
     @property
     def superseded(self) -> list[str]:
-        """Runs that have ended and whose entries were all used later by others, or are gone."""
+        """Runs that have ended and whose entries were all used later by others, or were removed."""
         present = {each.name: each.used_ns for each in self.entries}
         return [
             use.run
@@ -79,7 +77,7 @@ def list_entries(
     """List a site's cache: two listings, and a query or two for each run that may hold something.
 
     `place` makes a location of an absolute path there; `find_run` knows the runs of this machine. A work folder can be shared: a run that is
-    unknown here has ended if its own folder at the site says so.
+    unknown here has ended if its folder at the site has an exit record.
     """
     listed: list[Entry] = []
     for folder in _LISTED:
@@ -94,7 +92,7 @@ def list_entries(
         use = read_use(host, work, run, entry.mtime_ns) if run is not None else None
         if use is not None:
             uses.append(use)
-    # those too that hold nothing yet: what they are to find may be on its way
+    # include runs that hold nothing yet: their inputs may be in transfer
     holding = frozenset(use.run for use in uses if not _is_over(host, work, use, find_run(use.run), now_ns))
     return CacheContents(tuple(join(found, uses, holding)), tuple(uses), holding, now_ns)
 
@@ -150,13 +148,13 @@ def join(found: Mapping[Name, _Found], uses: Iterable[Use], holding: frozenset[s
 
 
 def _is_over(host: RemoteHost, work: bytes, use: Use, run: Run | None, now_ns: int) -> bool:
-    """Whether a run will not read its inputs any more."""
+    """Return whether a run will not read its inputs any more."""
     if run is not None and run.state.final:
         return True
     folder = work + b"/runs/" + use.run.encode("ascii")
     if host.stat(folder + b"/exit.json") is not None:
         return True
-    if host.stat(folder) is None:  # which is made before anything is held
+    if host.stat(folder) is None:  # the folder is created before anything is held
         return now_ns - use.at_ns > _HOUR_NS
     return (run is None or run.state.ended) and now_ns - use.at_ns > _LONGEST_NS
 
@@ -176,7 +174,7 @@ class EvictionResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """One entry and its result; `because` says why it was kept."""
+    """One entry and its result; `because` is the reason if it was kept."""
 
     entry: CacheEntry
     fate: EvictionResult
@@ -222,7 +220,7 @@ def evict(
         on_event(_settle(host, work, folder + b"/" + entry, by_name.pop(name, CacheEntry(name)), held))
     for name, each in by_name.items():
         if host.stat(work + b"/" + name.path) is not None:
-            on_event(Evicted(each, EvictionResult.FAILED, "it could not be taken out"))
+            on_event(Evicted(each, EvictionResult.FAILED, "it could not be moved aside"))
     for run in contents.superseded:
         remove_use(host, work, run)
 
@@ -235,8 +233,8 @@ def _settle(host: RemoteHost, work: bytes, aside: bytes, entry: CacheEntry, held
             host.make_folder(home.rpartition(b"/")[0])
             host.move(aside, home)
             if host.stat(aside) is None:
-                return Evicted(entry, EvictionResult.HELD, "a run came to hold it meanwhile")
-        if entry.name.kind == IMAGE:  # whose folders may be read-only
+                return Evicted(entry, EvictionResult.HELD, "a run started to use it meanwhile")
+        if entry.name.kind == IMAGE:  # folders of an image may be read-only
             host.run(("chmod", "-R", "u+rwX", "--", aside), timeout=600.0)
         host.remove_tree(aside)
     except HibaliError as problem:
@@ -245,7 +243,7 @@ def _settle(host: RemoteHost, work: bytes, aside: bytes, entry: CacheEntry, held
 
 
 def _held_now(host: RemoteHost, work: bytes, contents: CacheContents) -> frozenset[Name]:
-    """Return what runs hold now, including those that came after the listing."""
+    """Return what runs hold now, including those that started after the listing."""
     over = {use.run for use in contents.uses} - contents.holding
     runs = (run_of(name) for name in host.names(work + b"/" + HELD))
     uses = [read_use(host, work, run) for run in runs if run is not None and run not in over]

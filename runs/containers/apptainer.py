@@ -1,7 +1,7 @@
 """Start tools in Apptainer and SingularityCE (apptainer-exec(1), singularity-exec(1)).
 
-Apptainer 1.1 and SingularityCE 3.10 are the first with `--no-eval`, without which values would be read as shell text in
-the image. An older one refuses the option, and nothing is started.
+`--no-eval`, without which values would be read as shell text in the image, exists since Apptainer 1.1 and SingularityCE
+3.10. Older versions reject the option and start nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runs.containers.base import (
     without_network,
 )
 
-# Binds and variables of the site's or the user's own would reach into the image by these.
+# These variables could add binds and variables of the site or the user to the container.
 _FORGET = r"""
 for name in $(env | sed -n 's/^\(\(APPTAINER\|SINGULARITY\)[A-Za-z0-9_]*\)=.*/\1/p'); do
   case $name in *R_CACHEDIR|*R_TMPDIR|*R_CONFIGDIR|*Y_CACHEDIR|*Y_TMPDIR|*Y_CONFIGDIR) ;; *) unset "$name" ;; esac
@@ -30,7 +30,7 @@ done
 """
 _OFFLINE = without_network("--net --network=none")
 _GPUS = {"": [], "nvidia": ["--nv"], "amd": ["--rocm"]}
-# The runtime sets HOME by itself; the tool's is its work folder.
+# The runtime sets HOME itself; hibali sets it to the work folder.
 _AT_HOME = 'HOME=$1; export HOME; shift; exec "$@"'
 
 
@@ -80,7 +80,7 @@ class Apptainer(Container):
         return f'{_FORGET}{known}{network}exec {quoted(argv)} "$@" {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """Copy a SIF, or build an archive without root; temporary files are beside the result."""
+        """Copy a SIF, or build an archive without root; temporary files are in the same folder as the result."""
         del image
         if kind == SIF:
             return (("cp", "--reflink=auto", "--", archive, result),)

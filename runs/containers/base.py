@@ -18,8 +18,8 @@ from registry.pipeline import Container as Wanted
 from registry.pipeline import Pipeline
 from transfers.remote.host import CommandResult
 
-DOCKER_ARCHIVE, OCI_ARCHIVE, SIF = "docker-archive", "oci-archive", "sif"  # what an image comes as
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of an image that says nothing of it
+DOCKER_ARCHIVE, OCI_ARCHIVE, SIF = "docker-archive", "oci-archive", "sif"  # formats of image archives
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # for images that set none
 
 _MEMORY = re.compile(r"[0-9]{1,15}[bkmgBKMG]?")
 _WITHOUT_EFFECT = frozenset(
@@ -37,14 +37,24 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be started. All paths are absolute; bytes that are not UTF-8 are surrogate escapes.
+    """A tool to start. All paths are absolute; bytes that are not UTF-8 are surrogate escapes.
 
-    `command` is the file with the command line, which the tool sees as `sees_command`; `shell` is its interpreter (sh or
-    bash), `work` the folder the tool may write and `sees_work` where it sees it. `image` is an image's id, or the path of
-    the file or folder it was converted to, "" without one. `argv` is the command as words where the image's own entry
-    point is to get them; `entrypoint` and `image_environment` are the image's own where the runtime has to be told.
-    `tasks` is how many of it a launcher starts, which find each other over the network and in shared memory. `gpus` is the kind
-    of those that the tool is to see, "" for none. `own` are the settings that only this runtime has.
+    Attributes:
+        run: The id of the run.
+        command: The file with the command line, at `sees_command` in the container.
+        shell: The interpreter of the command: sh or bash.
+        work: The folder that the tool may write, at `sees_work` in the container.
+        environment: The tool's variables.
+        binds: Files and folders that are mounted read-only.
+        image: The id of the image, or the path of the file or folder it was converted to; "" without one.
+        memory: The size of the shared memory, such as `64m`; "" for the default.
+        argv: The arguments for the image's own entry point; None if `command` is run instead.
+        entrypoint: The image's own entry point, for a runtime that does not read it.
+        image_environment: The image's own variables, likewise.
+        tasks: The number of processes that a launcher starts, which share the network and memory of a node.
+        launched: Patterns of the launcher's variables, as in `JobVariables`.
+        gpus: The kind of the GPUs that the tool can use; "" for none.
+        own: The settings that only this runtime has.
     """
 
     run: str
@@ -75,17 +85,22 @@ class Image:
 
 
 class Container(ABC):
-    """Text and values in, text and values out.
+    """A container runtime: text and values in, text and values out.
 
-    `isolates` says that the tool runs in an image, and sees of the site what it is given, inputs read-only. Without it inputs are
-    copies; so are they where the runtime cannot bind read-only (`binds_inputs`). Where it `confines`, the tool can write nothing
-    else; where it does not, it has what the user has, so that consent to each pipeline is needed (S11). `place` is the folder in the image below which all binds have to be; "" where they can be
-    anywhere. `form` is the name of the file or folder an image is converted to; "" where the runtime keeps images
-    by itself. `formats` are the archives it can take; with `flattens` it is given a tar of the image's tree instead. `gpus` are
-    the kinds that it can show to a tool.
-
-    `settings` are its own keys of [container], a class made by `hibali.config.schema.table`; `Task.own` is an object of it, or
-    None where the site gives none of them. `programs` have to be there, the main one first.
+    Attributes:
+        name: Its name in [container].
+        settings: Its own keys of [container], a class made by `hibali.config.schema.table`; `Task.own` is an object of it, or
+            None if the site sets none of them.
+        programs: The programs that must be installed, the main one first.
+        isolates: The tool runs in an image and sees only the folders mounted there, inputs read-only. Otherwise inputs are
+            copied.
+        confines: The tool can write nothing else. Otherwise it has the user's permissions, and each pipeline needs consent (S11).
+        binds_inputs: The runtime can bind read-only; otherwise inputs are copied.
+        place: The folder in the image below which all binds must be; "" if they can be anywhere.
+        form: The name of the file or folder an image is converted to; "" if the runtime stores images itself.
+        formats: The image archives that it can convert or load.
+        flattens: It gets a tar of the image's tree instead of the archive.
+        gpus: The kinds of GPUs that a tool can use.
     """
 
     name: str
@@ -100,9 +115,9 @@ class Container(ABC):
     flattens: bool = False
     gpus: frozenset[str] = frozenset()
 
-    @abstractmethod
     def image_name(self, wanted: Wanted | None) -> str:
-        """Return the runtime's name of a pipeline's image; "" for none; raises `UsageError`."""
+        """Return the runtime's name of a pipeline's image, by default Docker's; "" for none; raises `UsageError`."""
+        return docker_name(self.name, wanted)
 
     @abstractmethod
     def start(self, task: Task) -> str:
@@ -144,9 +159,9 @@ def check_environment(environment: Mapping[str, str], reserved: tuple[str, ...] 
         if not is_safe_variable(name) or name.startswith(reserved):
             raise RefusedError(
                 "unsafe-variable",
-                f"a pipeline may not set the variable {printable(name)}",
+                f"pipelines cannot set the variable {printable(name)}",
                 subject=printable(name),
-                hint="Take it out of `environment-variables` in the descriptor.",
+                hint="Remove it from `environment-variables` in the descriptor.",
             )
         if "\0" in value:
             raise RefusedError("unsafe-variable", "the value contains a NUL byte", subject=name)
@@ -159,12 +174,12 @@ def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
     """
     reasons = []
     if not container.confines:
-        how = (
-            f"in {container.name}, which shows it the site's folders"
+        place = (
+            f"in {container.name}, which mounts folders of the site"
             if container.isolates
             else "without a container"
         )
-        reasons.append(f"runs {how}: as you, on all your files")
+        reasons.append(f"runs {place}, with your permissions on all your files")
     options = read_options(pipeline.container, "")[0] if container.isolates else {}
     names = needs_consent([*(each.name for each in pipeline.environment), *options])
     if names:
@@ -176,10 +191,10 @@ def find_consent_reasons(pipeline: Pipeline, container: Container) -> list[str]:
 
 
 def read_options(wanted: Wanted | None, home: str) -> tuple[dict[str, str], str]:
-    """The variables and the shared memory that a descriptor's `container-opts` ask for (S11).
+    """Return the variables and the shared memory that a descriptor's `container-opts` request (S11).
 
-    Returns the environment and a size such as `64m` ("" where none is asked). `$PWD` as a value is `home`,
-    the tool's work folder. Whatever is not on this short list raises `RefusedError`.
+    The size is such as `64m`, "" for the default. `$PWD` as a value is `home`, the tool's work folder. Any other option
+    raises `RefusedError`.
     """
     environment: dict[str, str] = {}
     memory = ""
@@ -218,9 +233,9 @@ def _split(text: str) -> list[str]:
 def _refused(argument: str) -> RefusedError:
     return RefusedError(
         "container-option",
-        f"the descriptor asks for the container option {printable(argument)}, which is not allowed",
+        f"the descriptor requests the container option {printable(argument)}, which is not allowed",
         subject=printable(argument),
-        hint="Allowed are -e NAME=VALUE and --shm-size=SIZE; take the others out of `container-opts`.",
+        hint="Allowed are -e NAME=VALUE and --shm-size=SIZE; remove the others from `container-opts`.",
     )
 
 
@@ -230,7 +245,7 @@ def wrong_kind(container: str, wanted: Wanted) -> UsageError:
         "wrong-image-kind",
         f"{container} cannot start an image of type {printable(wanted.kind)}",
         subject=printable(wanted.image or wanted.url),
-        hint="Run it at a site whose [container] can, or take a descriptor with a docker image.",
+        hint="Run it at a site whose container runtime can, or use a descriptor with a docker image.",
     )
 
 
@@ -244,12 +259,12 @@ _DENIED = b"permission denied"
 
 
 def quoted(argv: Iterable[str]) -> str:
-    """Quote words for a shell."""
+    """Quote arguments for a shell."""
     return " ".join(shlex.quote(argument) for argument in argv)
 
 
 def mount_option(source: str, target: str, *more: str) -> str:
-    """`--mount=` with one line of CSV (RFC 4180), so that nearly any path can be written.
+    """Return `--mount=` with one line of CSV (RFC 4180), which can express nearly any path.
 
     Raises `RefusedError` for a path with a carriage return: the readers of this CSV drop it before a newline.
     """
@@ -269,14 +284,14 @@ def unsafe_path(path: str, reason: str) -> RefusedError:
     """Return the error for a path that this runtime's mount syntax cannot express."""
     return RefusedError(
         "unsafe-name",
-        f"the container runtime of this site cannot be given a path with {reason}",
+        f"the container runtime of this site does not support a path with {reason}",
         subject=printable(path),
-        hint="Rename it, or run at a site with another [container].",
+        hint="Rename the file or folder, or run at a site with another container runtime.",
     )
 
 
-# What MPI launchers tell each task, beside what the scheduler's own one does (`JobVariables.launched`): PMI and PMIx, Open MPI and
-# its PRRTE, MPICH's Hydra, Intel MPI, MVAPICH.
+# Variables of MPI launchers other than the scheduler's own (`JobVariables.launched`): PMI and PMIx, Open MPI and its PRRTE,
+# MPICH's Hydra, Intel MPI, MVAPICH.
 _LAUNCHED = (
     "PMI_[A-Za-z0-9_]*",
     "PMI2_[A-Za-z0-9_]*",
@@ -287,7 +302,7 @@ _LAUNCHED = (
     "MPI_LOCAL[A-Z]*",
     "MV2_COMM_[A-Z_]*",
 )
-# Which GPUs are the job's: CUDA, ROCm, HIP, OpenCL.
+# The GPUs of the job for CUDA, ROCm, HIP and OpenCL.
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
@@ -359,15 +374,15 @@ def read_inspected(runtime: str, finished: CommandResult) -> Image | None:
                 f"{runtime} cannot be used by this account: {printable(finished.stderr.strip()[-300:])}",
             )
         message = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError("runtime-silent", f"{runtime} gave no answer: {message}")
+        raise TryLaterError("runtime-silent", f"{runtime} failed: {message}")
     try:
         found = json.loads(finished.stdout)[0]
         identifier = str(found["Id"]).removeprefix("sha256:")
         names = [str(found.get("Digest", "")), *(str(each) for each in found.get("RepoDigests") or ())]
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise TryLaterError("runtime-silent", f"{runtime} gave an answer that cannot be read") from None
+        raise TryLaterError("runtime-silent", f"the output of {runtime} cannot be parsed") from None
     if not _ID.fullmatch(identifier):
-        raise TryLaterError("runtime-silent", f"{runtime} gave an image without an id")
+        raise TryLaterError("runtime-silent", f"{runtime} reported an image without an id")
     digests = {digest for name in names for digest in _DIGEST.findall(name)}
     return Image(identifier, tuple(sorted(digests)))
 
@@ -377,14 +392,14 @@ def require_program(runtime: str, finished: CommandResult) -> None:
     if finished.exit_code == 127:
         raise UsageError(
             "no-runtime",
-            f"there is no {runtime} at the site",
+            f"{runtime} was not found at the site",
             hint="Correct [container] name, PATH of non-interactive logins there, or `prologue`.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The image to start: its id, or the path of the file or folder that the runtime takes.
+    """The image to start: its id, or the path of the file or folder that the runtime starts.
 
     `environment` and `entrypoint` are the image's own, set only if the runtime does not read them itself.
     """

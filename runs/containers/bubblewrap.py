@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
     OCI_ARCHIVE,
@@ -10,7 +9,6 @@ from runs.containers.base import (
     SHARED_MEMORY,
     Container,
     Task,
-    docker_name,
     handed_on,
     quoted,
     without_network,
@@ -18,7 +16,7 @@ from runs.containers.base import (
 
 _OFFLINE = without_network("--unshare-net")
 
-# To whoever is root, files of the kernel that can be written without any capability; podman's list of the same.
+# Kernel files that root can write without any capability, as in podman's list.
 _KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound")
 
 
@@ -32,14 +30,10 @@ class Bubblewrap(Container):
     form = "image"
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
     flattens = True
-    gpus = frozenset({"amd"})  # of NVIDIA's the driver's libraries would have to be the host's
-
-    def image_name(self, wanted: Wanted | None) -> str:
-        """Return Docker's name of an image."""
-        return docker_name(self.name, wanted)
+    gpus = frozenset({"amd"})  # NVIDIA needs the driver's libraries of the host
 
     def start(self, task: Task) -> str:
-        """Return one long line."""
+        """Return the line."""
         argv = [
             "bwrap",
             *(f"--unshare-{each}" for each in ("user-try", "pid", "uts", "cgroup-try")),

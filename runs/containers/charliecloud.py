@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
     OCI_ARCHIVE,
     PATH,
     Container,
     Task,
-    docker_name,
     handed_on,
     quoted,
     unsafe_path,
@@ -29,16 +27,11 @@ class Charliecloud(Container):
     form = "image.sqfs"
     formats = frozenset({DOCKER_ARCHIVE, OCI_ARCHIVE})
     flattens = True
-    gpus = frozenset(
-        {"amd"}
-    )  # it shows the host's devices; ch-fromhost(1) puts NVIDIA's libraries into images that can be written
-
-    def image_name(self, wanted: Wanted | None) -> str:
-        """Return Docker's name of an image."""
-        return docker_name(self.name, wanted)
+    # the host's devices are visible; ch-fromhost(1) can add NVIDIA's libraries only to writable images
+    gpus = frozenset({"amd"})
 
     def start(self, task: Task) -> str:
-        """Return one long line. ch-run needs $USER, and removes one pair of single quotes from every value."""
+        """Return the line. ch-run needs $USER, and removes one pair of single quotes from every value."""
         argv = ["ch-run", "--private-tmp", "--unset-env=*", "--env-no-expand"]
         argv.append(_bind(task.work, task.sees_work))
         argv += [_bind(bind.source, bind.target) for bind in task.binds]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 
-from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     DOCKER_ARCHIVE,
     Container,
     Image,
     Task,
-    docker_name,
     handed_on,
     quoted,
     require_program,
@@ -33,18 +31,14 @@ class Sarus(Container):
 
     name = "sarus"
     programs = ("sarus",)
-    confines = False  # what the site mounts into every container stays there, and can be written
+    confines = False  # the site's own mounts are in every container, and writable
     formats = frozenset({DOCKER_ARCHIVE})
     gpus = frozenset({"nvidia", "amd"})
 
-    def image_name(self, wanted: Wanted | None) -> str:
-        """Return Docker's name of an image."""
-        return docker_name(self.name, wanted)
-
     def start(self, task: Task) -> str:
-        """Sarus hands the whole environment on, so that it gets none but what finds it.
+        """Return the line, with an empty environment but for PATH and HOME: Sarus passes all of it to the tool.
 
-        Its hooks show the GPUs that these variables name (its user guide, "NVIDIA GPU support", "AMD GPU support").
+        Its hooks mount the GPUs that variables name (its user guide, "NVIDIA GPU support", "AMD GPU support").
         """
         argv = ["sarus", "run", "--pid=private", f"--workdir={task.sees_work}"]
         argv.append(_mount(task.work, task.sees_work))

@@ -6,12 +6,10 @@ import re
 
 from hibali.errors import UsageError
 from hibali.text import printable
-from registry.pipeline import Container as Wanted
 from runs.containers.base import (
     Container,
     Image,
     Task,
-    docker_name,
     handed_on,
     quoted,
     require_program,
@@ -20,40 +18,36 @@ from runs.containers.base import (
 from transfers.remote.host import CommandResult
 
 _ID = re.compile(r"[0-9a-f]{64}")
-# It drops any other character from a path it is given, without a word (userInputPathFilter in its utility.c).
+# Shifter silently removes any other character from a path (userInputPathFilter in its utility.c).
 _PATH = re.compile(r"[A-Za-z0-9_.+/-]*")
 
-# It is not looked up in a PATH that a descriptor sets.
+# Find shifter before a descriptor can set PATH.
 _FOUND = "shifter=$(command -v shifter) || exit 127\n"
 
 
 class Shifter(Container):
     """Docker images that were pulled into the site's gateway (`shifterimg pull`), by their id there.
 
-    It binds nothing to a path that the image does not have, and shows what the site mounts into every container: the run's
-    folder has to be among that. So the tool can write whatever the user can there.
+    Shifter cannot bind to a path that the image does not have, but mounts the site's folders into every container: the
+    run's folder must be in one of them. So the tool can write wherever the user can in these folders.
     """
 
     name = "shifter"
     binds_inputs = False
-    formats: frozenset[str] = frozenset()  # images come in by the gateway alone, which pulls them
+    formats: frozenset[str] = frozenset()  # only the gateway adds images, by pulling them
     gpus = frozenset({"nvidia", "amd"})
 
-    def image_name(self, wanted: Wanted | None) -> str:
-        """Return Docker's name of an image."""
-        return docker_name(self.name, wanted)
-
     def start(self, task: Task) -> str:
-        """The whole environment is handed on, so that it gets none but the tool's own; so no SHIFTER_* of the site's, either.
+        """Return the line, with only the tool's environment: Shifter passes all of it to the tool, and reads SHIFTER_*.
 
-        The modules that a site turns on for all are left to tasks that need its MPI; GPUs come by one of the name `gpu`.
+        Only tasks that need MPI load the modules that a site enables by default; the module `gpu` adds GPUs.
         """
         if task.sees_work != task.work:
             raise UsageError(
                 "bad-working-directory",
-                "Shifter cannot show the work folder at another path",
+                "Shifter cannot mount the work folder at another path",
                 subject=printable(task.sees_work),
-                hint="Run it at a site with another [container], or take `working-directory` out of the descriptor.",
+                hint="Run it at a site with another container runtime, or remove `working-directory` from the descriptor.",
             )
         for path in (task.work, task.command):
             if not _PATH.fullmatch(path):
@@ -86,7 +80,7 @@ class Shifter(Container):
         return Image(found) if found and finished.exit_code == 0 else None
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
-        """Return (): there are no archives."""
+        """Return (): the gateway cannot load archives."""
         del archive, result, kind, image
         return ()
 

@@ -17,7 +17,7 @@ from hibali.events import Listener
 from hibali.ledger import new_identifier
 from hibali.locations import work_path
 from hibali.retry import pause
-from hibali.text import printable
+from hibali.text import counted, printable
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
 from runs.cancel import cancel_run
@@ -30,7 +30,6 @@ from runs.doctor.network import (
     find_addresses,
     indirect_reason,
     knows_key,
-    missing_program,
     query_ssh_config,
     ssh_address,
 )
@@ -44,12 +43,12 @@ from runs.schedulers.base import Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
 from runs.stage import Synchroniser
 from runs.store import RunStore
-from transfers.check import SiteReport, reach_machine
+from transfers.check import SiteReport, missing_program, reach_machine
 from transfers.entry import Kind
 from transfers.remote.host import KnowsPrograms, RemoteHost, ReportsFreeSpace
 
 LOGIN_STEPS = ("name", "connection", "host key", "login", "transport")
-# What ssh itself ended with; all else comes from what was started behind it.
+# Errors of ssh itself; all others come from the program that ssh started.
 _OF_LOGINS = frozenset(
     {"login-refused", "further-refused", "ssh-configuration", "unreachable", "paused", "timed-out"}
 )
@@ -63,7 +62,7 @@ def reach(checks: StepList, site: Site, on_event: Listener) -> RemoteHost | None
         ssh_config = query_ssh_config(site.ssh.command, site.ssh.host)
     except (NotFoundError, UsageError, TryLaterError) as problem:
         checks.fault("name", problem)
-        checks.skip(LOGIN_STEPS[1:], "ssh itself cannot be asked")
+        checks.skip(LOGIN_STEPS[1:], "the configuration of ssh cannot be read")
         return None
     if not _check_network(checks, site.ssh, ssh_config):
         return None
@@ -91,7 +90,7 @@ def _check_network(checks: StepList, ssh: SshSettings, ssh_config: dict[str, str
         checks.skip(LOGIN_STEPS[1:], "the name has no address")
         return False
     if not check_connection(checks, host, port, greets="SSH-"):
-        checks.skip(LOGIN_STEPS[2:], "nobody answers there")
+        checks.skip(LOGIN_STEPS[2:], "the connection failed")
         return False
     return True
 
@@ -102,7 +101,7 @@ def _log_in(
     assert site.ssh is not None
     known = knows_key(ssh_config, site.ssh.host)
     if site.ssh.auth == "gsi" and not check_proxy(checks, site.ssh, site.name):
-        checks.skip(LOGIN_STEPS[2:], "they need the proxy")
+        checks.skip(LOGIN_STEPS[2:], "these steps need the proxy")
         return None
     report = SiteReport()
     began = time.monotonic()
@@ -111,13 +110,13 @@ def _log_in(
     except HibaliError as problem:
         _judge_failure(checks, problem, known)
         return None
-    checks.ok("host key", "known" if known else "taken by ssh, from elsewhere than its files")
-    took = f"in {time.monotonic() - began:.1f} s" if logins else "over one that is kept"
+    checks.ok("host key", "known" if known else "accepted by ssh, but not from its known_hosts files")
+    took = f"in {time.monotonic() - began:.1f} s" if logins else "over an existing connection"
     checks.ok("login", f"{host.facts().get('user') or 'you'} {took}")
     if report.facts.get("transport") == "sftp" and site.ssh.transport == "auto":
         checks.warn(
             "transport",
-            f"hibali's agent cannot start there ({site.ssh.python} by ssh), SFTP is used: slower, and proofs read back",
+            f"the hibali agent cannot start there ({site.ssh.python} over ssh), so SFTP is used: slower, and verification reads files back",
             f'Name a python3 of 3.6 or later in config.toml: [sites.{site.name}.ssh] python = "/usr/bin/python3"',
         )
     elif report.facts.get("transport") == "sftp":
@@ -128,20 +127,22 @@ def _log_in(
     return host
 
 
-def _judge_failure(checks: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: nobody can tell
+def _judge_failure(checks: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: unknown
     if problem.code == "host-key":
         checks.fault("host key", problem)
-        checks.skip(LOGIN_STEPS[3:], "the host's key is not agreed upon")
+        checks.skip(LOGIN_STEPS[3:], "the host key was not accepted")
         return
     if known is not False:
-        checks.ok("host key", "known" if known else "nobody can tell before a login")
+        checks.ok("host key", "known" if known else "unknown before a login")
     else:
         checks.warn(
-            "host key", "in none of ssh's files", "Log in once by hand, and check the key with the site."
+            "host key",
+            "in no known_hosts file",
+            "Log in once with ssh, and compare the key with the one that the site publishes.",
         )
     if isinstance(problem, AccessError) or problem.code in _OF_LOGINS:
         checks.fault("login", problem)
-        checks.skip(LOGIN_STEPS[4:], "there is no login")
+        checks.skip(LOGIN_STEPS[4:], "the login failed")
         return
     checks.ok("login", "accepted")
     checks.fault("transport", problem)
@@ -192,7 +193,7 @@ def run_job(
         if is_new:
             with contextlib.suppress(HibaliError):
                 folders = [work + b"/" + name for name in (b"runs", b"cache", b"images")]
-                host.run([b"rmdir", b"--", *folders, work])  # only what is empty goes
+                host.run([b"rmdir", b"--", *folders, work])  # rmdir removes only empty folders
 
 
 def _request(site: Site) -> Request:
@@ -216,10 +217,10 @@ def _follow(run: Run, site: Site, host: RemoteHost, run_store: RunStore, max_wai
 
 def _judge(checks: StepList, run: Run, max_wait: float) -> None:
     if run.state is State.SUCCEEDED:
-        checks.ok("job", f"{run.job} ran at {run.status.host or 'the site'} and is removed again")
+        checks.ok("job", f"{run.job} ran at {run.status.host or 'the site'} and was removed")
     elif run.state.ended:
         why = run.status.reason or run.status.native or f"exit code {run.status.exit_code}"
-        hint = f"See what it was: hibali runs show {run.id}"
+        hint = f"To see why: hibali runs show {run.id}"
         checks.fault(
             "job",
             IncompleteError(
@@ -230,8 +231,8 @@ def _judge(checks: StepList, run: Run, max_wait: float) -> None:
         why = f" ({run.status.reason})" if run.status.reason else ""
         checks.warn(
             "job",
-            f"{run.job} is {run.state} after {max_wait:.0f} s{why}, and was taken back",
-            "The queue is long, or no node takes such a job: name another partition or account in config.toml.",
+            f"{run.job} is {run.state} after {max_wait:.0f} s{why}, and was cancelled",
+            "The queue is long, or no node accepts such a job: set another partition or account in config.toml.",
         )
 
 
@@ -272,7 +273,7 @@ def check_machine(checks: StepList, site: Site, host: RemoteHost) -> None:
         done = {step.name for step in checks.steps}
         left = [name for name in MACHINE_STEPS if name not in done]
         checks.fault(left[0] if left else MACHINE_STEPS[-1], problem)
-        checks.skip(left[1:], "the machine was lost")
+        checks.skip(left[1:], "the connection was lost")
 
 
 def _check_roots(checks: StepList, site: Site, host: RemoteHost) -> None:
@@ -283,9 +284,9 @@ def _check_roots(checks: StepList, site: Site, host: RemoteHost) -> None:
             if host.stat(expanded) is None:
                 raise NotFoundError(
                     "no-such-folder",
-                    "the root is not there",
+                    "the root does not exist",
                     subject=f"{site.name}:@{name}",
-                    hint=f"Make it, or correct config.toml: hibali mkdir {site.name}:@{name}",
+                    hint=f"Create it, or correct config.toml: hibali mkdir {site.name}:@{name}",
                 )
             found.append(f"@{name} is {printable(expanded)}")
         except HibaliError as problem:
@@ -293,7 +294,7 @@ def _check_roots(checks: StepList, site: Site, host: RemoteHost) -> None:
                 raise
             checks.fault("roots", problem)
     if not checks.has_fault("roots"):
-        checks.ok("roots", "; ".join(found) or "none are named")
+        checks.ok("roots", "; ".join(found) or "none are configured")
 
 
 def _try_writing(checks: StepList, site: Site, host: RemoteHost) -> float | None:
@@ -311,7 +312,7 @@ def _try_writing(checks: StepList, site: Site, host: RemoteHost) -> float | None
         except HibaliError as problem:
             if problem.transient:
                 raise
-            hint = problem.hint or f"Name another {purpose} in config.toml: hibali sites show {site.name}"
+            hint = problem.hint or f"Set another {purpose} in config.toml: hibali sites show {site.name}"
             checks.fault("writes", _with_hint(problem, f"{purpose}: {problem.message}", hint))
     if not checks.has_fault("writes"):
         checks.ok("writes", "; ".join(written))
@@ -331,13 +332,13 @@ def _nearest_folder(host: RemoteHost, path: bytes) -> bytes:
         if found is not None and found.kind is Kind.FOLDER:
             return path
         if found is not None:
-            raise IncompleteError("not-a-folder", "it is no folder", subject=printable(path))
+            raise IncompleteError("not-a-folder", "this is not a folder", subject=printable(path))
         path = path.rpartition(b"/")[0]
     return b"/"
 
 
 def _write_and_remove(host: RemoteHost, site: Site, above: bytes) -> float | None:
-    """Write a file in a new folder, read it, remove both; return what `_try_writing` does."""
+    """Write a file in a new folder, read it, remove both; return the clock's lead as `_try_writing` does."""
     folder = above.rstrip(b"/") + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
     subject = f"{site.name}:{printable(above)}"
     host.make_folder(folder, exclusive=True)
@@ -347,7 +348,7 @@ def _write_and_remove(host: RemoteHost, site: Site, above: bytes) -> float | Non
         after = time.time()
         if host.get(folder + b"/file") != _CONTENT:
             raise IncompleteError(
-                "other-bytes", "what was written reads back as something else", subject=subject
+                "other-bytes", "the file that was read back differs from the written one", subject=subject
             )
         found = host.stat(folder + b"/file")
     finally:
@@ -366,21 +367,21 @@ def measure_clock_lead(there: float, before: float, after: float) -> float:
 
 def _judge_clock(checks: StepList, clock_lead: float | None) -> None:
     if clock_lead is None:
-        checks.skip(["clock"], "nothing was written whose time could be read")
+        checks.skip(["clock"], "no file was written whose time could be compared")
     elif abs(clock_lead) < _CLOCK_SECONDS:
-        checks.ok("clock", "as here")
+        checks.ok("clock", "same as this machine")
     else:
         which = "ahead of" if clock_lead > 0 else "behind"
         checks.warn(
             "clock",
-            f"its filesystem is {abs(clock_lead):.0f} s {which} this machine: times of files do not compare",
-            "Set the clock of this machine (timedatectl), or tell the site.",
+            f"its filesystem is {abs(clock_lead):.0f} s {which} this machine: file times cannot be compared",
+            "Set the clock of this machine (timedatectl), or report it to the site.",
         )
 
 
 def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
     if not isinstance(host, ReportsFreeSpace):
-        checks.skip(["room"], "it does not tell")
+        checks.skip(["room"], "the host does not report its free space")
         return
     places = {"work": work_path(site)}
     if site.default_root is not None:
@@ -398,70 +399,75 @@ def _check_free_space(checks: StepList, site: Site, host: RemoteHost) -> None:
             if free is None:
                 continue
             by = f" (quota of {space.by[key]})" if key in space.by else ""
-            words = f"{purpose}: {format_size(free) if key == 'bytes' else f'{free} names'} free{by}"
-            amounts_free.append(words)
+            amount = format_size(free) if key == "bytes" else counted(free, "inode")
+            text = f"{purpose}: {amount} free{by}"
+            amounts_free.append(text)
             if free == 0:
-                full.append(words)
+                full.append(text)
             elif free < least:
-                little.append(words)
+                little.append(text)
     if full:
-        hint = f"Remove what nobody needs: hibali sites cache list {site.name}"
+        hint = (
+            f"Remove files that are no longer needed. To list the cache: hibali sites cache list {site.name}"
+        )
         checks.fault("room", IncompleteError("no-space", "; ".join(full), subject=site.name, hint=hint))
     elif little:
-        checks.warn("room", "; ".join(little), f"Look what can go: hibali sites cache list {site.name}")
+        checks.warn(
+            "room", "; ".join(little), f"To see what can be removed: hibali sites cache list {site.name}"
+        )
     else:
-        checks.ok("room", "; ".join(amounts_free) or "it does not tell")
+        checks.ok("room", "; ".join(amounts_free) or "the host does not report its free space")
 
 
 def _check_scheduler(checks: StepList, site: Site, host: RemoteHost) -> None:
     name = site.scheduler.name if site.scheduler else "direct"
     if site.scheduler is None and not isinstance(host, KnowsPrograms):
-        checks.skip(["scheduler"], "none is named, and without an agent nothing can be started")
+        checks.skip(["scheduler"], "none is configured, and without an agent no program can be started")
         return
     try:
         scheduler = load_scheduler(name)
         for program, found in _which(host, scheduler.programs).items():
             if found is None:
                 raise missing_program(site.name, program)
-        words = scheduler.lookup_argv("hibali-doctor")
-        if words:
-            _query_scheduler(site, host, scheduler, words)
+        argv = scheduler.lookup_argv("hibali-doctor")
+        if argv:
+            _query_scheduler(site, host, scheduler, argv)
         starts = _predict_start(site, host)
     except HibaliError as problem:
         checks.fault("scheduler", problem)
         return
     if name == "direct":
-        checks.ok("scheduler", "direct: jobs are processes of the machine one logs in to")
+        checks.ok("scheduler", "direct: jobs are processes on the login host")
     else:
         checks.ok("scheduler", f"{name} answers{starts}")
 
 
-def _query_scheduler(site: Site, host: RemoteHost, scheduler: Scheduler, words: tuple[str, ...]) -> None:
+def _query_scheduler(site: Site, host: RemoteHost, scheduler: Scheduler, argv: tuple[str, ...]) -> None:
     try:
         with rate_limited(site.name):
-            scheduler.read_lookup(host.run(words), host.facts()["user"])
+            scheduler.read_lookup(host.run(argv), host.facts()["user"])
     except TryLaterError as problem:
-        hint = f"By hand, after a login there: {shlex.join(words)}"
+        hint = f"To try it, log in there and run: {shlex.join(argv)}"
         raise _with_hint(problem, problem.message, hint) from None
 
 
 def _predict_start(site: Site, host: RemoteHost) -> str:
     """Return when a small job with the site's account and partition would start; raise its rejection."""
     scheduler = load_scheduler(site.scheduler.name if site.scheduler else "direct")
-    words = scheduler.start_argv()
-    if not words or not isinstance(host, KnowsPrograms):
+    argv = scheduler.start_argv()
+    if not argv or not isinstance(host, KnowsPrograms):
         return ""
-    finished = host.run(words, stdin=dry_run_script(site).encode("ascii", "replace"))
+    finished = host.run(argv, stdin=dry_run_script(site).encode("ascii", "replace"))
     seconds = scheduler.read_start(finished, datetime.now(UTC))
     return "" if seconds is None else f"; a job of one minute would start in about {max(0.0, seconds):.0f} s"
 
 
 def _check_container(checks: StepList, site: Site, host: RemoteHost) -> None:
     if site.container.name == "bare":
-        checks.ok("container", "none: tools run as you, with consent to each pipeline")
+        checks.ok("container", "none: tools run with your permissions, so each pipeline needs your consent")
         return
     if not isinstance(host, KnowsPrograms):
-        checks.skip(["container"], "without an agent no program can be asked")
+        checks.skip(["container"], "without an agent no program can be started")
         return
     program = site.container.name
     try:
@@ -471,7 +477,7 @@ def _check_container(checks: StepList, site: Site, host: RemoteHost) -> None:
             raise missing_program(site.name, program)
         if finished.exit_code != 0:
             message = printable(finished.stderr.strip()[-200:])
-            hint = f"By hand, after a login there: {program} --version"
+            hint = f"To try it, log in there and run: {program} --version"
             raise IncompleteError(
                 "container-fails", f"{program} fails: {message}", subject=site.name, hint=hint
             )
@@ -483,5 +489,5 @@ def _check_container(checks: StepList, site: Site, host: RemoteHost) -> None:
 
 
 def _which(host: RemoteHost, programs: tuple[str, ...]) -> Mapping[str, str | None]:
-    """Find programs; behind a forced command only an answer shows that a command is allowed."""
+    """Find programs; with a forced command, only a reply shows that a command is allowed."""
     return host.which(programs) if isinstance(host, KnowsPrograms) and programs else {}

@@ -112,14 +112,18 @@ def find_addresses(checks: StepList, host: str, port: int) -> bool:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else "it is no name"
+        reason = (
+            problem.strerror
+            if isinstance(problem, OSError) and problem.strerror
+            else "it is not a valid name"
+        )
         checks.fault(
             "name",
             TryLaterError(
                 "no-address",
                 f"the name has no address: {reason}",
                 subject=host,
-                hint=f"Is it spelled right, and is the network there? By hand: getent hosts {host}",
+                hint=f"Check the spelling and the network. To try it: getent hosts {host}",
             ),
         )
         return False
@@ -132,8 +136,8 @@ def indirect_reason(ssh_config: dict[str, str]) -> str:
     """Return why ssh does not connect directly, so that a check without ssh is impossible; "" if it does."""
     jump, proxy = ssh_config.get("proxyjump", "none"), ssh_config.get("proxycommand", "none")
     if jump != "none" or proxy != "none":
-        return f"ssh goes through {jump if jump != 'none' else 'a ProxyCommand'}"
-    return "" if ssh_config else "this ssh does not tell where it goes"
+        return f"ssh connects through {jump if jump != 'none' else 'a ProxyCommand'}"
+    return "" if ssh_config else "this ssh cannot print its configuration"
 
 
 def ssh_address(ssh_config: dict[str, str], host: str) -> tuple[str, int]:
@@ -168,9 +172,9 @@ def probe_greeting(checks: StepList, host: str, port: int, *, greets: str = "", 
             step,
             TryLaterError(
                 "unreachable",
-                f"nobody answers: {reason_of(problem)}",
+                f"the host does not answer: {reason_of(problem)}",
                 subject=subject,
-                hint=f"Does the site need a VPN, or a jump host? By hand: nc -vz {host} {port}",
+                hint=f"Does the site need a VPN, or a jump host? To try it: nc -vz {host} {port}",
             ),
         )
         return ""
@@ -183,13 +187,19 @@ def probe_greeting(checks: StepList, host: str, port: int, *, greets: str = "", 
 
 def _wrong_greeting(greets: str, message: str, subject: str) -> TryLaterError:
     if greets == "SSH-":
-        hint = "Many failed logins, or a firewall, end connections so; wait, or ask the site."
+        hint = "A firewall, or a block after many failed logins, can cause this. Wait, or ask the site."
         return TryLaterError(
-            "no-ssh-server", f"no ssh server greets there, but {message}", subject=subject, hint=hint
+            "no-ssh-server",
+            f"the server there is not an ssh server: it sent {message}",
+            subject=subject,
+            hint=hint,
         )
-    hint = "Is the port in the site's gridftp table right? Ask the site."
+    hint = "Check the port in the site's gridftp table, or ask the site."
     return TryLaterError(
-        "no-gridftp-server", f"no GridFTP server greets there, but {message}", subject=subject, hint=hint
+        "no-gridftp-server",
+        f"the server there is not a GridFTP server: it sent {message}",
+        subject=subject,
+        hint=hint,
     )
 
 
@@ -223,16 +233,6 @@ def knows_key(ssh_config: dict[str, str], host: str) -> bool | None:
     return False
 
 
-def missing_program(site: str, program: str) -> NotFoundError:
-    """Return the error for a program that the site's account does not find."""
-    return NotFoundError(
-        "no-such-program",
-        f"{program} is not found there in a login without a terminal",
-        subject=site,
-        hint="Set PATH in the account's start-up file that non-interactive shells read.",
-    )
-
-
 _GRIDFTP_PORT = 2811  # IANA: gsiftp
 
 
@@ -255,7 +255,8 @@ def check_proxy(checks: StepList, ssh: SshSettings, subject: str) -> bool:
     except HibaliError as problem:
         if isinstance(problem, NotFoundError) and ssh.auth != "gsi" and ssh.proxy.make == "no":
             checks.skip(
-                ["proxy"], "the tools that look at proxies are missing; the copying program does without"
+                ["proxy"],
+                "the programs that check proxies are missing; the copying program does not need them",
             )
             return True
         checks.fault("proxy", problem)
@@ -281,8 +282,8 @@ def _check_data_host(checks: StepList, ssh: SshSettings, host: str) -> None:
     if not found:
         return
     if knows_key(ssh_config, host) is False:
-        hint = "Log in once by hand, and check the key with the site."
-        checks.warn(step, f"{found}; its host key is in none of ssh's files", hint)
+        hint = "Log in once with ssh, and compare the key with the one that the site publishes."
+        checks.warn(step, f"{found}; its host key is in no known_hosts file", hint)
     else:
         checks.ok(step, found)
 
@@ -307,7 +308,7 @@ def check_collection(checks: StepList, site: Site, on_event: Listener) -> None:
             isinstance(problem, AccessError) and "globus collection" not in facts
         ):
             checks.fault("globus login", problem)
-            checks.skip(["collection"], "there is no login at Globus")
+            checks.skip(["collection"], "not logged in to Globus")
             return
         checks.ok("globus login", str(facts["globus login"]))
         checks.fault("collection", problem)

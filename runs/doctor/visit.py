@@ -49,7 +49,7 @@ def check_bucket(checks: StepList, site: Site, on_event: Listener) -> None:
     try:
         keys = source.current()
     except HibaliError as problem:
-        checks.skip(["endpoint"], "nothing can be signed")
+        checks.skip(["endpoint"], "requests cannot be signed")
         checks.fault("credentials", problem)
         checks.skip(STEPS[4:], "there are no credentials")
         return
@@ -67,14 +67,14 @@ def _check_network(checks: StepList, url: str) -> bool:
     host = parts.hostname or ""
     proxy = os.environ.get(f"{parts.scheme}_proxy") or os.environ.get(f"{parts.scheme.upper()}_PROXY")
     if proxy:
-        checks.skip(STEPS[:2], "requests go through the proxy of this account")
+        checks.skip(STEPS[:2], "requests use the proxy from the environment")
         return True
     port = parts.port or (443 if parts.scheme == "https" else 80)
     if not find_addresses(checks, host, port):
         checks.skip(STEPS[1:], "the name has no address")
         return False
     if not check_connection(checks, host, port):
-        checks.skip(STEPS[2:], "nobody answers there")
+        checks.skip(STEPS[2:], "the connection failed")
         return False
     return True
 
@@ -90,27 +90,27 @@ def _check_access(checks: StepList, site: Site, requests: Requests, access: str)
     checks.ok("credentials", access)
     _judge_clock(checks, response)
     if not requests.bucket:
-        checks.ok("bucket", "none is named: paths begin with one")
-        checks.skip(STEPS[6:], "no bucket is named")
+        checks.ok("bucket", "none is configured: paths begin with a bucket")
+        checks.skip(STEPS[6:], "no bucket is configured")
         return
     if listed:
         checks.ok("bucket", requests.bucket)
     else:
         checks.warn(
-            "bucket", f"{requests.bucket} may not be listed", "Ask the bucket's owner for s3:ListBucket."
+            "bucket", f"no permission to list {requests.bucket}", "Ask the bucket's owner for s3:ListBucket."
         )
     _try_writing(checks, site, requests)
 
 
 def _list_one(requests: Requests) -> tuple[Response, bool]:
-    """List one page of one name; return the answer, and whether it was a success."""
+    """List one page of one name; return the response, and whether it was a success."""
     query = {"list-type": "2", "max-keys": "1"} if requests.bucket else {}
     try:
-        return requests.ask("GET", query=query), True
+        return requests.request("GET", query=query), True
     except AccessError as problem:
         if problem.code != "denied":
             raise
-        return requests.ask("GET", query=query, accept=(403,)), False
+        return requests.request("GET", query=query, accept=(403,)), False
 
 
 def _judge_failure(checks: StepList, problem: HibaliError, url: str, access: str) -> None:
@@ -120,15 +120,15 @@ def _judge_failure(checks: StepList, problem: HibaliError, url: str, access: str
         checks.skip(STEPS[4:], "the credentials are not accepted")
     elif problem.code == "clock-skew":
         checks.ok("endpoint", url)
-        checks.skip(["credentials"], "signatures hold the time")
+        checks.skip(["credentials"], "signatures depend on the clock")
         checks.fault("clock", problem)
-        checks.skip(STEPS[5:], "nothing that is signed now is believed")
+        checks.skip(STEPS[5:], "the server rejects requests signed with this clock")
     elif problem.code in _OF_BUCKETS:
         checks.ok("endpoint", url)
         checks.ok("credentials", access)
-        checks.skip(["clock"], "there was no answer to compare with")
+        checks.skip(["clock"], "there was no response to compare with")
         checks.fault("bucket", problem)
-        checks.skip(STEPS[6:], "there is no bucket")
+        checks.skip(STEPS[6:], "the bucket does not exist")
     else:
         checks.fault("endpoint", problem)
         checks.skip(STEPS[3:], "the endpoint does not answer")
@@ -137,19 +137,19 @@ def _judge_failure(checks: StepList, problem: HibaliError, url: str, access: str
 def _judge_clock(checks: StepList, response: Response) -> None:
     server_time = response.seconds
     if server_time is None:
-        checks.skip(["clock"], "the server tells no time")
+        checks.skip(["clock"], "the server sends no time")
         return
     clock_lead = server_time - time.time()
     if abs(clock_lead) < _CLOCK_SECONDS:
-        checks.ok("clock", "as here")
+        checks.ok("clock", "same as this machine")
     else:
-        words = (
+        finding = (
             f"the server is {abs(clock_lead):.0f} s {'ahead of' if clock_lead > 0 else 'behind'} this machine"
         )
         checks.warn(
             "clock",
-            words,
-            "Set the clock of this machine (timedatectl): from 15 minutes on nothing is accepted.",
+            finding,
+            "Set the clock of this machine (timedatectl): from 15 minutes on, servers reject all requests.",
         )
 
 
@@ -157,24 +157,26 @@ def _try_writing(checks: StepList, site: Site, requests: Requests) -> None:
     assert site.s3 is not None
     store = S3Store(requests, site.name, site.s3.prefix.strip("/").encode())
     try:
-        seen = store.probe(again=True)
+        seen = store.probe(refresh=True)
     except HibaliError as problem:
         checks.fault("writes", problem)
         return
     if not seen.writable:
         checks.warn(
             "writes",
-            "nothing may be written there",
-            "Ask the bucket's owner for s3:PutObject, if it is to be.",
+            "no permission to write there",
+            "To write there, ask the bucket's owner for s3:PutObject.",
         )
     elif not seen.proves:
-        words = "the server compares no sha256: the proof of what is sent is claimed at best"
+        finding = "the server does not check sha256: uploads are verified as `claimed` at best"
         checks.warn(
-            "writes", words, f"See docs/verification.md, and what it does: hibali sites check {site.name}"
+            "writes",
+            finding,
+            f"See docs/verification.md. To see what the server supports: hibali sites check {site.name}",
         )
     elif not seen.locks:
-        words = "the server knows no conditional writes: two hibali may write at a time"
-        checks.warn("writes", words, f"See what it does: hibali sites check {site.name}")
+        finding = "the server has no conditional writes: two hibali processes could write at the same time"
+        checks.warn("writes", finding, f"To see what the server supports: hibali sites check {site.name}")
     else:
         checks.ok("writes", "hashed by the server, with locks")
 
@@ -184,7 +186,7 @@ _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
 def visit(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
-    """Run all steps of a site of this kind, with `job` including a test job. Catches all but bugs."""
+    """Run all steps of a site of this kind, with `job` including a test job. Reports every `HibaliError` as a fault."""
     try:
         require_built(site)
     except HibaliError as problem:
@@ -216,16 +218,14 @@ def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: boo
             return
         failed = [name for name in ("writes", "room", "scheduler") if checks.has_fault(name)]
         if failed:
-            checks.skip(["job"], f"it needs what failed: {', '.join(failed)}")
+            checks.skip(["job"], f"it needs steps that failed: {', '.join(failed)}")
             return
         try:
             require_built_for_runs(site)
         except HibaliError as problem:
             checks.fault("job", problem)
             return
-        from runs.doctor.machine import run_job
-
-        run_job(checks, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event)
+        machine.run_job(checks, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event)
 
 
 def _check_web(checks: StepList, site: Site, on_event: Listener) -> None:
@@ -235,7 +235,7 @@ def _check_web(checks: StepList, site: Site, on_event: Listener) -> None:
         checks.skip(_WEB[1:], "the name has no address")
         return
     if not check_connection(checks, host, port):
-        checks.skip(_WEB[2:], "nobody answers there")
+        checks.skip(_WEB[2:], "the connection failed")
         return
     _check_store(checks, site, on_event)
 
@@ -248,9 +248,9 @@ def _check_store(checks: StepList, site: Site, on_event: Listener) -> None:
     except HibaliError as problem:
         checks.fault("endpoint", problem)
         return
-    words = [str(facts.get("url", kind_of(site).address(site))), str(facts.get("access", ""))]
-    checks.ok("endpoint", ", ".join(word for word in words if word))
+    found = [str(facts.get("url", kind_of(site).address(site))), str(facts.get("access", ""))]
+    checks.ok("endpoint", ", ".join(filter(None, found)))
     if facts.get("writable"):
         checks.ok("writes", "yes")
     else:
-        checks.skip(["writes"], "it is only read")
+        checks.skip(["writes"], "the site is read-only")

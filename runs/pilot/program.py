@@ -1,11 +1,11 @@
 """Run tasks inside an allocation with HyperQueue; sent to the site, Python 3.9, standard library only.
 
 `python3 -I - --check LIBRARY SHA256` checks whether HyperQueue can be loaded there. `python3 -I program.py
-JOB MASK`, in the folder of a chunk, runs those of its `tasks` that have no exit record of a complete end, at
+JOB MASK CORES`, in the folder of a chunk, runs those of its `tasks` that have no exit record of a complete end, at
 most as many at once as the allocation has cores. The exit code is 0 when all of them have ended, 75 when
 tasks remain for the next allocation.
 It writes `journal.jsonl` there, each line synced to disk before it continues: the tasks that began, that
-ended, and that are over without a record. The task's own `exit.json` decides how it ended.
+ended, and that ended without a record. The task's own `exit.json` decides how it ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ JOURNAL_SECONDS = 0.25  # events within this time share one line and one fsync
 QUERY_SECONDS = 2.0
 GRACE_SECONDS = 20.0
 LARGEST = 1 << 16
-_CORES = ("SLURM_CPUS_ON_NODE", "NCPUS", "NSLOTS", "LSB_DJOB_NUMPROC")
 
 
 class Journal:
@@ -78,11 +77,11 @@ def load(path: str, digest: str) -> Any:
     return module
 
 
-def count_cores(requested: int | None) -> int:
-    """Return the cores that the scheduler gives the job on this node, else those requested, if usable."""
-    there = len(os.sched_getaffinity(0))
-    given = next((int(text) for name in _CORES if (text := os.environ.get(name, "")).isdigit()), None)
-    return max(1, min(there, given or requested or there))
+def count_cores(granted: str, requested: int | None) -> int:
+    """Return the usable cores: those that the scheduler grants on this node ("" if unknown), else those requested, else all."""
+    available = len(os.sched_getaffinity(0))
+    wanted = int(granted) if granted.isdigit() else requested
+    return max(1, min(available, wanted or requested or available))
 
 
 class Tasks:
@@ -98,7 +97,7 @@ class Tasks:
         return os.path.join(self.root, "tasks", str(number))
 
     def has_ended(self, number: int) -> bool:
-        """Return whether the task's exit record says so; a tool that was stopped has not ended."""
+        """Return whether the task's exit record reports an end; a tool that was stopped has not ended."""
         try:
             with open(os.path.join(self.folder(number), "exit.json"), "rb") as file:
                 found = json.loads(file.read(LARGEST))
@@ -210,7 +209,7 @@ class Cluster:
         os.mkdir(folder, 0o700)
         self._folder = folder
         before = os.environ.get("TMPDIR")
-        os.environ["TMPDIR"] = private  # where its worker's socket goes
+        os.environ["TMPDIR"] = private  # the folder of its worker's socket
         try:
             self._library = library
             self._cluster = library.cluster_start(folder)
@@ -226,7 +225,7 @@ class Cluster:
     def submit(
         self, tasks: Tasks, numbers: list[int], script: str, cores: int, environment: dict[str, str]
     ) -> None:
-        """Submit all tasks; HyperQueue's task ids are our numbers."""
+        """Submit all tasks; HyperQueue's task ids are the task numbers."""
         request = SimpleNamespace(n_nodes=0, resources={"cpus": cores}, min_time=None)
         described = [
             SimpleNamespace(
@@ -255,7 +254,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop server and worker; the key is removed when this returns."""
-        with contextlib.suppress(BaseException):  # a panic there is no exception here
+        with contextlib.suppress(BaseException):  # a Rust panic is not an Exception
             self._cluster.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -322,7 +321,7 @@ class TaskMonitor:
 class Allocation:
     """One job's share of the work: its chunk, whose folder is the current folder."""
 
-    def __init__(self, job: str, mask: str) -> None:
+    def __init__(self, job: str, mask: str, cores: str = "") -> None:
         here = os.getcwd()
         self._chunk = int(os.path.basename(here))
         self._root = os.path.dirname(os.path.dirname(here))
@@ -335,15 +334,16 @@ class Allocation:
         host = re.sub(r"[^A-Za-z0-9._-]", "", socket.gethostname())
         self._environment = {"HIBALI_JOB": job, "HIBALI_MASK": mask, "HIBALI_HOST": host}
         self._job = job
+        self._cores = cores
         self._stop_request = StopRequest()
 
     def run(self) -> int:
         """Run all remaining tasks; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, self._stop_request.on_signal)
-        cores = count_cores(self._plan["asked"])
+        cores = count_cores(self._cores, self._plan["asked"])
         with contextlib.suppress(FileNotFoundError):
-            os.unlink("stop")  # of an earlier start of this very job
+            os.unlink("stop")  # of an earlier start of this job
         library = load(self._plan["library"], self._plan["sha256"])
         broken = read_broken("journal.jsonl")
         left = [
@@ -414,7 +414,7 @@ class Allocation:
         deadline = time.monotonic() + GRACE_SECONDS
         quiet = (
             time.monotonic() + 2 * JOURNAL_SECONDS
-        )  # what was on its way when `stop` was made tells of itself
+        )  # tasks that started just before `stop` was created report themselves
         while time.monotonic() < deadline and (monitor.running or time.monotonic() < quiet):
             for number, pid in monitor.running.items():
                 if pid not in signalled and is_in(pid, self._tasks.folder(number)):
@@ -462,7 +462,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps({"hyperqueue": load(argv[1], argv[2]).get_hq_version()}))
         return 0
     os.umask(0o077)
-    return Allocation(argv[0], argv[1]).run()
+    return Allocation(*argv).run()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from hibali.documents import canonical_json
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.locations import Location
-from hibali.text import as_bytes, as_text, printable
+from hibali.text import as_bytes, as_text, counted, printable
 from runs.fast_storage import FastOptions
 from runs.inputs import Identity, identify_local
 from runs.model import Pilot, Run
@@ -25,13 +25,13 @@ from runs.records import sweep_of
 from runs.request import Request
 from runs.resources import DecidedResources
 from runs.schedulers.base import JobVariables
-from runs.script import RUN_TOOL, read_variables, script_head
+from runs.script import ENTER_CHUNK, RUN_TOOL, first_set, read_variables, script_head
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
 
 VERSION = "0.27.0"
-MACHINE, LIBC = "x86_64", (2, 28)  # as its wheel says: manylinux_2_28_x86_64
+MACHINE, LIBC = "x86_64", (2, 28)  # the platform of its wheel: manylinux_2_28_x86_64
 PYTHON = (3, 9)  # abi3 from 3.9 on
 # hyperqueue/hyperqueue.abi3.so, by the RECORD of hyperqueue-0.27.0-cp39-abi3-manylinux_2_28_x86_64.whl
 SHA256 = "9bc593684ddd3ca7192d05585c85fc55c8f5588ca29a61d6effa374d3dd4065b"
@@ -50,7 +50,7 @@ def find_library() -> tuple[Path, Identity]:
             "no-hyperqueue",
             "a pilot needs HyperQueue, which is not installed here",
             subject="--pilot",
-            hint=f"pip install 'hibali[pilot]' (hyperqueue {VERSION}); or leave out --pilot: job arrays need nothing.",
+            hint=f"pip install 'hibali[pilot]' (hyperqueue {VERSION}); or leave out --pilot: job arrays do not need it.",
         )
     identity = identify_local(path)
     if identity.digest != SHA256:
@@ -63,18 +63,8 @@ def find_library() -> tuple[Path, Identity]:
     return path, identity
 
 
-# A job that was put back into the queue goes on; another job of the same chunk has no turn.
+# A requeued job continues; another job of the same chunk does nothing.
 _ALLOCATION = r"""
-mask=$(umask)
-umask 077
-case "$PWD" in
-  */"$run/chunks/$chunk") ;;
-  *) cd -- "${native_folder:-.}" ;;
-esac
-case "$PWD" in
-  */"$run/chunks/$chunk") ;;
-  *) echo "hibali: this is not the folder of allocation $chunk of run $run: $PWD" >&2; exit 75 ;;
-esac
 job=${1:-$native_job}
 job=$(printf '%s' "$job" | tr -cd '][A-Za-z0-9._:+-')
 if mkdir started 2>/dev/null; then
@@ -89,11 +79,11 @@ else
   printf '%s\n' "$job" >>again
 fi
 IFS= read -r python <../../pilot/python || exit 75
-exec "$python" -I ../../pilot/program.py "$job" "$mask"
+exec "$python" -I ../../pilot/program.py "$job" "$mask" "$native_cores"
 """
-# HyperQueue starts this in the folder of the task, with its number. It tells the pilot when it begins and when it is over,
-# through a pipe that it opens for reading, too: with nobody there at the other end it would wait for ever. What HyperQueue tells its tasks,
-# a key among it, is not for tools. Nothing begins any more where the allocation is to end, or another one has the turn.
+# HyperQueue starts this in the folder of the task, with its number. It reports its start and end to the pilot through a pipe, which it
+# also opens for reading: without a reader it would wait for ever. HyperQueue's variables, which include a key, are hidden from tools.
+# No task starts after the allocation was stopped or the next allocation was created.
 _TASK = r"""
 mask=${HIBALI_MASK:-022} job=${HIBALI_JOB:-} host=${HIBALI_HOST:-} told=${HIBALI_TOLD:-/dev/null} task=${1:-}
 unset HIBALI_MASK HIBALI_JOB HIBALI_HOST HIBALI_TOLD
@@ -106,13 +96,14 @@ trap 'printf "e %s\n" "$task" 1<>"$told"; exit 0' EXIT
 printf 'b %s %s\n' "$task" "$$" 1<>"$told"
 run=$run/$task
 runs=../../..
-wish=../../cancel
+cancel_file=../../cancel
 """
 
 
 def allocation_script(run: str, chunk: int, directives: Sequence[str], variables: JobVariables) -> str:
     """Return the script that the scheduler starts in a chunk's folder (S9); `directives` are checked comment lines."""
-    return f"{script_head(run, directives)}{read_variables(variables)}chunk={chunk:d}{_ALLOCATION}"
+    cores = f"native_cores={first_set(variables.cores)}\n"
+    return f"{script_head(run, directives)}{read_variables(variables)}{cores}chunk={chunk:d}{ENTER_CHUNK}{_ALLOCATION}"
 
 
 def task_script(run: str, chunk: int) -> str:
@@ -120,7 +111,7 @@ def task_script(run: str, chunk: int) -> str:
     return f"{script_head(run, ())}chunk={chunk:d}{_TASK}{RUN_TOOL}"
 
 
-# One line for each of these that is there: what it is. -S leaves out what a site adds, which may take seconds.
+# Print one line for each existing interpreter. -S skips the site's packages, whose import may take seconds.
 _FIND_PYTHONS = r"""
 for each; do
   command -v "$each" >/dev/null 2>&1 || continue
@@ -133,9 +124,7 @@ done
 exit 0
 """
 _NAMES = ("python3", *(f"python3.{minor}" for minor in range(20, PYTHON[1] - 1, -1)))
-_HINT = (
-    "Leave out --pilot: job arrays need nothing there. Or name a Python that fits as `python` of the site."
-)
+_HINT = "Leave out --pilot: job arrays do not need it. Or name a Python that fits as `python` of the site."
 
 
 def program() -> bytes:
@@ -157,7 +146,7 @@ def find_python(host: RemoteHost, site: Site) -> str:
         if not lacking:
             return path
         seen.append(f"{printable(path.encode('utf-8', 'replace'))} {lacking}")
-    because = "; ".join(seen) or "none answered"
+    because = "; ".join(seen) or "no Python was found"
     raise RefusedError(
         "no-pilot-there",
         f"a pilot needs Python {'.'.join(map(str, PYTHON))} or later on Linux {MACHINE} with glibc {'.'.join(map(str, LIBC))}: {because}",
@@ -182,7 +171,7 @@ def _read(line: bytes) -> tuple[str, str] | None:
         return path, f"runs on {printable(f'{system} {machine}')}"
     if libc[0] != "glibc" or known < LIBC:
         return path, f"has {printable(f'{libc[0]} {libc[1]}')}"
-    return path, "has no global lock" if free else ""
+    return path, "is a free-threaded build" if free else ""
 
 
 def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> str:
@@ -279,16 +268,16 @@ def check_pilot_resources(decided: DecidedResources) -> int:
         if count > 1:
             raise UsageError(
                 "not-in-a-pilot",
-                f"the tasks of a pilot share one node, and the job asks for {count} {unit}",
+                f"the tasks of a pilot share one node, but the job requests {count} {unit}",
                 subject="--pilot",
                 hint="Leave out --pilot: job arrays give each task its own.",
             )
     if resources.gpus:
         raise UsageError(
             "not-in-a-pilot",
-            f"a pilot cannot divide {resources.gpus} GPUs among its tasks",
+            f"a pilot cannot divide {counted(resources.gpus, 'GPU')} among its tasks",
             subject="--pilot",
-            hint="Leave out --pilot: job arrays give each task its own. --gpus 0 asks for none.",
+            hint="Leave out --pilot: job arrays give each task its own. --gpus 0 requests none.",
         )
     each = decided.suggested.cores or 1
     return each if resources.cores is None else min(each, resources.cores)
@@ -331,7 +320,9 @@ def record_pilot(
         if (sweep.pilot is not None) is not wanted:
             before, now = ("by a pilot", "job arrays") if sweep.pilot else ("as job arrays", "a pilot")
             on_event(
-                Noted(f"run {run.id} was started {before} and keeps that; to start one with {now}, add --new")
+                Noted(
+                    f"run {run.id} was already started {before}; to start another run with {now}, add --new"
+                )
             )
         return run
     if sweep.pilot == pilot:

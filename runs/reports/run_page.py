@@ -55,7 +55,7 @@ class ReportedRun:
 
 
 def report_run(run: Run, store: RunStore) -> ReportedRun:
-    """Read all that the ledger has of a run."""
+    """Read the records of a run from the ledger."""
     records = store.records(run.id)
     collected = [read_moment(record.get("at")) for record in records if record.get("kind") == "collected"]
     return ReportedRun(
@@ -176,7 +176,7 @@ def _legend(runs: Sequence[ReportedRun]) -> Iterable[tuple[str, str]]:
 
 
 def _section(each: ReportedRun) -> dict[str, Any]:
-    """Collect what the page shows of one run."""
+    """Return the values of one run for the template."""
     run = each.run
     return {
         "id": run.id,
@@ -239,7 +239,7 @@ def _moment(text: str) -> str:
 
 
 def _tables(each: ReportedRun) -> Iterator[_Table]:
-    """Show what the run was given, and what was collected with the digests that were verified then."""
+    """Return the tables of inputs and of collected outputs with their verified digests."""
     files = {run_input["id"] for run_input in each.run.spec.inputs}
     values = [(name, _value(value)) for name, value in each.run.spec.invocation.items() if name not in files]
     yield _Table("Invocation", ("id", "value"), values)

@@ -1,4 +1,4 @@
-"""Decide what the status report says about schedules, data, sites and runs; pure."""
+"""Compute the status report on schedules, data, sites and runs; pure."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _failing(plan: Plan, firings: Sequence[Trigger]) -> Trouble | None:
 def _describe_failure(firing: Trigger) -> str:
     mark = mark_of(firing)
     if mark is Mark.BROKEN:
-        return "It began and never ended: it was killed, or the machine went down."
+        return "It started but never ended: it was killed, or the machine stopped."
     failed = firing.amount("files_failed")
     if firing.message:
         about = f"{firing.about}: " if firing.about else ""
@@ -140,7 +140,7 @@ def _describe_failure(firing: Trigger) -> str:
         return (
             f"{counted(failed, 'file')} could not be transferred."
             if failed
-            else "Not everything was done or verified."
+            else "Some files were not transferred or not verified."
         )
     return f"It ended with exit code {firing.exit}."
 
@@ -162,7 +162,7 @@ def _silent(plan: Plan, firings: Sequence[Trigger], now: float) -> Trouble | Non
     since = firings[-1].began if firings else ""
     return Trouble(
         plan.name,
-        f"Nothing has fired for {format_duration(now - last)}: is the machine on, and cron?",
+        f"Nothing has fired for {format_duration(now - last)}: check that the machine and its cron are running.",
         f"hibali schedule show {plan.name}",
         since,
     )
@@ -172,7 +172,7 @@ _UNTOLD = frozenset({Mark.SKIPPED, Mark.RUNNING})
 
 
 DAYS = 60
-_RECENT = 7 * 86400.0  # seconds: what somebody typed and what failed is not told for longer
+_RECENT = 7 * 86400.0  # seconds: older failed commands are not reported
 _MOST_FAILED_COMMANDS = 10
 _BAD_RESULTS = frozenset({Result.INCOMPLETE, Result.FAILED, Result.LATER, Result.REFUSED, Result.UNFINISHED})
 
@@ -233,12 +233,12 @@ def headline(overview: Overview) -> str:
     """Return one sentence that summarizes the report."""
     count, bad = len(overview.lines), len(overview.in_need)
     if not count:
-        return "Nothing is scheduled yet"
+        return "No schedules yet"
     if bad:
         return (
-            f"{bad} of {count} schedules {'needs' if bad == 1 else 'need'} you"
+            f"{bad} of {count} schedules {'needs' if bad == 1 else 'need'} attention"
             if count > 1
-            else "The one schedule needs you"
+            else "The only schedule needs attention"
         )
     paused = sum(line.health is Health.PAUSED for line in overview.lines)
     well = count - paused
@@ -254,7 +254,7 @@ def headline(overview: Overview) -> str:
 
 
 def summary(overview: Overview) -> str:
-    """The sentences below it: what moved lately, and how well it is verified."""
+    """Return the sentences below the headline: recent transfers, and their verification."""
     last = overview.days[-1] if overview.days else None
     sentences = []
     if last is not None:
@@ -271,7 +271,7 @@ def summary(overview: Overview) -> str:
     elif overview.operations:
         sentences.append("All moved files are verified by content.")
     if overview.fading:
-        sentences.append(f"{counted(len(overview.fading), 'thing')} will expire or be purged soon.")
+        sentences.append(f"{counted(len(overview.fading), 'item')} will expire or be purged soon.")
     return " ".join(sentences)
 
 
@@ -293,7 +293,7 @@ def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> lis
 
 
 def failed_commands(operations: Sequence[Operation], now: float) -> list[Trouble]:
-    """List what somebody typed within a week that began, what went wrong with it, and was not done since; the latest first."""
+    """List the manual commands of the last week that failed and did not succeed since, the latest first."""
     seen: set[tuple[str, str, str]] = set()
     found: list[Trouble] = []
     for each in reversed(operations):
@@ -319,7 +319,7 @@ def _trouble(each: Operation, now: float) -> Trouble:
     if stopped:
         what = f"{stopped.get('about')}: {stopped.get('message')}"
     elif result is Result.UNFINISHED:
-        what = "It began and never ended: it was killed, or the machine went down."
+        what = "It started but never ended: it was killed, or the machine stopped."
     else:
         what = (
             f"{counted(each.number('files_failed'), 'file')} could not be transferred."

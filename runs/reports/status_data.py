@@ -23,9 +23,9 @@ from runs.rate_limits import site_usage
 from runs.records import fold_records
 from runs.reports.status import DAYS, Fading, Overview, Plan, by_day, failed_commands, judge
 from runs.schedules.environment import Credential
+from runs.schedules.maintenance import all_credentials, longest_silence
 from runs.schedules.records import read_triggers
 from runs.schedules.schedule import Schedule, Schedules, load_schedules
-from runs.schedules.tend import all_credentials, longest_silence
 from transfers.history.index import read_operations
 from transfers.history.operations import Operation, find_unverified, journal_of
 
@@ -54,7 +54,7 @@ def _state_of(path: Path) -> State | None:
 
 
 def last_state(records: Iterable[Mapping[str, Any]]) -> State | None:
-    """The state of a run that is no sweep; as `fold_records` has it, and without the rest. Raises ValueError and KeyError."""
+    """Return the state of a run that is not a sweep, as `fold_records` does. Raises ValueError and KeyError."""
     state: State | None = None
     for record in records:
         kind = record.get("kind")
@@ -79,7 +79,7 @@ _DAY = 86400.0
 class _File:
     target: str
     size: int
-    at: float  # the time by which the site judges it
+    at: float  # the modification time, by which the site deletes
 
 
 def find_purged(
@@ -182,7 +182,7 @@ _SOON_DAYS = 14
 
 
 def read_overview(config: str | None, days: int = DAYS) -> Overview:
-    """Read the present report. `config` is the config.toml given; raises what reading it raises."""
+    """Read the present report. `config` is the config.toml given; raises the errors of reading it."""
     now = time.time()
     settings, schedules = load_sites(config), load_schedules(config)
     plans = plans_of(schedules)

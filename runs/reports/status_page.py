@@ -92,7 +92,7 @@ def render(overview: Overview) -> bytes:
 
 
 def describe_cron(cron: str) -> str:
-    """Say when a schedule fires, in words where these are short."""
+    """Describe the times of a schedule, in words if they are short."""
     found = _SIMPLE_CRON.fullmatch(cron)
     if found is None:
         return f"by cron {cron}"
@@ -148,7 +148,7 @@ def _strip_bars(firings: Sequence[Trigger]) -> Iterable[Shape]:
 
 
 def _strip_text(name: str, firings: Sequence[Trigger]) -> str:
-    """Describe the bars for those who cannot see them."""
+    """Describe the bars for screen readers."""
     if not firings:
         return f"{name} has not fired yet"
     counts = Counter(str(mark_of(each)) for each in firings)
@@ -252,7 +252,7 @@ def _tables(overview: Overview) -> Iterable[dict[str, Any]]:
         "Use of sites",
         ("site", "jobs in the queue", "logins", "scheduler commands", "bytes", "pauses requested"),
         [_site(each) for each in overview.usage[:_MAX_ROWS]],
-        note="Use of each site in the last hour and in the last day, beside its limits.",
+        note="Use of each site in the last hour and in the last day, and its limits.",
     )
 
 

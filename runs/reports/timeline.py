@@ -1,4 +1,4 @@
-"""Compute the timeline of runs: which bars and labels are drawn, and where."""
+"""Compute the bars and labels of the timeline of runs, and their positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STEPS = (
     *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
     *(_DAY, 2 * _DAY, _WEEK),
 )
-_OWN_ORIGIN = 4  # runs so many times shorter than the whole are drawn from their own start
+_OWN_ORIGIN = 4  # if the whole span is this many times longer than the runs, each is drawn from its own start
 _KINDS = {
     State.PREPARED: "staging",
     State.STAGED: "waiting",
@@ -60,12 +60,12 @@ class Row:
         return self.spans[0].since
 
     def ended(self, now: float) -> float:
-        """Seconds since the epoch; `now` while the run has not ended."""
+        """Return seconds since the epoch; `now` while the run has not ended."""
         return self.spans[-1].since if self.state.ended else max(now, self.spans[-1].since)
 
     @property
     def height(self) -> float:
-        """In units of the picture."""
+        """The height in units of the picture."""
         return _RUN_HEIGHT if self.target else _TASK_HEIGHT
 
 
@@ -108,7 +108,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Turn moments into coordinates; `origin` is the moment at the left edge, None where each run has its own."""
+    """Convert times to coordinates; `origin` is the moment at the left edge, None where each run has its own."""
 
     origin: float | None
     seconds: float
@@ -144,7 +144,7 @@ def draw_timeline(rows: Sequence[Row], now: float) -> Timeline:
 
 
 def shorten(text: str) -> str:
-    """Cut a label that has no room in the picture."""
+    """Shorten a label that is too long for the picture."""
     return text if len(text) <= _MAX_LABEL else text[: _MAX_LABEL - 1] + "…"
 
 
@@ -173,7 +173,7 @@ def _bars(row: Row, y: float, scale: _Scale, began: float, now: float) -> Iterat
 
 
 def _kind(state: State, outcome: State) -> str:
-    """Name the colour of a bar: while the tool ran, that of how the run ended."""
+    """Return the colour class of a bar; while the tool ran, that of the run's result."""
     if state is State.RUNNING:
         return str(outcome if outcome.ended else State.RUNNING).lower()
     return _KINDS[state]
@@ -184,7 +184,7 @@ def _diamond(x: float, y: float, at: float) -> Shape:
 
 
 def _ticks(scale: _Scale) -> list[tuple[float, str]]:
-    """Choose moments on round numbers, and label them."""
+    """Choose times at round numbers, and label them."""
     step = next((step for step in _STEPS if scale.seconds / step <= _MAX_TICKS), 0)
     while not step or scale.seconds / step > _MAX_TICKS:
         step = (step or _STEPS[-1]) * 2

@@ -22,8 +22,8 @@ JOB_ID = re.compile(r"[A-Za-z0-9][][A-Za-z0-9._:+-]{0,127}")  # PBS writes array
 class Phase(StrEnum):
     """The phase of a job as its scheduler reports it, before its exit record is read.
 
-    ENDED says only that the job is over; GONE that the scheduler no longer knows it; BROKEN that the machine
-    failed it; ELSEWHERE that the queried host cannot see it.
+    ENDED means only that the job is over; UNKNOWN that the scheduler no longer has it; BROKEN that the machine
+    failed; ELSEWHERE that the queried host cannot see it.
     """
 
     WAITING = "waiting"
@@ -64,7 +64,7 @@ class Resources:
     own.
 
     `tasks` are processes that an MPI launcher starts, `cores` those of each; memory and `gpus` are those of a
-    node. `own` are the settings that only this scheduler has (`Scheduler.settings`).
+    node. `own` has the settings that only this scheduler has (`Scheduler.settings`).
     """
 
     cores: int | None = None
@@ -99,21 +99,21 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The answer of a scheduler that accepted the job, with its id."""
+    """The scheduler accepted the job and gave it this id."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotSubmitted:
-    """The answer of a scheduler that did not accept the job; `error` says why and whether to retry later."""
+    """The scheduler did not accept the job; `error` has the reason, and whether a later retry may help."""
 
     error: HibaliError
 
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """An answer that does not show whether the job was accepted: look it up, do not submit again."""
+    """The reply does not show whether the job was accepted: look it up, do not submit again."""
 
     reason: str
 
@@ -127,27 +127,29 @@ _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[A-Za-z0-9_-]+\]\*)?")
 
 @dataclass(frozen=True, slots=True)
 class JobVariables:
-    """The environment variables by which a job learns of itself; of several names the first that is set counts.
+    """The environment variables that identify a job; of several names, the first one that is set counts.
 
     Attributes:
         job: The id of the job, as the scheduler's commands take it.
         array: The id of the job array that the job is a task of.
         index: The number of this task, from 1.
-        folder: Where the job was submitted from, if it may begin elsewhere.
-        prefixes: How the names of its variables begin; a pipeline may not set these.
-        launched: Basic regular expressions of the names by which its launcher tells a task which one it is.
+        folder: The folder of the submission, if jobs may start in another one.
+        cores: The number of cores that the job may use on this node.
+        prefixes: Prefixes of its variables; a pipeline cannot set these.
+        launched: Basic regular expressions of the variables in which its launcher passes a task its number.
     """
 
     job: tuple[str, ...] = ()
     array: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
     folder: tuple[str, ...] = ()
+    cores: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     launched: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what could be more than a name in a job script (S9)."""
-        for name in (*self.job, *self.array, *self.index, *self.folder, *self.prefixes):
+        """Refuse names that could be more than a name in a job script (S9)."""
+        for name in (*self.job, *self.array, *self.index, *self.folder, *self.cores, *self.prefixes):
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of a variable")
         for pattern in self.launched:
@@ -158,18 +160,18 @@ class JobVariables:
 class Scheduler(ABC):
     """Text and values in, text and values out: no clock, no processes, no files.
 
-    Every `*_words` method returns one command line as words, without shell syntax; every `read_*` method
-    gets how that command finished. `lookup_argv`, `accounting_argv` may return () where there is no such
-    question. `read_*` raise `TryLaterError` when the scheduler did not answer.
+    Every `*_argv` method returns one command as a list of arguments, without shell syntax; every `read_*` method
+    parses how that command finished. `lookup_argv` and `accounting_argv` may return () if the scheduler has no such
+    query. `read_*` raise `TryLaterError` when the scheduler did not answer.
 
     Attributes:
-        name: What [scheduler] calls it.
+        name: Its name in [scheduler].
         settings: Its own keys of [scheduler], a class made by `hibali.config.schema.table`; `Resources.own` is an object of it, or None
             where the site gives none of them.
-        programs: The programs that have to be installed, the main one first.
+        programs: The programs that must be installed, the main one first.
         commands: All programs that query or change the scheduler; `sites usage` counts them.
-        launcher: What starts several tasks of a job where the site names nothing.
-        variables: By which a job learns of itself.
+        launcher: The default command that starts several tasks of a job.
+        variables: The environment variables that identify a job.
     """
 
     name: ClassVar[str]
@@ -197,11 +199,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """Return a status for each of `jobs`; `UNKNOWN` if the scheduler no longer knows it."""
+        """Return a status for each of `jobs`; `UNKNOWN` if the scheduler no longer has it."""
 
     @abstractmethod
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
-        """Parse the same answer for job arrays: by job, a status for each task still known."""
+        """Parse the same output for job arrays: by job, a status for each task still known."""
 
     @abstractmethod
     def lookup_argv(self, name: str) -> tuple[str, ...]:
@@ -305,7 +307,7 @@ def check_directive(text: str) -> str:
     if not _DIRECTIVE.fullmatch(text):
         raise UsageError(
             "bad-directive",
-            "a directive is one line of printable ASCII that starts with a dash",
+            "a directive must be one line of printable ASCII that starts with a dash",
             subject=ascii(text),
             hint="Correct --directive, or `directives` in the site's [scheduler] table.",
         )
@@ -324,7 +326,7 @@ def check_plain(text: str, label: str) -> str:
     return text
 
 
-# A command that refuses because there is nothing left to do has done what it was asked for.
+# Wrap a command that fails if there is nothing left to do: that error counts as success.
 _IGNORE_ERROR = r"""
 over=$1; shift
 said=$("$@" 2>&1)
@@ -350,7 +352,7 @@ class Submitting:
     stopped: frozenset[int] = frozenset()
 
     def read(self, finished: CommandResult, job: str | None) -> SubmitResult:
-        """Interpret the answer; `job` is the id found in it."""
+        """Interpret the output; `job` is the id found in it."""
         if job is not None and finished.exit_code == 0:
             return Submitted(job)
         output = finished.stderr + b"\n" + finished.stdout
@@ -359,33 +361,33 @@ class Submitting:
             return NotSubmitted(
                 UsageError(
                     "no-scheduler",
-                    f"there is no {self.program} at the site",
+                    f"{self.program} was not found at the site",
                     hint="Correct [scheduler] name, or PATH of non-interactive logins there.",
                 )
             )
         stopped = finished.exit_code <= 0 or finished.exit_code in self.stopped
         if stopped or job is not None or self.unclear.search(output):
-            return Unclear(message or f"{self.program} gave no job id")
+            return Unclear(message or f"{self.program} printed no job id")
         if self.later.search(output):
             return NotSubmitted(
-                TryLaterError("scheduler-busy", f"{self.system} did not take the job: {message}")
+                TryLaterError("scheduler-busy", f"{self.system} did not accept the job: {message}")
             )
         return NotSubmitted(
             UsageError(
                 "submission-rejected",
-                f"{self.system} refused the job: {message}",
+                f"{self.system} rejected the job: {message}",
                 hint="Correct the site's [scheduler] table (account, partition, time, directives).",
             )
         )
 
 
 def query_failed(program: str, finished: CommandResult) -> TryLaterError:
-    """Return the error for a query without an answer."""
+    """Return the error for a failed query."""
     message = finished.stderr.strip() or finished.stdout.strip()
     return TryLaterError(
         "scheduler-silent",
-        f"{program} gave no answer ({finished.exit_code}): {printable(message[-500:])}",
-        hint="The run is not affected; ask again later.",
+        f"{program} failed with exit code {finished.exit_code}: {printable(message[-500:])}",
+        hint="The run is not affected. Try again later.",
     )
 
 
@@ -424,5 +426,5 @@ def has_option(resources: Resources, *options: str) -> bool:
 def check_number(text: str, label: str) -> str:
     """Return the digits, for values that must be numbers; raises `UsageError`."""
     if not (text.isascii() and text.isdecimal()):
-        raise UsageError("bad-number", f"{label} is a number here", subject=ascii(text))
+        raise UsageError("bad-number", f"{label} must be a number", subject=ascii(text))
     return text

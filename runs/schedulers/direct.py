@@ -27,12 +27,12 @@ from runs.schedulers.base import (
 )
 from transfers.remote.host import CommandResult
 
-# Words come in as arguments and are never read as shell text.
+# Values are passed as arguments and are never read as shell text.
 _HERE = r"""
 boot=$(head -c 8 /proc/sys/kernel/random/boot_id 2>/dev/null)
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
 """
-# Whether the process of an id (PID:STARTTICKS:BOOT:HOST, of this very host) is there and no zombie.
+# Succeed if the process of an id (PID:STARTTICKS:BOOT:HOST, of this host) exists and is not a zombie.
 _RUNS = r"""
 runs() (
   pid=${1%%:*}; rest=${1#*:}; ticks=${rest%%:*}; rest=${rest#*:}
@@ -42,9 +42,9 @@ runs() (
 )
 """
 
-# The leader of the session and of its process group: its number is the job's. It tells its id before anything else, so
-# that the launcher can wait for exactly that and leave; then it waits for others or for being let go, and becomes the job,
-# or stays to run the tasks of an array, some at a time, and to end what takes too long.
+# The leader of the session and of its process group; its process id is that of the job. It first prints its id, for which
+# the launcher waits. Then it waits for other jobs or its release, and becomes the job, or runs the tasks of an array, some
+# at a time, within the time limit.
 LEADER = (
     r"""
 boot=$1 host=$2 tasks=$4 hold=$5; shift 5
@@ -67,7 +67,7 @@ while read -r word option rest; do
   esac
 done <job.sh
 
-# One on another host cannot be seen: its record says that it is over, of an array those of all its tasks.
+# A job on another host cannot be seen: it has ended when its exit record exists, for an array those of all tasks.
 all_over() {
   while read -r task; do [ -e "$1/../../tasks/$task/exit.json" ] || return 1; done <"$1/tasks"
 }
@@ -91,7 +91,7 @@ trap 'stop=1' TERM INT HUP
 descendants() {
   for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do echo "$child"; descendants "$child"; done
 }
-# The script is told first, so that it knows what became of the tool it waits for; only what does not listen is killed.
+# SIGTERM goes to the script as well, so that it records the end of its tool; SIGKILL follows only for processes that remain.
 end_late() {
   trap 'kill "$clock" 2>/dev/null; exit' TERM INT HUP
   sleep "$time" & clock=$!
@@ -114,7 +114,7 @@ run() {
 }
 if [ "$tasks" = 0 ]; then run "$id"; exit; fi
 
-# Whoever makes a task's file runs it.
+# The worker that creates a task's file runs the task.
 mkdir array || exit 75
 echo "$tasks" >array/tasks
 worker() {
@@ -151,7 +151,7 @@ printf '%s\n' "$job"
 """
 )
 
-# One line for each id: what it does, and for an array `NUMBER+` for each task that runs, `NUMBER.` for each that is over.
+# Print one line for each id: its state, and for an array `NUMBER+` for each running task, `NUMBER.` for each ended one.
 STATUS = (
     _HERE
     + _RUNS
@@ -228,7 +228,7 @@ class Direct(Scheduler):
         for each in job.after:
             if each.count(":") != 3 or check_job_id(each) is None:
                 raise UsageError(
-                    "bad-job", "this is no job of a site without a scheduler", subject=printable(each)
+                    "bad-job", "this is not the id of a job without a scheduler", subject=printable(each)
                 )
         folder = job.script.rpartition("/")[0]
         hold = "hold" if job.hold else ""
@@ -261,7 +261,7 @@ class Direct(Scheduler):
         return ("/bin/sh", "-c", STATUS, "hibali", *jobs)
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """Return GONE for a missing process, whose exit record says how it ended."""
+        """Return UNKNOWN for a missing process, whose exit record says how it ended."""
         found = dict.fromkeys(jobs, UNKNOWN)
         for job, native, details in _status_lines(finished):
             if job in found:
@@ -310,7 +310,7 @@ class Direct(Scheduler):
 
 
 def _status_lines(finished: CommandResult) -> list[tuple[str, str, str]]:
-    """Return the id, the state and the rest of each line."""
+    """Return the id, the state and the details of each line."""
     if finished.exit_code != 0:
         raise TryLaterError(
             "scheduler-silent",

@@ -1,7 +1,7 @@
 """Run jobs in IBM Spectrum LSF 10.1 (bsub, bjobs, bkill, bresume); tested on recorded output only.
 
-`bjobs -a` knows jobs for an hour after their end (CLEAN_PERIOD). States are those of bjobs(1), reasons those of its
-`exit_reason`. bsub reads directives only of a script that comes on its standard input.
+`bjobs -a` lists jobs for an hour after their end (CLEAN_PERIOD). States are those of bjobs(1), reasons those of its
+`exit_reason`. bsub reads directives only from a script on its standard input.
 """
 
 from __future__ import annotations
@@ -74,17 +74,21 @@ _CANCELLED = ("TERM_ADMIN", "TERM_FORCE_ADMIN", "TERM_FORCE_OWNER", "TERM_OWNER"
 _BROKEN = ("TERM_CWD_NOTEXIST", "TERM_LOAD", "TERM_PREEMPT", "TERM_REQUEUE_ADMIN", "TERM_REQUEUE_OWNER")
 
 
-class Lsf(Scheduler):  # what bacct writes is for people
+class Lsf(Scheduler):  # no accounting: the output of bacct has no stable format
     """Submit with bsub, and poll with bjobs."""
 
     name = "lsf"
     commands = ("bsub", "bjobs", "bhist", "bacct", "bkill", "bresume", "bstop")
     variables = JobVariables(
-        job=("LSB_JOBID",), array=("LSB_JOBID",), index=("LSB_JOBINDEX",), prefixes=("LSB_",)
+        job=("LSB_JOBID",),
+        array=("LSB_JOBID",),
+        index=("LSB_JOBINDEX",),
+        cores=("LSB_DJOB_NUMPROC",),
+        prefixes=("LSB_",),
     )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """`#BSUB` lines; cores stay together on one node unless nodes or processes are asked for."""
+        """Return `#BSUB` lines; all cores are on one node unless nodes or processes are requested."""
         options = []
         if resources.account is not None:
             options.append(f"-P {check_plain(resources.account, 'account')}")
@@ -157,7 +161,7 @@ class Lsf(Scheduler):  # what bacct writes is for people
         return ignore_error("already finished|is not found|No matching job found", "bkill", job)
 
     def release_argv(self, job: str) -> tuple[str, ...]:
-        """One that is not suspended is refused."""
+        """Release a job; bresume rejects one that is not suspended."""
         return ignore_error("not in (a )?suspended|already finished|[Nn]ot suspended", "bresume", job)
 
 

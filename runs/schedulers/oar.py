@@ -1,7 +1,7 @@
 """Run jobs in OAR 2.5 as at Grid'5000 (oarsub, oarstat, oardel, oarresume).
 
-Every job is an array, most of them of one job with the array's own number; so everything is asked by array. States and
-events are those of OAR's documentation, "Database scheme". `oarstat` remembers ended jobs, so there are no accounts to ask.
+Every job is an array, most of them of one job with the array's own number; so all queries are by array. States and
+events are those of OAR's documentation, "Database scheme". `oarstat` remembers ended jobs, so accounting is not queried.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PHASES = {
     "toLaunch": Phase.WAITING,
     "Waiting": Phase.WAITING,
 }
-# What explains an end, the first of them that happened: a walltime asks for deletion, too.
+# Events that explain the end of a job. The first match counts: OAR also requests the deletion at a walltime.
 _EVENTS = {
     "WALLTIME": Phase.KILLED,
     "BESTEFFORT_KILL": Phase.BROKEN,
@@ -69,7 +69,7 @@ _IDENTIFIER = re.compile(rb"^OAR_(JOB|ARRAY)_ID=([0-9]{1,18})\s*$", re.MULTILINE
 _PLAIN = re.compile(r"/[A-Za-z0-9_./:=@%+,-]+")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _WARNING_SECONDS = (
-    30  # a job is told to end this long before its time is up, as it is killed without a word then
+    30  # a job gets SIGTERM this long before its time limit, at which OAR kills it without a warning
 )
 
 
@@ -87,9 +87,9 @@ class Oar(Scheduler):
     )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """`#OAR` lines, in the only form that `oarsub -S` reads: the option, a blank, the value.
+        """Return `#OAR` lines, in the only form that `oarsub -S` reads: the option, a blank, the value.
 
-        OAR has no word for memory: whoever gets cores gets what belongs to them.
+        OAR has no option for memory: a job gets the memory that belongs to its cores.
         """
         options = []
         if resources.account is not None:
@@ -108,10 +108,10 @@ class Oar(Scheduler):
         return tuple(f"#OAR {option}" for option in options)
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """OAR gives the command to a shell, after a start-up file that may go elsewhere: so it is the whole path, unless a
-        shell would read more in it than a path.
+        """Return the command with the script's absolute path, unless a shell would need quotes for it.
 
-        --anterior waits for an end, whatever end; so the job looks itself (runs.script) for those named in its third word.
+        OAR passes the command to a shell, whose start-up files may change the folder. `--anterior` waits for the end of a
+        job, also after a failure; so the script itself (runs.script) checks the jobs in its third argument.
         """
         folder, _, script = job.script.rpartition("/")
         command = job.script if _PLAIN.fullmatch(job.script) else f"./{script}"
@@ -140,9 +140,9 @@ class Oar(Scheduler):
         return _SUBMITTING.read(finished, job.decode("ascii") if job else None)
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """Without --full there are no events, and nothing says why a job was ended.
+        """Return the query, with --full for the events that explain an end.
 
-        A job that could not be started goes on under another number.
+        OAR resubmits a job that it could not start under another number.
         """
         numbers = ",".join(job for job in jobs if job.isdecimal()) or "0"
         condition = f"array_id IN ({numbers}) OR resubmit_job_id IN ({numbers})"
@@ -207,7 +207,7 @@ def _layout(resources: Resources) -> str:
             raise UsageError(
                 "no-such-scheduling",
                 "OAR cannot keep the cores of each process together on nodes it chooses itself",
-                hint="Say on how many nodes the processes are to run.",
+                hint="Give the number of nodes, with --nodes N or in the site's settings.",
             )
     found = f"/nodes={nodes or 1:d}"
     cores = cores_of_a_node(resources)
@@ -218,10 +218,10 @@ def _layout(resources: Resources) -> str:
 
 
 def _records(finished: CommandResult) -> Iterator[dict[str, Any]]:
-    """Each job of an answer in JSON, with its own and its array's number as text in `job` and `array`.
+    """Yield each job of the JSON output, with its own and its array's number as text in `job` and `array`.
 
-    It is an object by job number, or a list; where there is none, OAR says nothing at all, or `null`. Site scripts may
-    print around it.
+    The output is an object by job number, or a list; without jobs it is empty or `null`. Site scripts may print other
+    lines around it.
     """
     if finished.exit_code != 0:
         raise query_failed("oarstat", finished)
@@ -231,7 +231,7 @@ def _records(finished: CommandResult) -> Iterator[dict[str, Any]]:
     start = re.search(r"^(?:[\[{]|null\s*$)", text, re.MULTILINE)
     try:
         if start is None:
-            raise ValueError("nothing of JSON")
+            raise ValueError("no JSON")
         found, _ = json.JSONDecoder().raw_decode(text, start.start())
     except (ValueError, RecursionError):
         raise query_failed("oarstat", finished) from None
@@ -252,7 +252,7 @@ def _status(record: Mapping[str, Any]) -> Status:
     phase = _PHASES.get(native, Phase.WAITING)
     reason = printable(str(record.get("message") or ""))
     if reason.startswith("R="):
-        reason = ""  # what was asked for, and the user's standing
+        reason = ""  # the request, and the user's priority
     if phase not in {Phase.BROKEN, Phase.ENDED}:
         return Status(phase, native, reason)
     events = {

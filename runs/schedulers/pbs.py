@@ -1,7 +1,7 @@
 """Run jobs in PBS Professional, OpenPBS and Torque (qsub, qstat, qselect, qdel, qrls).
 
-The dialects are told apart by their answers: `qstat -x` means ended jobs to PBS Professional and XML to Torque, and
-Slurm's wrappers (slurm-wlm-torque) do not know it. States and exit codes are those of the PBS Professional 2021.1
+The output shows the dialect: `qstat -x` lists ended jobs in PBS Professional and prints XML in Torque, and Slurm's
+wrappers (slurm-wlm-torque) do not have it. States and exit codes are those of the PBS Professional 2021.1
 Reference Guide, "Job States" and "Job Exit Codes", and of Torque's job_func.h and pbs_error.h.
 """
 
@@ -37,8 +37,8 @@ from runs.schedulers.base import (
 )
 from transfers.remote.host import CommandResult
 
-# Jobs begin in the home folder, and qsub tells them from where it was called: so it is called from theirs. Of an
-# array PBS Professional wants at least two numbers, which may be further apart than the last one.
+# Jobs start in the home folder, and PBS_O_WORKDIR is the folder of qsub: so qsub is called in the job's folder. An array of
+# PBS Professional needs at least two numbers; a large step (1-2:2) leaves one.
 _SUBMIT = r"""
 cd -- "$1" || exit
 tasks=$2 script=$3; shift 3
@@ -50,7 +50,7 @@ if [ "$tasks" != 0 ]; then
 fi
 exec qsub "$@" "./$script"
 """
-# 2 is what they end with for an option they do not know, 36 is "not configured to maintain job history".
+# Exit code 2 means an unknown option, 36 "not configured to maintain job history".
 _STATUS = r"""
 qstat -t -x -f "$@"
 code=$?
@@ -112,7 +112,7 @@ _DELETED = "91"  # the substate of a job that qdel ended, in PBS Professional
 _UNKNOWN = {35, 153}  # "Job has finished", "Unknown Job Id"
 
 
-class Pbs(Scheduler):  # accounts are files of the server's, and what it remembers qstat tells
+class Pbs(Scheduler):  # no accounting: it is in files of the server, and qstat lists the jobs it remembers
     """Submit with qsub, and poll with qstat: OpenPBS and Torque."""
 
     name = "pbs"
@@ -121,13 +121,15 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         job=("PBS_JOBID",),
         array=("PBS_JOBID",),
         index=("PBS_ARRAY_INDEX", "PBS_ARRAYID"),
-        folder=("PBS_O_WORKDIR",),  # where jobs begin in the home folder
+        folder=("PBS_O_WORKDIR",),  # for servers that start jobs in the home folder
+        cores=("NCPUS",),
         prefixes=("PBS_",),
     )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """`#PBS` lines in the words that both dialects take, but for GPUs, which have none: those are asked for as
-        PBS Professional has it. A site's own directive for nodes, cores or chunks stands instead of ours.
+        """Return `#PBS` lines with options of both dialects; GPUs, which have none, are requested as in PBS Professional.
+
+        A site's own directive for nodes, cores or chunks replaces the generated one.
         """
         options = []
         if resources.account is not None:
@@ -135,8 +137,8 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         if resources.partition is not None and resources.reservation is not None:
             raise UsageError(
                 "no-such-scheduling",
-                "a reservation is a queue of its own to PBS: there is no other one beside it",
-                hint="Leave out the partition.",
+                "PBS uses a reservation as the queue, so no partition can be given with it",
+                hint="Remove the partition.",
             )
         if resources.partition is not None:
             options.append(f"-q {check_plain(resources.partition, 'partition')}")
@@ -155,7 +157,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         output = ["-j", "oe", "-o", "/dev/null" if job.tasks else "scheduler.log"]
         for each in job.after:
             if not _JOB.fullmatch(each):
-                raise UsageError("bad-job", "this is no job of PBS", subject=printable(each))
+                raise UsageError("bad-job", "this is not the id of a PBS job", subject=printable(each))
         options = [f"-Wdepend=afterok:{':'.join(job.after)}"] if job.after else []
         if job.hold:
             options.append("-h")
@@ -194,7 +196,7 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
         return found
 
     def lookup_argv(self, name: str) -> tuple[str, ...]:
-        """Query only this account's jobs, because the answer has nothing but numbers."""
+        """Query only this account's jobs, because qselect prints only numbers."""
         return ("/bin/sh", "-c", _LOOKUP, "hibali", job_name(name))
 
     def read_lookup(self, finished: CommandResult, user: str) -> str | None:
@@ -216,8 +218,9 @@ class Pbs(Scheduler):  # accounts are files of the server's, and what it remembe
 
 
 def job_name(run: str) -> str:
-    """Fifteen characters, which is all that Torque and older PBS take, beginning with a letter: the run's second and its
-    random part, in base 36. Raises `UsageError` for what is no run's id.
+    """Return a job name of fifteen characters, the maximum of Torque and older PBS, that begins with a letter.
+
+    It is the run's second and its random part, in base 36. Raises `UsageError` for an invalid run id.
     """
     try:
         day, time, remainder = run.split("-")
@@ -272,7 +275,7 @@ def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
                 yield _number(job), _status(fields, "PBS")
             job, fields = line.removeprefix("Job Id:").strip(), {}
         elif (match := _FIELD.fullmatch(line)) and match[1] in _NAMED:
-            fields.setdefault(match[1], match[2].strip())  # what comes later may be a variable of the job's
+            fields.setdefault(match[1], match[2].strip())  # later lines may be variables of the job
     if not some and (content or finished.exit_code == 0):
         raise query_failed("qstat", finished)
 

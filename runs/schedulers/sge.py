@@ -1,6 +1,6 @@
 """Run jobs in Grid Engine: Son of Grid Engine 8.1, Univa, Altair (qsub, qstat, qacct, qdel, qrls).
 
-`qstat` forgets a job at its end; what qacct then says is written to a file that not every login node can read.
+`qstat` forgets a job at its end; qacct then reads a file that is not readable on every login node.
 States are those of the man page qstat(1), failures those of sge_status(5).
 """
 
@@ -47,8 +47,8 @@ _SUBMITTING = Submitting(
 _ID_LINE = re.compile(r'(?:Your job(?:-array)? )?([0-9]{1,18})(?:\.[0-9:-]+)?(?: \(".*)?')
 _TASKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 _MOST_TASKS = 1_000_000
-_WARNING_SECONDS = 30  # a job is told to end this long before it is killed without a word
-_AFTER = "HIBALI_AFTER"  # runs.script reads it: -hold_jid waits for an end, whatever end it is
+_WARNING_SECONDS = 30  # a job gets a warning signal this long before SIGKILL
+_AFTER = "HIBALI_AFTER"  # runs.script reads it, because -hold_jid also waits for jobs that fail
 
 # `qacct -j` takes one job at a time.
 _ACCOUNTS = r"""
@@ -62,11 +62,13 @@ class Sge(Scheduler):
 
     name = "sge"
     commands = ("qsub", "qstat", "qacct", "qdel", "qrls", "qhost", "qconf")
-    variables = JobVariables(job=("JOB_ID",), array=("JOB_ID",), index=("SGE_TASK_ID",), prefixes=("SGE_",))
+    variables = JobVariables(
+        job=("JOB_ID",), array=("JOB_ID",), index=("SGE_TASK_ID",), cores=("NSLOTS",), prefixes=("SGE_",)
+    )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """`#$` lines. Several cores need a parallel environment, whose name is the site's affair: `smp` unless a
-        directive `-pe NAME` says otherwise.
+        """Return `#$` lines. Several cores need a parallel environment, whose name depends on the site: `smp` unless a
+        directive `-pe NAME` names another.
         """
         options = []
         if resources.account is not None:
@@ -195,7 +197,7 @@ def _environment(resources: Resources) -> tuple[list[str], list[str]]:
     others = [text for text in resources.directives if text not in named]
     slots = cores_of_a_node(resources) * (resources.nodes or 1)
     if has_option(resources, "-pe ") and not named:
-        return [], others  # the number is there as well
+        return [], others  # the directive has the number of slots, too
     if named:
         return [f"{check_directive(named[0]).rstrip()} {slots:d}"], others
     if (resources.nodes or 1) > 1:

@@ -1,13 +1,13 @@
 """Run jobs in Slurm 18.08 and later (sbatch, squeue, sacct, scancel); text formats only.
 
-`sacct --json` of 22.05 calls a job that exited 3 a success, so the parsable text is asked for instead.
+`sacct --json` of 22.05 reports a job with exit code 3 as successful, so hibali reads the parsable text.
 Job states are those of the man page squeue(1), "JOB STATE CODES".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -63,8 +63,8 @@ _PHASES = {
 _SUBMITTING = Submitting(
     program="sbatch",
     system="Slurm",
-    # Its question may have arrived although no answer came back, or none that it believes: of "unable to contact
-    # slurm controller" only the failure to connect says that nothing was asked (slurm_errno.c).
+    # The controller may have received the request although sbatch got no valid reply: of the errors "unable to contact
+    # slurm controller", only a failed connect proves that no request was sent (slurm_errno.c).
     unclear=re.compile(
         rb"timed out|zero bytes were transmitted|connection reset|broken pipe|(?:send|receive|shutdown) failure"
         rb"|authentication error|insane message length|unexpected message|header lengths are longer",
@@ -99,6 +99,7 @@ class Slurm(Scheduler):
         job=("SLURM_JOB_ID",),
         array=("SLURM_ARRAY_JOB_ID",),
         index=("SLURM_ARRAY_TASK_ID",),
+        cores=("SLURM_CPUS_ON_NODE",),
         prefixes=("SLURM_", "SBATCH_", "SRUN_"),
         # by name, because SLURM_JWT is a credential
         launched=(
@@ -116,7 +117,7 @@ class Slurm(Scheduler):
     )
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """`#SBATCH` lines; sbatch stops reading them at the first line that is not a comment."""
+        """Return `#SBATCH` lines; sbatch stops reading them at the first line that is not a comment."""
         options = []
         if resources.account is not None:
             options.append(f"--account={check_plain(resources.account, 'account')}")
@@ -140,7 +141,7 @@ class Slurm(Scheduler):
         return tuple(f"#SBATCH {option}" for option in options)
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """Options stand on the command line where SBATCH_* variables there must not override them."""
+        """Return the command. It has the options that SBATCH_* variables at the site must not override."""
         folder = job.script.rpartition("/")[0]
         options = []
         if job.comment:
@@ -148,7 +149,7 @@ class Slurm(Scheduler):
         if job.tasks:
             options.append(f"--array=1-{job.tasks:d}")
         if job.after:
-            # a job that can never start would stay in the queue for ever
+            # a job that can never start would stay in the queue forever
             options += [f"--dependency=afterok:{':'.join(job.after)}", "--kill-on-invalid-dep=yes"]
         if job.hold:
             options.append("--hold")
@@ -165,14 +166,14 @@ class Slurm(Scheduler):
         )
 
     def read_submit(self, finished: CommandResult) -> SubmitResult:
-        """Parse the last line that is an id, because sites print greetings around it."""
+        """Parse the last line that is an id, because sites print messages around it."""
         return _SUBMITTING.read(finished, _last_id(finished.stdout))
 
     def status_argv(self, jobs: Sequence[str]) -> tuple[str, ...]:
-        """Only characters that a forced-command wrapper passes on (S7).
+        """Return the query, written only with characters that a forced-command wrapper accepts (S7).
 
-        Ended jobs are included: squeue remembers them for MinJobAge, accounting or not. Tasks that wait are listed one by
-        one, because their common line is cut off after a few (SLURM_BITSTR_LEN).
+        It includes ended jobs, which squeue remembers for MinJobAge even without accounting. `--array` lists waiting tasks
+        one by one, because squeue truncates their common line (SLURM_BITSTR_LEN).
         """
         return (
             "squeue",
@@ -184,31 +185,19 @@ class Slurm(Scheduler):
         )
 
     def read_status(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """Parse the jobs; squeue reports an unknown id as an error only if it is the only one."""
+        """Parse one line per job."""
         found = dict.fromkeys(jobs, UNKNOWN)
-        if finished.exit_code != 0:
-            if b"Invalid job id specified" in finished.stderr:
-                return found
-            raise query_failed("squeue", finished)
-        for job, details in _records("squeue", finished):
-            native, _, reason = details.partition(":")
-            if job in found:
-                found[job] = _status(native, reason, queued=True)
+        found.update((job, status) for job, status in _listed(finished) if job in found)
         return found
 
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
         """Parse one line per task, as `12_4`."""
         found: dict[str, dict[int, Status]] = {job: {} for job in jobs}
-        if finished.exit_code != 0:
-            if b"Invalid job id specified" in finished.stderr:
-                return found
-            raise query_failed("squeue", finished)
-        for identifier, details in _records("squeue", finished):
+        for identifier, status in _listed(finished):
             job, _, number = identifier.partition("_")
             index = task_number(number)
             if job in found and index is not None:
-                native, _, reason = details.partition(":")
-                found[job][index] = _status(native, reason, queued=True)
+                found[job][index] = status
         return found
 
     def warning_directives(self, seconds: int) -> tuple[str, ...]:
@@ -247,9 +236,10 @@ class Slurm(Scheduler):
         return None
 
     def accounting_argv(self, jobs: Sequence[str], run: str, since: str) -> tuple[str, ...]:
-        """Without a start time sacct looks at today only; only steps know of memory, so they are not left out.
+        """Return the query, including job steps: only they have the memory used.
 
-        The start time is a day early: sacct reads it in the cluster's time zone, where the UTC date may not have begun.
+        Without a start time, sacct reports only today's jobs. The start time is a day early, because sacct reads it in the
+        cluster's time zone, where the UTC date may not have begun.
         """
         chosen = f"--jobs={','.join(jobs)}" if jobs else f"--name={run}"
         return (
@@ -262,7 +252,10 @@ class Slurm(Scheduler):
         )
 
     def read_accounting(self, finished: CommandResult) -> Mapping[str, Status] | None:
-        """Any failure reads as silence: accounting is asked last, and only for more detail. So do the words of a gate."""
+        """Parse the jobs and their steps; None for any failure, because accounting only adds details.
+
+        The refusal of a forced-command wrapper is a failure, too.
+        """
         lines = text_lines(finished.stdout)
         if finished.exit_code != 0:
             return None
@@ -301,8 +294,19 @@ class Slurm(Scheduler):
         return ("scontrol", "release", job)
 
 
+def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
+    """Yield id and status of each line; squeue fails for an unknown id only if there is no other."""
+    if finished.exit_code != 0:
+        if b"Invalid job id specified" in finished.stderr:
+            return
+        raise query_failed("squeue", finished)
+    for identifier, details in _records("squeue", finished):
+        native, _, reason = details.partition(":")
+        yield identifier, _status(native, reason, queued=True)
+
+
 def _status(native: str, reason: str, *, queued: bool) -> Status:
-    """Return the status; an unknown state is WAITING if squeue lists the job, GONE in accounting."""
+    """Return the status; an unknown state is WAITING if squeue lists the job, UNKNOWN in accounting."""
     phase = _PHASES.get(native, Phase.WAITING if queued else Phase.UNKNOWN)
     plain = reason.strip()
     return Status(phase, printable(native), "" if plain in {"None", "(null)"} else printable(plain))
@@ -324,10 +328,10 @@ def _bytes_of(text: str) -> int | None:
 
 
 def _records(program: str, finished: CommandResult) -> list[tuple[str, str]]:
-    """The id and the rest of each line.
+    """Return the id and the remainder of each line; raise if no line has an id.
 
-    Words in place of an answer are none: a forced-command wrapper refuses on standard output and exits 0, and
-    silence would mean that there is no such job.
+    A forced-command wrapper prints its refusal to standard output and exits 0. Read as an empty list, it would mean
+    that there is no such job.
     """
     lines = text_lines(finished.stdout)
     found = [(match[1], match[2]) for line in lines if (match := _RECORD.fullmatch(line))]
@@ -346,10 +350,10 @@ def _last_id(text: bytes) -> str | None:
 
 def _as_time(seconds: int) -> str:
     """Format seconds as `D-HH:MM:SS`, never zero, which would request no limit."""
-    minutes, details = divmod(max(seconds, 60), 60)
+    minutes, remainder = divmod(max(seconds, 60), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    return f"{days}-{hours:02}:{minutes:02}:{details:02}"
+    return f"{days}-{hours:02}:{minutes:02}:{remainder:02}"
 
 
 def _day_before(day: str) -> str:

@@ -20,7 +20,7 @@ from hibali.errors import HibaliError
 from hibali.files import config_file, state_folder
 from hibali.ssh.gsi import users_proxy
 
-BARE_PATH = "/usr/bin:/bin"  # of cron, unless somebody says otherwise
+BARE_PATH = "/usr/bin:/bin"  # the default of cron
 _INHERITED = ("HOME", "LOGNAME", "USER", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 
 
@@ -43,7 +43,7 @@ def needed_variables(config: str | None) -> dict[str, str]:
 
 
 def bare_environment(config: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a scheduled command, whoever started this process; `more` are the schedule's own variables."""
+    """Return the environment of a scheduled command, independent of the process that starts it; `more` are the schedule's own variables."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return {**inherited, "PATH": BARE_PATH, **needed_variables(config), **more}
 
@@ -124,7 +124,9 @@ def ssh_certificates(site: Site, host: str, paths: Iterable[str]) -> Iterable[Cr
             expires = certificate_end(listed.stdout.decode("utf-8", "replace"), local_zone())
         except (HibaliError, ValueError):
             continue
-        renew = f"Get a certificate that is good for longer, then see: ssh-keygen -L -f {shlex.quote(path)}"
+        renew = (
+            f"Get a certificate that is valid for longer, then check it: ssh-keygen -L -f {shlex.quote(path)}"
+        )
         yield Credential(
             site.name, "certificate", f"the ssh certificate {path} for {host}", path, expires, renew
         )
@@ -142,14 +144,14 @@ def other_credentials(site: Site, environment: Mapping[str, str]) -> list[Creden
     if settings.make == "no":
         path = str(users_proxy(environment))
         place = f" -out {shlex.quote(path)}" if "X509_USER_PROXY" in environment else ""
-        renew = f"Make one that is good for longer: grid-proxy-init -valid 168:00{place}"
+        renew = f"Create a proxy that is valid for longer: grid-proxy-init -valid 168:00{place}"
         return _x509(site.name, "proxy", "the proxy", path, renew)
     if settings.make == "grid-proxy-init":
         usual = environment.get("X509_USER_CERT") or "~/.globus/usercert.pem"  # grid-proxy-init(1), FILES
         path = absolute(settings.certificate or usual, home)
-        renew = f"Get a new one from whoever signed it: openssl x509 -noout -issuer -enddate -in {shlex.quote(path)}"
+        renew = f"Get a new certificate from its issuer: openssl x509 -noout -issuer -enddate -in {shlex.quote(path)}"
         return _x509(site.name, "certificate", "the certificate that proxies are made from,", path, renew)
-    return []  # only a MyProxy server knows how long the credential there is good
+    return []  # only the MyProxy server knows when its credential expires
 
 
 def _x509(site: str, kind: Kind, description: str, path: str, renew: str) -> list[Credential]:

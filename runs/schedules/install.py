@@ -12,10 +12,10 @@ from pathlib import Path
 from hibali import subprocesses
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.files import account_names, write_atomic
-from hibali.ledger import ledger_folder
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from runs.schedules.environment import hibali_argv, needed_variables
+from runs.schedules.records import start_log_path
 from runs.schedules.schedule import (
     Installer,
     Schedule,
@@ -34,7 +34,7 @@ _END = b"# <<< hibali schedules of %s <<<"
 def with_block(crontab: bytes, owner: str, lines: Sequence[str]) -> bytes:
     """Return the crontab with these lines in the block of `owner`, a schedules.toml, or without that block if there are none.
 
-    A new block comes first, so that variables that the user sets below do not affect it; the user's lines stay as they are. Raises
+    A new block comes first, so that variables in the user's lines below do not affect it; the user's lines stay as they are. Raises
     `RefusedError` if the marks are not a pair.
     """
     before, own_lines, after = split_block(crontab, owner)
@@ -55,9 +55,9 @@ def split_block(crontab: bytes, owner: str) -> tuple[bytes, list[str], bytes]:
     if bare.count(begin) != 1 or bare.count(end) != 1 or bare.index(begin) > bare.index(end):
         raise RefusedError(
             "crontab-marks",
-            "the marks around the lines of hibali are not one pair any more; nothing was changed",
+            "the two marks around hibali's lines are damaged, so the crontab was not changed",
             subject="crontab",
-            hint="Remove both marks and what is ours between them: crontab -e",
+            hint="Remove the marks and hibali's lines between them: crontab -e",
         )
     first, last = bare.index(begin), bare.index(end)
     own_lines = [line.decode("utf-8", "replace") for line in bare[first + 1 : last]]
@@ -77,9 +77,9 @@ def crontab_line(times: str, argv: Sequence[str], environment: Mapping[str, str]
     if not line.isprintable():
         raise UsageError(
             "unfit-for-crontab",
-            "a newline or another control character cannot stand in a line of a crontab",
+            "a crontab line cannot contain a newline or another control character",
             subject=ascii(line),
-            hint="Keep hibali, its configuration and its state below folders with plain names.",
+            hint="Install hibali, and store its configuration and state, in folders with plain names.",
         )
     return line.replace("%", "\\%")
 
@@ -122,13 +122,13 @@ def _quoted(argument: str, *, command: bool = False) -> str:
 def _unprintable(argument: str) -> UsageError:
     return UsageError(
         "unfit-for-systemd",
-        "a newline or another control character cannot stand in a unit of systemd",
+        "a systemd unit cannot contain a newline or another control character",
         subject=ascii(argument),
-        hint="Keep hibali, its configuration and its state below folders with plain names.",
+        hint="Install hibali, and store its configuration and state, in folders with plain names.",
     )
 
 
-_HOURLY = "hourly"  # beside names of schedules: no schedule is called so
+_HOURLY = "hourly"  # not a valid name of a schedule
 
 
 def choose_installer() -> Installer:
@@ -143,9 +143,9 @@ def choose_installer() -> Installer:
         return "systemd"
     raise NotFoundError(
         "no-cron",
-        "there is neither a crontab nor a systemd of yours that answers",
+        "this machine has no crontab command, and your systemd user manager does not respond",
         subject="hibali schedule add",
-        hint="--by print writes the line for whoever manages cron here.",
+        hint="To print the line for the administrator of cron: --by print",
     )
 
 
@@ -167,23 +167,21 @@ def lines_of(config: str | None, schedules: Schedules, by: Installer) -> list[st
     environment = needed_variables(config)
     lines = [_line_of(config, each) for each in sorted(active, key=lambda each: each.name)]
     hourly = f"{_own_minute()} * * * *"
-    return [*lines, crontab_line(hourly, trigger_argv(None), environment, output_of(None))]
+    return [*lines, crontab_line(hourly, trigger_argv(None), environment, start_log_path(None))]
 
 
 def _line_of(config: str | None, schedule: Schedule) -> str:
     return crontab_line(
-        schedule.cron.text, trigger_argv(schedule.name), needed_variables(config), output_of(schedule.name)
+        schedule.cron.text,
+        trigger_argv(schedule.name),
+        needed_variables(config),
+        start_log_path(schedule.name),
     )
 
 
 def trigger_argv(name: str | None) -> list[str]:
     """Return the command that triggers a schedule, or that checks all of them hourly."""
     return [*hibali_argv(), "schedule", "run", *([name] if name else []), "--due"]
-
-
-def output_of(name: str | None) -> str:
-    """Return where output goes before a run of the schedule has a log, above all if hibali cannot be started."""
-    return str((ledger_folder("schedules", name) if name else ledger_folder("schedules")) / "start.log")
 
 
 def installed_names(config: str | None, schedules: Schedules) -> set[str]:
@@ -214,7 +212,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def systemd_is_available() -> bool:
-    """Whether this account has a systemd that runs timers."""
+    """Return whether the systemd user manager of this account responds."""
     try:
         return subprocesses.run(["systemctl", "--user", "show-environment"], timeout=10).exit_code == 0
     except (NotFoundError, TryLaterError):
@@ -222,7 +220,7 @@ def systemd_is_available() -> bool:
 
 
 def lingers() -> bool:
-    """Whether the user's systemd continues when nobody is logged in (loginctl(1), enable-linger)."""
+    """Return whether the user's systemd continues when nobody is logged in (loginctl(1), enable-linger)."""
     return (Path("/var/lib/systemd/linger") / account_names()[0]).exists()
 
 
@@ -244,7 +242,7 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
         return
     if _read_crontab() != before:
         raise TryLaterError(
-            "crontab-changed", "somebody else changed the crontab meanwhile", subject="crontab"
+            "crontab-changed", "another process changed the crontab meanwhile", subject="crontab"
         )
     argv = ["crontab", "-"] if after else ["crontab", "-r"]
     finished = subprocesses.run(argv, stdin=after)
@@ -252,9 +250,9 @@ def _install_crontab(config: str | None, schedules: Schedules) -> None:
         lines = finished.stderr.decode("utf-8", "replace").strip().splitlines()
         raise UsageError(
             "crontab-refused",
-            f"crontab does not take it: {lines[-1] if lines else finished.exit_code}",
+            f"crontab rejected the new table: {lines[-1] if lines else finished.exit_code}",
             subject="crontab",
-            hint="--by print writes the line for whoever manages cron here.",
+            hint="To print the line for the administrator of cron: --by print",
         )
 
 
@@ -270,7 +268,7 @@ def _read_crontab() -> bytes:
         "crontab-refused",
         stderr.splitlines()[-1] if stderr else "crontab -l fails",
         subject="crontab",
-        hint="--by systemd uses timers, --by print writes the line for whoever manages cron here.",
+        hint="To use timers: --by systemd. To print the line for the administrator of cron: --by print",
     )
 
 
@@ -306,13 +304,13 @@ def units_of(config: str | None, schedules: Schedules) -> Mapping[str, str]:
             each.name, each.cron.on_calendar(), make_up=each.missed == "once"
         )
         units[f"{prefix}{each.name}.service"] = service_text(
-            each.name, trigger_argv(each.name), environment, output_of(each.name)
+            each.name, trigger_argv(each.name), environment, start_log_path(each.name)
         )
     if active:
         calendar = [f"*-*-* *:{_own_minute():02d}:00"]
         units[f"{prefix}{_HOURLY}.timer"] = timer_text(_HOURLY, calendar, make_up=False)
         units[f"{prefix}{_HOURLY}.service"] = service_text(
-            _HOURLY, trigger_argv(None), environment, output_of(None)
+            _HOURLY, trigger_argv(None), environment, start_log_path(None)
         )
     return units
 

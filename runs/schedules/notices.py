@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from email.message import EmailMessage
@@ -79,7 +79,7 @@ class NoticeHistory:
         return NoticeHistory({**recent, notice.problem_id: day}, failing, seen)
 
     def is_new(self, notice: Notice, day: str) -> bool:
-        """Whether a notification was not sent on that day; a recovery is always sent, after a failure that was."""
+        """Return whether a notification was not sent on that day; a recovery is always sent, after a failure that was."""
         return notice.event == "works-again" or self.days.get(notice.problem_id) != day
 
 
@@ -94,7 +94,7 @@ def parse_history(record: Any) -> NoticeHistory:
 def notice_of_end(trigger: Trigger, history: NoticeHistory) -> Notice | None:
     """Return the notification about a run's end; the same exit code is the same problem, whatever its message."""
     if trigger.state == "broken":
-        message = f"{trigger.schedule} was broken off: whatever ran it is gone"
+        message = f"{trigger.schedule} was interrupted: its process ended without a result"
         hint = f"hibali schedule run {trigger.schedule}"
         return Notice("failed", trigger.schedule, "failed-broken", message, hint, trigger)
     if trigger.exit is None:
@@ -126,7 +126,7 @@ def notice_of_silence(
         if trigger.state != "skipped":
             last = max(last, datetime.fromisoformat(trigger.ended or trigger.began))
             if trigger.state == "running":
-                return None  # how long that may take is --max-time
+                return None  # --max-time limits its duration
     silence = now - last
     if silence <= longest:
         return None
@@ -203,10 +203,10 @@ def _send_once(notices: Notices, notice: Notice, history: NoticeHistory, report:
         return False
     problems = send_notice(notices, notice)
     for problem in problems:
-        report(f"not told: {problem.subject}: {problem.message}")
+        report(f"notification failed: {problem.subject}: {problem.message}")
     if len(problems) < _receiver_count(notices):
         _write_history(notice.schedule, history.after(notice, day), report)
-        report(f"told: {notice.event}: {notice.message}")
+        report(f"notification sent: {notice.event}: {notice.message}")
     return True
 
 
@@ -214,7 +214,7 @@ def _write_history(schedule: str, history: NoticeHistory, report: Report) -> Non
     try:
         write_atomic(_history_file(schedule), line_of_json(history.to_record()).encode("ascii") + b"\n")
     except OSError as problem:
-        report(f"what was told cannot be kept: {reason_of(problem)}")
+        report(f"the sent notifications cannot be recorded: {reason_of(problem)}")
 
 
 def send_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
@@ -223,7 +223,7 @@ def send_notice(notices: Notices, notice: Notice) -> list[HibaliError]:
     content = line_of_json(record).encode("ascii") + b"\n"
     problems: list[HibaliError] = []
     ways: list[tuple[bool, Callable[[], None]]] = [
-        (bool(notices.command), lambda: _by_command(notices.command, content)),
+        (bool(notices.command), lambda: _run_command(notices.command, content)),
         (bool(notices.mail), lambda: _by_mail(notices.mail, notice, content)),
         (bool(notices.webhook), lambda: _by_webhook(notices, content)),
     ]
@@ -240,10 +240,10 @@ def _receiver_count(notices: Notices) -> int:
     return sum(map(bool, (notices.command, notices.mail, notices.webhook)))
 
 
-def _by_command(argv: tuple[str, ...], content: bytes) -> None:
+def _run_command(argv: Sequence[str], content: bytes) -> None:
     finished = subprocesses.run(argv, stdin=content, timeout=_COMMAND_SECONDS)
     if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=argv[0])
+        raise IncompleteError("not-notified", f"it exited with {finished.exit_code}", subject=argv[0])
 
 
 def _by_mail(address: str, notice: Notice, content: bytes) -> None:
@@ -256,11 +256,7 @@ def _by_mail(address: str, notice: Notice, content: bytes) -> None:
     message["Auto-Submitted"] = "auto-generated"
     lines = [printable(notice.message), printable(notice.hint), "", content.decode("ascii")]
     message.set_content("\n".join(lines))
-    finished = subprocesses.run(
-        [program, "-i", "--", address], stdin=message.as_bytes(), timeout=_COMMAND_SECONDS
-    )
-    if finished.exit_code != 0:
-        raise IncompleteError("not-notified", f"it ended with {finished.exit_code}", subject=program)
+    _run_command([program, "-i", "--", address], message.as_bytes())
 
 
 def _by_webhook(notices: Notices, content: bytes) -> None:
@@ -280,7 +276,7 @@ def _secret(notices: Notices) -> str:
         finished = subprocesses.run(notices.secret_command, timeout=_COMMAND_SECONDS, most=1024 * 1024)
         if finished.exit_code != 0:
             raise IncompleteError(
-                "no-secret", f"it ended with {finished.exit_code}", subject=notices.secret_command[0]
+                "no-secret", f"it exited with {finished.exit_code}", subject=notices.secret_command[0]
             )
         found = finished.stdout
     elif notices.secret_file:
@@ -321,9 +317,9 @@ def read_target(text: str) -> Target:
     try:
         argv = tuple(shlex.split(text))
     except ValueError as problem:
-        raise UsageError("bad-command", f"this is no command: {problem}", subject="--notify") from None
+        raise UsageError("bad-command", f"this is not a command: {problem}", subject="--notify") from None
     if not argv:
-        raise UsageError("bad-command", "this is no command", subject="--notify")
+        raise UsageError("bad-command", "this is not a command", subject="--notify")
     return Target(argv)
 
 
@@ -332,8 +328,4 @@ def send_run_notice(target: Target, run_id: str, state: str, content: bytes) -> 
     if target.url:
         post_json(target.url, content)
         return
-    finished = subprocesses.run([*target.command, run_id, state], stdin=content, timeout=_COMMAND_SECONDS)
-    if finished.exit_code != 0:
-        raise IncompleteError(
-            "not-notified", f"it ended with {finished.exit_code}", subject=target.command[0]
-        )
+    _run_command([*target.command, run_id, state], content)

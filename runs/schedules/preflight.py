@@ -18,6 +18,7 @@ from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError
 from hibali.locations import Location
+from hibali.text import as_text
 from runs.schedules.environment import (
     Credential,
     absolute,
@@ -44,9 +45,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class LoginMethod:
-    """How ssh logs in to a host without a user. `agent` is the agent's socket, "" for none; `agent_answers`: it responds.
+    """The way in which ssh logs in to a host without a user. `agent` is the agent's socket, "" for none; `agent_answers`: it responds.
 
-    `certificates` are those beside the keys; `host_known` is None if that is unknown.
+    `certificates` are those next to the keys; `host_known` is None if that is unknown.
     """
 
     site: str
@@ -63,7 +64,7 @@ class LoginMethod:
 
     @property
     def login_command(self) -> str:
-        """The command that a person types to log in."""
+        """The command with which a user logs in."""
         return shlex.join([*self.command, self.host])
 
 
@@ -74,9 +75,9 @@ def problems_of(method: LoginMethod, now: datetime, needed_until: datetime) -> l
         found.append(
             AccessError(
                 "host-key",
-                f"the key of {method.address} is not known, and nobody will be there to accept it",
+                f"the host key of {method.address} is not known, and no user can accept it when the schedule runs",
                 subject=method.site,
-                hint=f"Compare it with what the site publishes, and accept it once: {method.login_command}",
+                hint=f"Compare it with the key that the site publishes, and accept it once: {method.login_command}",
             )
         )
     found.extend(_key_problems(method))
@@ -85,26 +86,26 @@ def problems_of(method: LoginMethod, now: datetime, needed_until: datetime) -> l
 
 def _key_problems(method: LoginMethod) -> list[HibaliError]:
     if not method.keys or not all(key.has_passphrase for key in method.keys):
-        return []  # without any, the login reports the problem
+        return []  # without keys, the login reports the problem
     path = method.keys[0].path
     fresh = (
-        "Make a key of its own for this, and ask the site to restrict what it may do:"
+        "Create a separate key for the schedule, and ask the site to restrict it:"
         f" ssh-keygen -t ed25519 -N '' -f {shlex.quote(path)}-unattended"
     )
     if not method.agent:
         return [
             AccessError(
                 "passphrase-key",
-                f"{path} has a passphrase, and there will be no agent that knows it",
+                f"{path} has a passphrase, and no ssh agent will be available when the schedule runs",
                 subject=method.site,
-                hint=f"{fresh}; or name the socket of an agent that is always there: --env SSH_AUTH_SOCK=PATH",
+                hint=f"{fresh}; or name the socket of an agent that always runs: --env SSH_AUTH_SOCK=PATH",
             )
         ]
     if not method.agent_answers:
         return [
             AccessError(
                 "no-agent",
-                f"{path} has a passphrase, and no agent answers at {method.agent}",
+                f"{path} has a passphrase, and no ssh agent responds at {method.agent}",
                 subject=method.site,
                 hint=f"Start one there: ssh-agent -a {shlex.quote(method.agent)}; ssh-add {shlex.quote(path)}",
             )
@@ -113,9 +114,9 @@ def _key_problems(method: LoginMethod) -> list[HibaliError]:
         return [
             AccessError(
                 "agent-ends",
-                f"the agent at {method.agent} ends when you log out",
+                f"the ssh agent at {method.agent} ends when you log out",
                 subject=method.site,
-                hint=f"{fresh}; or let your services go on: loginctl enable-linger",
+                hint=f"{fresh}; or keep your services running: loginctl enable-linger",
             )
         ]
     return []
@@ -130,7 +131,7 @@ def expiry_problems(
             "certificate-expires" if each.kind == "certificate" else "proxy-expires",
             f"{each.description} expired on {each.expires:%Y-%m-%d %H:%M} UTC"
             if each.expires <= now
-            else f"{each.description} is good until {each.expires:%Y-%m-%d %H:%M} UTC only",
+            else f"{each.description} is valid only until {each.expires:%Y-%m-%d %H:%M} UTC",
             subject=each.site,
             hint=each.renew,
         )
@@ -149,23 +150,23 @@ def explain_login(
         if left and left <= _INTERACTIVE_METHODS:
             return AccessError(
                 "second-factor",
-                f"{method.host} asks for more than a key ({', '.join(sorted(left))}), and nobody will be there to answer",
+                f"{method.host} requires more than a key ({', '.join(sorted(left))}), and no user can answer when the schedule runs",
                 subject=site,
                 hint="Ask the site for a key for automation, restricted to what this prints: hibali sites gate",
             )
     if problem.code in {"no-credentials", "no-such-profile", "bad-credentials"} and set_here:
         return AccessError(
             "missing-secret",
-            f"its credentials are in this shell's {' and '.join(set_here)}, which will not be there: {problem.message}",
+            f"its credentials are in this shell's {' and '.join(set_here)}, which the schedule will not have: {problem.message}",
             subject=site,
-            hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
+            hint='Store them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )
     if problem.code == "no-credentials":
         return AccessError(
             "missing-secret",
             problem.message,
             subject=site,
-            hint='Keep them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
+            hint='Store them in a profile: aws configure --profile NAME; then set profile = "NAME" in the site\'s s3 table',
         )
     return problem
 
@@ -259,7 +260,7 @@ def check_login(
     """Return why the site, or one of its `endpoints`, cannot be opened with this environment and a new login; None if all can."""
     with tempfile.TemporaryDirectory(prefix="hibali-") as folder:
         argv = [*hibali_argv(), "sites", "check", site.name, "--json", "--no-progress"]
-        fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # no login of this session is shared
+        fresh = {**environment, "XDG_RUNTIME_DIR": folder}  # do not share a login of this session
         try:
             finished = subprocesses.run(argv, environment=fresh, timeout=_CHECK_SECONDS)
             if finished.exit_code != 0:
@@ -286,7 +287,7 @@ def missing_source(location: Location) -> NotFoundError:
         "no-such-source",
         "the source does not exist",
         subject=location.text,
-        hint="If it comes into being later: --no-check",
+        hint="If it will be created later: --no-check",
     )
 
 
@@ -360,7 +361,7 @@ def _login_method(
 
 def _configured(output: bytes) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for line in output.decode("utf-8", "surrogateescape").splitlines():
+    for line in as_text(output).splitlines():
         name, _, value = line.partition(" ")
         if value and value != "none":
             found.setdefault(name, []).append(value)
@@ -387,7 +388,7 @@ def _ends_at_logout(agent: str) -> bool:
 
 
 def _has_passphrase(path: str) -> bool:
-    """Whether the private key cannot be read without a passphrase (ssh-keygen(1), -y with an empty -P)."""
+    """Return whether the private key cannot be read without a passphrase (ssh-keygen(1), -y with an empty -P)."""
     try:
         return subprocesses.run(["ssh-keygen", "-y", "-P", "", "-f", path], timeout=15).exit_code != 0
     except HibaliError:
@@ -432,7 +433,7 @@ def _reported_error(output: bytes, code: int, site: str) -> HibaliError:
     kind = _KINDS.get(code, errors.IncompleteError)
     return kind(
         str(record.get("code", "check-failed")),
-        str(record.get("message", f"`hibali sites check` ends with {code}")),
+        str(record.get("message", f"`hibali sites check` exited with {code}")),
         subject=str(record.get("about") or site),
         hint=str(record.get("hint") or f"hibali sites check {site}"),
     )

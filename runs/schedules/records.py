@@ -17,9 +17,9 @@ from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.system_errors import reason_of
 
 State = Literal["running", "done", "failed", "broken", "skipped"]
-SUCCESS_CODES = frozenset({0, 10})  # 10 only says that there are changes
+SUCCESS_CODES = frozenset({0, 10})  # 10 means that there are changes
 _RETENTION = timedelta(days=400)  # a year and the months around it
-_LARGE = 4 * 1024 * 1024  # bytes of lines; only then is it looked for what is too old
+_LARGE = 4 * 1024 * 1024  # bytes; smaller files are not checked for old records
 _AMOUNTS = (
     "files",
     "bytes",
@@ -36,7 +36,7 @@ _AMOUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One time at which a schedule was due; times are UTC in RFC 3339, None if unknown.
+    """One recorded run of a schedule; times are UTC in RFC 3339, None if unknown.
 
     `state` is running; done (exit 0, or 10) or failed; broken if its process died; skipped if it was not started, and `because` is then
     `still-going`, `missed` or `paused`. `operations` and `runs` are ids of the ledger. The counts are those of the last receipt.
@@ -69,7 +69,7 @@ class Trigger:
 
     @property
     def proof(self) -> str | None:
-        """The weakest proof of what was moved, else of all that was compared; None if nothing was verified."""
+        """The weakest verification of the moved files, else of all compared files; None if nothing was verified."""
         found = self.amounts.get("proof_moved") or self.amounts.get("proof_tree")
         return found if isinstance(found, str) else None
 
@@ -154,7 +154,7 @@ def _ended(trigger: Trigger, record: Mapping[str, Any]) -> Trigger:
 
 def note_begun(schedule: str, identifier: str, **fields: Any) -> None:
     """Record the start of a run, durably: `due`, `by`, `made_up`. Raises `RefusedError` if the ledger cannot be written."""
-    _remove_old_records(_make_folder(schedule) / "firings.jsonl")
+    _remove_old_records(schedule_folder(schedule) / "firings.jsonl")
     _note(schedule, "begun", identifier, fields)
 
 
@@ -170,7 +170,7 @@ def note_skipped(schedule: str, identifier: str, **fields: Any) -> None:
 
 def schedule_folder(schedule: str) -> Path:
     """Return the folder of a schedule's records, which is created if needed."""
-    return _make_folder(schedule)
+    return ledger_folder("schedules", schedule)
 
 
 def holder_of(schedule: str) -> str | None:
@@ -194,20 +194,16 @@ def one_trigger(triggers: Iterable[Trigger], identifier: str) -> Trigger:
     for trigger in triggers:
         if trigger.id == identifier:
             return trigger
-    raise NotFoundError("no-such-firing", "there is no firing of this id", subject=identifier)
+    raise NotFoundError("no-such-firing", "there is no run of the schedule with this id", subject=identifier)
 
 
 def _note(schedule: str, kind: str, identifier: str, fields: Mapping[str, Any]) -> None:
-    with Journal(_make_folder(schedule) / "firings.jsonl") as journal:
+    with Journal(schedule_folder(schedule) / "firings.jsonl") as journal:
         journal.append({"schema": 1, "kind": kind, "id": identifier, "at": now(), **fields}, durable=True)
 
 
 def _folder(schedule: str) -> Path:
     return state_folder() / "schedules" / schedule
-
-
-def _make_folder(schedule: str) -> Path:
-    return ledger_folder("schedules", schedule)
 
 
 def _remove_old_records(path: Path) -> None:
@@ -229,7 +225,7 @@ _OLD_LOGS = 3
 
 
 def log_path(schedule: str) -> Path:
-    """Return the present log file; older ones are beside it, `log.txt.1` the youngest."""
+    """Return the present log file; older ones are in the same folder, `log.txt.1` the youngest."""
     return schedule_folder(schedule) / "log.txt"
 
 
@@ -254,7 +250,7 @@ class Log:
             ) from None
 
     def write_line(self, text: str) -> None:
-        """Write a line with the time; a full disk is no reason to stop."""
+        """Write a line with the time; a full disk is ignored."""
         line = f"{datetime.now().astimezone():%Y-%m-%dT%H:%M:%S%z} {text}\n"
         self.raw(line.encode("utf-8", "backslashreplace"))
 
@@ -270,9 +266,14 @@ class Log:
         self.stream.close()
 
 
+def start_log_path(schedule: str | None) -> str:
+    """Return the file for output before a run of the schedule has a log, mainly if hibali cannot be started."""
+    return str((schedule_folder(schedule) if schedule else ledger_folder("schedules")) / "start.log")
+
+
 def truncate_start_log(schedule: str | None) -> None:
     """Truncate the output of failed starts, because hibali did start now."""
-    path = (schedule_folder(schedule) if schedule else schedule_folder("x").parent) / "start.log"
+    path = Path(start_log_path(schedule))
     try:
         if path.stat().st_size > _LARGE_LOG:
             os.truncate(path, 0)

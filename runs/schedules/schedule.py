@@ -50,7 +50,7 @@ _NAMED = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-# What crontab(5) promises; cronsim knows more, such as L and #, which a cron daemon would refuse.
+# The syntax of crontab(5); cronsim accepts more, such as L and #, which a cron daemon would reject.
 _FIELD = re.compile(
     r"(?:\*|[0-9]{1,2}(?:-[0-9]{1,2})?|[a-z]{3}(?:-[a-z]{3})?)(?:/[0-9]{1,2})?", re.IGNORECASE
 )
@@ -70,11 +70,11 @@ class Expression:
 
     def until(self, moment: datetime, zone: tzinfo) -> datetime:
         """Return the last due time until a moment, in UTC."""
-        # a fraction of a second lets the very second count, too
+        # a fraction of a second includes the second itself
         return next(self._times(moment.astimezone(zone).replace(microsecond=1), reverse=True))
 
     def count(self, begin: datetime, end: datetime, zone: tzinfo, *, most: int = 1000) -> int:
-        """Return how often it was due after `begin` and before `end`, at most `most`."""
+        """Return the number of due times after `begin` and before `end`, at most `most`."""
         found = 0
         for moment in self._times(begin.astimezone(zone).replace(microsecond=0), reverse=False):
             if moment >= end or found >= most:
@@ -90,6 +90,7 @@ class Expression:
 
     def on_calendar(self) -> list[str]:
         """Return the same for systemd.time(7); two lines if a day of the month or one of the week is enough."""
+        # local: commands on runs load this module, but need no due times
         from cronsim import CronSim
 
         found = CronSim(self.text, datetime(2000, 1, 1, tzinfo=UTC))
@@ -98,7 +99,7 @@ class Expression:
         date = f"*-{_listed(found.months, 12)}"
         days = _listed(found.days, 31)
         on = ",".join(_WEEKDAYS[each] for each in sorted({each % 7 for each in _plain(found.weekdays)}))
-        if fields[4].startswith("*") and fields[4] == "*":
+        if fields[4] == "*":
             return [f"{date}-{days} {time}"]
         if fields[2] == "*":
             return [f"{on} {date}-* {time}"]
@@ -107,6 +108,7 @@ class Expression:
         return [f"{date}-{days} {time}", f"{on} {date}-* {time}"]
 
     def _times(self, moment: datetime, *, reverse: bool) -> Iterator[datetime]:
+        # local: commands on runs load this module, but need no due times
         from cronsim import CronSim
 
         for found in CronSim(self.text, moment, reverse=reverse):
@@ -116,6 +118,7 @@ class Expression:
 @cache
 def read_expression(text: str) -> Expression:
     """Read a cron expression; raises `UsageError` for an invalid one, for @reboot, and for one that is never due."""
+    # local: commands on runs load this module, but need no due times
     from cronsim import CronSim, CronSimError
 
     written = _NAMED.get(text.strip().lower(), text)
@@ -133,7 +136,7 @@ def read_expression(text: str) -> Expression:
 def _no_expression(text: str) -> UsageError:
     return UsageError(
         "bad-cron",
-        f"{text!r} is not minute, hour, day of the month, month, day of the week; or is never due",
+        f"{text!r} is not a cron expression (minute, hour, day of the month, month, day of the week), or is never due",
         subject="--cron",
         hint='For every night at three: --cron "0 3 * * *"',
     )
@@ -190,44 +193,36 @@ _ABSOLUTE = text(r"/.*", "an absolute path")
 
 @table
 class Schedule:
-    """A schedule. Times are in seconds, 0 for none; `since` is when it was added or resumed: nothing was missed before.
+    """A schedule. Times are in seconds, 0 for none; `since` is when it was added or resumed: runs before that time are not missed.
 
     Relative paths of `command` begin in `folder`. `silent_after` 0 means twice the usual time between two runs.
     """
 
     name: str
-    cron: Expression = setting(_cron, doc="when, as in crontab(5)")
-    command: tuple[str, ...] = setting(argv, doc="the words after `hibali`")
+    cron: Expression = setting(_cron, doc="the cron expression, as in crontab(5)")
+    command: tuple[str, ...] = setting(argv, doc="the arguments after `hibali`")
     folder: str = setting(_ABSOLUTE, default="/", doc="the current folder of the command")
     since: datetime = setting(_moment, default=_EPOCH, doc="when it was added or resumed")
-    by: Installer = setting(choice(Installer), default="cron", doc="what starts it")
-    jitter: float = setting(duration(), default=0.0, doc="a random delay of at most this")
-    max_time: float = setting(duration(), default=0.0, doc="when the command is ended")
-    retry_for: float = setting(duration(), default=0.0, doc="how long it is tried again")
-    missed: Missed = setting(choice(Missed), default="skip", doc="what becomes of runs that were missed")
+    by: Installer = setting(choice(Installer), default="cron", doc="the program that starts it")
+    jitter: float = setting(duration(), default=0.0, doc="the longest random delay")
+    max_time: float = setting(duration(), default=0.0, doc="the time limit of the command")
+    retry_for: float = setting(duration(), default=0.0, doc="how long failed runs are retried")
+    missed: Missed = setting(choice(Missed), default="skip", doc="whether missed runs are made up")
     silent_after: float = setting(duration(), default=0.0, doc="when a missing run is reported")
     paused: bool = setting(flag, default=False, doc="whether it is paused")
     environment: dict[str, str] = setting(_environment, default={}, doc="variables of the command")
 
     def to_table(self) -> dict[str, Any]:
         """Return its table in schedules.toml, without unset values."""
-        table: dict[str, Any] = {
-            "cron": self.cron.text,
-            "command": list(self.command),
-            "folder": self.folder,
-            "since": self.since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "by": self.by,
-            "missed": self.missed,
+        record = self.to_record()
+        always = ("cron", "command", "folder", "since", "by", "missed")
+        durations = {name: record[name] for name in ("jitter", "max_time", "retry_for", "silent_after")}
+        optional = {name: record[name] for name in ("paused", "environment")}
+        return {
+            **{name: record[name] for name in always},
+            **{name: duration_text(seconds) for name, seconds in durations.items() if seconds},
+            **{name: value for name, value in optional.items() if value},
         }
-        for name in ("jitter", "max_time", "retry_for", "silent_after"):
-            seconds = getattr(self, name)
-            if seconds:
-                table[name] = duration_text(seconds)
-        if self.paused:
-            table["paused"] = True
-        if self.environment:
-            table["environment"] = dict(self.environment)
-        return table
 
     def to_record(self) -> dict[str, Any]:
         """Return the fields of a JSON line of kind `schedule` that do not depend on the present time."""
@@ -265,7 +260,7 @@ class Notices:
 
     @property
     def has_receiver(self) -> bool:
-        """Whether there is a receiver."""
+        """True if there is a receiver."""
         return bool(self.command or self.mail or self.webhook)
 
     def to_table(self) -> dict[str, Any]:
@@ -321,16 +316,16 @@ def check_variable(text: str) -> tuple[str, str]:
     """Return the name and the value of `NAME=VALUE`; raises `UsageError`, also for a value that looks like a secret (S16)."""
     name, equals, value = text.partition("=")
     if not VARIABLE.fullmatch(name) or not equals or not value.isprintable():
-        raise UsageError("bad-variable", "it is written NAME=VALUE, on one line", subject="--env")
+        raise UsageError("bad-variable", "a variable is written NAME=VALUE, on one line", subject="--env")
     if _SECRET.search(name):
         raise UsageError(
             "secret-in-schedule",
-            "a secret does not belong in a schedule, whose file is readable",
+            "the name looks like that of a secret, and schedules must not contain secrets",
             subject=name,
-            hint="Keep it in a profile (aws configure --profile NAME) or let the site's credentials_command print it.",
+            hint="Store it in a profile (aws configure --profile NAME) or let the site's credentials_command print it.",
         )
     if _OWN.fullmatch(name):
-        raise UsageError("bad-variable", "hibali sets this itself", subject=name)
+        raise UsageError("bad-variable", "hibali sets this variable itself", subject=name)
     return name, value
 
 
@@ -344,7 +339,7 @@ def duration_text(seconds: float) -> str:
 
 @table
 class _Metrics:
-    """Where metrics are written."""
+    """The table `metrics`."""
 
     file: str = setting(_ABSOLUTE, default="", doc="the file of metrics")
 
@@ -369,8 +364,8 @@ class _Document:
         default={},
         doc="the schedules, by name",
     )
-    notices: Notices = setting(table_of(Notices), default=Notices(), doc="who is told of trouble")
-    metrics: _Metrics = setting(table_of(_Metrics), default=_Metrics(), doc="where metrics are written")
+    notices: Notices = setting(table_of(Notices), default=Notices(), doc="the receivers of notifications")
+    metrics: _Metrics = setting(table_of(_Metrics), default=_Metrics(), doc="the metrics")
 
 
 def schedules_path(config: str | None) -> Path:
@@ -447,7 +442,8 @@ def exclusive(name: str) -> Iterator[None]:
 
 
 def _edit(config: str | None, edit: Callable[[Any], None], change: Callable[[Schedules], Schedules]) -> Path:
-    """Write the changed text only if it means exactly what was intended."""
+    """Write the changed text only if it parses to exactly the expected schedules."""
+    # local: slow to load, and only needed to change the file
     import tomlkit
 
     path = schedules_path(config)
@@ -464,7 +460,7 @@ def _edit(config: str | None, edit: Callable[[Any], None], change: Callable[[Sch
         if not same:
             raise UsageError(
                 "not-editable",
-                "this file is written in a way that cannot be changed safely",
+                "hibali cannot edit this file safely",
                 subject=str(path),
                 hint=f"Change it in an editor: ${{EDITOR:-vi}} {path}",
             )
@@ -503,6 +499,7 @@ def _parse(text: str, path: Path) -> Schedules:
 
 
 def _table(document: Any, key: str) -> Any:
+    # local: slow to load, and only needed to change the file
     import tomlkit
 
     if key not in document:
@@ -511,6 +508,7 @@ def _table(document: Any, key: str) -> Any:
 
 
 def _new_table(content: dict[str, Any]) -> Any:
+    # local: slow to load, and only needed to change the file
     import tomlkit
 
     table = tomlkit.table()
@@ -519,6 +517,7 @@ def _new_table(content: dict[str, Any]) -> Any:
 
 
 def _set_all(table: Any, content: dict[str, Any]) -> None:
+    # local: slow to load, and only needed to change the file
     import tomlkit
 
     for key in [key for key in table if key not in content]:

@@ -34,14 +34,14 @@ from runs.schedules.records import (
 )
 from runs.schedules.schedule import Expression, Schedule
 
-_EARLY = timedelta(seconds=2)  # a clock that is being set must not take the night's run away
-_LATE = timedelta(minutes=5)  # whatever fires at set times does it sooner, on a busy machine too
+_EARLY = timedelta(seconds=2)  # a small correction of the clock must not skip a run
+_LATE = timedelta(minutes=5)  # cron and timers start within this time, even on a busy machine
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do: `run`, `nothing`, or `missed`, which is recorded; `due` is the time in question, `missed` the number of other lost times."""
+    """The action: `run`, `nothing`, or `missed`, which is recorded; `due` is the due time, `missed` the number of other missed times."""
 
     action: Literal["run", "nothing", "missed"]
     due: datetime | None = None
@@ -58,9 +58,9 @@ def decide(
     make_up: bool,
     only_missed: bool = False,
 ) -> Decision:
-    """Decide what to do at `now`; `handled` is the last due time with a record, or since when the schedule exists.
+    """Decide the action at `now`; `handled` is the last due time with a record, or the time when the schedule was added.
 
-    With `make_up` a missed time is run once, however many were missed. `only_missed` leaves a time that is due just now to its own trigger.
+    With `make_up` a missed time is run once, however many were missed. `only_missed` ignores a time that is due just now, which cron or a timer starts itself.
     """
     due = expression.until(now + _EARLY, zone)
     if due <= handled:
@@ -82,7 +82,7 @@ def pause_before_retry(failures: int, elapsed: float, retry_for: float) -> float
 
 
 def jitter_of(seconds: float, *parts: str) -> float:
-    """Return a number from 0 to `seconds`, the same for the same text: this spreads schedules, machines and nights."""
+    """Return a number from 0 to `seconds`, always the same for the same text; it differs between schedules, machines and days."""
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()
     return seconds * int.from_bytes(digest[:8]) / 2**64
 
@@ -163,18 +163,18 @@ def run_transfer(
     if code is None:
         process.end()
         passed = time.monotonic() - began
-        message = f"ended because its time was up, after {passed:.0f} s"
+        message = f"stopped after {passed:.0f} s, because its time limit was reached"
         results.error = {
             "code": "max-time",
             "message": message,
             "about": "",
-            "hint": "It goes on from there next time.",
+            "hint": "The next run resumes it.",
         }
         return int(Exit.TRY_LATER), results
     if code < 0:
         results.error = results.error or {
             "code": "killed",
-            "message": f"ended by signal {-code}",
+            "message": f"killed by signal {-code}",
             "about": "",
             "hint": "",
         }
@@ -190,13 +190,6 @@ def _add(known: list[str], identifier: str) -> None:
 _LOCK_ATTEMPTS, _LOCK_PAUSE_SECONDS = 5, 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLock:
-    """The schedule's lock. The command inherits its descriptor, so that a killed trigger cannot start a second one beside it."""
-
-    descriptor: int
-
-
 def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = False) -> Trigger | None:
     """Run the schedule if it is due, or was missed and is to be made up; None if there is nothing to do.
 
@@ -210,14 +203,14 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
     identifier = new_identifier()
     due = _written(decision.due)
     if decision.action == "missed":
-        message = f"it was due at {due}, when nothing fired it"
+        message = f"it was due at {due}, but nothing started it"
         note_skipped(schedule.name, identifier, due=due, because="missed", message=message, by=schedule.by)
         return one_trigger(read_triggers(schedule.name), identifier)
     try:
-        with schedule_lock(schedule.name) as held:
+        with schedule_lock(schedule.name) as lock:
             if _decision(schedule, only_missed=only_missed).action != "run":
                 return None  # another process ran it meanwhile
-            return _run_schedule(config, schedule, identifier, held, decision)
+            return _run_schedule(config, schedule, identifier, lock, decision)
     except TryLaterError as problem:
         if problem.code != "locked":
             raise
@@ -229,20 +222,23 @@ def trigger_due(config: str | None, schedule: Schedule, *, only_missed: bool = F
 
 def trigger_now(config: str | None, schedule: Schedule) -> Trigger:
     """Run the schedule now. Raises `TryLaterError("locked")` if it is running."""
-    with schedule_lock(schedule.name) as held:
-        return _run_schedule(config, schedule, new_identifier(), held, None)
+    with schedule_lock(schedule.name) as lock:
+        return _run_schedule(config, schedule, new_identifier(), lock, None)
 
 
 @contextlib.contextmanager
-def schedule_lock(name: str) -> Iterator[HeldLock]:
-    """Take the schedule's lock; raises `TryLaterError("locked")` that names its holder."""
+def schedule_lock(name: str) -> Iterator[int]:
+    """Lock the schedule, and return the lock's descriptor; raises `TryLaterError("locked")` that names its holder.
+
+    The command inherits the descriptor, so that no second command starts while it still runs, even if this process was killed.
+    """
     path = schedule_folder(name) / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if not _acquire(descriptor):
             holder = holder_of(name) or "another process"
             raise TryLaterError(
-                "locked", f"it is still going: {holder}", subject=name, hint=f"hibali schedule log {name}"
+                "locked", f"it is still running: {holder}", subject=name, hint=f"hibali schedule log {name}"
             )
         os.ftruncate(descriptor, 0)
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -250,13 +246,13 @@ def schedule_lock(name: str) -> Iterator[HeldLock]:
             descriptor,
             f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode("ascii", "replace"),
         )
-        yield HeldLock(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _acquire(descriptor: int) -> bool:
-    """Whether the lock is ours now; a process that only checks it (`holder_of`) holds it for a moment, too."""
+    """Lock the descriptor; return whether that succeeded. A process that only checks it (`holder_of`) holds it for a moment, too."""
     for _ in range(_LOCK_ATTEMPTS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -280,13 +276,13 @@ def _decision(schedule: Schedule, *, only_missed: bool) -> Decision:
 
 
 def _run_schedule(
-    config: str | None, schedule: Schedule, identifier: str, held: HeldLock, decision: Decision | None
+    config: str | None, schedule: Schedule, identifier: str, lock: int, decision: Decision | None
 ) -> Trigger:
     log = Log(schedule.name)
     try:
         if decision is not None and schedule.jitter:
             seconds = jitter_of(schedule.jitter, schedule.name, socket.gethostname(), str(decision.due))
-            log.write_line(f"waiting {seconds:.0f} s of at most {schedule.jitter:.0f} s")
+            log.write_line(f"waiting {seconds:.0f} s (jitter of at most {schedule.jitter:.0f} s)")
             pause(seconds)
         note_begun(
             schedule.name,
@@ -299,7 +295,7 @@ def _run_schedule(
         began = time.monotonic()
         ended = _RunResult()
         try:
-            _run_with_retries(config, schedule, identifier, held, log, ended)
+            _run_with_retries(config, schedule, identifier, lock, log, ended)
         except KeyboardInterrupt as interruption:
             ended.interrupted(interruption)
             raise
@@ -307,7 +303,7 @@ def _run_schedule(
             fields = ended.fields(identifier)
             note_ended(schedule.name, identifier, seconds=round(time.monotonic() - began, 3), **fields)
             log.write_line(
-                f"{identifier}: ended with {fields['exit']} after {time.monotonic() - began:.0f} s"
+                f"{identifier}: exited with {fields['exit']} after {time.monotonic() - began:.0f} s"
             )
     finally:
         log.close()
@@ -351,9 +347,9 @@ class _RunResult:
 
 
 def _run_with_retries(
-    config: str | None, schedule: Schedule, identifier: str, held: HeldLock, log: Log, ended: _RunResult
+    config: str | None, schedule: Schedule, identifier: str, lock: int, log: Log, ended: _RunResult
 ) -> None:
-    """Run the command, and again after exit code 5 while the window is open."""
+    """Run the command, and retry after exit code 5 within the retry window."""
     began = time.monotonic()
     environment = {
         **bare_environment(config, schedule.environment),
@@ -366,7 +362,7 @@ def _run_with_retries(
         left = max(schedule.max_time - elapsed, 0.001) if schedule.max_time else None
         try:
             code, results = run_transfer(
-                argv, environment, schedule.folder, seconds=left, log=log, leave=(held.descriptor,)
+                argv, environment, schedule.folder, seconds=left, log=log, leave=(lock,)
             )
         except HibaliError as problem:
             ended.failed(problem)
@@ -377,9 +373,7 @@ def _run_with_retries(
         out_of_time = schedule.max_time and elapsed + (wait or 0.0) >= schedule.max_time
         if code != Exit.TRY_LATER or wait is None or out_of_time:
             return
-        log.write_line(
-            f"{identifier}: attempt {ended.attempts} ended with 5, the next one comes in {wait:.0f} s"
-        )
+        log.write_line(f"{identifier}: attempt {ended.attempts} exited with 5; retrying in {wait:.0f} s")
         pause(wait)
 
 

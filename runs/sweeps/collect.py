@@ -8,20 +8,18 @@ from itertools import groupby
 from pathlib import Path
 
 from hibali.config.model import Site, local_site
-from hibali.errors import Exit, NotFoundError, TryLaterError
+from hibali.errors import Exit, TryLaterError
 from hibali.events import Event, Failed, Listener, Moved, ignore
 from hibali.ledger import new_identifier
-from hibali.locations import Location
-from hibali.text import printable
-from runs.collect import choose_outputs
+from hibali.locations import Location, path_at
+from runs.collect import choose_outputs, collected_files
 from runs.model import Output, Run, State, Sweep
-from runs.outputs import OutputDigests
+from runs.outputs import OutputDigests, hash_chosen
 from runs.records import sweep_of
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
 from transfers.operation import synchronise
-from transfers.recorded_digests import moved_by
 from transfers.request import Request, SaveOptions
 from transfers.stores.open_store import open_store
 
@@ -30,7 +28,7 @@ _WORK = b"work"
 
 @dataclass(slots=True)
 class ChosenFiles:
-    """The output files of some tasks, as their site listed them, by the name that each is to have, with the output it belongs to."""
+    """The output files of some tasks, as their site listed them, by their names in the target, with the outputs that they belong to."""
 
     files: dict[bytes, Entry] = field(default_factory=dict)
     owners: dict[bytes, str] = field(default_factory=dict)
@@ -126,7 +124,7 @@ class TaskCollector:
             self._collected.update(numbers)
 
     def collect(self, run: Run, numbers: Sequence[int]) -> tuple[Receipt, ChosenFiles]:
-        """Collect these tasks, which have ended; the receipt's `exit` says how it went.
+        """Collect these tasks, which have ended; the receipt's `exit` is the result.
 
         It is `Run.failure_exit` if a task of the sweep failed, else INCOMPLETE if anything is missing, is no regular file or did not arrive, or
         TRY_LATER if there are tasks that have not ended or are LOST.
@@ -143,8 +141,7 @@ class TaskCollector:
         return receipt, chosen
 
     def _pull(self, run: Run, numbers: Sequence[int], on_event: Listener) -> tuple[Receipt, ChosenFiles]:
-        folder = (run.folder + b"/tasks").decode("utf-8", "surrogateescape")
-        source = Location(self._site, folder, f"{self._site.name}:{folder}")
+        source = tasks_folder(run, self._site)
         chosen = list_outputs(run, source, numbers)
         if not chosen.files:
             return Receipt(new_identifier(), "collect", source.text, self.target.text), chosen
@@ -200,56 +197,26 @@ def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Out
 
     Missing outputs are reported of failed tasks, too. Raises `NotFoundError` if the folder was removed.
     """
-    for record in reversed(run_store.records(run.id)):
-        moved = moved_by(str(record.get("receipt"))) if record.get("kind") == "collected" else None
-        if moved is not None:
-            chosen = _choose_tasks(run, (_at_site(path, each.size) for path, each in sorted(moved.items())))
-            return OutputDigests(
-                {name: (moved[name].digest, moved[name].size) for name in chosen.files}, chosen.problems
-            )
-    return _hash(run, tasks_folder(run, site()))
+    sweep = sweep_of(run)
+
+    def choose(entries: Iterable[Entry]) -> tuple[dict[bytes, Entry], list[Failed]]:
+        chosen = choose_tasks(entries, sweep.outputs(), sweep.tasks.keys())
+        return chosen.files, chosen.problems
+
+    for _, moved in collected_files(run, run_store):
+        files, problems = choose(_at_site(path, each.size) for path, each in sorted(moved.items()))
+        return OutputDigests({name: (moved[name].digest, moved[name].size) for name in files}, problems)
+    return hash_chosen(run, tasks_folder(run, site()), choose)
 
 
 def tasks_folder(run: Run, site: Site) -> Location:
     """Return the folder of all tasks at their site."""
-    folder = (run.folder + b"/tasks").decode("utf-8", "surrogateescape")
-    return Location(site, folder, f"{site.name}:{folder}")
+    return path_at(site, run.folder + b"/tasks")
 
 
 def _at_site(name: bytes, size: int) -> Entry:
     number, _, path = name.partition(b"/")
     return Entry(number + b"/work/" + path, Kind.FILE, size)
-
-
-def _choose_tasks(run: Run, entries: Iterable[Entry]) -> ChosenFiles:
-    sweep = sweep_of(run)
-    return choose_tasks(entries, sweep.outputs(), sweep.tasks.keys())
-
-
-def _hash(run: Run, source: Location) -> OutputDigests:
-    store = open_store(source)
-    try:
-        if store.stat() is None:
-            raise NotFoundError(
-                "outputs-gone",
-                "the sweep's folder is not at the site any more, and no record says what it held",
-                subject=f"{source.site.name}:{printable(run.folder)}",
-                hint="Run it again.",
-            )
-        chosen = _choose_tasks(run, store.list())
-        left = OutputDigests(problems=chosen.problems)
-        names = {entry.path: name for name, entry in chosen.files.items()}
-        for entry, digest, problem in store.digest(list(chosen.files.values())):
-            if digest is None:
-                code, message = (
-                    (problem.code, problem.message) if problem else ("unreadable", "no digest came")
-                )
-                left.problems.append(Failed(names[entry.path], code, message))
-            else:
-                left.files[names[entry.path]] = (digest, entry.size)
-        return left
-    finally:
-        store.close()
 
 
 def pull_named(

@@ -77,7 +77,7 @@ def write_task_files(
     prepared = iter(prepare())
     content = proxy()
     while some := list(islice(prepared, _AT_ONCE)):
-        # those for fast storage differ: one job array asks for what any of its tasks needs
+        # directives for fast storage may differ: a job array requests everything that any of its tasks needs
         directives |= {line: None for _, each in some for line in each.directives}
         _put_tasks(
             host, [each for _, each in some], final, partial, pristine if pilot else _put_nothing, content
@@ -92,6 +92,7 @@ def write_task_files(
             "not-put",
             "the files of the tasks could not be moved to their final name",
             subject=printable(final),
+            hint="Run the same command again to resume.",
         )
 
 
@@ -164,7 +165,7 @@ def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None
 
 
 def sweep_key(workload: Workload, identities: Sequence[str], site: str) -> str:
-    """Return the sha256 by which the same command finds the sweep, or the repetition, that it started."""
+    """Return the sha256 by which the same command finds the sweep, or the rerun, that it started."""
     return canonical_digest(
         {
             "pipeline": workload.pipeline.digest,
@@ -185,7 +186,7 @@ def inputs_of(invocation: Invocation, files: Mapping[str, Sequence[Input]]) -> l
 
 
 def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[str, Any]:
-    """Return the fields of a sweep's first record; raises whatever cannot be prepared or submitted, before there is a record."""
+    """Return the fields of a sweep's first record; raises the errors of preparing and submitting before there is a record."""
     request.compute.scheduler.submit_argv(Job(chunk_name(run_id, 1), f"/{run_id}/job.sh", tasks=1))
     request = request.with_workload(inputs=tuple(placed))
     _check_fast_options(request)
@@ -245,7 +246,7 @@ def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> 
 
 
 def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
-    """Query the scheduler for its largest job array if that can matter; None if it does not say."""
+    """Query the scheduler for its largest job array if that can matter; None if the scheduler does not report it."""
     scheduler = request.compute.scheduler
     query = scheduler.array_limit_argv()
     return scheduler.read_array_limit(host.run(query)) if query and wanted > 1 else None

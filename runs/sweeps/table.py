@@ -60,12 +60,14 @@ class OutputFile:
 
 
 def check_table(path: Path, folder: str | None = None) -> None:
-    """Raise `UsageError` for a table that cannot be written, before the run starts; `folder` is going to be created."""
+    """Raise `UsageError` for a table that cannot be written, before the run starts; `folder` will be created."""
     if path.suffix.lower() not in _FORMATS:
-        raise UsageError("unknown-table", f"a table is written as {', '.join(_FORMATS)}", subject=str(path))
+        raise UsageError(
+            "unknown-table", f"the name of a table must end in {', '.join(_FORMATS)}", subject=str(path)
+        )
     above = path.absolute().parent
     if not above.is_dir() and (folder is None or Path(folder).absolute() not in (above, *above.parents)):
-        raise UsageError("no-folder", "the folder for the table is not there", subject=str(path))
+        raise UsageError("no-folder", "the folder for the table does not exist", subject=str(path))
     if path.suffix.lower() == ".parquet":
         _load_pyarrow(path)
 
@@ -144,7 +146,7 @@ def _as_csv(columns: Mapping[str, Sequence[Any]]) -> bytes:
     text = io.StringIO(newline="")
     rows = [[_cell(name) for name in columns]]
     rows += [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)]
-    # The writer quotes no carriage return by itself, and readers take it for the end of the row.
+    # The writer quotes no carriage return by itself, and readers take it for the end of a row.
     returns = any("\r" in cell for row in rows for cell in row if isinstance(cell, str))
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL)
     writer.writerows(rows)
@@ -201,7 +203,7 @@ def hash_files(place: Location, names: Sequence[bytes]) -> dict[bytes, str]:
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """A recorded request: the answers of all tasks and of each (none for a single run); `known` has the location of each file.
+    """A recorded request: the values of all tasks and of each (none for a single run); `known` has the location of each file.
 
     `typed` is the command as it was typed (runs.dataset).
     """
@@ -236,9 +238,9 @@ def read_rerun_request(
     if pipeline.digest != run.spec.pipeline_digest:
         raise RefusedError(
             "other-pipeline",
-            f"the run was of sha256 {run.spec.pipeline_digest}, and the catalogue has {pipeline.digest}",
+            f"the run used the descriptor with sha256 {run.spec.pipeline_digest}, but the catalogue has {pipeline.digest}",
             subject=run.spec.pipeline,
-            hint="Add the descriptor that was run again.",
+            hint="Add that descriptor to the catalogue again.",
         )
     begun = next(record for record in run_store.records(run.id) if record.get("kind") == "prepared")
     values = begun["invocation"]

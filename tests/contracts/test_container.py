@@ -65,7 +65,7 @@ def task(folder: str, **more: object) -> Task:
     return Task(**{**values, **more})  # type: ignore[arg-type]
 
 
-def words_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
+def argv_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
     """Return the arguments that reach the runtime through a shell, `=env=`, then its environment as
     NAME=VALUE."""
     program = tmp_path / "programs" / PROGRAMS.get(runtime, runtime)
@@ -82,7 +82,7 @@ def words_of(start: str, tmp_path: Path, runtime: str) -> list[str]:
     return ended.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
-def is_passed(words: list[str], name: str, value: str) -> bool:
+def is_passed(argv: list[str], name: str, value: str) -> bool:
     """Return whether a variable reaches the tool, in any way that the runtime supports."""
     pair = f"{name}={value}"
     whole = {
@@ -92,15 +92,15 @@ def is_passed(words: list[str], name: str, value: str) -> bool:
         f"SINGULARITYENV_{pair}",
         f"--set-env={name}='{value}'",
     }
-    return bool(whole & set(words)) or ["--setenv", name, value] in [
-        words[at : at + 3] for at in range(len(words))
+    return bool(whole & set(argv)) or ["--setenv", name, value] in [
+        argv[at : at + 3] for at in range(len(argv))
     ]
 
 
-def seen_environment(runtime: str, words: list[str]) -> dict[str, str]:
+def seen_environment(runtime: str, argv: list[str]) -> dict[str, str]:
     """Return the tool's variables, without those of the runtime."""
-    at = words.index("=env=")
-    given, around = words[:at], [each.partition("=")[::2] for each in words[at + 1 :]]
+    at = argv.index("=env=")
+    given, around = argv[:at], [each.partition("=")[::2] for each in argv[at + 1 :]]
     if runtime in {"bare", "sarus", "shifter"}:
         found = dict(around)
     else:
@@ -118,12 +118,12 @@ def seen_environment(runtime: str, words: list[str]) -> dict[str, str]:
     return found
 
 
-def mounts_of(container: Container, words: list[str]) -> list[tuple[str, str, bool]]:
+def mounts_of(container: Container, argv: list[str]) -> list[tuple[str, str, bool]]:
     """Return every requested bind: source, target, whether read-only."""
     found = []
-    for at, word in enumerate(words):
+    for at, word in enumerate(argv):
         if word in {"--bind", "--ro-bind"}:
-            found.append((words[at + 1], words[at + 2], word == "--ro-bind"))
+            found.append((argv[at + 1], argv[at + 2], word == "--ro-bind"))
         elif word.startswith("--bind="):
             source, _, target = word.removeprefix("--bind=").partition(":")
             found.append((source, target, False))
@@ -143,14 +143,14 @@ def test_every_argument_reaches_the_runtime_unchanged(container: Container, tmp_
     inside = f"{container.place}/1/0/{hostile}" if container.place else f"{folder}/inputs/0/{hostile}"
     binds = (Bind(f"/cache/{hostile}", inside),) if container.isolates else ()
     start = container.start(task(folder, binds=binds))
-    words = words_of(start, tmp_path, container.name)
-    assert f"{folder}/command" in words
-    assert is_passed(words, "NAME", HOSTILE)
+    argv = argv_of(start, tmp_path, container.name)
+    assert f"{folder}/command" in argv
+    assert is_passed(argv, "NAME", HOSTILE)
     assert not (tmp_path / "pwned").exists()
     if container.isolates:
-        assert is_passed(words, "HOME", f"{folder}/work") or "HOME=$1" in str(words)
+        assert is_passed(argv, "HOME", f"{folder}/work") or "HOME=$1" in str(argv)
     if container.name in binding():
-        mounts = mounts_of(container, words)
+        mounts = mounts_of(container, argv)
         assert (f"/cache/{hostile}", inside, container.binds_inputs) in mounts
         assert (f"{folder}/work", f"{folder}/work", False) in mounts
 
@@ -171,10 +171,10 @@ def test_a_path_that_a_mount_option_cannot_express_is_refused(word: str) -> None
 def test_the_tool_gets_only_its_own_environment(word: str, tmp_path: Path) -> None:
     """S10: variables of the site, a launcher or a scheduler reach the tool only where needed."""
     container = load_container(word)
-    seen = seen_environment(word, words_of(container.start(task("/w")), tmp_path, word))
+    seen = seen_environment(word, argv_of(container.start(task("/w")), tmp_path, word))
     assert seen["NAME"] == HOSTILE
     assert not seen.keys() & {*NOISE, *RANK, *DEVICES}
-    together = seen_environment(word, words_of(container.start(task("/w", tasks=2)), tmp_path, word))
+    together = seen_environment(word, argv_of(container.start(task("/w", tasks=2)), tmp_path, word))
     assert together.items() >= RANK.items()
     assert not together.keys() & {*NOISE, *DEVICES}
 
@@ -184,8 +184,8 @@ def test_tasks_of_one_job_share_network_and_memory_with_unique_container_names(
     word: str, tmp_path: Path
 ) -> None:
     container = load_container(word)
-    words = words_of(container.start(task("/w", tasks=2)), tmp_path, word)
-    granted = " ".join(words[: words.index("=env=")])
+    argv = argv_of(container.start(task("/w", tasks=2)), tmp_path, word)
+    granted = " ".join(argv[: argv.index("=env=")])
     assert "network=none" not in granted
     assert "--unshare-net" not in granted
     assert f"--name=hibali-{RUN}" not in granted
@@ -199,7 +199,7 @@ def test_tasks_of_one_job_share_network_and_memory_with_unique_container_names(
 
 
 # As their manuals say: docker-run(1), podman-run(1) and the Container Device Interface, apptainer-exec(1), shifter's modules.rst;
-# Charliecloud and bubblewrap by the devices alone, Sarus by its hooks, which look at the variables.
+# Charliecloud and bubblewrap only by the devices, Sarus by its hooks, which read the variables.
 OF_AMD = ("--device=/dev/kfd", "--device=/dev/dri")
 SHOWN = {
     ("docker", "nvidia"): ("--gpus=all",),
@@ -223,22 +223,22 @@ SHOWN = {
 
 def test_gpus_are_visible_only_when_requested(container: Container, tmp_path: Path) -> None:
     assert container.gpus == {kind for word, kind in SHOWN if word == container.name}
-    everything = {word for words in SHOWN.values() for word in words}
-    plain = words_of(container.start(task("/w")), tmp_path, container.name)
+    everything = {word for argv in SHOWN.values() for word in argv}
+    plain = argv_of(container.start(task("/w")), tmp_path, container.name)
     assert not everything & set(plain)
     for kind in container.gpus:
-        words = words_of(container.start(task("/w", gpus=kind)), tmp_path, container.name)
-        assert set(SHOWN[container.name, kind]) <= set(words)
-        assert seen_environment(container.name, words).items() >= DEVICES.items()
+        argv = argv_of(container.start(task("/w", gpus=kind)), tmp_path, container.name)
+        assert set(SHOWN[container.name, kind]) <= set(argv)
+        assert seen_environment(container.name, argv).items() >= DEVICES.items()
 
 
 def test_shifter_gets_its_image_and_no_environment_of_the_site(tmp_path: Path) -> None:
-    """shifter.c of 18.03: options, then `--`, then the command; all of the environment is handed on."""
+    """shifter.c of 18.03: options, then `--`, then the command; Shifter passes all of the environment to the tool."""
     shifter = load_container("shifter")
     given = task("/w", environment={"NAME": "x", "PATH": "."})
-    words = words_of(shifter.start(given), tmp_path, "shifter")
-    at = words.index("=env=")
-    assert words[:at] == [
+    argv = argv_of(shifter.start(given), tmp_path, "shifter")
+    at = argv.index("=env=")
+    assert argv[:at] == [
         f"--image=id:{'0' * 64}",
         "--workdir=/w/work",
         "--module=none",
@@ -246,27 +246,27 @@ def test_shifter_gets_its_image_and_no_environment_of_the_site(tmp_path: Path) -
         "sh",
         "/w/command",
     ]
-    assert {word.partition("=")[0] for word in words[at + 1 :]} - {"PWD", "_"} == {"PATH", "HOME", "NAME"}
+    assert {word.partition("=")[0] for word in argv[at + 1 :]} - {"PWD", "_"} == {"PATH", "HOME", "NAME"}
     with pytest.raises(UsageError):
         shifter.start(task("/w", sees_work="/data"))
 
 
 def test_shifter_images_are_found_by_name_and_by_id() -> None:
-    """`shifterimg lookup` prints the id, and nothing where there is none."""
+    """`shifterimg lookup` prints the id, or nothing without such an image."""
     shifter = load_container("shifter")
     assert shifter.image_argv("lab/tool:1") == ("shifterimg", "lookup", "docker:lab/tool:1")
     assert shifter.image_argv(f"sha256:{'a' * 64}")[-1] == f"docker:{'a' * 64}"
     found = shifter.read_image(CommandResult(0, b"a" * 64 + b"\n", b""), "lab/tool:1")
     assert found is not None
     assert found.id == "a" * 64
-    for said in (b"", b"ERROR: failed to contact the image gateway.\n"):
-        assert shifter.read_image(CommandResult(1, said, b""), "lab/tool:1") is None
+    for stderr in (b"", b"ERROR: failed to contact the image gateway.\n"):
+        assert shifter.read_image(CommandResult(1, stderr, b""), "lab/tool:1") is None
     with pytest.raises(UsageError):
         shifter.read_image(CommandResult(127, b"", b""), "lab/tool:1")
 
 
 def test_runtimes_that_do_not_confine_tools_need_consent(container: Container) -> None:
-    """S11: those need one consent per pipeline. Sarus and Shifter show it folders of the site's, to be written."""
+    """S11: each pipeline needs consent there. Sarus and Shifter mount writable folders of the site."""
     leaks = {"bare", "sarus", "shifter"}
     assert container.confines == (container.name not in leaks)
 
@@ -276,12 +276,12 @@ def test_isolating_runtimes_grant_no_privileges(word: str, tmp_path: Path) -> No
     container = load_container(word)
     inside = f"{container.place}/1/0/x" if container.place else "/w/inputs/0/x"
     start = container.start(task("/w", binds=(Bind("/cache/x", inside),)))
-    words = words_of(start, tmp_path, word)
-    granted = " ".join(words)
+    argv = argv_of(start, tmp_path, word)
+    granted = " ".join(argv)
     assert "privileged" not in granted.replace("no-new-privileges", "")
     for hardening in HARDENING[word]:
         assert hardening in granted, hardening
-    mounts = mounts_of(container, words)
+    mounts = mounts_of(container, argv)
     writable = [each for each in mounts if not each[2]]
     assert ("/w/work", "/w/work", False) in writable
     assert len(writable) == (1 if container.binds_inputs else 2)
@@ -317,11 +317,11 @@ HARDENING = {
 def test_an_entry_point_gets_its_arguments_unquoted(word: str, tmp_path: Path) -> None:
     container = load_container(word)
     given = task("/w", argv=("--threshold", "a b"), entrypoint=("/tool",))
-    words = words_of(container.start(given), tmp_path, word)
-    at = words.index("--threshold")
-    assert words[at + 1] == "a b"
-    assert "sh" not in words
-    assert (words[at - 1] == "/tool") == container.flattens
+    argv = argv_of(container.start(given), tmp_path, word)
+    at = argv.index("--threshold")
+    assert argv[at + 1] == "a b"
+    assert "sh" not in argv
+    assert (argv[at - 1] == "/tool") == container.flattens
 
 
 @pytest.mark.parametrize("word", isolating())
@@ -329,9 +329,9 @@ def test_archives_are_converted_to_a_file_or_loaded_into_the_runtime(word: str) 
     container = load_container(word)
     for kind in container.formats:
         lines = container.convert_argv("/c/a", "/i/p/result", kind, "f" * 64)
-        assert any("/c/a" in text for words in lines for text in words)
-        assert any("/i/p/result" in text for words in lines for text in words) == bool(container.form)
-        assert not any("http" in text or "docker:" in text for words in lines for text in words)
+        assert any("/c/a" in text for argv in lines for text in argv)
+        assert any("/i/p/result" in text for argv in lines for text in argv) == bool(container.form)
+        assert not any("http" in text or "docker:" in text for argv in lines for text in argv)
     assert bool(container.image_argv("x")) == (container.form == "")
 
 
@@ -395,7 +395,7 @@ def test_other_container_options_are_refused(options: tuple[str, ...]) -> None:
 def test_harmless_container_options_are_accepted() -> None:
     wanted = Wanted("docker", "a/b", options=("-e", "HOME=$PWD", "--rm", "--env=A=1 2", "--shm-size=64m"))
     with pytest.raises(RefusedError):
-        read_options(wanted, "/w/work")  # `--env=A=1 2` is two words
+        read_options(wanted, "/w/work")  # `--env=A=1 2` is split into two options
     wanted = Wanted("docker", "a/b", options=("-e", "HOME=$PWD", "--rm", "--env=A=$x", "--shm-size=64m"))
     assert read_options(wanted, "/w/work") == ({"HOME": "/w/work", "A": "$x"}, "64m")
 
@@ -430,16 +430,16 @@ def test_podman_refuses_images_it_cannot_start(wanted: Wanted) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "stderr"),
     [
         ("podman", b"Error: inspecting object: a/b: image not known\n"),
         ("docker", b"Error: No such image: a/b\n"),  # 20.10.24
         ("docker", b"Error response from daemon: No such image: a/b:latest\n"),  # 28.2.2
     ],
 )
-def test_a_missing_image_differs_from_a_missing_runtime(word: str, said: bytes) -> None:
+def test_a_missing_image_differs_from_a_missing_runtime(word: str, stderr: bytes) -> None:
     podman = load_container(word)
-    missing = CommandResult(125, b"[]\n", said)
+    missing = CommandResult(125, b"[]\n", stderr)
     assert podman.read_image(missing, "a/b") is None
     with pytest.raises(UsageError):
         podman.read_image(CommandResult(127, b"", b""), "a/b")

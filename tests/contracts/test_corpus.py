@@ -76,7 +76,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, s
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
-def test_a_descriptor_is_judged_as_the_index_says(item: Item) -> None:
+def test_descriptors_are_valid_as_the_index_says(item: Item) -> None:
     if item.valid:
         pipeline = pipeline_of(item)
         assert pipeline.raw == item.descriptor.read_bytes()
@@ -91,7 +91,7 @@ def test_a_descriptor_is_judged_as_the_index_says(item: Item) -> None:
 @pytest.mark.parametrize(
     ("item", "path", "valid"), ASKED, ids=lambda value: getattr(value, "name", str(value))
 )
-def test_an_invocation_is_judged_as_the_index_says(item: Item, path: Path, valid: bool) -> None:
+def test_invocations_are_valid_as_the_index_says(item: Item, path: Path, valid: bool) -> None:
     values = json.loads(path.read_bytes())
     if valid:
         assert set(check_invocation(pipeline_of(item), values).values) >= set(values)
@@ -105,7 +105,7 @@ def test_an_invocation_is_judged_as_the_index_says(item: Item, path: Path, valid
     [each[:2] for each in ASKED if each[2]],
     ids=lambda value: getattr(value, "name", str(value)),
 )
-def test_the_command_line_has_the_words_of_the_reference(
+def test_the_command_line_has_the_arguments_of_the_reference(
     item: Item, path: Path, reference: dict[str, dict[str, str]]
 ) -> None:
     pipeline = pipeline_of(item)
@@ -127,7 +127,7 @@ def test_the_command_line_has_the_words_of_the_reference(
 
 @pytest.mark.parametrize("complete", [False, True])
 @pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
-def test_an_example_is_valid_and_has_the_words_of_the_reference(
+def test_examples_are_valid_and_have_the_arguments_of_the_reference(
     item: Item, complete: bool, reference: dict[str, dict[str, str]]
 ) -> None:
     pipeline = pipeline_of(item)
@@ -150,7 +150,7 @@ def test_an_empty_invocation_is_refused_where_something_is_required(item: Item) 
 
 
 @pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
-def test_whatever_the_reference_refuses_is_refused(item: Item) -> None:
+def test_everything_that_the_reference_refuses_is_refused(item: Item) -> None:
     """Test examples with answers removed, added and damaged; decision 25 has the only difference."""
     from boutiques.invocationSchemaHandler import generateInvocationSchema
     from boutiques.localExec import addDefaultValues
@@ -188,7 +188,7 @@ def spoil(values: dict[str, Any], pipeline: Pipeline, chance: random.Random) -> 
     return values
 
 
-def test_the_reference_makes_a_line_of_every_example(reference: dict[str, dict[str, str]]) -> None:
+def test_the_reference_accepts_every_example(reference: dict[str, dict[str, str]]) -> None:
     """hibali accepts no invocation at which the reference stops; empty ones are not tested."""
     stopped = [
         name for name, answer in reference.items() if "NoneType" not in answer.get("stopped", "NoneType")
@@ -203,7 +203,7 @@ def _words(line: str) -> list[str] | None:
         return None
 
 
-def test_a_damaged_descriptor_is_wrong_but_never_a_crash() -> None:
+def test_damaged_descriptors_are_invalid_without_a_crash() -> None:
     """Each top-level value of a descriptor is replaced by an invalid one."""
     document = json.loads(VALID[1].descriptor.read_bytes())
     ends = set()
@@ -217,7 +217,7 @@ def test_a_damaged_descriptor_is_wrong_but_never_a_crash() -> None:
 
 
 @pytest.mark.parametrize("item", [item for item in ITEMS if not item.valid], ids=lambda item: item.name)
-def test_what_the_reference_names_is_named(item: Item) -> None:
+def test_problems_of_the_reference_are_reported(item: Item) -> None:
     """One pass reports all: schema errors hide no rule, and no rule hides another."""
     document = json.loads(item.descriptor.read_bytes())
     found = find_problems(document)

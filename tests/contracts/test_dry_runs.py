@@ -270,7 +270,7 @@ def words_of(line: str) -> list[str] | None:
 
 
 @pytest.mark.parametrize("case", CRAFTED, ids=lambda case: case.name)
-def test_a_dry_run_has_the_words_of_the_reference_or_a_reason(
+def test_dry_runs_have_the_arguments_of_the_reference_or_a_reason(
     case: Case, settings: Settings, lines: dict[str, str]
 ) -> None:
     ours = words_of(dry_run(case, settings))
@@ -283,7 +283,7 @@ def test_a_dry_run_has_the_words_of_the_reference_or_a_reason(
 
 
 @pytest.mark.skipif(not (CORPUS / "index.tsv").exists(), reason=f"no corpus at {CORPUS}")
-def test_the_dry_runs_of_the_corpus_have_the_words_of_the_reference_or_a_reason(
+def test_dry_runs_of_the_corpus_have_the_arguments_of_the_reference_or_a_reason(
     settings: Settings, tmp_path: Path
 ) -> None:
     cases = corpus_cases()

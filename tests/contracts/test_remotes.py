@@ -122,7 +122,7 @@ def key(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_one_publishes_the_other_fetches(two_sites: tuple[Site, Site]) -> None:
+def test_published_pipelines_are_fetched_at_the_other_site(two_sites: tuple[Site, Site]) -> None:
     a, b = two_sites
     added = a.catalogue.add(b" " + raw())
     assert a.publish() == {"tool@1.0": "published"}
@@ -133,7 +133,7 @@ def test_what_one_publishes_the_other_fetches(two_sites: tuple[Site, Site]) -> N
     assert (found, found.raw) == (added, b" " + raw())
 
 
-def test_only_what_is_named_goes(two_sites: tuple[Site, Site]) -> None:
+def test_only_named_pipelines_are_exchanged(two_sites: tuple[Site, Site]) -> None:
     a, b = two_sites
     for name, version in (("one", "1"), ("one", "2"), ("two", "1")):
         a.catalogue.add(raw(name, version))
@@ -148,19 +148,19 @@ def test_only_what_is_named_goes(two_sites: tuple[Site, Site]) -> None:
 
 def test_other_content_under_a_version_is_refused_at_both_ends(two_sites: tuple[Site, Site]) -> None:
     a, b = two_sites
-    mine, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
+    own, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
     b.catalogue.add(raw("other"))
     assert a.publish() == {"tool@1.0": "published"}
     for act in (b.publish, b.fetch):
         with pytest.raises(RefusedError) as refused:
             act()
         assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
-        assert {mine.digest, theirs.digest} <= set(refused.value.message.split())
+        assert {own.digest, theirs.digest} <= set(refused.value.message.split())
     assert b.references() == ["other@1.0", "tool@1.0"]
     assert a.fetch() == {"tool@1.0": "same"}
 
 
-def test_two_that_add_at_once_both_have_both(two_sites: tuple[Site, Site]) -> None:
+def test_concurrent_publishers_both_succeed(two_sites: tuple[Site, Site]) -> None:
     a, b = two_sites
     a.catalogue.add(raw("one"))
     b.catalogue.add(raw("two"))
@@ -183,7 +183,7 @@ def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site]
     assert b.catalogue.deprecation(added) == Deprecation("tool@2.0", "", b.catalogue.deprecation(added).at)  # type: ignore[union-attr]
 
 
-def test_where_nothing_was_published_nothing_is_found(ground: Ground, tmp_path: Path) -> None:
+def test_an_empty_remote_has_no_pipelines(ground: Ground, tmp_path: Path) -> None:
     """The first publisher creates the dataset of a RIA store, not a reader."""
     b = ground.site(tmp_path / "b")
     if ground.url.startswith("ria+"):
@@ -194,7 +194,7 @@ def test_where_nothing_was_published_nothing_is_found(ground: Ground, tmp_path: 
         assert b.fetch() == {}
 
 
-def test_strange_names_and_huge_files_are_passed_over(ground: Ground, tmp_path: Path) -> None:
+def test_invalid_names_and_huge_files_are_ignored(ground: Ground, tmp_path: Path) -> None:
     a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
     a.catalogue.add(raw())
     a.publish()
@@ -202,14 +202,14 @@ def test_strange_names_and_huge_files_are_passed_over(ground: Ground, tmp_path: 
     ground.plant(dict.fromkeys(odd, raw()) | {"huge/1/descriptor.json": b" " * (LARGEST_FILE + 1)})
     ground.plant({"beside/1/published.json": b"{}", "tool/1.0/notes.txt": b"by hand"})
     assert b.fetch() == {"tool@1.0": "fetched"}
-    assert b.catalogue.beside("tool", "1.0") == {}
+    assert b.catalogue.attachments("tool", "1.0") == {}
 
 
 @pytest.mark.parametrize(
     ("planted", "code"),
     [(raw(description="Evil."), "tampered"), (b"no json", "invalid-json"), (b"{}", "invalid-descriptor")],
 )
-def test_what_was_tampered_with_is_refused(ground: Ground, tmp_path: Path, planted: bytes, code: str) -> None:
+def test_tampered_pipelines_are_refused(ground: Ground, tmp_path: Path, planted: bytes, code: str) -> None:
     a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
     a.catalogue.add(raw())
     a.catalogue.add(raw("other"))
@@ -221,15 +221,13 @@ def test_what_was_tampered_with_is_refused(ground: Ground, tmp_path: Path, plant
     assert b.fetch("other") == {"other@1.0": "fetched"}
 
 
-def test_who_was_killed_before_the_descriptor_goes_on_with_the_same_line(
-    ground: Ground, tmp_path: Path
-) -> None:
+def test_after_a_kill_before_the_descriptor_the_same_command_resumes(ground: Ground, tmp_path: Path) -> None:
     """Where files are uploaded one by one, files beside a missing descriptor say whose version it will be."""
     a, b, c = (ground.site(tmp_path / name) for name in "abc")
     a.catalogue.add(raw("before"))
     a.publish()
-    mine, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
-    record = {"schema": 1, "kind": "published", "digest": mine.digest, "by": "a", "at": "earlier"}
+    own, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
+    record = {"schema": 1, "kind": "published", "digest": own.digest, "by": "a", "at": "earlier"}
     ground.plant({f"tool/1.0/{PUBLISHED}": json.dumps(record).encode()})
     assert c.fetch() == {"before@1.0": "fetched"}
     if isinstance(ground.opened[0], GitRemote):
@@ -237,13 +235,13 @@ def test_who_was_killed_before_the_descriptor_goes_on_with_the_same_line(
     with pytest.raises(RefusedError) as refused:
         b.publish()
     assert (refused.value.code, refused.value.exit) == ("immutable-version", 8)
-    assert {mine.digest, theirs.digest} <= set(refused.value.message.replace(",", "").split())
+    assert {own.digest, theirs.digest} <= set(refused.value.message.replace(",", "").split())
     assert c.fetch() == {"before@1.0": "same"}
     assert a.publish("tool") == {"tool@1.0": "published"}
     assert c.fetch("tool") == {"tool@1.0": "fetched"}
 
 
-def test_the_record_of_an_image_goes_along_and_never_changes(ground: Ground, tmp_path: Path) -> None:
+def test_the_image_record_is_exchanged_and_immutable(ground: Ground, tmp_path: Path) -> None:
     a, b, c = (ground.site(tmp_path / name) for name in "abc")
     described = raw(**{"container-image": {"type": "docker", "image": "lab/tool:1"}})
     records = []
@@ -261,7 +259,7 @@ def test_the_record_of_an_image_goes_along_and_never_changes(ground: Ground, tmp
         assert {each.digest for each in records} <= set(refused.value.message.replace(",", "").split())
 
 
-def test_an_image_that_somebody_began_with_is_not_replaced(ground: Ground, tmp_path: Path) -> None:
+def test_the_first_image_of_a_version_is_not_replaced(ground: Ground, tmp_path: Path) -> None:
     a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
     if isinstance(a.remote, GitRemote):
         return  # a commit is atomic
@@ -277,7 +275,7 @@ def test_an_image_that_somebody_began_with_is_not_replaced(ground: Ground, tmp_p
     assert b.fetch() == {}
 
 
-def test_of_two_with_one_version_one_wins_and_the_other_is_told(
+def test_of_two_publishers_of_one_version_one_is_refused(
     two_sites: tuple[Site, Site], tmp_path: Path, ground: Ground
 ) -> None:
     sites = two_sites
@@ -296,7 +294,7 @@ def test_of_two_with_one_version_one_wins_and_the_other_is_told(
     assert c.catalogue.find("tool") == winner.catalogue.find("tool")
 
 
-def test_of_two_that_a_server_takes_at_once_one_wins_and_the_other_is_told(
+def test_of_two_concurrent_uploads_of_one_version_one_is_refused(
     two_sites: tuple[Site, Site], ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if excludes(ground):
@@ -387,7 +385,7 @@ def test_publishing_transfers_only_new_versions(
 
 
 @pytest.mark.heavy
-def test_a_place_that_cannot_be_reached_is_5_and_one_that_lets_nobody_in_4(ground: Ground) -> None:
+def test_an_unreachable_remote_exits_5_and_a_denied_one_4(ground: Ground) -> None:
     subject = ground.subject
     if subject is None or subject.place.word in {"local", "s3", "webdav"}:
         return  # see the next test, and tests/contracts/test_store_faults.py
@@ -403,7 +401,7 @@ def test_a_place_that_cannot_be_reached_is_5_and_one_that_lets_nobody_in_4(groun
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_one_of_two_thousand_at_a_bucket_moves_alone(
+def test_one_new_pipeline_of_two_thousand_in_a_bucket_is_transferred_alone(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Count requests and bytes: five pages of a listing, and the files of that one version."""
@@ -446,7 +444,7 @@ def watch_requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]
     return sent
 
 
-def test_a_place_that_is_not_there_is_told(ground: Ground, tmp_path: Path) -> None:
+def test_a_missing_remote_is_reported(ground: Ground, tmp_path: Path) -> None:
     a = ground.site(tmp_path / "a")
     a.catalogue.add(raw())
     if isinstance(a.remote, GitRemote):
@@ -470,7 +468,7 @@ def test_a_place_that_is_not_there_is_told(ground: Ground, tmp_path: Path) -> No
     remote.close()
 
 
-def test_what_was_there_before_is_not_made_anew(ground: Ground, tmp_path: Path) -> None:
+def test_an_existing_remote_is_not_created_again(ground: Ground, tmp_path: Path) -> None:
     """A store that is not mounted now must not be created again in its place."""
     if not ground.url.startswith("ria+"):
         return

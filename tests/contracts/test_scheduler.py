@@ -87,10 +87,10 @@ def test_a_directive_of_the_site_is_one_option(scheduler: Scheduler, hostile: st
 
 
 def test_submission_names_the_run_and_its_script(scheduler: Scheduler) -> None:
-    words = scheduler.submit_argv(Job(RUN, f"/w k/runs/{RUN}/job.sh"))
-    assert any(RUN in word for word in words)
-    assert any(word.endswith(f"/w k/runs/{RUN}") for word in words)
-    assert all("\0" not in word for word in words)
+    argv = scheduler.submit_argv(Job(RUN, f"/w k/runs/{RUN}/job.sh"))
+    assert any(RUN in word for word in argv)
+    assert any(word.endswith(f"/w k/runs/{RUN}") for word in argv)
+    assert all("\0" not in word for word in argv)
 
 
 def test_arrays_dependencies_and_holds_are_requested(scheduler: Scheduler) -> None:
@@ -113,8 +113,8 @@ def test_dependencies_on_invalid_job_ids_are_refused(hostile: str) -> None:
 
 
 def test_slurm_reports_the_tasks_of_each_array() -> None:
-    said = b"12_1:COMPLETED:None\n12_2:RUNNING:None\n12_10:PENDING:Resources\n13:RUNNING:None\n"
-    found = load_scheduler("slurm").read_tasks(CommandResult(0, said, b""), ["12", "14"])
+    stdout = b"12_1:COMPLETED:None\n12_2:RUNNING:None\n12_10:PENDING:Resources\n13:RUNNING:None\n"
+    found = load_scheduler("slurm").read_tasks(CommandResult(0, stdout, b""), ["12", "14"])
     assert {number: status.phase for number, status in found["12"].items()} == {
         1: Phase.ENDED,
         2: Phase.RUNNING,
@@ -151,21 +151,21 @@ def test_unknown_jobs_have_a_status_and_a_failed_query_raises(scheduler: Schedul
 
 
 def test_unexpected_output_is_a_failed_query(scheduler: Scheduler) -> None:
-    """Otherwise it would mean that there is no such job, and allow a second submission."""
+    """Read as an empty list, it would mean that there is no such job, and allow a second submission."""
     if scheduler.name == "direct":
         return  # its output is hibali's own
-    for said in (b"This account can only run: squeue\n", b"error: not allowed\n"):
+    for stdout in (b"This account can only run: squeue\n", b"error: not allowed\n"):
         with pytest.raises(TryLaterError):
-            scheduler.read_status(CommandResult(0, said, b""), ["77"])
+            scheduler.read_status(CommandResult(0, stdout, b""), ["77"])
         with pytest.raises(TryLaterError):
-            scheduler.read_lookup(CommandResult(0, said, b""), "me")
+            scheduler.read_lookup(CommandResult(0, stdout, b""), "me")
 
 
 def test_one_command_queries_all_jobs(scheduler: Scheduler) -> None:
-    words = scheduler.status_argv(["11", "22"])
-    asks_for_all = words == scheduler.status_argv([])
-    assert asks_for_all or any("11" in word for word in words)
-    assert asks_for_all or any("22" in word for word in words)
+    argv = scheduler.status_argv(["11", "22"])
+    queries_all = argv == scheduler.status_argv([])
+    assert queries_all or any("11" in word for word in argv)
+    assert queries_all or any("22" in word for word in argv)
 
 
 def test_a_job_id_cannot_be_an_option(scheduler: Scheduler) -> None:
@@ -183,7 +183,7 @@ def test_recorded_output_of_real_schedulers_is_parsed(path: Path) -> None:
 
 
 def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: CommandResult) -> Any:
-    """Parse the recorded answer."""
+    """Parse the recorded output."""
     question = recorded["question"]
     if question == "submit":
         answer = scheduler.read_submit(finished)
@@ -220,11 +220,11 @@ def test_unknown_slurm_states_are_waiting_in_squeue_and_unknown_in_sacct() -> No
 
 
 def test_slurm_usage_is_summed_over_job_steps() -> None:
-    said = (
+    stdout = (
         b"7|COMPLETED|0:0|1-02:03:04|\n7.batch|COMPLETED|0:0|1-02:03:04|1536K\n7.0|COMPLETED|0:0|00:01.500|2.50M\n"
         b"8|FAILED|3:0|00:00:00|\n8.batch|FAILED|3:0|00:00:00|0\n9_4|COMPLETED|0:0|00:01.250|\n9_4.batch|COMPLETED|0:0||12G\n"
     )
-    found = load_scheduler("slurm").read_accounting(CommandResult(0, said, b""))
+    found = load_scheduler("slurm").read_accounting(CommandResult(0, stdout, b""))
     assert found is not None
     assert {job: (status.cpu_seconds, status.memory_bytes) for job, status in found.items()} == {
         "7": (93784.0, int(2.5 * 1024**2)),
@@ -235,29 +235,29 @@ def test_slurm_usage_is_summed_over_job_steps() -> None:
 
 def test_slurm_accounting_query_starts_one_day_early_for_any_time_zone() -> None:
     for since, start in (("2026-03-01", "2026-02-28"), ("2026-01-01", "2025-12-31"), ("no date", "no date")):
-        words = load_scheduler("slurm").accounting_argv(["7"], "", since)
-        assert f"--starttime={start}" in words
+        argv = load_scheduler("slurm").accounting_argv(["7"], "", since)
+        assert f"--starttime={start}" in argv
 
 
 def test_slurm_output_is_parsed_among_login_messages_and_jobs_of_other_users() -> None:
     slurm = load_scheduler("slurm")
-    for said in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):
-        assert slurm.read_submit(CommandResult(0, said, b"")) == Submitted("12")
+    for stdout in (b"Welcome!\n12;cluster\n", b"Submitted batch job 12\n", b"12\n\nmotd: 3 nodes\n"):
+        assert slurm.read_submit(CommandResult(0, stdout, b"")) == Submitted("12")
     assert slurm.read_lookup(CommandResult(0, b"12:mallory\n13:me\n", b""), "me") == "13"
 
 
 def test_slurm_commands_pass_a_forced_command_whose_refusal_is_a_failed_query() -> None:
-    """Silence would mean that there is no such job, and allow a second submission."""
+    """Read as an empty list, it would mean that there is no such job, and allow a second submission."""
     slurm = load_scheduler("slurm")
     asked = [
         slurm.submit_argv(Job(RUN, "/w/job.sh")),
         slurm.status_argv(["1", "2"]),
         slurm.lookup_argv(RUN),
     ]
-    for word in [word for words in [*asked, slurm.cancel_argv("1")] for word in words]:
+    for word in [word for argv in [*asked, slurm.cancel_argv("1")] for word in argv]:
         assert re.fullmatch(r"[A-Za-z0-9_./:=@%+,-]+", word)
-    for said in (b"This account can only run: squeue\n", b"rejected\n", b"error: not allowed\n"):
-        refusal = CommandResult(0, said, b"")
+    for stdout in (b"This account can only run: squeue\n", b"rejected\n", b"error: not allowed\n"):
+        refusal = CommandResult(0, stdout, b"")
         with pytest.raises(TryLaterError):
             slurm.read_status(refusal, ["1"])
         with pytest.raises(TryLaterError):
@@ -276,7 +276,7 @@ def test_unclear_slurm_submissions_are_looked_up() -> None:
     assert answer.error.transient
 
 
-def asked_of(name: str, **wanted: Any) -> list[str]:
+def directives_of(name: str, **wanted: Any) -> list[str]:
     """Return the directives for these resources, without their prefixes."""
     return [line.partition(" ")[2] for line in load_scheduler(name).directives(Resources(**wanted))]
 
@@ -290,7 +290,7 @@ def asked_of(name: str, **wanted: Any) -> list[str]:
     ],
 )
 def test_processes_of_several_cores_are_spread_over_nodes(name: str, expected: list[str]) -> None:
-    assert asked_of(name, nodes=2, tasks=4, cores=4, memory_megabytes=1000, seconds=3600) == expected
+    assert directives_of(name, nodes=2, tasks=4, cores=4, memory_megabytes=1000, seconds=3600) == expected
 
 
 def test_unsupported_resources_are_refused_with_a_hint() -> None:
@@ -302,21 +302,21 @@ def test_unsupported_resources_are_refused_with_a_hint() -> None:
     ]
     for name, wanted in refused:
         with pytest.raises(UsageError):
-            asked_of(name, **wanted)
+            directives_of(name, **wanted)
 
 
 def test_directives_of_the_site_replace_generated_ones() -> None:
-    assert asked_of("oar", cores=4, directives=("-l /nodes=1/gpu=1",)) == ["-l /nodes=1/gpu=1"]
-    assert asked_of("pbs", cores=4, directives=("-l select=1:ncpus=4",)) == ["-l select=1:ncpus=4"]
-    assert asked_of("sge", cores=4, directives=("-pe threads 8",)) == ["-pe threads 8"]
-    assert asked_of("sge", nodes=2, tasks=8, directives=("-pe orte",)) == ["-pe orte 8"]
-    assert asked_of("lsf", cores=4, directives=("-n 2",)) == ["-n 2"]
+    assert directives_of("oar", cores=4, directives=("-l /nodes=1/gpu=1",)) == ["-l /nodes=1/gpu=1"]
+    assert directives_of("pbs", cores=4, directives=("-l select=1:ncpus=4",)) == ["-l select=1:ncpus=4"]
+    assert directives_of("sge", cores=4, directives=("-pe threads 8",)) == ["-pe threads 8"]
+    assert directives_of("sge", nodes=2, tasks=8, directives=("-pe orte",)) == ["-pe orte 8"]
+    assert directives_of("lsf", cores=4, directives=("-n 2",)) == ["-n 2"]
 
 
 def test_jobs_get_a_warning_signal_before_their_time_limit() -> None:
-    assert asked_of("sge", seconds=600) == ["-l h_rt=600", "-l s_rt=570"]
-    assert asked_of("sge", seconds=5) == ["-l h_rt=5"]
-    assert asked_of("direct", seconds=600, tasks=2, cores=2) == ["--cores=4", "--time=600"]
+    assert directives_of("sge", seconds=600) == ["-l h_rt=600", "-l s_rt=570"]
+    assert directives_of("sge", seconds=5) == ["-l h_rt=5"]
+    assert directives_of("direct", seconds=600, tasks=2, cores=2) == ["--cores=4", "--time=600"]
 
 
 def test_shortened_job_names_stay_unique() -> None:
@@ -347,7 +347,7 @@ def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
 
 
 def spoiled(content: bytes, chance: random.Random) -> bytes:
-    """Return a damaged answer: truncated, duplicated, huge or not text."""
+    """Return damaged output: truncated, duplicated, huge or not text."""
     pieces = [
         *(b"\0", b"\xff\xfe", b"\x1b]0;x\x07", "\u202e".encode(), b"<!DOCTYPE a>", b"<a>" * 99, b"9" * 5000),
         *(
@@ -377,11 +377,11 @@ def test_damaged_output_is_parsed_or_raises_a_hibali_error(path: Path) -> None:
     spoken = load_scheduler(path.parent.name)
     chance = random.Random(path.name)  # noqa: S311  # the same ones each time
     for _ in range(150):
-        said = [recorded[name].encode() for name in ("stdout", "stderr")]
-        which = chance.randint(0, 1) if said[1] else 0
-        said[which] = spoiled(said[which], chance)
+        stdout = [recorded[name].encode() for name in ("stdout", "stderr")]
+        which = chance.randint(0, 1) if stdout[1] else 0
+        stdout[which] = spoiled(stdout[which], chance)
         code = chance.choice((recorded["exit_code"], 0, 1, 255))
-        finished = CommandResult(code, *said)
+        finished = CommandResult(code, *stdout)
         found = _meaning(spoken, recorded, finished)
         job = found.get("submitted", found.get("job")) if isinstance(found, dict) else None
         assert job is None or check_job_id(job) == job

@@ -20,7 +20,7 @@ def subject(
     yield from subjects(request.param, request, tmp_path, monkeypatch)
 
 
-def test_only_what_was_listed_is_adjusted(subject: Subject, tmp_path: Path) -> None:
+def test_only_unchanged_entries_are_adjusted(subject: Subject, tmp_path: Path) -> None:
     if subject.folder is None:
         assert not open_store(subject.location()).facts.adjusts
         return

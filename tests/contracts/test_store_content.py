@@ -78,7 +78,7 @@ def test_ranges_at_the_start_in_the_middle_at_the_end_and_beyond(subject: Subjec
     assert bytes(payload.data) == b""
 
 
-def test_a_piece_is_read_by_itself_from_anywhere(subject: Subject) -> None:
+def test_a_piece_is_read_independently(subject: Subject) -> None:
     subject.plant({b"large": LARGE})
     store = subject.open()
     entry = store.stat(b"large")
@@ -108,7 +108,7 @@ def test_a_file_that_is_read_from_the_middle_has_the_digest_of_the_whole(subject
     assert store.wire_bytes - before <= len(LARGE)
 
 
-def test_no_final_name_before_the_whole_file_is_there(subject: Subject) -> None:
+def test_the_final_name_exists_only_after_the_whole_file(subject: Subject) -> None:
     store = subject.fresh()
     put(store, {b"other": b"1"})
     items = items_of([file_entry(b"x/large", LARGE)])
@@ -124,7 +124,7 @@ def test_no_final_name_before_the_whole_file_is_there(subject: Subject) -> None:
     assert subject.read(b"x/large") == LARGE
 
 
-def test_what_is_answered_stands_there(subject: Subject) -> None:
+def test_a_committed_file_exists(subject: Subject) -> None:
     store = subject.fresh()
     contents = {b"a/%03d" % number: b"%d" % number * 1000 for number in range(600)}
     items = items_of(file_entry(path, content) for path, content in contents.items())
@@ -175,7 +175,7 @@ class _GivenUpError(Exception):
     pass
 
 
-def test_a_writer_that_gives_up_leaves_nothing_listed(subject: Subject) -> None:
+def test_an_abandoned_write_leaves_no_listed_entries(subject: Subject) -> None:
     store = subject.fresh()
     put(store, {b"x/old": b"old"})
     contents = {b"x/large": LARGE}
@@ -225,7 +225,7 @@ def test_segments_out_of_order_never_make_a_wrong_file(subject: Subject) -> None
     assert subject.files() == contents
 
 
-def test_content_that_differs_from_its_digest_is_not_landed(subject: Subject) -> None:
+def test_content_with_a_wrong_digest_is_not_committed(subject: Subject) -> None:
     store = subject.fresh()
     contents = {b"a": b"right", b"b": b"right too", b"large": LARGE}
     put(store, {b"a": b"old a"})
@@ -238,11 +238,11 @@ def test_content_that_differs_from_its_digest_is_not_landed(subject: Subject) ->
         )
     answers = {one.item.entry.path: one for one in write(store, iter(spoiled))}
     assert {path for path, one in answers.items() if one.problem} == {b"a", b"large"}
-    assert all(one.problem is None or one.problem.again for one in answers.values())
+    assert all(one.problem is None or one.problem.retryable for one in answers.values())
     assert subject.files() == {b"a": b"old a", b"b": b"right too"}
 
 
-def test_what_the_source_could_not_read_is_not_landed(subject: Subject) -> None:
+def test_an_unreadable_source_file_is_not_committed(subject: Subject) -> None:
     from transfers.stores.base import Problem
 
     store = subject.fresh()
@@ -292,7 +292,7 @@ CONTENTS = {b"a/%03d" % number: b"%d." % number * 5000 for number in range(300)}
 
 
 @pytest.mark.parametrize("units", [1, pytest.param(4, marks=pytest.mark.heavy)])
-def test_another_process_goes_on_after_a_killed_one(subject: Subject, tmp_path: Path, units: int) -> None:
+def test_a_killed_write_is_resumed_by_another_process(subject: Subject, tmp_path: Path, units: int) -> None:
     subject.fresh().make_root()
     die_while_writing(make_tree(tmp_path / "source", CONTENTS), units)
     for path, content in subject.files().items():
@@ -407,7 +407,7 @@ def test_a_digest_is_of_the_content_as_it_is_now(subject: Subject) -> None:
     assert digest is None
 
 
-def test_times_and_modes_are_kept_as_declared(subject: Subject) -> None:
+def test_times_and_modes_are_stored_as_declared(subject: Subject) -> None:
     store = subject.fresh()
     put(store, {b"plain": b"1"}, mtime_ns=MTIME)
     put(store, {b"run": b"2"}, mtime_ns=MTIME + 1, mode=0o755)
@@ -423,7 +423,7 @@ def test_times_and_modes_are_kept_as_declared(subject: Subject) -> None:
         assert found[b"old"].mode & 0o7000 == 0, "setuid is never kept"
 
 
-def test_a_replaced_file_keeps_who_may_read_it(subject: Subject) -> None:
+def test_a_replaced_file_keeps_its_read_permissions(subject: Subject) -> None:
     if subject.folder is None:
         return
     store = subject.fresh()
@@ -450,7 +450,7 @@ def test_a_link_is_replaced_and_not_written_through(subject: Subject, tmp_path: 
     assert not (subject.folder / "link").is_symlink()
 
 
-def test_links_and_folders_are_kept_as_declared(subject: Subject) -> None:
+def test_links_and_folders_are_stored_as_declared(subject: Subject) -> None:
     store = subject.fresh()
     entries = []
     if store.facts.folders:
@@ -468,7 +468,7 @@ def test_links_and_folders_are_kept_as_declared(subject: Subject) -> None:
         assert subject.place.tree(ROOT)[b"link"] == Link(b"../\xff anywhere")
 
 
-def test_reading_proves_what_the_store_declares(subject: Subject) -> None:
+def test_reading_verifies_as_declared(subject: Subject) -> None:
     store = subject.fresh()
     put(store, {b"a": b"1"})
     entry = store.stat(b"a")

@@ -37,7 +37,7 @@ def put_exactly(
     return {answer.item.entry.path: answer for answer in answers}
 
 
-def test_only_what_was_seen_is_replaced(subject: Subject) -> None:
+def test_only_planned_entries_are_replaced(subject: Subject) -> None:
     planted = {b"same": b"1", b"changed": b"2", b"gone": b"3", b"large": b"4"}
     subject.plant(planted)
     store = subject.open()
@@ -66,7 +66,7 @@ def test_only_what_was_seen_is_replaced(subject: Subject) -> None:
     assert not [name for name in subject.names() if b".hibali-" in name]
 
 
-def test_a_large_file_lands_where_it_is_expected(subject: Subject) -> None:
+def test_a_large_file_replaces_only_the_planned_file(subject: Subject) -> None:
     subject.plant({b"large": b"4"})
     store = subject.open()
     there = {entry.path: entry for entry in store.list()}
@@ -75,7 +75,7 @@ def test_a_large_file_lands_where_it_is_expected(subject: Subject) -> None:
     assert subject.files() == {b"large": LARGE, b"new": LARGE}
 
 
-def test_a_folder_that_became_a_file_makes_no_room(subject: Subject) -> None:
+def test_a_folder_that_became_a_file_is_not_replaced(subject: Subject) -> None:
     if subject.folder is None:
         return
     subject.plant({b"a/b": b"1"})

@@ -28,7 +28,7 @@ def subject(
     yield from subjects(request.param, request, tmp_path, monkeypatch)
 
 
-def test_removing_twice_is_removing_once(subject: Subject) -> None:
+def test_removing_an_absent_entry_succeeds(subject: Subject) -> None:
     subject.plant({b"a/b": b"1", b"c": b"2", b"kept": b"3"})
     store = subject.open()
     doomed = [entry for entry in store.list() if entry.path != b"kept"]
@@ -39,7 +39,7 @@ def test_removing_twice_is_removing_once(subject: Subject) -> None:
     assert not [name for name in subject.names() if name.startswith(b"a")]
 
 
-def test_what_changed_since_it_was_listed_is_not_removed(subject: Subject) -> None:
+def test_changed_entries_are_not_removed(subject: Subject) -> None:
     subject.plant({b"a": b"1", b"b": b"2"})
     store = subject.open()
     entries = list(store.list())
@@ -70,7 +70,7 @@ def test_a_file_that_became_a_folder_is_not_removed(subject: Subject) -> None:
     assert subject.files() == {b"a/b": b"1"}
 
 
-def test_nothing_that_answers_is_not_the_same_as_nothing_there(subject: Subject) -> None:
+def test_an_unreachable_server_is_not_a_missing_root(subject: Subject) -> None:
     location = subject.unreachable()
     if location is None:
         return
@@ -81,9 +81,7 @@ def test_nothing_that_answers_is_not_the_same_as_nothing_there(subject: Subject)
         assert secret not in _all_text(told.value)
 
 
-def test_a_refused_login_is_not_the_same_as_nothing_there(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rejected_login_is_not_a_missing_root(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     location = subject.denied()
     if location is None:
         return
@@ -150,7 +148,7 @@ def test_a_folder_that_may_not_be_read_is_named(
     assert subject.files() == {b"open/a": b"1", b"closed/b": b"2", b"secret": b"3"}
 
 
-def test_a_full_disk_is_said_so_and_what_landed_stays(subject: Subject) -> None:
+def test_a_full_disk_is_reported_and_committed_files_stay(subject: Subject) -> None:
     if subject.folder is None:
         return
     contents = {b"%03d" % number: b"x" * 100_000 for number in range(30)}
@@ -159,7 +157,9 @@ def test_a_full_disk_is_said_so_and_what_landed_stays(subject: Subject) -> None:
         answers = put(subject.open(), contents)
         problems = {one.problem.code for one in answers if one.problem}
         assert problems == {"no-space"}
-        assert not any(one.problem.again for one in answers if one.problem), "sending it again does not help"
+        assert not any(one.problem.retryable for one in answers if one.problem), (
+            "sending it again does not help"
+        )
         landed = {one.item.entry.path for one in answers if one.problem is None}
         assert 0 < len(landed) < 12
         assert subject.files() == {path: contents[path] for path in landed}
@@ -188,7 +188,7 @@ def test_quota_and_other_faults_have_their_own_codes() -> None:
     assert (code_of(errno.ENOSPC), code_of(errno.EDQUOT)) == ("no-space", "no-quota")
 
 
-def test_a_second_writer_is_told_who_holds_the_target(subject: Subject) -> None:
+def test_a_second_writer_gets_the_holder_of_the_lock(subject: Subject) -> None:
     first, second = subject.fresh(), subject.open()
     if not first.facts.locks:
         return
@@ -224,7 +224,7 @@ def test_writing_and_removing_need_the_lock(subject: Subject) -> None:
     assert subject.files() == {b"old": b"1"}
 
 
-def test_a_writer_whose_lock_was_taken_stops(subject: Subject) -> None:
+def test_a_writer_that_lost_its_lock_stops(subject: Subject) -> None:
     store = subject.fresh()
     if not store.facts.locks:
         return
@@ -254,7 +254,7 @@ def _stopped(act: Callable[[], list[Problem | None]]) -> bool:
         return True
 
 
-def test_many_writers_take_turns(subject: Subject) -> None:
+def test_concurrent_writers_are_serialized(subject: Subject) -> None:
     """A second writer gets `locked`, and no other error."""
     first = subject.fresh()
     if not first.facts.locks:
@@ -285,7 +285,7 @@ def test_many_writers_take_turns(subject: Subject) -> None:
     assert not [name for name in subject.names() if name.startswith(b".hibali/lock")]
 
 
-def test_a_store_whose_other_end_died_says_try_later(subject: Subject) -> None:
+def test_a_lost_connection_is_a_transient_error(subject: Subject) -> None:
     store = subject.fresh()
     if subject.folder is None:
         return
@@ -306,7 +306,7 @@ def ask_for_a_while(store: Store) -> None:
         time.sleep(0.05)
 
 
-def test_a_root_that_cannot_be_made_is_an_error_of_ours(subject: Subject) -> None:
+def test_an_uncreatable_root_is_a_hibali_error(subject: Subject) -> None:
     if subject.folder is None:
         return
     subject.place.plant("", {b"file": b"1"})
@@ -317,7 +317,7 @@ def test_a_root_that_cannot_be_made_is_an_error_of_ours(subject: Subject) -> Non
     assert subject.place.read("", b"file") == b"1"
 
 
-def test_a_name_that_hibali_needs_is_refused(subject: Subject) -> None:
+def test_a_file_named_hibali_is_refused(subject: Subject) -> None:
     if subject.folder is None:
         return
     subject.plant({b".hibali": b"a user's file"})
@@ -326,7 +326,7 @@ def test_a_name_that_hibali_needs_is_refused(subject: Subject) -> None:
     assert subject.files() == {b".hibali": b"a user's file"}
 
 
-def test_somebody_elses_folder_of_that_name_is_refused(subject: Subject) -> None:
+def test_another_accounts_hibali_folder_is_refused(subject: Subject) -> None:
     if subject.folder is None or os.geteuid() != 0:
         return
     own = subject.folder / ".hibali"
@@ -337,7 +337,7 @@ def test_somebody_elses_folder_of_that_name_is_refused(subject: Subject) -> None
     assert subject.place.at(ROOT).joinpath(".hibali").stat().st_uid == 65534
 
 
-def test_what_stays_under_a_partial_name_is_known_to_the_next_run(subject: Subject) -> None:
+def test_leftover_partial_files_are_found_by_the_next_run(subject: Subject) -> None:
     """A folder that is moved away during a write takes the partial file with it."""
     if subject.folder is None:
         return

@@ -14,9 +14,9 @@ from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, read_back, remove
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
+from transfers.actions import name_problem
 from transfers.agent.identity import AROUND, INSIDE, SAME, relation
 from transfers.entry import Entry, Kind
-from transfers.plan import name_problem
 from transfers.stores.base import Facts, Item, Store
 
 
@@ -57,7 +57,7 @@ def is_refused(ask: Callable[[], list[object]]) -> bool:
     return len(problems) == 1 and problems[0] is not None
 
 
-def test_a_listing_is_in_the_order_of_the_paths_bytes(subject: Subject) -> None:
+def test_a_listing_is_sorted_by_path_in_byte_order(subject: Subject) -> None:
     subject.plant({b"a-x": b"1", b"a.b": b"2", b"a/b": b"3", b"a0": b"4", b"a/c/d": b"5", b"Z": b"6"})
     found = list(subject.open().list())
     files = [entry.path for entry in found if entry.kind is Kind.FILE]
@@ -67,7 +67,7 @@ def test_a_listing_is_in_the_order_of_the_paths_bytes(subject: Subject) -> None:
     assert folders == ([b"a", b"a/c"] if subject.open().facts.folders else [])
 
 
-def test_a_listing_goes_on_beyond_one_page(subject: Subject) -> None:
+def test_a_listing_has_several_pages(subject: Subject) -> None:
     # object stores page by 1000 keys, the agent by 256 KiB of records
     tree = {b"f%d/" % (n % 3) + b"%04d" % n + b"n" * 230: b"%d" % n for n in range(subject.page + 10)}
     subject.plant(tree)
@@ -99,7 +99,7 @@ def test_a_missing_root_is_not_an_empty_one(subject: Subject) -> None:
     assert subject.place.names("nowhere") == set(), "looking made something"
 
 
-def test_hostile_names_go_there_and_back(subject: Subject) -> None:
+def test_hostile_names_are_written_and_listed(subject: Subject) -> None:
     store = subject.fresh()
     contents = {b"x/" + name: b"content of " + name for name in holdable(store.facts)}
     landed = put(store, contents)
@@ -112,7 +112,7 @@ def test_hostile_names_go_there_and_back(subject: Subject) -> None:
     assert subject.files() == contents
 
 
-def test_hostile_names_planted_by_others_are_listed_as_they_are(subject: Subject) -> None:
+def test_hostile_names_of_others_are_listed_unchanged(subject: Subject) -> None:
     store = subject.fresh()
     names = holdable(store.facts)
     subject.plant(dict.fromkeys(names, b"x"))
@@ -123,7 +123,7 @@ def test_hostile_names_planted_by_others_are_listed_as_they_are(subject: Subject
         assert (found.path, found.kind, found.size) == (name, Kind.FILE, 1)
 
 
-def test_the_planner_refuses_what_the_facts_rule_out(subject: Subject) -> None:
+def test_the_planner_refuses_names_that_the_facts_exclude(subject: Subject) -> None:
     store = subject.fresh()
     put(store, {b"a": b"1"})  # an object store knows its server only after a write request
     for name in HOSTILE_NAMES:
@@ -146,7 +146,7 @@ def test_a_file_and_a_folder_of_one_name(subject: Subject) -> None:
         assert file_paths(subject.open()) == [b"a", b"a/b"]
 
 
-def test_what_was_agreed_to_go_makes_room(subject: Subject) -> None:
+def test_planned_replacements_are_cleared(subject: Subject) -> None:
     """Replace a folder, or all keys below a name, by a file; then the file by a folder."""
     store = subject.fresh()
     put(store, {b"x/a/b": b"below", b"x/a/c/d": b"deeper", b"x/a-x": b"neighbour", b"x/a.b/c": b"neighbour"})
@@ -173,7 +173,7 @@ CLIMBING = (
 )  # fmt: skip
 
 
-def test_climbing_names_are_refused(subject: Subject) -> None:
+def test_unsafe_names_are_refused(subject: Subject) -> None:
     store, other = subject.fresh(), subject.open()
     subject.place.plant("data set", {b"out": b"untouched", b"neighbour/x": b"untouched"})
     for path in CLIMBING:
@@ -221,7 +221,7 @@ def test_special_files_are_listed_and_never_opened(subject: Subject) -> None:
     assert (digest, problem is not None) == (None, True)
 
 
-def test_empty_folders_are_listed_where_the_store_has_folders(subject: Subject) -> None:
+def test_empty_folders_are_listed_if_the_store_has_folders(subject: Subject) -> None:
     store = subject.fresh()
     if store.facts.folders:
         subject.plant({b"empty/inner": Folder()})
@@ -255,7 +255,7 @@ def test_a_root_that_is_a_file_lists_nothing(subject: Subject) -> None:
             list(below.list())
 
 
-def test_a_store_tells_what_overlaps_with_its_root(subject: Subject) -> None:
+def test_a_store_detects_overlapping_roots(subject: Subject) -> None:
     subject.plant({b"a/x": b"1", b"ab/x": b"2"})
     root, inner, beside = (
         subject.opened(subject.location(path)) for path in (ROOT, f"{ROOT}/a", f"{ROOT}/ab")
@@ -270,9 +270,9 @@ def test_a_store_tells_what_overlaps_with_its_root(subject: Subject) -> None:
 OPTIONAL = {
     "machine": ("identify", "resolved"),
     "root_identity": ("root_identity",),
-    "keeps": ("keep",),
+    "backs_up": ("back_up",),
     "adjusts": ("adjust",),
-    "attributes": ("take_attributes",),
+    "attributes": ("include_attributes",),
     "appends": ("appender",),
     "hashes_ranges": ("digest_ranges",),
     "whole_files": ("find_whole", "store_whole", "fetch_whole", "remove_whole"),

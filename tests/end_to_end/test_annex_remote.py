@@ -1,4 +1,4 @@
-"""git-annex and DataLad keep contents at any site through `git-annex-remote-hibali`."""
+"""Test that git-annex and DataLad store contents at any site through `git-annex-remote-hibali`."""
 
 from __future__ import annotations
 
@@ -296,11 +296,11 @@ def test_a_server_that_cannot_be_reached_has_lost_nothing(hibali: Any, tmp_path:
         repository.run("annex", "drop", "--quiet")
 
 
-def test_a_place_that_is_gone_is_not_an_empty_one(transfers_to: TransfersTo) -> None:
+def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> None:
     there = transfers_to("local")
     with talk(there) as conversation:
         assert conversation.ask(f"CHECKPRESENT {KEY}").startswith(
-            f"CHECKPRESENT-UNKNOWN {KEY} there:annex: the place"
+            f"CHECKPRESENT-UNKNOWN {KEY} there:annex: the location"
         )
         assert conversation.ask(f"REMOVE {KEY}").startswith(f"REMOVE-FAILURE {KEY} ")
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
@@ -350,7 +350,7 @@ def test_every_answer_is_one_line_and_nothing_else_is_on_stdout(local_there: Tra
         failed = conversation.ask(f"TRANSFER STORE {KEY} /no such\tfile")
         assert failed.startswith(f"TRANSFER-FAILURE STORE {KEY} ")
         failed = conversation.ask(f"TRANSFER RETRIEVE {KEY} {local_there.folder}/x")
-        assert failed.startswith(f"TRANSFER-FAILURE RETRIEVE {KEY} there:annex: there is no such content")
+        assert failed.startswith(f"TRANSFER-FAILURE RETRIEVE {KEY} there:annex: this content does not exist")
         assert conversation.ask("CHECKPRESENT ../../etc/passwd").startswith(
             "CHECKPRESENT-UNKNOWN ../../etc/passwd "
         )

@@ -1,4 +1,4 @@
-"""Extended attributes of the user's own, carried with `--xattrs`."""
+"""Test transferring extended `user.*` attributes with `--xattrs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transfer would replace or delete is kept, at the same site, under the same names."""
+"""Test that replaced and deleted files are backed up at the same site under the same names."""
 
 from __future__ import annotations
 

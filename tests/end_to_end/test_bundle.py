@@ -1,4 +1,4 @@
-"""A run as one file: made at one site, repeated at another, compared file by file."""
+"""Test bundles: created from a run at one site, repeated at another, compared file by file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.support.waiting import wait_for
 
 
 def run_at(bench: Bench, answers: str, *more: str, exit: int = 0) -> str:  # noqa: A002
-    """The id of a run that has ended."""
+    """Run to the end and return the id."""
     lines = bench.run(answers, "--wait", *more, exit=exit).lines
     return next(line["id"] for line in lines if line["kind"] == "run")
 
 
 def add_ssh_site(bench: Bench, server: Any, name: str) -> None:
-    words = ", ".join(f'"{word}"' for word in server.command)
+    argv = ", ".join(f'"{word}"' for word in server.command)
     bench.add_site(
         name,
         f'kind = "ssh"\nwork = "{bench.folder}/far-{name}"\n[sites.{name}.ssh]\nhost = "{server.host}"\n'
-        f'command = [{words}]\n[sites.{name}.limits]\npoll = "1s"',
+        f'command = [{argv}]\n[sites.{name}.limits]\npoll = "1s"',
     )
 
 
@@ -38,7 +38,7 @@ def bench(hibali: Any) -> Bench:
     return made
 
 
-def test_a_bundle_of_one_site_gives_the_same_at_another(hibali: Any, ssh_server: Any) -> None:
+def test_a_bundle_reproduces_its_outputs_at_another_site(hibali: Any, ssh_server: Any) -> None:
     bench = Bench(hibali)
     add_ssh_site(bench, ssh_server, "first")
     run_id = run_at(bench, bench.answers())
@@ -47,17 +47,17 @@ def test_a_bundle_of_one_site_gives_the_same_at_another(hibali: Any, ssh_server:
     assert [(each["id"], each["included"]) for each in made["inputs"]] == [("in", True)]
     bench.add_local_site("second")
     (bench.folder / "input.txt").unlink()  # all that is needed is in the bundle
-    answer = hibali("bundle", "run", "bet.zip", "--site", "second", "--json", exit=0)
-    [compared] = [line for line in answer.lines if line["kind"] == "compared"]
+    result = hibali("bundle", "run", "bet.zip", "--site", "second", "--json", exit=0)
+    [compared] = [line for line in result.lines if line["kind"] == "compared"]
     assert (compared["path"], compared["fate"]) == ("out.txt", "equal")
     assert compared["recorded"] == compared["found"]
-    assert (answer.last["kind"], answer.last["equal"], answer.last["different"]) == ("comparison", 1, 0)
-    assert (bench.folder / answer.last["run"] / "out.txt").read_text() == "hello\n"
+    assert (result.last["kind"], result.last["equal"], result.last["different"]) == ("comparison", 1, 0)
+    assert (bench.folder / result.last["run"] / "out.txt").read_text() == "hello\n"
     assert not list((hibali.home.state / "bundles").iterdir())
 
 
 @pytest.mark.heavy
-def test_a_pipeline_that_is_not_deterministic_is_reported_file_by_file(hibali: Any) -> None:
+def test_differing_outputs_are_reported_file_by_file(hibali: Any) -> None:
     bench = Bench(
         hibali, doing("mkdir [OUT]; cp [IN] [OUT]/same; date +%N >[OUT]/other; touch [OUT]/$(date +%N)")
     )
@@ -65,13 +65,13 @@ def test_a_pipeline_that_is_not_deterministic_is_reported_file_by_file(hibali: A
     run_id = run_at(bench, bench.answers())
     hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
     bench.add_local_site("second")
-    words = ("bundle", "run", "b.zip", "--site", "second", "-o", "again")
-    answer = hibali(*words, "--json", exit=6)
-    fates = {line["path"]: line["fate"] for line in answer.lines if line["kind"] == "compared"}
+    argv = ("bundle", "run", "b.zip", "--site", "second", "-o", "again")
+    result = hibali(*argv, "--json", exit=6)
+    fates = {line["path"]: line["fate"] for line in result.lines if line["kind"] == "compared"}
     assert fates.pop("out.txt/same") == "equal"
     assert fates.pop("out.txt/other") == "different"
     assert sorted(fates.values()) == ["extra", "missing"]
-    assert [answer.last[fate] for fate in ("equal", "different", "missing", "extra", "exit")] == [
+    assert [result.last[fate] for fate in ("equal", "different", "missing", "extra", "exit")] == [
         1,
         1,
         1,
@@ -82,7 +82,7 @@ def test_a_pipeline_that_is_not_deterministic_is_reported_file_by_file(hibali: A
 
 
 @pytest.mark.heavy
-def test_the_same_run_is_the_same_file_and_a_killed_line_goes_on(bench: Bench) -> None:
+def test_bundles_are_reproducible_and_a_killed_command_resumes(bench: Bench) -> None:
     hibali = bench.hibali
     (bench.folder / "a b%.txt").write_text("strange\n")
     run_id = run_at(bench, bench.answers(more=["./a b%.txt"]))
@@ -92,18 +92,18 @@ def test_the_same_run_is_the_same_file_and_a_killed_line_goes_on(bench: Bench) -
     with zipfile.ZipFile(bench.folder / "one.zip") as archive:
         assert "inputs/1/a%20b%25.txt" in archive.namelist()
     submitted = hibali("bundle", "run", "one.zip", "--site", "first", "--no-wait", "--json", exit=0).last
-    answer = hibali("bundle", "run", "one.zip", "--site", "first", "--json", exit=0)
-    assert (answer.last["run"], answer.last["equal"]) == (submitted["id"], 1)
+    result = hibali("bundle", "run", "one.zip", "--site", "first", "--json", exit=0)
+    assert (result.last["run"], result.last["equal"]) == (submitted["id"], 1)
     told = hibali(
         "bundle", "run", "one.zip", "--site", "first", exit=0
-    )  # its end was told: this is another run
+    )  # the end of that run was reported: this is another run
     assert told.out == b"equal      out.txt\n"
     assert b"Equal outputs: 1 of 1" in told.err
     assert submitted["id"].encode() not in told.err
 
 
 @pytest.mark.heavy
-def test_digests_that_were_proven_outlive_the_run_s_folder(bench: Bench) -> None:
+def test_verified_digests_outlive_the_run_folder(bench: Bench) -> None:
     hibali = bench.hibali
     collected, purged = run_at(bench, bench.answers()), run_at(bench, bench.answers(say="else"))
     hibali("runs", "collect", collected, "back", exit=0)
@@ -115,7 +115,7 @@ def test_digests_that_were_proven_outlive_the_run_s_folder(bench: Bench) -> None
 
 
 @pytest.mark.heavy
-def test_inputs_that_did_not_travel_are_named_and_checked(bench: Bench) -> None:
+def test_inputs_that_are_not_included_are_named_and_checked(bench: Bench) -> None:
     hibali = bench.hibali
     there = bench.folder / "there.txt"
     there.write_text("in place\n")
@@ -140,7 +140,7 @@ def test_inputs_that_did_not_travel_are_named_and_checked(bench: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_an_invocation_travels_without_a_run(bench: Bench) -> None:
+def test_an_invocation_is_bundled_without_a_run(bench: Bench) -> None:
     hibali = bench.hibali
     assert (
         hibali("bundle", "create", bench.answers(), "-o", "b.zip", "--json", exit=2).last["code"] == "usage"
@@ -149,13 +149,13 @@ def test_an_invocation_travels_without_a_run(bench: Bench) -> None:
     shown = hibali("bundle", "show", "b.zip", "--json", exit=0).last
     assert (shown["run"], shown["outputs"], shown["inputs"][0]["included"]) == (None, None, True)
     assert b"input 0" in hibali("bundle", "show", "b.zip", exit=0).out
-    answer = hibali("bundle", "run", "b.zip", "--site", "first", "-o", "out", "--json", exit=0)
-    assert (answer.last["recorded"], answer.last["exit"]) == (False, 0)
+    result = hibali("bundle", "run", "b.zip", "--site", "first", "-o", "out", "--json", exit=0)
+    assert (result.last["recorded"], result.last["exit"]) == (False, 0)
     assert (bench.folder / "out" / "out.txt").read_text() == "hello\n"
 
 
 @pytest.mark.heavy
-def test_a_run_that_has_not_ended_cannot_be_bundled_and_one_that_failed_is_bundled_as_failed(
+def test_a_running_run_cannot_be_bundled_and_a_failed_one_is_bundled_as_failed(
     bench: Bench,
 ) -> None:
     hibali = bench.hibali
@@ -179,7 +179,7 @@ def test_a_run_that_has_not_ended_cannot_be_bundled_and_one_that_failed_is_bundl
 
 
 @pytest.mark.heavy
-def test_the_catalogue_s_rules_hold_for_a_bundle_s_pipeline(bench: Bench, hibali: Any) -> None:
+def test_rules_of_the_catalogue_apply_to_a_bundles_pipeline(bench: Bench, hibali: Any) -> None:
     run_id = run_at(bench, bench.answers())
     hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
     hibali("pipelines", "remove", bench.reference, exit=0)
@@ -188,7 +188,7 @@ def test_the_catalogue_s_rules_hold_for_a_bundle_s_pipeline(bench: Bench, hibali
     refused = hibali("bundle", "run", "b.zip", "--site", "first", "--json", exit=8).last
     assert refused["code"] == "immutable-version"
     renamed = ("bundle", "run", "b.zip", "--site", "first", "--as", "peer", "--json")
-    assert hibali(*renamed, exit=0).last["kind"] == "comparison"  # its content is trusted here
+    assert hibali(*renamed, exit=0).last["kind"] == "comparison"  # consent to its content was given
     (hibali.home.state / "trust.jsonl").unlink()
     assert hibali(*renamed, exit=8).last["code"] == "not-trusted"
     hibali("pipelines", "trust", "peer@1.0", exit=0)
@@ -196,7 +196,7 @@ def test_the_catalogue_s_rules_hold_for_a_bundle_s_pipeline(bench: Bench, hibali
 
 
 @pytest.mark.heavy
-def test_a_bundle_that_was_tampered_with_starts_nothing(bench: Bench) -> None:
+def test_a_tampered_bundle_starts_nothing(bench: Bench) -> None:
     hibali = bench.hibali
     run_id = run_at(bench, bench.answers())
     hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
@@ -213,7 +213,7 @@ def test_a_bundle_that_was_tampered_with_starts_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_a_line_that_is_killed_goes_on_with_its_run(hibali: Any) -> None:
+def test_a_killed_command_resumes_its_run(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     go.touch()
     bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
@@ -221,15 +221,15 @@ def test_a_line_that_is_killed_goes_on_with_its_run(hibali: Any) -> None:
     run_id = run_at(bench, bench.answers())
     hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
     go.unlink()
-    words = ("bundle", "run", "b.zip", "--site", "first", "--json")
-    killed = hibali.start(*words)
+    argv = ("bundle", "run", "b.zip", "--site", "first", "--json")
+    killed = hibali.start(*argv)
     wait_for(lambda: _is_submitted(bench, run_id))
     killed.kill()
     killed.wait()
     go.touch()
-    answer = hibali(*words, exit=0)
-    assert sorted([run_id, answer.last["run"]]) == bench.run_ids()
-    assert answer.last["equal"] == 1
+    result = hibali(*argv, exit=0)
+    assert sorted([run_id, result.last["run"]]) == bench.run_ids()
+    assert result.last["equal"] == 1
     assert not list((hibali.home.state / "bundles").iterdir())
 
 
@@ -239,7 +239,7 @@ def _is_submitted(bench: Bench, first: str) -> bool:
 
 
 @pytest.mark.heavy
-def test_a_run_in_a_container_on_a_cluster_is_repeated_here(hibali: Any, slurm: Any) -> None:
+def test_a_container_run_of_a_cluster_is_repeated_locally(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali)
     bench.add_slurm_site(slurm)
     hibali.env |= slurm.env
@@ -252,7 +252,7 @@ def test_a_run_in_a_container_on_a_cluster_is_repeated_here(hibali: Any, slurm: 
 
 
 @pytest.mark.heavy
-def test_a_bundle_knows_the_image_of_its_run(hibali: Any, podman: Any) -> None:
+def test_a_bundle_records_the_image_of_its_run(hibali: Any, podman: Any) -> None:
     hibali.env |= podman.env
     image = {"container-image": {"type": "docker", "image": podman.image}}
     bench = Bench(hibali, {**DESCRIPTOR, **image})
@@ -284,7 +284,7 @@ def test_a_bundle_knows_the_image_of_its_run(hibali: Any, podman: Any) -> None:
 
 
 def _with_another_image(path: Path, identifier: str) -> Path:
-    """The same bundle, of a run that was started with an image that is not there."""
+    """Return the same bundle, of a run with an image that is missing."""
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     before = hashlib.sha256(files["bundle.json"]).hexdigest().encode()
@@ -298,8 +298,8 @@ def _with_another_image(path: Path, identifier: str) -> Path:
     return other
 
 
-# Recommended, and not so: a pipeline may have no page (3.2), its id is a URI that is not of the web (5.1), and a crate made by a
-# command has no publisher (22.3) and knows of no organisation (30.2) and address (30.3) of the account.
+# Recommendations that are not met: a pipeline may have no page (3.2), its id is not a web URL (5.1), and a crate made by a
+# command has no publisher (22.3), no organisation (30.2) and no address (30.3) of the account.
 _KNOWN = {
     "process-run-crate-0.5_3.2",
     "process-run-crate-0.5_5.1",
@@ -323,8 +323,8 @@ def test_roc_validator_accepts_the_crates(hibali: Any) -> None:
         "bare.zip": (whole, "--without-inputs"),
         "failed.zip": (failed,),
     }
-    for name, words in bench_files.items():
-        hibali("bundle", "create", *words, "-o", name, exit=0)
+    for name, argv in bench_files.items():
+        hibali("bundle", "create", *argv, "-o", name, exit=0)
         issues = {each["check"]: each for each in judge(bench.folder / name)}
         assert [each for each in issues.values() if each["severity"] == "REQUIRED"] == [], name
         assert issues.keys() <= _KNOWN, (name, issues)

@@ -271,7 +271,7 @@ def test_auto_goes_where_an_earlier_run_brought_it(two_sites: Bench) -> None:
     before = moved(bench)
     told = bench.hibali(*bench.line(answers, "--wait", "--explain"), exit=0)
     assert b"BYTES TO MOVE" in told.err
-    assert b"beta: the least has to move there" in told.err
+    assert b"beta: the fewest bytes must be transferred there" in told.err
     assert moved(bench) == before
 
 
@@ -347,6 +347,6 @@ def test_slurm_is_asked_once_when_a_job_would_start(hibali: Any, slurm: Any) -> 
     right = config.read_text()
     config.write_text(right.replace('name = "slurm"', 'name = "slurm"\npartition = "nowhere"'))
     refused = bench.run(answers, exit=2).last
-    assert "Slurm refused the job" in refused["message"]
+    assert "Slurm rejected the job" in refused["message"]
     config.write_text(right)
     assert bench.run(answers, "--wait", exit=0).last["site"] == "cluster"

@@ -1,4 +1,4 @@
-"""DataLad datasets and git-annex repositories of this machine as places: nobody copies pointers, and what comes in is one commit."""
+"""Test DataLad datasets and git-annex repositories on this machine: contents are sent, and a pull is one commit."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_pull_is_one_commit_with_its_receipt(there: Transfers, annex: Annex) -
     again = there.pull(annex.root).last
     assert (again["files_moved"], len(annex.log())) == (0, 2)
     there.pull(annex.root, "--delete", "--max-delete", "9", "--exclude", "mine", "--exclude", "staged")
-    assert annex.log()[0].endswith("0 files, 1 deletions")
+    assert annex.log()[0].endswith("0 files, 1 deletion")
     assert not (annex.root / "goes").is_symlink()
     assert annex.status() == b"A  staged\0?? mine\0"
 
@@ -163,6 +163,23 @@ def test_what_landed_before_a_kill_is_saved_by_the_same_line(local_there: Transf
     assert annex.log() == ["[HIBALI] pull there:data: 0 files"]
     assert annex.git("ls-files", "-z").split(b"\0")[:-1] == [b"a", b"b"]
     assert annex.status() == b""
+
+
+def test_the_ledger_has_the_exit_code_of_a_failed_commit(local_there: Transfers, annex: Annex) -> None:
+    local_there.make({b"a": b"1"})
+    local_there.push()
+    with _git_that(annex, 'case "$*" in *commit-tree*) echo no >&2; exit 3;; esac'):
+        assert local_there.pull(annex.root, exit=6).last["code"] == "not-saved"
+    pulled = local_there.hibali("history", "--json", exit=0).lines[-2]
+    assert (pulled["operation"], pulled["result"]) == ("pull", "incomplete")
+    [journal] = (local_there.hibali.home.state / "operations").glob(f"{pulled['id']}.jsonl")
+    *_, stopped, receipt = map(json.loads, journal.read_bytes().splitlines())
+    assert (stopped["kind"], stopped["code"], receipt["kind"], receipt["exit"]) == (
+        "stopped",
+        "not-saved",
+        "receipt",
+        6,
+    )
 
 
 @contextlib.contextmanager
@@ -216,7 +233,7 @@ def test_a_saved_plan_is_carried_out_in_a_dataset(local_there: Transfers, annex:
     words = ("plan", "there:data", annex.root, "--delete", "--checksum", "-o", plan)
     local_there.hibali(*words, exit=0)
     local_there.hibali("apply", plan, exit=0)
-    assert annex.log()[0] == "[HIBALI] apply there:data: 1 files, 1 deletions"
+    assert annex.log()[0] == "[HIBALI] apply there:data: 1 file, 1 deletion"
     assert (annex.root / "old").read_bytes() == b"another"
     assert annex.status() == b""
     back = (
@@ -276,7 +293,7 @@ def test_inner_datasets_and_adjusted_branches(local_there: Transfers, annex: Ann
     (local_there.root / "inner" / "more").write_bytes(b"more")
     local_there.pull(annex.root)
     for each in (annex, inner):
-        assert each.log()[0] == "[HIBALI] pull there:data: 1 files"
+        assert each.log()[0] == "[HIBALI] pull there:data: 1 file"
         assert each.status() == b""
     annex.git("annex", "adjust", "--unlock", "--quiet")
     (local_there.root / "top").write_bytes(b"another" * 10)

@@ -1,4 +1,4 @@
-"""`hibali doctor` at real servers, as they should be and broken one thing at a time."""
+"""Test `hibali doctor` at real servers, intact and with one fault at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ssh_table(name: str, host: str, command: list[str], more: str = "") -> str:
 
 
 def steps(hibali: Any, *words: str, exit: int) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:  # noqa: A002
-    """Verdicts by name in their order, the last fault, and the last line."""
+    """Return the verdicts by step name in order, the last fault, and the last line."""
     *told, last = hibali("doctor", *words, "--json", exit=exit).lines
     told = [each for each in told if each["kind"] == "step"]
     faults = [each for each in told if each["verdict"] == "fault"]
@@ -45,9 +45,7 @@ def names_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_a_cluster_is_walked_through_to_a_job_with_one_login_and_left_as_it_was(
-    hibali: Any, slurm: Any
-) -> None:
+def test_a_cluster_is_checked_up_to_a_job_with_one_login_and_left_unchanged(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali)
     work = bench.add_slurm_site(slurm)
     home = names_below(slurm.home)
@@ -60,7 +58,7 @@ def test_a_cluster_is_walked_through_to_a_job_with_one_login_and_left_as_it_was(
     assert hibali("sites", "usage", "cluster", "--json").lines[0]["hour"]["logins"] == 1
     shown = hibali("doctor", "cluster", exit=0)
     assert b"\nok         login " in shown.out
-    assert b"hibali doctor cluster --job" in shown.err  # nobody was asked
+    assert b"hibali doctor cluster --job" in shown.err  # no host was contacted
     text = hibali.home.config.read_text()
     hibali.home.config.write_text(
         text.replace('directives = ["--mem=50"]', 'partition = "no-such-partition"')
@@ -70,7 +68,7 @@ def test_a_cluster_is_walked_through_to_a_job_with_one_login_and_left_as_it_was(
     assert (verdicts["container"], verdicts["job"]) == ("ok", "not-tried")
 
 
-def test_the_first_fault_on_the_way_to_a_machine_is_named_and_the_rest_is_not_tried(
+def test_the_first_connection_fault_is_reported_and_later_steps_are_not_tried(
     hibali: Any, ssh_server: Any, sftp_server: Any, tmp_path: Path
 ) -> None:
     add_site(hibali, "nowhere", ssh_table("nowhere", "no.such.host.invalid", ["ssh"]))
@@ -106,7 +104,7 @@ def test_the_first_fault_on_the_way_to_a_machine_is_named_and_the_rest_is_not_tr
     assert verdicts["writes"] == "ok"
 
 
-def test_what_is_wrong_at_a_machine_is_all_named(hibali: Any) -> None:
+def test_all_faults_of_a_machine_are_reported(hibali: Any) -> None:
     folder: Path = hibali.home.folder
     (folder / "file").write_text("no folder\n")
     roots = f'roots = {{ data = "{folder}/data", gone = "{folder}/gone" }}\ndefault_root = "data"'
@@ -123,16 +121,16 @@ def test_what_is_wrong_at_a_machine_is_all_named(hibali: Any) -> None:
     }
     assert (verdicts["room"], verdicts["job"], last["kind"]) == ("ok", "not-tried", "error")
     shown = hibali("doctor", "here").out.decode()
-    assert "here:@gone: the root is not there" in shown
+    assert "here:@gone: the root does not exist" in shown
     assert "hibali mkdir here:@gone" in shown
-    assert "work: it is no folder" in shown
-    assert "By hand, after a login there: bjobs " in shown
+    assert "work: this is not a folder" in shown
+    assert "log in there and run: bjobs " in shown
     assert {name for name in names_below(folder) if not name.startswith("state")} == {
         name for name in before if not name.startswith("state")
     }
 
 
-def test_a_bucket_is_walked_through_and_its_faults_are_told_apart(hibali: Any, object_store: Any) -> None:
+def test_a_bucket_is_checked_and_each_fault_has_its_step(hibali: Any, object_store: Any) -> None:
     bucket = object_store.bucket()
     s3 = f'kind = "s3"\n[sites.{{0}}.s3]\nendpoint = "{object_store.endpoint}"\nbucket = "{{1}}"'
     add_site(hibali, "bucket", s3.format("bucket", bucket.name))
@@ -179,7 +177,7 @@ def steps_with(
     *words: str,
     exit: int,  # noqa: A002
 ) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
-    """The same with these variables, and none of others' tests."""
+    """Return the steps with these variables, without those of other tests."""
     before = dict(hibali.env)
     hibali.env.update(env)
     try:

@@ -107,4 +107,4 @@ def test_import_and_doctor_ask_before_they_do_more(hibali: Any) -> None:
     terminal.until(lambda screen: screen.endswith("Also run a test job of one minute at here? [y/N]:"))
     terminal.press(b"y\r")
     assert terminal.end() == 0
-    assert b" and is removed again" in terminal.written
+    assert b" and was removed" in terminal.written

@@ -1,4 +1,4 @@
-"""`hibali push --follow`: what is finished arrives while the rest is still written."""
+"""Test `hibali push --follow`: finished files arrive while others are still written."""
 
 from __future__ import annotations
 

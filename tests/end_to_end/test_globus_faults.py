@@ -191,7 +191,7 @@ def test_an_interruption_leaves_the_task_or_cancels_it(sites: GlobusSites) -> No
     held = sites.globus.fault("held", after=3)
     process = _start(sites)
     task = _wait_for_task(sites)
-    wait_for(lambda: f"Globus task {task} carries" in _said(sites))
+    wait_for(lambda: f"Globus task {task} transfers" in _said(sites))
     time.sleep(0.5)  # until it follows
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
@@ -207,7 +207,7 @@ def test_an_interruption_leaves_the_task_or_cancels_it(sites: GlobusSites) -> No
     held = sites.globus.fault("held")
     process = _start(sites, "--cancel-on-interrupt")
     wait_for(lambda: len(sites.transfers()) == 2)
-    wait_for(lambda: _said(sites).count(" carries ") == 2)
+    wait_for(lambda: _said(sites).count(" transfers ") == 2)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
@@ -248,7 +248,7 @@ def test_the_same_from_another_ledger_is_waited_for(sites: GlobusSites, tmp_path
     second = sites.hibali.start(
         "push", sites.here / "data", "vault:data", "--json", env={"HIBALI_STATE": str(other)}
     )
-    wait_for(lambda: f"waiting for the end of task {task}" in _said(sites))
+    wait_for(lambda: f"waiting until task {task} ends" in _said(sites))
     held.clear()
     assert second.wait(60) == 0
     assert read_tree(vault / "data") == read_tree(sites.here / "data")

@@ -25,7 +25,7 @@ from tests.services.globus import Globus
 from tests.support.planted import nowhere, watching_arguments
 from tests.support.terminal import Terminal
 from transfers.stores.globus.clients import open_access
-from transfers.stores.globus.errors import answered
+from transfers.stores.globus.errors import translated_errors
 
 AT_ONCE = 30.0  # seconds on a machine that others use, too: nothing in it waits
 _URL = re.compile(rb"(http://\S+/v2/oauth2/authorize\S*)\r\n")
@@ -142,7 +142,7 @@ def test_a_code_that_is_not_taken_is_4_and_a_login_needs_a_terminal(archive: Arc
     terminal.until(lambda _: b"Code: " in terminal.written)
     terminal.press(b"nonsense\r")
     assert terminal.end() == 4
-    assert b"does not take this code" in terminal.written
+    assert b"rejected this code" in terminal.written
     archive.hibali.forks = True
     answer = archive.hibali("sites", "login", "archive", "--json", exit=4)
     assert answer.last["code"] == "login-needed"
@@ -170,7 +170,7 @@ def test_tokens_are_renewed_by_one_thread_for_all(archive: Archive, monkeypatch:
 
         def ask(client: Any) -> str:
             together.wait()
-            with answered(site):
+            with translated_errors(site):
                 return str(client.get_endpoint(archive.id)["id"])
 
         with ThreadPoolExecutor(len(clients)) as threads:
@@ -266,7 +266,7 @@ def test_a_client_with_a_secret_works_in_cron_and_what_lacks_is_4_at_once(archiv
         cron(0)
         planted += tokens_in(cron.tokens)
         archive.configure(client, 'secret_command = ["/bin/false"]', to=cron.config)
-        cron(4, "no-credentials", "Run it by hand")
+        cron(4, "no-credentials", "Run the command yourself")
 
         archive.configure(client, 'secret_keyring = "hibali"', to=cron.config)
         settings = cron.home / ".config" / "python_keyring" / "keyringrc.cfg"  # a machine without a desktop

@@ -11,9 +11,9 @@ import pytest
 from tests.services.globus import Globus
 from tests.support.globus_sites import GlobusSites, globus_sites
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, read_tree, sha256
-from transfers.stores.globus.paths import can_be_told
+from transfers.stores.globus.paths import is_supported_path
 
-TOLD_NAMES = [name for name in HOSTILE_NAMES if can_be_told(name) and len(name) < 200]
+TOLD_NAMES = [name for name in HOSTILE_NAMES if is_supported_path(name) and len(name) < 200]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Names of one file at the source that become names of one file at the target (`--hard-links`)."""
+"""Test that hard links at the source become hard links at the target (`--hard-links`)."""
 
 from __future__ import annotations
 

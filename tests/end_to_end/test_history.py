@@ -1,4 +1,4 @@
-"""What `history` tells of operations, and what it leaves of old ones."""
+"""Test `history`: lists of operations, and compacted journals."""
 
 from __future__ import annotations
 

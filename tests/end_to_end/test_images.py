@@ -89,7 +89,7 @@ def labs(request: pytest.FixtureRequest, hibali: Any, tmp_path: Path) -> Labs:
     return Labs(hibali, tmp_path, make_place(request.param, tmp_path, request.getfixturevalue))
 
 
-def test_an_image_travels_with_its_pipeline(labs: Labs) -> None:
+def test_an_image_is_exchanged_with_its_pipeline(labs: Labs) -> None:
     digest = labs.add(2_000_000)
     published = labs.publish()
     assert (published["fate"], published["image"]) == ("published", "sent")
@@ -114,7 +114,7 @@ def test_an_image_travels_with_its_pipeline(labs: Labs) -> None:
 
 
 @pytest.mark.heavy
-def test_fifty_megabytes_and_everybody_who_lies(labs: Labs, tmp_path: Path) -> None:
+def test_fifty_megabytes_and_every_wrong_digest(labs: Labs, tmp_path: Path) -> None:
     digest = labs.add(50_000_000)
     labs.publish()
     labs.ben("pipelines", "fetch", "--from", REMOTE, exit=0)
@@ -136,7 +136,7 @@ def test_fifty_megabytes_and_everybody_who_lies(labs: Labs, tmp_path: Path) -> N
 
 
 @pytest.mark.heavy
-def test_what_was_tampered_with_is_not_kept(labs: Labs) -> None:
+def test_tampered_images_are_not_stored(labs: Labs) -> None:
     labs.add(300_000)
     labs.publish()
     labs.ben("pipelines", "fetch", "--from", REMOTE, exit=0)
@@ -153,7 +153,7 @@ def test_what_was_tampered_with_is_not_kept(labs: Labs) -> None:
 
 
 @pytest.mark.heavy
-def test_archives_that_are_not_taken(hibali: Any, tmp_path: Path) -> None:
+def test_rejected_archives(hibali: Any, tmp_path: Path) -> None:
     labs = Labs(hibali, tmp_path, make_place("local", tmp_path, None))
     labs.ada("pipelines", "add", labs.descriptor, exit=0)
     whole = tmp_path / "whole.tar"
@@ -176,7 +176,7 @@ def test_archives_that_are_not_taken(hibali: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_place_at_a_site_keeps_both(labs: Labs) -> None:
+def test_an_exchange_at_a_site_stores_pipelines_and_images(labs: Labs) -> None:
     """A catalogue at SITE:PATH has its images in `.images` below it."""
     if labs.place.word != "s3":
         labs.ada("mkdir", "depot:pipelines", exit=0)
@@ -195,7 +195,7 @@ def test_a_place_at_a_site_keeps_both(labs: Labs) -> None:
 
 
 @pytest.mark.heavy
-def test_a_remote_without_a_place_for_images_says_so(hibali: Any, tmp_path: Path) -> None:
+def test_a_remote_without_an_image_store_is_reported(hibali: Any, tmp_path: Path) -> None:
     labs = Labs(hibali, tmp_path, make_place("local", tmp_path, None))
     labs.ada("pipelines", "remotes", "add", "bare", str(labs.repository), exit=0)
     labs.add(1000)
@@ -219,7 +219,7 @@ def test_a_remote_without_a_place_for_images_says_so(hibali: Any, tmp_path: Path
     assert digest[7:19].encode() in labs.ada("pipelines", "list", exit=0).out
 
 
-def test_what_is_no_place_for_images_is_told(hibali: Any) -> None:
+def test_invalid_image_stores_are_reported(hibali: Any) -> None:
     for place in ("relative/folder", "-x", "a\nb:c"):
         hibali("pipelines", "remotes", "add", "lab", "/x", "--images", place, exit=2)
     hibali.home.config.write_text('version = 1\n[remotes.lab]\nurl = "/x"\nimages = "here"\n')
@@ -230,7 +230,7 @@ def test_what_is_no_place_for_images_is_told(hibali: Any) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["publish", "get"])
-def test_killed_half_way_the_same_line_goes_on(labs: Labs, word: str) -> None:
+def test_after_a_kill_the_same_command_resumes(labs: Labs, word: str) -> None:
     digest = labs.add(60_000_000)
     line = ["pipelines", "publish", "--to", REMOTE]
     account = labs.ada
@@ -254,7 +254,7 @@ def test_killed_half_way_the_same_line_goes_on(labs: Labs, word: str) -> None:
     assert labs.contents() == [labs.archive.read_bytes()]
 
 
-def test_what_podman_saves_is_read(podman: Any, tmp_path: Path) -> None:
+def test_archives_of_podman_are_read(podman: Any, tmp_path: Path) -> None:
     identifier = podman.run("image", "inspect", "--format={{.Id}}", podman.image).stdout.strip()
     for kind in ("docker-archive", "oci-archive"):
         archive = tmp_path / f"{kind}.tar"

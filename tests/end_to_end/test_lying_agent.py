@@ -185,5 +185,5 @@ def test_what_is_no_digest_never_stands_in_a_manifest(world: World, value: str) 
     world.lie(f"field:digest:digest:{value}")
     answer = world.hibali("manifest", f"liar:{world.host}", exit=6)
     assert answer.out == b""
-    assert b"no sha256" in answer.err
+    assert b"an invalid sha256" in answer.err
     assert world.hibali("verify", f"liar:{world.host}", world.host, "--json", exit=6).last["files_kept"] == 0

@@ -1,4 +1,4 @@
-"""A manifest of a place: hashed there, checkable by everybody with sha256sum or bagit."""
+"""Test manifests: hashed at the site, and readable by sha256sum and bagit."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_named_and_left_out(local_there: Transfers, tmp_p
     with there.under(*map(str, words)):
         answer = there.hibali("manifest", "there:data", "-o", tmp_path / "SUMS", exit=6)
     assert b"failed   b:" in answer.err
-    assert b"1 symlinks and 1 special files" in answer.err
+    assert b"1 symlink and 1 special file" in answer.err
     assert (tmp_path / "SUMS").read_bytes() == sha256(b"1").encode() + b"  a\n"
 
 

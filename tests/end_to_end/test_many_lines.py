@@ -79,7 +79,7 @@ def test_a_further_login_that_is_refused_is_one_line_less(far_away: Any) -> None
     answer = there.push()
     assert there.there() == TREE
     assert proxy.connections == 1
-    assert "fewer lines than asked for" in answer.err.decode()
+    assert "fewer channels than requested" in answer.err.decode()
     assert refused.read_text().splitlines() == [""]
     there.make({b"more": LARGE[:20_000_000]})
     there.push()

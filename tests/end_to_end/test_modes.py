@@ -1,4 +1,4 @@
-"""Permissions that are kept (`--modes keep`): of files and folders, in place where only they differ."""
+"""Test keeping permissions of files and folders (`--modes keep`)."""
 
 from __future__ import annotations
 

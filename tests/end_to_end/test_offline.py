@@ -1,6 +1,6 @@
-"""Files whose bytes are not on disk are named and left, unless `--recall` says otherwise.
+"""Test that files whose content is not on disk are reported and skipped without `--recall`.
 
-A single hole stands for them: to stat(2) it is the same, and no tape is at hand.
+Files of one hole represent them: stat(2) shows no difference, and the tests have no tape.
 """
 
 from __future__ import annotations

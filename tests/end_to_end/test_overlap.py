@@ -1,4 +1,4 @@
-"""A source and a target that overlap are refused before anything changes, whatever names and stores lead there."""
+"""Test that overlapping sources and targets are refused, whatever names and stores lead to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users rely on of packs: few names there, all files back, nothing sent twice, nothing believed that is not so."""
+"""Test packs: few names at the target, all files back, nothing sent twice, and damage detected."""
 
 from __future__ import annotations
 

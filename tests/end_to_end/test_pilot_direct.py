@@ -107,7 +107,7 @@ def test_a_job_that_is_told_to_end_leaves_its_tasks_to_the_next_one(bench: Bench
     told = ended.lines[-2]
     assert told["counts"] == {"FAILED": 2}
     assert told["pilot"] == {"allocations": 2, "most": 2}
-    assert all("allocation 2 ended before it" in task["reason"] for task in told["tasks"])
+    assert all("allocation 2 ended before the task" in task["reason"] for task in told["tasks"])
     bench.hibali("runs", "wait", run["id"], exit=7)  # nothing follows
     assert [path.name for path in sorted((folder / "chunks").iterdir())] == ["1", "2"]
 
@@ -200,7 +200,7 @@ def test_the_same_line_keeps_to_how_it_was_begun(bench: Bench) -> None:
     run = bench.run(*line, "--pilot", exit=0).last
     same = bench.run(*line, exit=0)
     assert same.last["id"] == run["id"]
-    assert b"and keeps that" in same.err
+    assert b"was already started" in same.err
     bench.hibali("runs", "wait", run["id"], exit=0)
     assert ran(bench) == ["a", "b"]
     for words in (("--pilot",), ("--allocations", "2")):

@@ -1,4 +1,4 @@
-"""A plan is kept, looked at, and carried out exactly or refused, at every kind of place."""
+"""Test that a saved plan is executed exactly or refused, at every kind of site."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_plan_that_may_be_another_persons_needs_both_ends_named_again(
     there.make({b"new": b"1", b"own": b"2"})
     path = there.folder / "the.plan"
     plan(there, path)
-    words = "not signed here"
+    words = "no signature of this account"
     if whose == "forged":
         path.write_bytes(forged(path.read_bytes()))
     elif whose == "unsigned":
@@ -190,7 +190,7 @@ def test_a_plan_that_may_be_another_persons_needs_both_ends_named_again(
         if os.geteuid() != 0:
             pytest.skip("only root may give a file away")
         os.chown(path, 65533, 65533)
-        words = "belongs to uid 65533"
+        words = "its owner is uid 65533"
     else:
         path.chmod(0o666)
         words = "other accounts can write to it"

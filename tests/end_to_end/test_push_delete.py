@@ -1,4 +1,4 @@
-"""Nothing is deleted unasked, and what is asked stays within its limits and comes last."""
+"""Test that nothing is deleted without a request, and that deletions respect their limits and come last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pushes that run out of time or lose their source half-way: what is done is done, nothing is deleted."""
+"""Test pushes that reach a time limit or lose their source: committed files stay, nothing is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A single file goes to exactly the name that was typed, or into a folder that was typed with a slash."""
+"""Test that a single file gets exactly the given name, or goes into a folder given with a slash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan is seen before it acts: dry runs, filters, and exit codes that tell whether there is anything to do."""
+"""Test dry runs, filters, and the exit codes that show whether there are changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stops a push, with the exit code that tells a script what to do about it."""
+"""Test the errors that stop a push, and their exit codes."""
 
 from __future__ import annotations
 

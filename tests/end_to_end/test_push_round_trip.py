@@ -1,4 +1,4 @@
-"""Thousands of files to a site and back: all there, all equal, and nothing moved twice."""
+"""Test pushing and pulling thousands of files: all arrive, unchanged, and none twice."""
 
 from __future__ import annotations
 

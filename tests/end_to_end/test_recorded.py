@@ -1,4 +1,4 @@
-"""`--checksum --recorded`: what did not change since it was hashed is not read again, and is called no more than recorded."""
+"""Test `--checksum --recorded`: unchanged files are not read again and count as `recorded`."""
 
 from __future__ import annotations
 

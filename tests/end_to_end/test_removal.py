@@ -1,4 +1,4 @@
-"""`rm` takes what was named and agreed to, nothing outside of it, and nothing that somebody is at work on."""
+"""Test that `rm` removes only the named and confirmed entries, and nothing that is locked."""
 
 from __future__ import annotations
 

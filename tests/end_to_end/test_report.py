@@ -1,4 +1,4 @@
-"""The report: what it says first, what it leaves alone, and how a browser shows two months of it."""
+"""Test the status report: its headline, its independence of sites, and its page of two months in a browser."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers
 from tests.support.two_months import DAYS, SCHEDULES, TwoMonths
 
-DRAW = "HIBALI_PICTURES" in os.environ  # HIBALI_PICTURES=1 draws those of docs/ anew
+DRAW = "HIBALI_PICTURES" in os.environ  # HIBALI_PICTURES=1 redraws the pictures of docs/
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 
 
-def test_the_report_tells_of_trouble_and_survives_a_full_disk(local_there: Transfers) -> None:
+def test_the_report_shows_failures_and_survives_a_full_disk(local_there: Transfers) -> None:
     hibali = local_there.hibali
     empty = hibali("report", "--json", exit=0).last
-    assert (empty["headline"], empty["troubles"], empty["path"]) == ("Nothing is scheduled yet", [], None)
+    assert (empty["headline"], empty["troubles"], empty["path"]) == ("No schedules yet", [], None)
     local_there.make({b"a": b"1"})
     local_there.push()
     strange = "</title><script>document.title='x'</script>\x1b[31m"
@@ -61,7 +61,7 @@ def test_two_months_of_eight_schedules_on_one_page(hibali: Any, tmp_path: Path) 
         times.append(round(time.monotonic() - began, 2))
         print(f"{made}: report in {times[-1]} s")
     told = hibali("report", "--json", exit=0).last
-    assert told["headline"] == "2 of 8 schedules need you"
+    assert told["headline"] == "2 of 8 schedules need attention"
     assert [each["about"] for each in told["troubles"][:2]] == ["mri-scans", "to-partner"]
     page = hibali.home.folder / "report.html"
     assert page.stat().st_size < 1_000_000

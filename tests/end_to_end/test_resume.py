@@ -1,4 +1,4 @@
-"""A large file that was cut short goes on where it was: what is there is checked, never sent again, never spliced."""
+"""Test that an interrupted large file is resumed, after a check of the part that exists."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_dry_run_shows_what_a_job_asks_for_and_who_said_so(hibali: Any) -> Non
     head = shown["files"]["job.sh"].partition("run=")[0].splitlines()
     assert {"#SBATCH --cpus-per-task=8", "#SBATCH --mem=4096M", "#SBATCH --time=0-01:00:00"} <= set(head)
     told = hibali(*bench.line("answers.json", *asked), exit=0).err.decode()
-    assert "the author suggests time 02:00:00, the site's default says 01:00:00" in told
+    assert "the author suggests time 02:00:00, but the site's default requests 01:00:00" in told
     assert ["memory", "4G", "site"] in [line.split() for line in told.splitlines()]
     assert ["cores", "8", "command", "line"] in [line.split() for line in told.splitlines()]
     assert not (bench.folder / "work").exists()
@@ -79,7 +79,7 @@ def test_the_same_line_with_other_wishes_goes_on_and_says_so(hibali: Any) -> Non
     again = hibali(*bench.line("answers.json", "--cores", "2"), exit=0)
     assert again.out.decode().strip() == run_id
     assert b"submitted with cores 1" in again.err
-    assert b"to start one with cores 2, add --new" in again.err
+    assert b"to start another run with cores 2, add --new" in again.err
     go.touch()
     hibali("runs", "wait", run_id, exit=0)
     [first] = [record for record in bench.records(run_id) if "resources" in record]

@@ -18,7 +18,7 @@ from tests.support.places import add_site, make_place
 from tests.support.trees import sha256
 from transfers.stores.base import Item, Payload, Unit
 from transfers.stores.open_store import open_store
-from transfers.stores.s3.probe import Honours, recall, remember
+from transfers.stores.s3.probe import ServerSupport, recall, remember
 from transfers.stores.s3.store import S3Store
 
 MIB = 1 << 20
@@ -204,7 +204,7 @@ def test_foreign_objects_are_pulled_once_and_no_more_is_claimed_than_known(
 
 
 def test_a_server_that_cannot_lock_says_so_and_is_written_to(study: Study) -> None:
-    weak = Honours(writable=True, md5_etags=True, metadata=True)
+    weak = ServerSupport(writable=True, md5_etags=True, metadata=True)
     remember("bucket", study.place.bucket.name, study.place.endpoint, weak)
     study.make({"a": b"1", "large": LARGE})
     receipt = study.push()

@@ -183,14 +183,14 @@ def test_one_at_a_time_until_its_time_is_up_and_again_while_the_window_is_open(
     going = there.hibali.start("schedule", "run", "nightly")
     wait_for(lambda: bool(firings(there)))
     child = _child_of(there)
-    assert there.hibali("schedule", "run", "nightly", exit=5).err.count(b"still going") == 1
+    assert there.hibali("schedule", "run", "nightly", exit=5).err.count(b"still running") == 1
     there.hibali("schedule", "run", "nightly", "--due", exit=0)
     assert [each["state"] for each in firings(there)] == ["running", "skipped"]
     os.kill(going.pid, signal.SIGKILL)
     going.wait()
     # its command goes on, and so does the lock
     assert there.hibali("schedule", "run", "nightly", "--due", exit=0).out == b""
-    assert b"still going" in there.hibali("schedule", "run", "nightly", exit=5).err
+    assert b"still running" in there.hibali("schedule", "run", "nightly", exit=5).err
     lines = there.hibali("schedule", "show", "nightly", "--json", exit=0).last["held_by"]
     assert f"process {going.pid} " in lines
     os.killpg(child, signal.SIGTERM)

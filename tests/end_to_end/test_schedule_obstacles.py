@@ -140,7 +140,7 @@ def grid(hibali: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("days", "said"), [(1, "is good until"), (-1, "expired on")])
+@pytest.mark.parametrize(("days", "said"), [(1, "is valid only until"), (-1, "expired on")])
 @pytest.mark.usefixtures("grid")
 def test_a_proxy_that_does_not_outlive_the_night(hibali: Any, tmp_path: Path, days: int, said: str) -> None:
     proxy = tmp_path / "proxy"

@@ -1,4 +1,4 @@
-"""One suite, five schedulers: what a user relies on, on real Slurm with accounts and without, OAR, Grid Engine and none."""
+"""Test submission, polling and cancelling with real Slurm (with and without accounting), OAR, Grid Engine and no scheduler."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.clusters import SECONDS, SITES, Cluster, add_cluster, fixture
 from tests.support.lacking import lacks
 from tests.support.waiting import wait_for
 
-# Where a task finds its number, in the words of every scheduler.
+# The variables with the number of a task, of every scheduler.
 TASK = 'n=${SLURM_ARRAY_TASK_ID:-${OAR_ARRAY_INDEX:-${PBS_ARRAY_INDEX:-${SGE_TASK_ID:-${2:-}}}}}\n[ "$n" != undefined ] || n=\n'
 
 
 def on(*quick: str) -> Any:
-    """Each site in turn; those that are not `quick` with the heavy tests."""
+    """Parametrize with each site; those that are not `quick` are heavy tests."""
     return pytest.mark.parametrize(
         "cluster",
         [pytest.param(kind, marks=() if kind in quick else pytest.mark.heavy) for kind in SITES],
@@ -32,13 +32,13 @@ def on(*quick: str) -> Any:
     )
 
 
-pytestmark = pytest.mark.timeout(900)  # servers with databases, and schedulers that look every few seconds
+pytestmark = pytest.mark.timeout(900)  # servers with databases, and schedulers that poll every few seconds
 Make = Callable[..., Cluster]
 
 
 @pytest.fixture
 def make(hibali: Any, request: pytest.FixtureRequest) -> Any:
-    """Call it with a kind of site and perhaps a descriptor; what OAR's account keeps is removed in the end."""
+    """Return a function of the kind of site and a descriptor; files of OAR's account are removed at the end."""
     made: list[Cluster] = []
 
     def of(kind: str, descriptor: dict[str, Any] | None = None) -> Cluster:
@@ -59,7 +59,7 @@ def cluster(make: Make, request: pytest.FixtureRequest) -> Cluster:
 
 
 def calmly(condition: Callable[[], bool]) -> None:
-    """Wait for what a scheduler says, without asking it all the time."""
+    """Wait for a status of the scheduler, polling it slowly."""
 
     def asked() -> bool:
         time.sleep(0.2)
@@ -69,7 +69,7 @@ def calmly(condition: Callable[[], bool]) -> None:
 
 
 def start_of(cluster: Cluster, *line: str) -> str:
-    """Type a line until the run is running; its id."""
+    """Start a run, wait until it is running, and return its id."""
     run_id = cluster.bench.run(*line, exit=0).last["id"]
     calmly((cluster.folder(run_id) / "stdout").exists)
     return str(run_id)
@@ -82,7 +82,7 @@ def test_success(cluster: Cluster) -> None:
     assert ended["state"] == "SUCCEEDED"
     assert bench.hibali("runs", "collect", ended["id"], "back", "--json", exit=0).last["files_moved"] == 1
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
-    # the job called itself by the name we know it by
+    # the job identified itself by its recorded id
     told = (cluster.folder(ended["id"]) / "started" / "job").read_text().strip()
     assert told == ended["tasks"][0]["job"]
 
@@ -129,7 +129,7 @@ def test_a_time_limit(cluster: Cluster) -> None:
 
 @pytest.mark.heavy
 def test_out_of_memory(make: Make) -> None:
-    """Grid Engine alone limits memory here: Slurm would need control groups of its own, OAR has no word for it."""
+    """Only Grid Engine limits memory here: Slurm would need its own control groups, and OAR has no option for it."""
     hungry = doing("head -c 600000000 /dev/zero | tail -c 500000000 | wc -c; [ $? = 0 ] && cp [IN] [OUT]")
     hungry["suggested-resources"] = {"ram": 0.2}
     hungry["command-line"] = "set -e; " + hungry["command-line"].replace("wc -c;", "wc -c >/dev/null;")
@@ -158,7 +158,7 @@ def test_an_array(cluster: Cluster) -> None:
 
 
 @on()
-def test_a_sweep_is_an_array_to_its_user(cluster: Cluster) -> None:
+def test_a_sweep_is_submitted_as_an_array(cluster: Cluster) -> None:
     bench = cluster.bench
     line = (bench.answers(), "--param", "say=a,b", "--param", "code=0,3", "--wait")
     run = bench.run(*line, exit=7).lines[-2]
@@ -183,7 +183,7 @@ def test_an_array_of_one_and_one_that_is_cancelled(cluster: Cluster) -> None:
 
 @on()
 def test_a_dependency(cluster: Cluster) -> None:
-    """The tool of a job starts after the jobs before it, and only if they ended well."""
+    """The tool of a job starts after the jobs it depends on, and only if they succeeded."""
     with cluster.host() as host:
         good, first = cluster.submit(host, "sleep 2; echo made >made")
         bad, second = cluster.submit(host, "sleep 1; exit 3")
@@ -194,7 +194,7 @@ def test_a_dependency(cluster: Cluster) -> None:
         assert cluster.record(bad)["code"] == 3
         calmly(lambda: cluster.is_over(host, refused))
         assert not (cluster.folder(never) / "work" / "seen").exists()
-        if cluster.scheduler.name in {"direct", "oar", "sge"}:  # the job looks for itself
+        if cluster.scheduler.name in {"direct", "oar", "sge"}:  # the job checks its dependencies itself
             assert cluster.record(never)["code"] == 75
             assert second in (cluster.folder(never) / "stderr").read_text()
 
@@ -251,7 +251,7 @@ def test_a_container(kind: str, make: Make, tmp_path: Path) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", SITES)
 def test_logs_followed(kind: str, make: Make) -> None:
-    """What the tool says can be read while it runs."""
+    """The output of the tool can be read while it runs."""
     bench = make(
         kind, doing("echo first; until [ -e go ]; do sleep 0.2; done; echo last; cp [IN] [OUT]")
     ).bench
@@ -266,7 +266,7 @@ def test_logs_followed(kind: str, make: Make) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["oar", "sge"])
-def test_a_refusal_says_why(kind: str, make: Make) -> None:
+def test_a_rejection_reports_its_reason(kind: str, make: Make) -> None:
     cluster = make(kind)
     bench = cluster.bench
     config = bench.hibali.home.config
@@ -280,7 +280,7 @@ def test_a_refusal_says_why(kind: str, make: Make) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["oar", "sge", "slurm"])
-def test_an_answer_that_was_lost_is_found_by_the_name(kind: str, make: Make) -> None:
+def test_a_job_whose_submission_reply_was_lost_is_found_by_name(kind: str, make: Make) -> None:
     cluster = make(kind)
     with cluster.host() as host:
         run, job = cluster.submit(host, "sleep 600", hold=True)
@@ -298,7 +298,7 @@ def test_an_answer_that_was_lost_is_found_by_the_name(kind: str, make: Make) -> 
 
 
 @pytest.mark.heavy
-def test_grid_engine_remembers_in_its_accounts_how_jobs_ended(make: Make) -> None:
+def test_grid_engine_accounting_has_the_results_of_jobs(make: Make) -> None:
     cluster = make("sge")
     with cluster.host() as host:
         jobs = {}
@@ -320,7 +320,7 @@ def test_grid_engine_remembers_in_its_accounts_how_jobs_ended(make: Make) -> Non
 
 
 @pytest.mark.heavy
-def test_jobs_ask_oar_for_cores_of_one_node(make: Make) -> None:
+def test_jobs_request_cores_of_one_oar_node(make: Make) -> None:
     cluster = make("oar")
     with cluster.host() as host:
         wanted = Resources(cores=2, seconds=300)
@@ -330,8 +330,8 @@ def test_jobs_ask_oar_for_cores_of_one_node(make: Make) -> None:
 
 
 @pytest.mark.heavy
-def test_pbs_words_are_understood_by_the_wrappers_of_slurm(hibali: Any, slurm: Any) -> None:
-    """The nearest thing to a Torque there is: qsub, qstat, qdel and qrls of slurm-wlm-torque, which hand on to Slurm."""
+def test_pbs_commands_work_with_slurms_wrappers(hibali: Any, slurm: Any) -> None:
+    """slurm-wlm-torque is the closest replacement of Torque: qsub, qstat, qdel and qrls that call Slurm."""
     try:
         environment = torque_environment()
     except MissingPackageError as problem:

@@ -1,4 +1,4 @@
-"""Only some files are taken: by a list of names, by age, by size; what is left out is left alone."""
+"""Test selecting files by list, age and size; other files are not changed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Times of files beyond what 64 bits of nanoseconds hold: they arrive, or one file is named; everything else goes on.
+"""Test file times beyond 64 bits of nanoseconds: they arrive, or the one file is reported and the others are sent.
 
-Also what becomes of an agent that stops because of a bug: it is told at once, and no login is repeated for it.
+Also test an agent that stops because of a bug: it is reported at once, without another login.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sites check --tune`: a long line is measured, settings are proposed, and nothing stays behind."""
+"""Test `sites check --tune`: a slow connection is measured, settings are proposed, and no files remain."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_refused_login_is_not_measured(
     monkeypatch.setattr(check, "TRIAL_BYTES", 8 * 1024 * 1024)
     found = check.tune(site, read_location("there:", load_sites(str(config))), 4)
     assert [(one.logins, one.channels) for one in found.trials] == [(1, 1)]
-    assert found.because == "2 logins were not to be had"
+    assert found.because == "2 logins could not be opened"
     assert proxy.connections == 1
     assert list(there.place.root.iterdir()) == []
 
@@ -123,6 +123,6 @@ def test_a_near_site_is_asked_for_little(transfers_to: Any, word: str) -> None:
         # a loaded machine is not near enough to be sure
         assert len(rows) in {1, 3}
         assert (b"[sites.there.ssh]" in done.out) == (len(rows) > 1)
-        assert ("One channel is all that this line takes." in done.err.decode()) == (len(rows) == 1)
+        assert ("One channel is enough for this connection." in done.err.decode()) == (len(rows) == 1)
     else:
-        assert "SFTP uses one channel" in done.err.decode()
+        assert "SFTP always uses one channel" in done.err.decode()

@@ -36,7 +36,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines add git+https:": "as the line before",
         "hibali pipelines add zenodo": "as the line before",
         "hibali pipelines add bosh:": "bosh has no cached descriptors on this machine: tests/unit/registry",
-        "hibali pipelines example fsl_bet --ask": "it asks: test_asking.py",
+        "hibali pipelines example fsl_bet --ask": "it asks questions: test_dialogue.py",
     },
     "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/runs/schedules"},
     "performance": {

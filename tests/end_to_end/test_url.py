@@ -144,7 +144,7 @@ def test_a_login_comes_from_its_command_and_is_shown_nowhere(web: Web, tmp_path:
     assert SECRET.encode() not in answer.out + answer.err + state
 
 
-def test_another_host_is_not_followed_and_learns_no_login(web: Web, tmp_path: Path) -> None:
+def test_redirects_to_another_host_are_refused_and_get_no_login(web: Web, tmp_path: Path) -> None:
     other = WebServer(web.root, login=("me", SECRET))
     web.configure(say(json.dumps({"username": "me", "password": SECRET})))
     web.server.redirect = f"{other.url}/d/"

@@ -1,4 +1,4 @@
-"""Proof that what stands there is what was sent: by hashing, and by name where it is not."""
+"""Test verification of a target by digest, and reports of the differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE = b"folder 01/file-00001.dat"
 TWO = b"folder 02/file-00032.dat"
 
 
-def test_one_flipped_byte_is_found_and_named(there: Transfers) -> None:
+def test_one_flipped_byte_is_found_and_reported(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     sound = there.verify().last
@@ -33,14 +33,14 @@ def test_one_flipped_byte_is_found_and_named(there: Transfers) -> None:
     assert answer.last["proof_tree"] != "digest"
 
 
-def test_a_removed_file_is_named(there: Transfers) -> None:
+def test_a_removed_file_is_reported(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     there.place.remove("data", TWO)
     assert failed(there.verify(exit=6)) == {TWO: "missing"}
 
 
-def test_all_that_is_wrong_is_named_at_once(there: Transfers) -> None:
+def test_all_differences_are_reported_together(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     there.place.corrupt("data", ONE)
@@ -51,7 +51,7 @@ def test_all_that_is_wrong_is_named_at_once(there: Transfers) -> None:
     there.verify()
 
 
-def test_people_see_the_names_too(there: Transfers) -> None:
+def test_the_readable_output_has_the_names(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     there.place.corrupt("data", ONE)
@@ -60,7 +60,7 @@ def test_people_see_the_names_too(there: Transfers) -> None:
     assert answer.err.count(b"folder ") == 1
 
 
-def test_where_nothing_is_recorded_it_is_3(there: Transfers) -> None:
+def test_without_recorded_digests_the_exit_is_3(there: Transfers) -> None:
     there.place.plant("data", {b"a": b"1"})
     assert there.verify(exit=3).last["code"] == "nothing-recorded"
     assert there.verify("there:nowhere", exit=3).last["kind"] == "error"
@@ -78,7 +78,7 @@ def test_a_part_and_a_single_file_can_be_verified(there: Transfers) -> None:
     there.verify("there:", exit=6)
 
 
-def test_filters_choose_what_is_verified(there: Transfers) -> None:
+def test_filters_select_the_verified_files(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     there.place.corrupt("data", ONE)
@@ -86,7 +86,7 @@ def test_filters_choose_what_is_verified(there: Transfers) -> None:
     there.verify("there:data", "--include", "/folder 01/", exit=6)
 
 
-def test_two_places_are_compared(there: Transfers, tmp_path: Path) -> None:
+def test_two_locations_are_compared(there: Transfers, tmp_path: Path) -> None:
     there.make(TREE)
     there.push()
     there.pull(tmp_path / "back")
@@ -102,7 +102,7 @@ def test_two_places_are_compared(there: Transfers, tmp_path: Path) -> None:
     assert failed(there.verify("there:data", tmp_path / "back", exit=6)) == {ONE: "differs"}
 
 
-def test_what_only_one_of_two_places_has_is_named(there: Transfers) -> None:
+def test_files_at_only_one_location_are_reported(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     there.place.remove("data", TWO)
@@ -138,7 +138,7 @@ def test_links_are_compared_as_text(folder_there: Transfers) -> None:
     assert failed(there.verify(there.source, "there:data", exit=6)) == {b"link": "missing"}
 
 
-def test_a_link_only_the_second_place_has_is_named(folder_there: Transfers) -> None:
+def test_a_link_only_at_the_second_location_is_reported(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"file": b"1"})
     there.push()
@@ -147,7 +147,7 @@ def test_a_link_only_the_second_place_has_is_named(folder_there: Transfers) -> N
 
 
 def test_a_file_that_became_a_link_is_found(folder_there: Transfers) -> None:
-    """Following it would find the right bytes and prove the wrong thing."""
+    """The link must not be followed, although its content is equal."""
     there = folder_there
     there.make(TREE)
     there.push()
@@ -158,7 +158,7 @@ def test_a_file_that_became_a_link_is_found(folder_there: Transfers) -> None:
     assert ONE in failed(there.verify(there.source, "there:data", exit=6))
 
 
-def test_what_was_pulled_is_on_record_too(there: Transfers, tmp_path: Path) -> None:
+def test_pulled_files_have_recorded_digests(there: Transfers, tmp_path: Path) -> None:
     there.place.plant("data", TREE)
     back = tmp_path / "back"
     there.pull(back)
@@ -167,7 +167,7 @@ def test_what_was_pulled_is_on_record_too(there: Transfers, tmp_path: Path) -> N
     assert failed(there.verify(back, exit=6)) == {ONE: "differs"}
 
 
-def test_what_was_deleted_on_purpose_is_not_missed(there: Transfers) -> None:
+def test_deleted_files_are_not_reported_as_missing(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     (there.source / os.fsdecode(TWO)).unlink()

@@ -1,4 +1,4 @@
-"""Trees that take too long to hash at once: a sample, a limit of time, and going on from there."""
+"""Test samples, time limits and resumed verifications of large trees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST = b"~last"  # behind all others
 
 @pytest.fixture
 def stocked(there: Transfers, tmp_path: Path) -> tuple[Transfers, Path]:
-    """The tree there, and its manifest."""
+    """Return a site with the tree, and its manifest."""
     there.place.plant("data", TREE)
     there.hibali("manifest", "there:data", "-o", tmp_path / "SUMS", exit=0)
     return there, tmp_path / "SUMS"
@@ -30,7 +30,7 @@ def looked(receipt: dict[str, Any]) -> tuple[int, int, int]:
     return receipt["files_hashed"], receipt["files_recorded"], receipt["files_unchecked"]
 
 
-def test_a_sample_says_what_it_did_not_look_at(stocked: tuple[Transfers, Path]) -> None:
+def test_a_sample_reports_the_unchecked_files(stocked: tuple[Transfers, Path]) -> None:
     there, sums = stocked
     words = ("there:data", "--manifest", sums, "--sample")
     receipt = there.verify(*words, "10%").last
@@ -44,7 +44,7 @@ def test_a_sample_says_what_it_did_not_look_at(stocked: tuple[Transfers, Path]) 
     assert (looked(whole), whole["proof_tree"]) == ((40, 0, 0), "digest")
 
 
-def test_the_same_seed_finds_the_same(local_there: Transfers) -> None:
+def test_the_same_seed_selects_the_same_sample(local_there: Transfers) -> None:
     there = local_there
     there.make(TREE)
     there.push()
@@ -59,7 +59,7 @@ def test_the_same_seed_finds_the_same(local_there: Transfers) -> None:
     assert failed(there.verify("there:data", "--sample", "1", exit=6))[ONE] == "missing"
 
 
-def test_a_sample_of_two_places(local_there: Transfers) -> None:
+def test_a_sample_of_two_locations(local_there: Transfers) -> None:
     there = local_there
     there.make(TREE)
     there.push()
@@ -70,12 +70,12 @@ def test_a_sample_of_two_places(local_there: Transfers) -> None:
 @pytest.mark.parametrize(
     "words", [("--sample", "0"), ("--sample", "101%"), ("--seed", "1"), ("--seed", "-1")]
 )
-def test_no_sample_is_2(local_there: Transfers, words: tuple[str, ...]) -> None:
+def test_an_invalid_sample_is_a_usage_error(local_there: Transfers, words: tuple[str, ...]) -> None:
     local_there.verify("there:data", *words, exit=2)
 
 
 def lengthen(there: Transfers) -> None:
-    """A last file that takes long: hours for a filesystem, a second for a bucket."""
+    """Add a last file that takes long to hash: hours on a filesystem, a second in a bucket."""
     if there.place.word == "s3":
         there.place.plant("data", {LAST: bytes(100_000_000)})
         return
@@ -88,7 +88,7 @@ def shorten(there: Transfers) -> None:
 
 
 def kept(there: Transfers) -> int:
-    """How many files a stopped verification has found good."""
+    """Return the number of files that a stopped verification found unchanged."""
     state = there.hibali.home.state / "verify"
     return sum(file.read_bytes().count(b'"sha256"') for file in state.glob("*.jsonl"))
 
@@ -102,7 +102,7 @@ def kill_when_all_but_the_last_are_done(there: Transfers, *words: str | Path) ->
     process.wait()
 
 
-def test_a_killed_one_goes_on_with_what_is_unchanged(there: Transfers) -> None:
+def test_a_killed_verification_is_resumed_for_unchanged_files(there: Transfers) -> None:
     there.make({**TREE, LAST: b"short"})
     there.push()
     lengthen(there)
@@ -115,10 +115,10 @@ def test_a_killed_one_goes_on_with_what_is_unchanged(there: Transfers) -> None:
     # it reached its end, so the next one begins anew
     anew = there.verify("there:data", "--resume", exit=6)
     assert looked(anew.last) == (41, 0, 0)
-    assert "nothing to go on from" in str(anew)
+    assert "no interrupted verification to resume" in str(anew)
 
 
-def test_what_an_earlier_call_hashed_is_no_digest_of_this_one(folder_there: Transfers) -> None:
+def test_digests_of_a_resumed_verification_count_as_recorded(folder_there: Transfers) -> None:
     there = folder_there
     there.make({**TREE, LAST: b"short"})
     there.push()
@@ -132,7 +132,7 @@ def test_what_an_earlier_call_hashed_is_no_digest_of_this_one(folder_there: Tran
     assert there.verify("there:data").last["proof_tree"] == "digest"
 
 
-def test_two_places_go_on_where_neither_changed(folder_there: Transfers) -> None:
+def test_a_comparison_of_two_locations_is_resumed(folder_there: Transfers) -> None:
     there = folder_there
     there.make(TREE)
     there.place.plant("data", TREE)
@@ -148,7 +148,7 @@ def test_two_places_go_on_where_neither_changed(folder_there: Transfers) -> None
     assert looked(answer.last) == (2, 39, 0)
 
 
-def test_another_question_goes_on_from_nothing(local_there: Transfers) -> None:
+def test_another_request_is_not_resumed(local_there: Transfers) -> None:
     there = local_there
     there.make({**TREE, LAST: b"short"})
     there.push()
@@ -161,7 +161,7 @@ def test_another_question_goes_on_from_nothing(local_there: Transfers) -> None:
     assert looked(there.verify("there:data", "--resume").last) == (1, 40, 0)
 
 
-def test_a_limit_of_time_ends_it_with_5_and_says_how_far_it_came(folder_there: Transfers) -> None:
+def test_a_time_limit_exits_with_5_and_reports_the_progress(folder_there: Transfers) -> None:
     there = folder_there
     there.make({**TREE, LAST: b"short"})
     there.push()
@@ -180,7 +180,7 @@ def test_a_limit_of_time_ends_it_with_5_and_says_how_far_it_came(folder_there: T
     assert looked(there.verify("there:data", "--resume").last) == (1, 40, 0)
 
 
-def test_a_sample_goes_on_with_its_seed(local_there: Transfers) -> None:
+def test_a_resumed_sample_keeps_its_seed(local_there: Transfers) -> None:
     there = local_there
     there.make({**TREE, LAST: b"short"})
     there.push()
@@ -191,7 +191,7 @@ def test_a_sample_goes_on_with_its_seed(local_there: Transfers) -> None:
     assert (receipt["sample_seed"], looked(receipt)) == (7, (1, 40, 0))
 
 
-def test_an_interrupted_one_ends_at_once_and_leaves_nobody_hashing(folder_there: Transfers) -> None:
+def test_an_interruption_stops_all_hashing_at_once(folder_there: Transfers) -> None:
     there = folder_there
     there.make({**TREE, LAST: b"short"})
     there.push()
@@ -213,7 +213,7 @@ def test_an_interrupted_one_ends_at_once_and_leaves_nobody_hashing(folder_there:
 
 
 def is_open(wanted: Path) -> bool:
-    """Whether any process has that file open."""
+    """Return whether any process has the file open."""
     for process in Path("/proc").glob("[0-9]*"):
         files: list[Path] = []
         with contextlib.suppress(OSError):  # it has ended

@@ -1,4 +1,4 @@
-"""A place against a manifest that somebody else may have written, and what travels for it."""
+"""Test verification against manifests from other people, and the bytes that it transfers."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ TWO = b"folder 02/file-00002.dat"
 
 
 def sums(folder: Path, *words: str) -> bytes:
-    """What people do: `find . -type f -exec sha256sum {} +`."""
+    """Write a manifest with `find . -type f -exec sha256sum {} +`."""
     command = ("find", ".", "-type", "f", "-exec", "sha256sum", *words, "{}", "+")
     return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout
 
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """By sha256sum, of the tree as it should be."""
+    """Return a manifest of the expected tree, written by sha256sum."""
     file = tmp_path / "SHA256SUMS"
     file.write_bytes(sums(make_tree(tmp_path / "original", TREE)))
     return file
 
 
-def test_what_sha256sum_wrote_is_proven(there: Transfers, manifest: Path) -> None:
+def test_a_manifest_of_sha256sum_is_verified(there: Transfers, manifest: Path) -> None:
     there.place.plant("data", TREE)
     receipt = there.verify("there:data", "--manifest", manifest).last
     assert (receipt["files"], receipt["files_kept"], receipt["files_hashed"]) == (40, 40, 40)
     assert (receipt["proof_tree"], receipt["files_unchecked"]) == ("digest", 0)
 
 
-def test_missing_changed_and_more_are_named(there: Transfers, manifest: Path) -> None:
+def test_missing_changed_and_unexpected_files_are_reported(there: Transfers, manifest: Path) -> None:
     there.place.plant("data", {**TREE, b"theirs": b"1"})
     receipt = there.verify("there:data", "--manifest", manifest).last
     assert (receipt["files_kept"], receipt["files_unchecked"], receipt["proof_tree"]) == (40, 1, "none")
@@ -59,8 +59,8 @@ def test_missing_changed_and_more_are_named(there: Transfers, manifest: Path) ->
     assert all(name in answer.err for name in named)
 
 
-def test_the_forms_of_manifests(local_there: Transfers, tmp_path: Path) -> None:
-    """Binary marks, escaped names, stdin, a manifest that is about a part only."""
+def test_common_forms_of_manifests_are_read(local_there: Transfers, tmp_path: Path) -> None:
+    """Test binary marks, escaped names, stdin, and a manifest of a subfolder."""
     there = local_there
     tree = {name: name for name in HOSTILE_NAMES}
     there.place.plant("data", tree)
@@ -79,7 +79,7 @@ def test_the_forms_of_manifests(local_there: Transfers, tmp_path: Path) -> None:
     )
 
 
-def test_filters_choose_from_a_manifest_too(local_there: Transfers, manifest: Path) -> None:
+def test_filters_apply_to_a_manifest(local_there: Transfers, manifest: Path) -> None:
     there = local_there
     there.place.plant("data", TREE)
     there.place.corrupt("data", ONE)
@@ -89,7 +89,7 @@ def test_filters_choose_from_a_manifest_too(local_there: Transfers, manifest: Pa
     assert there.verify(*words, "--include", "/nothing/", exit=3).last["kind"] == "error"
 
 
-def test_a_link_in_a_files_place_proves_nothing(folder_there: Transfers, manifest: Path) -> None:
+def test_a_link_instead_of_a_file_is_a_difference(folder_there: Transfers, manifest: Path) -> None:
     there = folder_there
     there.place.plant("data", {**TREE, b"link": Link(b"x")})
     (there.root / os.fsdecode(ONE)).rename(there.folder / "aside")
@@ -104,7 +104,7 @@ def test_a_link_in_a_files_place_proves_nothing(folder_there: Transfers, manifes
     ("line", "exit_code"),
     [(b"  ../../etc/passwd", 8), (b"  /etc/passwd", 8), (b"ab  too long a digest", 2), (b"  a\n" * 2, 2)],
 )
-def test_hostile_manifests_are_refused_by_line(
+def test_hostile_manifests_are_refused_with_the_line(
     local_there: Transfers, tmp_path: Path, line: bytes, exit_code: int
 ) -> None:
     local_there.place.plant("data", {b"a": b"1"})
@@ -115,7 +115,7 @@ def test_hostile_manifests_are_refused_by_line(
     assert [found["line"] for found in answer.last["problems"]] == [3 if b"a\n" in line else 2]
 
 
-def test_what_makes_no_sense_is_2_and_what_is_not_there_3(local_there: Transfers, manifest: Path) -> None:
+def test_invalid_options_exit_with_2_and_missing_files_with_3(local_there: Transfers, manifest: Path) -> None:
     there = local_there
     there.place.plant("data", TREE)
     for words in (
@@ -128,7 +128,7 @@ def test_what_makes_no_sense_is_2_and_what_is_not_there_3(local_there: Transfers
     there.verify("there:data", "--manifest", there.folder / "none", exit=3)
 
 
-def test_a_bag_that_bagit_made_is_proven_at_a_site(there: Transfers, tmp_path: Path) -> None:
+def test_a_bag_of_bagit_is_verified_at_a_site(there: Transfers, tmp_path: Path) -> None:
     tree = {**TREE, b"new\nline": b"1", b"caf\xc3\xa9": b"2"} if there.place.word != "s3" else TREE
     folder = make_tree(tmp_path / "bag", tree)
     bagit.make_bag(str(folder), checksums=["sha256"])
@@ -145,7 +145,7 @@ def test_a_bag_that_bagit_made_is_proven_at_a_site(there: Transfers, tmp_path: P
 
 
 class _Counter(CuttingProxy):
-    """Counts what comes back, too."""
+    """A counter of the bytes in both directions."""
 
     received = 0
 
@@ -157,7 +157,7 @@ class _Counter(CuttingProxy):
 
 @pytest.fixture
 def counted(transfers_to: Any) -> Iterator[tuple[Transfers, _Counter]]:
-    """An ssh site, and what crosses the line to it."""
+    """Return an ssh site, and a counter of the bytes of its connection."""
     there = transfers_to("ssh")
     proxy = _Counter(there.place.server.port)
     config = there.hibali.home.config
@@ -168,7 +168,7 @@ def counted(transfers_to: Any) -> Iterator[tuple[Transfers, _Counter]]:
     proxy.close()
 
 
-def test_only_digests_travel(counted: tuple[Transfers, _Counter], tmp_path: Path) -> None:
+def test_only_digests_cross_the_network(counted: tuple[Transfers, _Counter], tmp_path: Path) -> None:
     there, proxy = counted
     tree = {b"large": random.Random(1).randbytes(16_000_000), **TREE}  # noqa: S311 - no secret
     there.place.plant("data", tree)
@@ -179,8 +179,8 @@ def test_only_digests_travel(counted: tuple[Transfers, _Counter], tmp_path: Path
     assert 0 < proxy.sent + proxy.received < 1_000_000
 
 
-def test_two_sites_are_compared_where_they_are(transfers_to: Any, ssh_server: Any) -> None:
-    """A bucket has to be read for it; the other end hashes by itself."""
+def test_two_sites_hash_their_own_files(transfers_to: Any, ssh_server: Any) -> None:
+    """A bucket must be read for this; the other site hashes its files."""
     there = transfers_to("s3")
     cluster = FolderPlace("ssh", there.folder / "cluster", ssh_server)
     add_site(there.hibali.home.config, "cluster", cluster)

@@ -1,4 +1,4 @@
-"""Which files `verify` looks at: by name as a transfer takes them, by age and size of what the first place has."""
+"""Test which files `verify` selects: by name, age and size at the first location."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def names_in(path: Path, *names: bytes) -> Path:
     return path
 
 
-def test_a_list_of_names_says_what_is_looked_at(there: Transfers, tmp_path: Path) -> None:
+def test_a_list_of_names_selects_the_verified_files(there: Transfers, tmp_path: Path) -> None:
     there.make(TREE)
     there.push()
     there.place.corrupt("data", b"sub/a")
@@ -35,7 +35,7 @@ def test_a_list_of_names_says_what_is_looked_at(there: Transfers, tmp_path: Path
     assert failed(there.verify("there:data", "--files-from", gone, "-0", exit=6)) == {b"c\nd": "missing"}
 
 
-def test_size_and_age_say_what_is_looked_at(local_there: Transfers) -> None:
+def test_size_and_age_select_the_verified_files(local_there: Transfers) -> None:
     there = local_there
     there.make(TREE)
     there.push()
@@ -50,7 +50,7 @@ def test_size_and_age_say_what_is_looked_at(local_there: Transfers) -> None:
     assert failed(answer) == {b"b": "missing"}, "of what is not there no size is known, so it is told"
 
 
-def test_of_two_places_the_first_says_how_large_a_file_is(local_there: Transfers, tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_first_location(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     there.make(TREE)
     there.push()
@@ -62,7 +62,7 @@ def test_of_two_places_the_first_says_how_large_a_file_is(local_there: Transfers
     assert failed(answer) == {b"tiny": "unexpected", b"in neither": "missing"}
 
 
-def test_one_list_comes_from_stdin_and_not_two(local_there: Transfers) -> None:
+def test_only_one_list_can_come_from_stdin(local_there: Transfers) -> None:
     there = local_there
     there.make(TREE)
     there.push()
@@ -72,8 +72,8 @@ def test_one_list_comes_from_stdin_and_not_two(local_there: Transfers) -> None:
     there.hibali("verify", "there:data", "-0", exit=2)
 
 
-def test_another_selection_is_another_question(tmp_path: Path) -> None:
-    """--resume goes on only where the very same files were asked for."""
+def test_another_selection_is_another_request(tmp_path: Path) -> None:
+    """`--resume` requires the same selection."""
     place = read_location(str(tmp_path), Settings(tmp_path / "config.toml", {}))
     asked = [
         Rules(),

@@ -1,4 +1,4 @@
-"""Files whose digests are not on record: `verify` names them and does not look like success, and later calls record them."""
+"""Test files without a recorded digest: `verify` reports them, and later commands record them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def unverified(answer: object) -> set[bytes]:
 
 
 def forget_all(there: Transfers) -> None:
-    """As if another machine, or another program, had brought the files."""
+    """Simulate files that another machine or program stored."""
     for journal in (there.hibali.home.state / "operations").glob("*.jsonl"):
         journal.unlink()
 
 
-def test_files_without_a_digest_on_record_are_named_and_the_exit_is_11(there: Transfers) -> None:
+def test_files_without_a_recorded_digest_are_reported_with_exit_11(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     there.place.plant("data", {b"theirs": b"1", b"sub/theirs": b"2"})
@@ -36,12 +36,12 @@ def test_files_without_a_digest_on_record_are_named_and_the_exit_is_11(there: Tr
     assert (receipt["files"], receipt["files_kept"], receipt["files_unrecorded"]) == (14, 12, 2)
     assert (receipt["files_failed"], receipt["proof_tree"], receipt["exit"]) == (0, "none", 11)
     people = there.hibali("verify", "there:data", exit=11)
-    assert b"sub/theirs: no digest is on record for it" in people.err
+    assert b"sub/theirs: no digest is recorded for it" in people.err
     assert b"2 of 14 files have no recorded digest" in people.err
     there.verify("there:data", "--exclude", "theirs")
 
 
-def test_a_difference_counts_more_than_what_is_not_on_record(local_there: Transfers) -> None:
+def test_a_difference_has_priority_over_unrecorded_files(local_there: Transfers) -> None:
     there = local_there
     there.make(TREE)
     there.push()
@@ -51,8 +51,8 @@ def test_a_difference_counts_more_than_what_is_not_on_record(local_there: Transf
     assert there.verify("there:data", "--exact", exit=6).last["files_unrecorded"] == 0
 
 
-def test_what_was_asked_for_and_done_is_success(local_there: Transfers) -> None:
-    """A sample leaves out what it was asked to leave out; a file without a record was to be verified, and was not."""
+def test_files_outside_of_the_sample_are_not_a_failure(local_there: Transfers) -> None:
+    """Only files of the sample without a recorded digest are failures."""
     there = local_there
     there.make(TREE)
     there.push()
@@ -63,7 +63,7 @@ def test_what_was_asked_for_and_done_is_success(local_there: Transfers) -> None:
     assert unverified(there.verify("there:data", "--sample", "3", exit=11)) == {b"theirs"}
 
 
-def test_checksum_records_what_it_found_to_be_the_same(there: Transfers) -> None:
+def test_checksum_records_the_digests_of_equal_files(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     forget_all(there)
@@ -79,7 +79,7 @@ def test_checksum_records_what_it_found_to_be_the_same(there: Transfers) -> None
     assert b'"recorded"' not in journal.read_bytes()  # it is on record already
 
 
-def test_a_full_ledger_is_told_by_the_next_call_which_records_what_is_missing(
+def test_after_a_full_ledger_the_next_call_records_the_missing_digests(
     folder_there: Transfers,
 ) -> None:
     there = folder_there
@@ -100,13 +100,13 @@ def test_a_full_ledger_is_told_by_the_next_call_which_records_what_is_missing(
             for line in answer.lines
             if line["kind"] == "noted" and "record" in line["message"]
         ]
-        assert "was cut off" in note
-        assert "recorded now" in note
+        assert "is incomplete" in note
+        assert "recorded it now" in note
         assert there.verify().last["files_kept"] == len(tree)
-        assert not any("cut off" in line.get("message", "") for line in there.push().lines)
+        assert not any("is incomplete" in line.get("message", "") for line in there.push().lines)
 
 
-def test_a_record_that_was_cut_off_is_mended_by_hashing_and_moves_nothing(local_there: Transfers) -> None:
+def test_a_truncated_record_is_repaired_by_hashing_without_transfers(local_there: Transfers) -> None:
     there = local_there
     there.make(TREE)
     there.push()
@@ -121,7 +121,7 @@ def test_a_record_that_was_cut_off_is_mended_by_hashing_and_moves_nothing(local_
 
 
 @pytest.mark.parametrize("operation", ["plan", "dry run"])
-def test_nothing_is_hashed_or_recorded_by_a_dry_run(local_there: Transfers, operation: str) -> None:
+def test_a_dry_run_hashes_and_records_nothing(local_there: Transfers, operation: str) -> None:
     there = local_there
     there.make(TREE)
     there.push()

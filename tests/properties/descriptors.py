@@ -1,4 +1,4 @@
-"""Small descriptors made for tests."""
+"""Build small descriptors for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes as one text of bytes: what is packed comes back, and nothing outside `user.*` is ever set (S2)."""
+"""Test that packed attributes are unpacked unchanged, and that only `user.*` is ever set (S2)."""
 
 from __future__ import annotations
 

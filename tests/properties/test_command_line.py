@@ -1,4 +1,4 @@
-"""Values reach the tool as those very strings, or are refused; nothing in them is ever run (S8)."""
+"""Test that values reach the tool unchanged or are refused, and that nothing in them is run (S8)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VALUES = st.one_of(
     st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
     st.text(alphabet=" '\"`$(){}\\;&|<>\n#=!*?[]ABE-~", max_size=12),
 )
-# Author's texts around one key, with the tool receiving the value as its last argument where it is accepted.
+# Templates with one key; if the value is accepted, the tool receives it as its last argument.
 QUOTED_TEMPLATES = (
     "printf '%s\\0' '[A]'",
     "printf '%s\\0' \"[A]\"",
@@ -97,7 +97,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 
 def run_line(pipeline: Pipeline, values: dict[str, object], shell: str) -> list[str]:
-    """The arguments the tool received, in an empty folder in which nothing may appear."""
+    """Return the arguments that the tool received, in an empty folder that must stay empty."""
     script = build_command_line(pipeline, check_invocation(pipeline, values)).script
     with tempfile.TemporaryDirectory() as folder:
         done = _run(script, shell, folder)
@@ -124,7 +124,7 @@ def _run(script: str, shell: str, folder: str) -> subprocess.CompletedProcess[by
 @quick
 @given(VALUES, VALUES, st.lists(VALUES, max_size=3), st.sampled_from(SHELLS))
 @example("$(touch /tmp/pwned)", "[A]", ["; touch x;"], "sh")
-def test_a_value_arrives_as_it_is(first: str, second: str, several: list[str], shell: str) -> None:
+def test_values_reach_the_tool_unchanged(first: str, second: str, several: list[str], shell: str) -> None:
     tool = make_tool(
         "printf '%s\\0' [A] --second=[B] [LIST] end",
         make_input("a"),
@@ -151,7 +151,7 @@ def test_a_separator_never_ends_the_command(first: str, second: str, separator: 
 
 @quick
 @given(st.sampled_from(QUOTED_TEMPLATES), VALUES, st.sampled_from(SHELLS))
-def test_inside_the_authors_quotes_a_value_arrives_or_is_refused(
+def test_inside_the_authors_quotes_a_value_is_unchanged_or_refused(
     template: str, value: str, shell: str
 ) -> None:
     tool = make_tool(template, make_input("a"))
@@ -169,8 +169,8 @@ def test_inside_the_authors_quotes_a_value_arrives_or_is_refused(
 @given(AUTHOR_TOKENS, AUTHOR_TOKENS, st.sampled_from(HOSTILE), st.sampled_from(SHELLS))
 @example("echo <<", " ", "E", "sh")
 @example("cat <<E\n", "\ntouch pwned\nE\n", "E", "sh")
-def test_however_odd_the_template_no_value_is_run(before: str, after: str, value: str, shell: str) -> None:
-    """Templates that are no sensible shell at all: the value may be refused, the shell may complain, no more."""
+def test_no_value_is_run_in_any_template(before: str, after: str, value: str, shell: str) -> None:
+    """For templates that are invalid shell text, the value may be refused or the shell may fail, no more."""
     tool = make_tool(f"{before}[A]{after}", make_input("a"))
     try:
         script = build_command_line(tool, check_invocation(tool, {"a": value})).script
@@ -204,7 +204,7 @@ def test_however_odd_the_template_no_value_is_run(before: str, after: str, value
         ("[A] [LIST]", ["", "", "b", ""]),
     ],
 )
-def test_an_empty_value_stays_a_word_wherever_a_shell_splits_words(
+def test_an_empty_value_stays_an_argument_despite_word_splitting(
     template: str, arguments: list[str], shell: str
 ) -> None:
     tool = make_tool(
@@ -221,14 +221,14 @@ def test_an_empty_value_stays_a_word_wherever_a_shell_splits_words(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_value_that_is_another_key_is_not_looked_at_again(shell: str) -> None:
+def test_a_value_that_equals_another_key_is_not_replaced_again(shell: str) -> None:
     tool = make_tool("printf '%s\\0' [A] [B]", make_input("a"), make_input("b"))
     assert run_line(tool, {"a": "[B]", "b": "[A]"}, shell) == ["[B]", "[A]"]
 
 
 @pytest.mark.parametrize("value", ["A=1", "if", "then", "~root"])
-def test_a_value_in_the_place_of_a_command_is_a_word(value: str) -> None:
-    """Neither an assignment nor a reserved word: a command that is not found, and the next words its arguments."""
+def test_a_value_in_command_position_is_one_word(value: str) -> None:
+    """It is neither an assignment nor a reserved word, but an unknown command with arguments."""
     tool = make_tool("[A] true", make_input("a"))
     with tempfile.TemporaryDirectory() as folder:
         done = _run(build_command_line(tool, check_invocation(tool, {"a": value})).script, "sh", folder)

@@ -14,14 +14,14 @@ from transfers.movers.gridftp.process import (
     HERE,
     DeclinedError,
     argv,
+    choose_parameters,
+    distribute_pieces,
     explain,
-    fit,
     fits_list_file,
     is_supported_path,
     least_bytes,
     list_line,
-    mapped,
-    share_out,
+    server_path,
     url_of,
 )
 from transfers.stores.base import Item, Unit
@@ -71,10 +71,10 @@ def test_no_name_becomes_a_command_of_its_own(path: bytes) -> None:
 def test_pieces_cover_what_is_left_once(files: list[tuple[int, float]], round_trip: float, most: int) -> None:
     starts = [(item(number, size), int(size * share)) for number, (size, share) in enumerate(files)]
     size = sum(one.entry.size - start for one, start in starts)
-    chosen = fit(size, round_trip, most)
-    assert 1 <= chosen.connections <= most
-    lanes = share_out(starts, chosen)
-    assert len(lanes) <= chosen.connections
+    parameters = choose_parameters(size, round_trip, most)
+    assert 1 <= parameters.connections <= most
+    lanes = distribute_pieces(starts, parameters)
+    assert len(lanes) <= parameters.connections
     # taken in turns they are in the order of the files, which fill from their starts
     in_turn = [lane[turn] for turn in range(len(lanes[0])) for lane in lanes if turn < len(lane)]
     for one, start in starts:
@@ -82,24 +82,27 @@ def test_pieces_cover_what_is_left_once(files: list[tuple[int, float]], round_tr
         ends = [start, *(unit.offset + unit.length for unit in pieces)]
         assert [unit.offset for unit in pieces] == ends[:-1]
         assert ends[-1] == one.entry.size
-        assert all(0 < unit.length <= chosen.piece for unit in pieces)
+        assert all(0 < unit.length <= parameters.piece for unit in pieces)
 
 
 def test_the_distance_decides() -> None:
-    assert (fit(2 << 30, 0.0005, 4).streams, fit(2 << 30, 0.0005, 4).buffer) == (1, 0)
-    host = fit(2 << 30, 0.11, 2)
+    assert (choose_parameters(2 << 30, 0.0005, 4).streams, choose_parameters(2 << 30, 0.0005, 4).buffer) == (
+        1,
+        0,
+    )
+    host = choose_parameters(2 << 30, 0.11, 2)
     assert (host.connections, host.streams, host.buffer, host.piece) == (2, 4, 16 * MIB, 64 * MIB)
-    assert fit(5 * MIB, 0.11, 4).connections == 1
+    assert choose_parameters(5 * MIB, 0.11, 4).connections == 1
     assert least_bytes(0.0005) < 5 * MIB < least_bytes(0.11) < 64 * MIB
     assert argv("/list", host)[-2:] == ["-f", "/list"]
-    assert "-tcp-bs" not in argv("/list", fit(2 << 30, 0.0005, 4))
+    assert "-tcp-bs" not in argv("/list", choose_parameters(2 << 30, 0.0005, 4))
 
 
 def test_the_longest_path_maps() -> None:
     paths = {"/": "/all", "/data": "/d/", "/data/big": "/"}
-    told = [mapped(path, paths) for path in (b"/data/x", b"/data/big/x", b"/database", b"/data")]
+    told = [server_path(path, paths) for path in (b"/data/x", b"/data/big/x", b"/database", b"/data")]
     assert told == [b"/d/x", b"/x", b"/all/database", b"/d"]
-    assert mapped(b"/x", {}) == b"/x"
+    assert server_path(b"/x", {}) == b"/x"
 
 
 @pytest.mark.parametrize(

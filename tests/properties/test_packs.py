@@ -1,4 +1,4 @@
-"""A packed place holds whatever its source held at each push: pulled, and read by the tar of this machine."""
+"""Test that a packed location has the contents of its source at each push, also for the tar of this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def move(source: Path, target: Path, rules: Rules, pack_bytes: int = 0) -> Recei
 @few
 @given(first=trees(), second=trees())
 @pytest.mark.usefixtures("hibali_home")
-def test_what_was_packed_last_is_what_comes_out(tmp_path: Path, first: Model, second: Model) -> None:
+def test_the_newest_pack_is_read(tmp_path: Path, first: Model, second: Model) -> None:
     packs_hold_the_last(tmp_path, first, second)
 
 
@@ -48,7 +48,7 @@ def test_what_was_packed_last_is_what_comes_out(tmp_path: Path, first: Model, se
 @given(first=trees(), second=trees())
 @pytest.mark.usefixtures("hibali_home")
 @pytest.mark.heavy
-def test_what_was_packed_last_is_what_comes_out_of_many(tmp_path: Path, first: Model, second: Model) -> None:
+def test_the_newest_of_many_packs_is_read(tmp_path: Path, first: Model, second: Model) -> None:
     packs_hold_the_last(tmp_path, first, second)
 
 

@@ -1,4 +1,4 @@
-"""A plan, carried out, makes the target hold the source, deletes nothing unasked, and leaves nothing to plan."""
+"""Test that an executed plan makes the target equal to the source and leaves nothing to plan."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.properties.trees import FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
+from transfers.actions import Action, Conflict, Verb, decide
 from transfers.entry import Entry, Kind, Verification
-from transfers.plan import Action, Conflict, Verb, decide
 from transfers.planner import TransferPlan, plan_transfer
 from transfers.rules import Rules, selector
 from transfers.stores.base import Facts
@@ -41,7 +41,7 @@ def planned(source: ModelSide, target: ModelSide, rules: Rules) -> Iterator[Tran
 
 
 def after(source: Model, target: Model, rules: Rules) -> tuple[Model, set[bytes]]:
-    """The target of two filesystems afterwards, and the names in conflict; a second plan finds nothing to do."""
+    """Return the resulting target and the names in conflict; check that a second plan is empty."""
     with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), rules) as found:
         result = carried_out(source, target, found)
         conflicts = {(conflict.entry.path, conflict.code) for conflict in found.conflicts}
@@ -63,7 +63,7 @@ def test_with_delete_the_target_becomes_the_source(source: Model, target: Model)
 
 @patient
 @given(trees(), trees())
-def test_without_delete_nothing_goes_and_the_rest_arrives(source: Model, target: Model) -> None:
+def test_without_delete_nothing_is_deleted_and_everything_else_arrives(source: Model, target: Model) -> None:
     result, conflicts = after(source, target, Rules())
     for path, node in source.items():
         assert (path in conflicts) or _shown({path: result[path]}) == _shown({path: node})
@@ -74,7 +74,7 @@ def test_without_delete_nothing_goes_and_the_rest_arrives(source: Model, target:
 
 @patient
 @given(trees(), trees())
-def test_what_is_in_conflict_is_what_has_another_kind_in_its_way(source: Model, target: Model) -> None:
+def test_conflicts_are_names_with_an_entry_of_another_kind(source: Model, target: Model) -> None:
     _, conflicts = after(source, target, Rules())
     expected = set()
     for path, node in source.items():
@@ -99,7 +99,7 @@ def test_with_checksum_only_content_counts(source: Model, target: Model, delete:
 
 @patient
 @given(trees(), trees(), st.lists(PATTERNS, max_size=2), st.lists(PATTERNS, max_size=2))
-def test_what_is_left_out_is_neither_moved_nor_deleted(
+def test_excluded_entries_are_neither_moved_nor_deleted(
     source: Model, target: Model, exclude: list[str], include: list[str]
 ) -> None:
     rules = Rules(delete=True, exclude=tuple(exclude), include=tuple(include))
@@ -120,7 +120,7 @@ def test_what_is_left_out_is_neither_moved_nor_deleted(
 
 @patient
 @given(trees(), trees(), st.sampled_from(("*.log", "a0", "/a/a", "-d")))
-def test_a_folder_with_something_left_out_stays(source: Model, target: Model, pattern: str) -> None:
+def test_a_folder_with_excluded_entries_is_kept(source: Model, target: Model, pattern: str) -> None:
     rules = Rules(delete=True, exclude=(pattern,))
     takes = selector(rules)
     result, conflicts = after(source, target, rules)
@@ -134,7 +134,7 @@ def test_a_folder_with_something_left_out_stays(source: Model, target: Model, pa
 
 @patient
 @given(trees(), trees())
-def test_the_counts_are_those_of_what_happens(source: Model, target: Model) -> None:
+def test_the_counts_match_the_actions(source: Model, target: Model) -> None:
     with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), DELETING) as found:
         result = carried_out(source, target, found)
         moved = [action.entry for action in found.moves if action.entry.kind is not Kind.FOLDER]
@@ -153,7 +153,7 @@ def test_the_counts_are_those_of_what_happens(source: Model, target: Model) -> N
 
 @patient
 @given(trees(), buckets())
-def test_a_bucket_becomes_the_source_but_for_what_it_cannot_hold(source: Model, target: Model) -> None:
+def test_a_bucket_gets_everything_that_it_supports(source: Model, target: Model) -> None:
     sides = ModelSide(source, POSIX), ModelSide(target, BUCKET)
     holdable = {
         path: node
@@ -175,9 +175,7 @@ def test_a_bucket_becomes_the_source_but_for_what_it_cannot_hold(source: Model, 
 
 @patient
 @given(buckets(), trees(), st.booleans())
-def test_keys_that_a_folder_cannot_hold_together_are_refused(
-    source: Model, target: Model, delete: bool
-) -> None:
+def test_keys_that_conflict_in_a_folder_are_refused(source: Model, target: Model, delete: bool) -> None:
     with planned(ModelSide(source, BUCKET), ModelSide(target, POSIX), Rules(delete=delete)) as found:
         refused = {conflict.entry.path for conflict in found.conflicts if conflict.refuse}
         moved = {action.entry.path for action in found.moves}
@@ -191,8 +189,8 @@ def test_keys_that_a_folder_cannot_hold_together_are_refused(
 
 @patient
 @given(buckets(), trees())
-def test_a_folder_becomes_what_a_bucket_holds(source: Model, target: Model) -> None:
-    """But for folders, which a bucket cannot miss: they are left standing."""
+def test_a_folder_gets_the_contents_of_a_bucket(source: Model, target: Model) -> None:
+    """Existing folders are kept, because a bucket has no folders."""
     possible = {path: node for path, node in source.items() if not set(parents(path)) & source.keys()}
     with planned(ModelSide(possible, BUCKET), ModelSide(target, POSIX), DELETING) as found:
         result = carried_out(possible, target, found)
@@ -232,5 +230,5 @@ def _entry(path: bytes, node: object) -> Entry:
 
 
 def _shown(tree: Model) -> dict[bytes, tuple[object, ...]]:
-    """What a plan promises of each name; a folder is only a folder."""
+    """Return the promised state of each name; of a folder only that it exists."""
     return {path: (node.kind,) if node.kind is Kind.FOLDER else tuple(node) for path, node in tree.items()}

@@ -1,4 +1,4 @@
-"""Short cuts for what comes in thousands say what the long way says, whatever is written."""
+"""Test that shortcuts for frequent cases have the same results as the complete code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.manifests import read_lines, write_lines
+from transfers.actions import name_problem, plain_names
 from transfers.entry import Verification
-from transfers.plan import name_problem, plain_names
 from transfers.stores.base import Facts
 from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.manifest import Known

@@ -1,4 +1,4 @@
-"""A saved plan is carried out exactly or refused: what is read is what was written, and what drifted is seen."""
+"""Test that a saved plan is executed exactly or refused, and that drift is detected."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from hibali.errors import RefusedError
 from tests.properties.test_plan import BUCKET, POSIX, planned
 from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, carried_out, files, trees
 from tests.schemas import check_lines
+from transfers.actions import Action
 from transfers.entry import Kind
-from transfers.plan import Action
-from transfers.plan_file import Header, PlanEndpoint, plan_lines
-from transfers.plan_reader import SavedPlan, read_plan
+from transfers.plan_file import Header, PlanEndpoint, SavedPlan, plan_lines, read_plan
 from transfers.planner import TransferPlan, plan_transfer
 from transfers.recheck import recheck
 from transfers.rules import DeleteLimit, Rules
@@ -70,7 +69,7 @@ def refused(content: bytes) -> str:
 
 
 def sealed(records: list[dict[str, Any]]) -> bytes:
-    """These lines with an end that fits them: what somebody writes who knows how."""
+    """Return these lines with a valid end, as an attacker can write them."""
     lines = [json.dumps(record).encode() + b"\n" for record in records[:-1]]
     summed = hashlib.sha256(b"".join(lines)).hexdigest()
     end = records[-1] | {"count": len(lines), "sha256": summed}
@@ -83,7 +82,7 @@ def done(action: Action) -> tuple[Any, ...]:
 
 @patient
 @given(trees(), trees())
-def test_a_plan_does_what_it_would_have_done_at_once(source: Model, target: Model) -> None:
+def test_a_saved_plan_has_the_same_result_as_a_direct_transfer(source: Model, target: Model) -> None:
     here, there = ModelSide(source, POSIX), ModelSide(target, POSIX)
     content = written(here, there)
     check_lines(content)
@@ -100,7 +99,7 @@ def test_a_plan_does_what_it_would_have_done_at_once(source: Model, target: Mode
 
 @patient
 @given(buckets(), buckets())
-def test_a_plan_between_buckets_does_too(source: Model, target: Model) -> None:
+def test_a_saved_plan_between_buckets_has_the_same_result(source: Model, target: Model) -> None:
     here, there = ModelSide(source, BUCKET), ModelSide(target, BUCKET)
     with reading(written(here, there)) as saved, planned(here, there, DELETING) as first:
         found = again(saved, here, there)
@@ -111,7 +110,7 @@ def test_a_plan_between_buckets_does_too(source: Model, target: Model) -> None:
 
 @patient
 @given(trees(), trees(), st.data())
-def test_the_rest_of_an_interrupted_plan_is_done(source: Model, target: Model, data: st.DataObject) -> None:
+def test_an_interrupted_plan_is_completed(source: Model, target: Model, data: st.DataObject) -> None:
     here = ModelSide(source, POSIX)
     with reading(written(here, ModelSide(target, POSIX))) as saved, ExitStack() as stack:
         whole, part = again(saved, here, ModelSide(target, POSIX)), TransferPlan()
@@ -150,7 +149,7 @@ def test_a_name_that_changed_since_is_drift(source: Model, target: Model, data: 
 
 @patient
 @given(trees(), trees(), trees())
-def test_a_plan_touches_nothing_that_is_not_in_it(source: Model, target: Model, other: Model) -> None:
+def test_a_plan_changes_only_its_own_names(source: Model, target: Model, other: Model) -> None:
     here = ModelSide(source, POSIX)
     with reading(written(here, ModelSide(target, POSIX))) as saved:
         names = {action.entry.path for action in (*saved.planned.moves, *saved.planned.deletions)}
@@ -190,7 +189,7 @@ def test_a_changed_byte_is_refused(position: int, change: int) -> None:
 
 @patient
 @given(st.integers(0, len(SMALL) - 1))
-def test_a_plan_that_was_cut_is_refused(length: int) -> None:
+def test_a_truncated_plan_is_refused(length: int) -> None:
     refused(SMALL[:length])
 
 
@@ -222,7 +221,7 @@ JUNK = st.one_of(
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_a_line_that_makes_no_sense_is_refused_even_when_its_digest_fits(data: st.DataObject) -> None:
+def test_an_invalid_line_is_refused_even_with_a_matching_digest(data: st.DataObject) -> None:
     records = [json.loads(line) for line in SMALL.splitlines()]
     record: dict[str, Any] = data.draw(st.sampled_from(records[:-1]))
     inner = [record[key] for key in ("source", "target", "rules") if isinstance(record.get(key), dict)]
@@ -242,32 +241,32 @@ def test_a_line_that_makes_no_sense_is_refused_even_when_its_digest_fits(data: s
 @pytest.mark.parametrize(
     "path", ["", "..", "../x", "a/../../x", "/x", "a//x", "x\0y", ".hibali/lock", ".hibali-" + "0" * 32]
 )
-def test_a_name_that_climbs_or_is_our_own_is_refused(path: str) -> None:
+def test_unsafe_and_reserved_names_are_refused(path: str) -> None:
     records = [json.loads(line) for line in SMALL.splitlines()]
     assert records[1]["path"] == "new"
     records[1]["path"] = path
     assert "path" in refused(sealed(records))
 
 
-def test_what_is_shown_is_what_is_meant() -> None:
+def test_the_readable_name_must_match_the_exact_one() -> None:
     records = [json.loads(line) for line in SMALL.splitlines()]
     records[1]["path_base64"] = "ZXZpbA=="
-    assert "do not say the same" in refused(sealed(records))
+    assert "are different names" in refused(sealed(records))
 
 
 def test_a_plan_without_delete_deletes_nothing() -> None:
     records = [json.loads(line) for line in SMALL.splitlines()]
     records[0]["rules"]["delete"] = False
-    assert "rules do not say so" in refused(sealed(records))
+    assert "rules do not allow deletions" in refused(sealed(records))
 
 
-def test_a_line_without_end_is_refused_before_it_is_read_whole() -> None:
+def test_an_endless_line_is_refused_before_it_is_read_completely() -> None:
     lines = SMALL.splitlines(keepends=True)
     long = lines[0][:-2] + b" " * 400_000 + b"}\n"
     assert "too long" in refused(long + b"".join(lines[1:]))
 
 
-def test_what_could_not_be_planned_is_kept() -> None:
+def test_planning_failures_are_saved() -> None:
     special = ModelSide({b"pipe": Node(Kind.SPECIAL), b"a": Node(Kind.FILE, b"x", 5)}, POSIX)
     content = written(special, ModelSide({}, POSIX))
     kinds = [record["kind"] for record in check_lines(content)]

@@ -1,4 +1,4 @@
-"""A sparse file is its bytes, whatever its pieces, their order, and what an earlier attempt left; zeros take no room."""
+"""Test that sparse files arrive unchanged, whatever the order of their pieces, and that zeros use no space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two real folders: whatever stood at the target, afterwards it holds the source, and the same call moves nothing."""
+"""Test with two folders that the target equals the source after a push, and that a second push moves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a source that anybody writes to at any time: what is offered, and that in the end all of it was."""
+"""Test following a source that is written at any time: only finished files are sent, and finally all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS = st.lists(
 
 @dataclass
 class Source:
-    """A folder in memory: path to inode, and what each inode holds."""
+    """A folder in memory: the inode of each path, and the content of each inode."""
 
     facts: Facts = FACTS
     names: dict[bytes, Entry] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Source:
 
 
 class Target:
-    """What stands at the other end, and how it came there."""
+    """The state of the target, and the transfers that created it."""
 
     def __init__(self, source: Source, existing: dict[bytes, Entry]) -> None:
         self.source = source
@@ -97,7 +97,7 @@ class Target:
 
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, before=st.sets(st.sampled_from(NAMES)))
-def test_only_what_is_finished_goes_and_in_the_end_everything(
+def test_only_finished_files_are_sent_and_finally_all_of_them(
     steps: list[tuple[str, bytes, bytes]], before: set[bytes]
 ) -> None:
     source = Source()

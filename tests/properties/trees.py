@@ -9,8 +9,8 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from tests.support.trees import sha256
+from transfers.actions import Action, Verb
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Verb
 from transfers.planner import TransferPlan
 from transfers.stores.base import Facts, Problem, Side
 

@@ -1,1 +1,1 @@
-"""The POSIX half of hibali: standard library only, Python 3.6 and later, run here or sent to a site."""
+"""Handle the files of one POSIX host: Python 3.6 or later and its standard library alone, run here or sent to a site."""

@@ -8,17 +8,15 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from transfers.agent.committing import set_time
-from transfers.agent.protocol import ChangedError, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.protocol import ChangedError, RefusedError, Reply, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_piece
 
 _CHUNK = 1024 * 1024
-_REMEMBERED = 4096  # files whose hash state is kept; of others the beginning is read again
+_REMEMBERED = 4096  # files with a stored hash state; the beginning of others is read again
 _MAXIMUM = 16 * 1024 * 1024
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-Reply = Tuple[Dict[str, Any], bytearray]
 
 
 class PrefixError(Exception):
@@ -48,7 +46,7 @@ class _Sums(object):
             self._check()
             chunk = os.pread(descriptor, min(_CHUNK, offset - position), position)
             if not chunk:
-                raise ChangedError("it became shorter while it was read")
+                raise ChangedError("the file became shorter during reading")
             summed.update(chunk)
             position += len(chunk)
         return summed
@@ -61,7 +59,7 @@ class _Sums(object):
 
 
 class Tails(object):
-    """The source's side. The user states that written bytes never change; the digest of the whole decides."""
+    """The source's side. Written bytes are expected not to change; the digest of the whole file verifies it."""
 
     def __init__(self, root: Root, check: Callable[[], None]) -> None:
         self._root = root
@@ -79,12 +77,12 @@ class Tails(object):
 
     def _read(self, path: bytes, start: int, stop: int) -> Reply:
         if not 0 <= start <= stop <= start + _MAXIMUM:
-            raise ValueError("a piece that cannot be")
+            raise ValueError("the requested range is not valid")
         descriptor = os.open(path.rpartition(b"/")[2], _READING, dir_fd=self._root.parent(path))
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_size < stop:
-                raise ChangedError("it became shorter after it was listed")
+                raise ChangedError("the file became shorter after it was listed")
             identity = (found.st_dev, found.st_ino)
             summed = self._sums.upto(path, descriptor, start, identity)
             before = summed.hexdigest()
@@ -92,7 +90,7 @@ class Tails(object):
             while len(body) < stop - start:
                 chunk = os.pread(descriptor, min(_CHUNK, stop - start - len(body)), start + len(body))
                 if not chunk:
-                    raise ChangedError("it became shorter while it was read")
+                    raise ChangedError("the file became shorter during reading")
                 body += chunk
         finally:
             os.close(descriptor)
@@ -131,11 +129,11 @@ class Growths(object):
             found = _checked(descriptor, start)
             summed = self._sums.upto(path, descriptor, start, _identity(found))
             if summed.hexdigest() != header["before"]:
-                raise PrefixError("not-a-prefix", "what stands there is not the beginning of the source")
+                raise PrefixError("not-a-prefix", "the target file is not the beginning of the source file")
             piece = hashlib.sha256(body).hexdigest()
             summed.update(body)
             if piece != header["piece"] or summed.hexdigest() != header["after"]:
-                raise PrefixError("corrupt", "what arrived differs from what was read")
+                raise PrefixError("corrupt", "the received data differs from the data read at the source")
             try:
                 write_piece(descriptor, memoryview(body), start)
             except OSError:
@@ -159,7 +157,7 @@ class Growths(object):
             return os.open(name, _WRITING, dir_fd=parent), False
         except FileNotFoundError:
             if mode is None:
-                raise PrefixError("target-changed", "what was to become longer is gone") from None
+                raise PrefixError("target-changed", "the target file no longer exists") from None
         permissions = 0o777 if mode >= 0 and mode & 0o100 else 0o666
         return os.open(name, _WRITING | os.O_CREAT | os.O_EXCL, permissions, dir_fd=parent), True
 
@@ -168,9 +166,12 @@ def _checked(descriptor: int, size: int) -> os.stat_result:
     """Check a regular file of that size with one link: another name would show what is appended."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-        raise PrefixError("not-ours-alone", "it has another owner or more names, and is not written to")
+        raise PrefixError(
+            "not-ours-alone",
+            "the target file has another owner or further hard links, so hibali does not append to it",
+        )
     if found.st_size != size:
-        raise PrefixError("target-changed", "it is no longer as long as it was")
+        raise PrefixError("target-changed", "the size of the target file changed")
     return found
 
 

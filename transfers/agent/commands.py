@@ -1,4 +1,4 @@
-"""Handle small files, folders, quotas and programs at a site; argument lists, never shell text."""
+"""Handle small files, folders, quotas and programs at a site; no shell interprets arguments."""
 
 import contextlib
 import errno
@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 from transfers.agent import protocol
 from transfers.agent.identity import identify, this_machine
-from transfers.agent.protocol import pack_record
-from transfers.agent.receiving import absolute_path, get_all, put_all, sync_folder
+from transfers.agent.protocol import Reply, pack_record
+from transfers.agent.receiving import absolute_path, get_all, put_all, read_up_to, sync_folder
 from transfers.agent.safe_path import record_of
 from transfers.agent.writing import supports_attributes
 
@@ -39,36 +39,36 @@ Mount = NamedTuple("Mount", [("folder", bytes), ("kind", str), ("options", str)]
 
 
 def read_quotas(text: str) -> Iterator[Quota]:
-    """Yield the remaining space of each quota in an answer that has a hard limit.
+    """Yield the remaining space of each quota with a hard limit in a program's output.
 
-    A soft limit can be passed for days. A row whose grace column is empty (`quota` without -p), or with amounts
-    in brackets (Lustre, when a server did not answer), says nothing that can be relied on.
+    Soft limits are ignored, because they may be exceeded for days. A row is skipped if its grace column is empty
+    (`quota` without -p) or its amounts are in brackets (Lustre, when a server did not respond).
     """
     owner = ""
     before: List[str] = []
     for line in text.splitlines():
         found = _HEADER.match(line.strip())
-        words = line.split()
+        columns = line.split()
         if found:
             kind = _KINDS.get(found.group(1))
             owner = "{} {}".format(kind, found.group(2)) if kind else ""
             before = []
-        elif not words or words[0] == "Filesystem" or not owner:
+        elif not columns or columns[0] == "Filesystem" or not owner:
             before = []
-        elif len(words) == 1:
-            before = words  # a long name has its amounts on the next line
+        elif len(columns) == 1:
+            before = columns  # a long name has its amounts on the next line
         else:
-            quota = _read_row(owner, before + words)
+            quota = _read_row(owner, before + columns)
             before = []
             if quota is not None:
                 yield quota
 
 
-def _read_row(owner: str, words: List[str]) -> Optional[Quota]:
+def _read_row(owner: str, columns: List[str]) -> Optional[Quota]:
     """Read filesystem, then used, soft, hard and grace of space, then the same of inodes."""
-    if len(words) != 9:
+    if len(columns) != 9:
         return None
-    amounts = [_AMOUNT.match(words[column]) for column in (1, 3, 5, 7)]
+    amounts = [_AMOUNT.match(columns[column]) for column in (1, 3, 5, 7)]
     if None in amounts:
         return None
     space, limit, files, file_limit = [int(found.group(1)) for found in amounts if found]
@@ -92,8 +92,8 @@ def find_mount(table: bytes, path: bytes) -> Optional[Mount]:
     """Return the mount in /proc/self/mountinfo that contains an absolute, real path."""
     best = None
     for line in table.splitlines():
-        fields, separator, rest = line.partition(b" - ")
-        own, other = fields.split(b" "), rest.split(b" ")
+        fields, separator, sources = line.partition(b" - ")
+        own, other = fields.split(b" "), sources.split(b" ")
         if not separator or len(own) < 6 or len(other) < 3:
             continue
         folder = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal.group(1), 8)]), own[4])
@@ -104,13 +104,15 @@ def find_mount(table: bytes, path: bytes) -> Optional[Mount]:
     return best
 
 
-def questions(mount: Mount, path: bytes, ids: Tuple[int, int], project: Optional[int]) -> List[List[bytes]]:
+def quota_commands(
+    mount: Mount, path: bytes, ids: Tuple[int, int], project: Optional[int]
+) -> List[List[bytes]]:
     """Return the quota commands for a user and a group at a path; none if no quota is possible."""
     if mount.kind == "lustre":
-        asked = [(b"-u", ids[0]), (b"-g", ids[1])] + ([(b"-p", project)] if project else [])
-        return [[b"lfs", b"quota", flag, str(number).encode("ascii"), path] for flag, number in asked]
-    words = {option.partition("=")[0] for option in mount.options.split(",")}
-    if mount.kind in ("nfs", "nfs4") or words.intersection(_LOCAL):
+        flags = [(b"-u", ids[0]), (b"-g", ids[1])] + ([(b"-p", project)] if project else [])
+        return [[b"lfs", b"quota", flag, str(number).encode("ascii"), path] for flag, number in flags]
+    options = {option.partition("=")[0] for option in mount.options.split(",")}
+    if mount.kind in ("nfs", "nfs4") or options.intersection(_LOCAL):
         return [[b"quota", b"-u", b"-g", b"-w", b"-p", b"-v", b"-f", mount.folder]]
     return []
 
@@ -118,11 +120,11 @@ def questions(mount: Mount, path: bytes, ids: Tuple[int, int], project: Optional
 def can_be_at(path: bytes) -> bool:
     """Return whether a quota may limit this account at a folder; reads only the table of mounts."""
     mount = _mount_at(os.path.realpath(path))
-    return mount is not None and bool(questions(mount, path, (0, 0), None))
+    return mount is not None and bool(quota_commands(mount, path, (0, 0), None))
 
 
 def _mount_at(real: bytes) -> Optional[Mount]:
-    """None also for root, whom nobody's quota stops."""
+    """Return the mount of a path; None also for root, whom no quota limits."""
     if os.geteuid() == 0:
         return None
     try:
@@ -133,7 +135,7 @@ def _mount_at(real: bytes) -> Optional[Mount]:
 
 
 def quotas_at(path: bytes) -> List[Quota]:
-    """Return this account's remaining quotas at a folder; none if no program answers within seconds.
+    """Return this account's remaining quotas at a folder; none if no program replies within seconds.
 
     A project's quota on XFS and ext4 is already part of the statvfs result.
     """
@@ -145,20 +147,20 @@ def quotas_at(path: bytes) -> List[Quota]:
     gid = status.st_gid if status.st_mode & 0o2000 else os.getegid()
     project = None
     if mount.kind == "lustre":
-        project = read_project(_answer([b"lfs", b"project", b"-d", real]))
-    ours = {"user {}".format(os.geteuid()), "group {}".format(gid), "project {}".format(project)}
-    asked = questions(mount, real, (os.geteuid(), gid), project)
-    return [quota for text in map(_answer, asked) for quota in read_quotas(text) if quota.owner in ours]
+        project = read_project(_output_of([b"lfs", b"project", b"-d", real]))
+    owners = {"user {}".format(os.geteuid()), "group {}".format(gid), "project {}".format(project)}
+    outputs = map(_output_of, quota_commands(mount, real, (os.geteuid(), gid), project))
+    return [quota for output in outputs for quota in read_quotas(output) if quota.owner in owners]
 
 
-def _answer(words: List[bytes]) -> str:
+def _output_of(argv: List[bytes]) -> str:
     """Return a program's output; a nonzero exit status may only mean that a quota is exceeded."""
     import subprocess  # start-up: only for this request
 
     environment: Dict[str, str] = dict(os.environ, LC_ALL="C")
     try:
         ended = subprocess.run(
-            words,
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -172,7 +174,7 @@ def _answer(words: List[bytes]) -> str:
 
 
 def folds_case(folder: bytes) -> bool:
-    """By the first name with a letter in an existing folder, else by the folder's own; where there is neither, no."""
+    """Return whether the filesystem ignores case, tested by a name in an existing folder, else by the folder's own name."""
     folder = os.path.realpath(folder)
     with os.scandir(folder) as names:
         for name in names:
@@ -186,8 +188,8 @@ def folds_case(folder: bytes) -> bool:
 
 
 def _is_found_otherwise(folder: bytes, name: bytes) -> Optional[bool]:
-    """Whether it is found in the other case, too; None where that says nothing."""
-    other = name.swapcase()  # of bytes: ASCII letters alone
+    """Return whether the name is also found with its case swapped; None if that cannot be decided."""
+    other = name.swapcase()  # bytes.swapcase changes ASCII letters only
     if other == name:
         return None
     try:
@@ -197,11 +199,9 @@ def _is_found_otherwise(folder: bytes, name: bytes) -> Optional[bool]:
         return False
     if not os.path.samestat(found, again):
         return False
-    # two names of one file may differ in case alone, where there are hard links
+    # two hard links of one file may differ only in case
     return True if found.st_nlink == 1 or stat.S_ISDIR(found.st_mode) else None
 
-
-Reply = Tuple[Dict[str, Any], protocol.Body]
 
 _OUTPUT = 8 * 1024 * 1024
 _CHUNK = 1024 * 1024
@@ -269,8 +269,8 @@ def _is_private(header: Dict[str, Any]) -> Reply:
         if problem.errno in (errno.ENOENT, errno.ENOTDIR):
             return {"private": False}, b""
         raise
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.geteuid())
-    return {"private": ours and not found.st_mode & 0o022}, b""
+    trusted = stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.geteuid())
+    return {"private": trusted and not found.st_mode & 0o022}, b""
 
 
 def _inspect(header: Dict[str, Any]) -> Reply:
@@ -338,29 +338,8 @@ def _make_above(path: bytes) -> None:
             os.mkdir(path, 0o700)
 
 
-def _put_file(path: bytes, content: bytes, mode: int) -> None:
-    folder, name = os.path.split(path)
-    partial = os.path.join(folder, b".hibali-" + os.urandom(16).hex().encode("ascii"))
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    try:
-        try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rename(partial, os.path.join(folder, name))
-    except BaseException:
-        os.unlink(partial)
-        raise
-    sync_folder(folder)
-
-
 def _put(header: Dict[str, Any]) -> Reply:
-    content = protocol.bytes_of(header["content"])
-    _put_file(_path(header), content, 0o700 if header.get("executable") else 0o600)
-    return {}, b""
+    return put_all({"folders": [], "files": [[header["path"], header["content"], header.get("executable")]]})
 
 
 def _get(header: Dict[str, Any]) -> Reply:
@@ -373,19 +352,9 @@ def _get(header: Dict[str, Any]) -> Reply:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         os.lseek(descriptor, header["offset"], os.SEEK_SET)
-        return {"found": True}, _read_up_to(descriptor, min(header["maximum"], 32 * 1024 * 1024))
+        return {"found": True}, read_up_to(descriptor, min(header["maximum"], 32 * 1024 * 1024))
     finally:
         os.close(descriptor)
-
-
-def _read_up_to(descriptor: int, maximum: int) -> bytearray:
-    content = bytearray()
-    while len(content) < maximum:
-        chunk = os.read(descriptor, min(_CHUNK, maximum - len(content)))
-        if not chunk:
-            break
-        content += chunk
-    return content
 
 
 def _names(header: Dict[str, Any]) -> Reply:
@@ -398,9 +367,9 @@ def _names(header: Dict[str, Any]) -> Reply:
 
 def _copy(header: Dict[str, Any]) -> Reply:
     """Copy with cp(1), which makes reflinks where the filesystem can and never hard links."""
-    words = ["cp", "-R", "--reflink=auto", "--no-preserve=mode", "--"]
-    words += [protocol.text_of(_path(header, key)) for key in ("source", "target")]
-    reply, _ = _run({"words": words, "timeout": 3600, "stdin": "", "folder": None})
+    argv = ["cp", "-R", "--reflink=auto", "--no-preserve=mode", "--"]
+    argv += [protocol.text_of(_path(header, key)) for key in ("source", "target")]
+    reply, _ = _run({"words": argv, "timeout": 3600, "stdin": "", "folder": None})
     if reply["exit"] != 0:
         raise OSError(errno.EIO, "cp failed: {}".format(reply["stderr"][-300:]))
     return {}, b""
@@ -423,13 +392,13 @@ def _digest_path(header: Dict[str, Any]) -> Reply:
 
 def _run(header: Dict[str, Any]) -> Reply:
     """Run one program by its argv. 127 if absent; killed with its process group on timeout (exit -9)."""
-    words = [protocol.bytes_of(word) for word in header["words"]]
+    argv = [protocol.bytes_of(argument) for argument in header["words"]]
     folder = protocol.bytes_of(header["folder"]) if header.get("folder") else None
     import subprocess  # start-up: only for this request
 
     try:
         process = subprocess.Popen(
-            words,
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -440,7 +409,7 @@ def _run(header: Dict[str, Any]) -> Reply:
         return {
             "exit": 127,
             "stdout": "",
-            "stderr": "{}: {}".format(problem.strerror, words[0].decode("utf-8", "replace")),
+            "stderr": "{}: {}".format(problem.strerror, argv[0].decode("utf-8", "replace")),
         }, b""
     timer = threading.Timer(float(header["timeout"]), lambda: _kill_group(process.pid))
     timer.start()
@@ -461,20 +430,20 @@ def _kill_group(pid: int) -> None:
 
 
 def _run_at_most_once(header: Dict[str, Any]) -> Reply:
-    """Run a program at most once ever: the creator of folder `marker` runs it and stores the answer there."""
+    """Run a program at most once ever: the creator of folder `marker` runs it and stores the result there."""
     marker = _path(header, "marker")
     result_file = os.path.join(marker, b"answer.json")
     made, _ = _make_folder({"path": header["marker"], "exclusive": True})
     if made["made"]:
         reply, _ = _run(header)
-        _put_file(result_file, json.dumps(reply).encode("ascii"), 0o600)
+        put_all({"folders": [], "files": [[protocol.text_of(result_file), json.dumps(reply), False]]})
         return {"fresh": True, "answer": reply, "age": 0.0}, b""
     age = _clock(os.path.dirname(marker)) - os.stat(marker).st_ctime
-    known = _read_answer(result_file)
+    known = _read_result(result_file)
     return {"fresh": False, "answer": known, "age": max(0.0, age)}, b""
 
 
-def _read_answer(path: bytes) -> Optional[Dict[str, Any]]:
+def _read_result(path: bytes) -> Optional[Dict[str, Any]]:
     try:
         with open(path, "rb") as stream:
             reply = json.loads(stream.read().decode("ascii"))
@@ -501,7 +470,7 @@ def _space(header: Dict[str, Any]) -> Reply:
     """Return an ordinary user's space at `path`, whether quotas are possible, and which names fit."""
     path = _existing_folder(_path(header))
     found = os.statvfs(path)
-    # Filesystems that make inodes as they go report none in all (btrfs), some no size at all (ramfs, FUSE): that is no limit.
+    # Some filesystems report no total number of inodes (btrfs) or no size (ramfs, FUSE): they have no such limit.
     inodes = found.f_favail if found.f_files else None
     free = found.f_bavail * found.f_frsize if found.f_blocks else None
     return {
@@ -521,12 +490,12 @@ def _attributes(header: Dict[str, Any]) -> Reply:
 def _folds(path: bytes) -> bool:
     try:
         return folds_case(path)
-    except OSError:  # whoever may not look there finds out by listing it
+    except OSError:  # the listing reports a folder that cannot be read
         return False
 
 
 def _quotas(header: Dict[str, Any]) -> Reply:
-    """What each quota leaves at `path`: whose, bytes, inodes; programs are asked, which may take seconds."""
+    """Return the remaining space of each quota at `path`: owner, bytes, inodes. The programs may take seconds."""
     return {"rooms": [list(quota) for quota in quotas_at(_existing_folder(_path(header)))]}, b""
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import threading
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from transfers.agent import protocol
 from transfers.agent.protocol import (
@@ -44,7 +44,7 @@ def check_expected(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
         if expected and _is_same(found, expected)
         else [
             "target-changed",
-            "it is no longer what the plan saw at the target, and was left alone",
+            "the target changed after the plan was made, so hibali did not replace it",
             False,
         ]
     )
@@ -87,13 +87,12 @@ class Staged(object):
         self.digest = digest
 
 
-class Outcome(object):
+class Outcome(NamedTuple):
     """The result of one item: staged for the commit, or a problem."""
 
-    def __init__(self, number: int, staged: Optional[Staged], problem: Optional[Problem]) -> None:
-        self.number = number
-        self.staged = staged
-        self.problem = problem
+    number: int
+    staged: Optional[Staged]
+    problem: Optional[Problem]
 
 
 class Writer(object):
@@ -154,7 +153,7 @@ class Writer(object):
             return Outcome(number, None, ["corrupt", str(problem), True])
 
     def _make_folder(self, item: Dict[str, Any]) -> None:
-        """Create a folder at once, because its pack has its content; remove a file in its way if agreed."""
+        """Create a folder at once, because its pack has its content; replace a file if the plan says so."""
         path = item["path"]
         name = split_path(path)[-1]
         parent = self._root.parent(path, make=True)
@@ -180,7 +179,7 @@ class Writer(object):
         """Create a further name (hard link) of a committed file."""
         first = self._root.lstat(item["same_as"])
         if first is None or (first.kind, first.size) != (IS_FILE, item["size"]):
-            raise RefusedError("first-name-missing", "the file that it is another name of is not there")
+            raise RefusedError("first-name-missing", "the file that this hard link refers to does not exist")
         partial = protocol.partial_name(self._seed, item["path"])
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
@@ -190,7 +189,7 @@ class Writer(object):
         except OSError as problem:
             if problem.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
                 raise RefusedError(
-                    "no-hard-links", "no hard link can be made there: leave out --hard-links"
+                    "no-hard-links", "the target does not support hard links; leave out --hard-links"
                 ) from None
             raise
         return Staged(item, partial, -1, None)
@@ -230,7 +229,9 @@ class _PartialFile(object):
         found = self._hash.hexdigest()
         if self.offset != self._item["size"] or found != digest:
             raise MismatchError(
-                "what arrived differs from what was read: {} bytes, sha256 {}".format(self.offset, found)
+                "the received data differs from the data read at the source: {} bytes, sha256 {}".format(
+                    self.offset, found
+                )
             )
         if self._item["sparse"]:
             os.ftruncate(self._descriptor, self.offset)
@@ -289,11 +290,11 @@ def set_time(descriptor: int, mtime_ns: int) -> None:
             errno.EOVERFLOW,
         ):
             raise
-        raise RefusedError("time-not-held", "the filesystem cannot hold its modification time") from None
+        raise RefusedError("time-not-held", "the filesystem cannot store its modification time") from None
 
 
 def remove_partial(parent: int, name: bytes) -> None:
-    """Remove what an interrupted operation left under this name."""
+    """Remove a partial file of an interrupted operation."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
 
@@ -327,7 +328,7 @@ class Committer(object):
         self.left = False
 
     def commit(self, outcomes: List[Outcome]) -> List[Dict[str, Any]]:
-        """Return one answer per item: {"number", "digest", "problem"}; reported files are on disk."""
+        """Return one result per item: {"number", "digest", "problem"}; reported files are on disk."""
         staged = [outcome.staged for outcome in outcomes if outcome.staged is not None]
         failures = sync_files([one.descriptor for one in staged if one.descriptor >= 0])
         results: List[Dict[str, Any]] = []
@@ -367,7 +368,7 @@ class Committer(object):
                     one.descriptor = -1
 
     def _place(self, one: Staged) -> Optional[Problem]:
-        """Rename onto the final name, moving a folder out of the way if agreed."""
+        """Rename to the final name; first move a folder away if the plan says so."""
         path = one.item["path"]
         name = path.rpartition(b"/")[2]
         try:
@@ -375,13 +376,13 @@ class Committer(object):
             if one.partial is None:
                 return None
             if one.item["kind"] == "h" and is_same_file(parent, one.partial, name):
-                # rename(2) would leave both names
+                # rename(2) would keep both names
                 self._discard(one, path)
                 return None
             changed = check_expected(self._root, one.item)
             if changed is not None:
                 self._discard(one, path)
-                # An earlier answer may have been lost with its channel.
+                # The reply to an earlier attempt may have been lost with its channel.
                 return None if is_up_to_date(self._root, one.item, one.digest) else changed
             if one.item["clear"]:
                 self._move_folder_aside(path, name, parent)
@@ -392,7 +393,7 @@ class Committer(object):
         return None
 
     def _move_folder_aside(self, path: bytes, name: bytes, parent: int) -> None:
-        """Move a folder that is in the way of a file to a name of ours; it is purged at the end."""
+        """Rename a folder that is in the way of a file to a partial name; it is removed at the end."""
         try:
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         except FileNotFoundError:

@@ -34,8 +34,8 @@ def this_machine() -> str:
 def identify(path: bytes, machine: str) -> Identity:
     """Describe the folder or file at an absolute path, which need not exist.
 
-    `folders` has [device, inode, ctime in ns, owner, group, mode] of `/` and each name on the way as far as they exist, `exists`
-    says whether that is all of them. `places` has the place of the folder itself, then of all that is mounted below it.
+    `folders` has [device, inode, ctime in ns, owner, group, mode] of `/` and of each existing name on the path;
+    `exists` is True if all exist. `places` has the location of the folder itself, then of all mounts below it.
     """
     real = os.path.realpath(path)
     folders, exists = _folders(real)
@@ -141,9 +141,9 @@ def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
     return [(device, _joined(root, real[len(point.rstrip(b"/")) :]), b""), *below]
 
 
-def _joined(root: bytes, rest: bytes) -> bytes:
-    rest = rest.strip(b"/")
-    return root.rstrip(b"/") + b"/" + rest if rest else root
+def _joined(root: bytes, suffix: bytes) -> bytes:
+    suffix = suffix.strip(b"/")
+    return root.rstrip(b"/") + b"/" + suffix if suffix else root
 
 
 def _is_in(path: bytes, folder: bytes) -> bool:

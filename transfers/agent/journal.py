@@ -16,7 +16,7 @@ from transfers.agent.writing import purge
 
 _JOURNAL = b"journal"
 _LIMIT = 64 * 1024
-_SEEDS = 1000  # as many fit the limit; a seed is forgotten only after so many killed operations in a row
+_SEEDS = 1000  # as many as fit the limit: seeds of that many killed operations in a row
 
 
 def journal_path(folder: bytes) -> bytes:
@@ -28,7 +28,7 @@ def journal_path(folder: bytes) -> bytes:
 def read_seeds(root: Root, folder: bytes = b"") -> List[bytes]:
     """Return the seeds that unfinished operations left in `folder`, the newest first.
 
-    Only a journal of our own account counts: another account must not make us treat files as partial.
+    A journal of another account is ignored: it could make hibali treat the user's files as partial.
     """
     try:
         return [binascii.unhexlify(seed) for seed in _read(root, folder)["seeds"]]
@@ -88,7 +88,7 @@ def end_journal(root: Root) -> None:
         os.unlink(_JOURNAL, dir_fd=root.parent(journal_path(b"")))
 
 
-MARK_BYTES = 8 * 1024 * 1024  # a digest is noted after each so many bytes
+MARK_BYTES = 8 * 1024 * 1024  # bytes between two recorded digests
 NAME = b"begun"
 _MOST_BEGUN = 256 * 1024 * 1024
 _RETENTION_SECONDS = 30 * 24 * 3600
@@ -136,7 +136,7 @@ class Part(object):
         }
 
 
-class BegunFilesJournal(object):
+class PartialFilesJournal(object):
     """A target's journal, open for appending; not synced, because its content is verified before use.
 
     May be used by several threads.

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, apply_attributes, first_mode, set_mode, set_time
-from transfers.agent.journal import MARK_BYTES, BegunFilesJournal, Part
+from transfers.agent.journal import MARK_BYTES, Part, PartialFilesJournal
 from transfers.agent.protocol import MismatchError, ProtocolError, RefusedError, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_at
@@ -24,14 +24,14 @@ class StreamingHash(object):
     may take long, another thread notes arriving data in blocks: an interruption loses none of it.
     """
 
-    def __init__(self, descriptor: int, part: Part, begun: BegunFilesJournal) -> None:
+    def __init__(self, descriptor: int, part: Part, begun: PartialFilesJournal) -> None:
         """Duplicate `descriptor`; what `part` records is assumed to exist."""
         self._descriptor = os.dup(descriptor)
         self._part = part
         self._size = part.size
         self._marks = dict(part.marks)
         self._blocks = {start: (stop, digest) for start, stop, digest in part.blocks}
-        self._begun = begun
+        self._journal = begun
         self._received = self._known = part.received
         self._reached = 0  # all bytes before this offset are known to be correct
         self._summed = hashlib.sha256()
@@ -65,7 +65,7 @@ class StreamingHash(object):
                 or offset + length > self._size
                 or offset in self._pieces
             ):
-                raise ValueError("a piece that was not asked for")
+                raise ValueError("a piece that was not requested")
             self._pieces[offset] = length
             while self._received in self._pieces:
                 self._received += self._pieces.pop(self._received)
@@ -159,10 +159,10 @@ class StreamingHash(object):
             raise self._mismatch()
         self._reached = stop
         if expected is None and stop < self._size:
-            self._begun.mark(self._part, (stop, self._summed.hexdigest()))
+            self._journal.mark(self._part, (stop, self._summed.hexdigest()))
 
     def _mismatch(self) -> MismatchError:
-        return MismatchError("what was there from an earlier time is not what it was", self._reached)
+        return MismatchError("the partial file of an earlier operation was modified", self._reached)
 
     def _wait_for_more(self) -> bool:
         """Wait until the bytes up to the next stop exist and can be hashed; False once all are hashed."""
@@ -186,14 +186,14 @@ class StreamingHash(object):
             block = hashlib.sha256()
             for chunk in self._read(position, stop):
                 block.update(chunk)
-            self._begun.block(self._part, (position, stop, block.hexdigest()))
+            self._journal.block(self._part, (position, stop, block.hexdigest()))
             position = stop
 
     def _read(self, position: int, stop: int) -> Iterator[Any]:
         while position < stop:
             chunk = os.pread(self._descriptor, min(_CHUNK, stop - position), position)
             if not chunk:
-                raise MismatchError("what was there is gone", self._reached)
+                raise MismatchError("the partial file became shorter", self._reached)
             position += len(chunk)
             yield chunk
 
@@ -224,14 +224,14 @@ def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(descriptor)
-        raise UnsafeNameError("a partial file that is not ours alone")
+        raise UnsafeNameError("the partial file has another owner or further hard links")
     return descriptor
 
 
 def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> int:
     """Return the number of a piece's file; raises `ProtocolError` if the piece was not planned."""
     if data["unit"] != unit["unit"] or data["sizes"] != [len(body)] or len(body) != unit["length"]:
-        raise ProtocolError("a piece that is not what was planned")
+        raise ProtocolError("the piece differs from the planned one")
     return int(unit["items"][0]["number"])
 
 
@@ -252,10 +252,10 @@ class Large(object):
 class LargeFiles(object):
     """All large files of one transfer, at the lock's holder. `receive` and `place` are for one thread only."""
 
-    def __init__(self, root: Root, seed: bytes, begun: BegunFilesJournal) -> None:
+    def __init__(self, root: Root, seed: bytes, begun: PartialFilesJournal) -> None:
         self._root = root
         self._seed = seed
-        self._begun = begun
+        self._journal = begun
         self._files: Dict[int, Large] = {}
         self._failed: List[bytes] = []
         self.left = False
@@ -275,11 +275,11 @@ class LargeFiles(object):
         try:
             descriptor = open_partial(self._root, part.partial, item)
         except (OSError, UnsafeNameError):
-            self._begun.end(part)
+            self._journal.end(part)
             if not offset:
                 raise
             self._unlink(part.partial)
-            raise PartialMissingError("what was there of it is not ours any more") from None
+            raise PartialMissingError("the partial file has another owner or further hard links") from None
         try:
             if offset:
                 os.ftruncate(descriptor, part.received)
@@ -289,35 +289,35 @@ class LargeFiles(object):
         except OSError:
             os.close(descriptor)
             self._unlink(part.partial)
-            self._begun.end(part)
+            self._journal.end(part)
             raise
-        streaming_hash = StreamingHash(descriptor, part, self._begun)
+        streaming_hash = StreamingHash(descriptor, part, self._journal)
         self._files[item["number"]] = Large(item, part, descriptor, streaming_hash)
 
     def _start(self, item: Dict[str, Any]) -> Part:
         part = _part_of(item, partial_path(self._seed, item["path"]))
-        before = self._begun.start(part)
+        before = self._journal.start(part)
         if before is not None:
             self._unlink(before.partial)
-            self._begun.end(before)
+            self._journal.end(before)
         return part
 
     def _resume(self, item: Dict[str, Any], offset: int) -> Part:
         """Rename the partial file: a writer that resumes after its lease ended knows only the old name."""
-        before = self._begun.parts.get(item["path"])
+        before = self._journal.parts.get(item["path"])
         if before is None or before.received != offset or not is_same(before, item):
-            raise PartialMissingError("what was there of it is gone")
+            raise PartialMissingError("the partial file no longer exists")
         part = _part_of(item, partial_path(self._seed, item["path"]))
         part.marks, part.blocks = list(before.marks), list(before.blocks)
-        self._begun.start(part)
+        self._journal.start(part)
         parent = self._root.parent(before.partial)
         names = [name.rpartition(b"/")[2] for name in (before.partial, part.partial)]
         try:
             os.rename(names[0], names[1], src_dir_fd=parent, dst_dir_fd=parent)
         except FileNotFoundError:
-            self._begun.end(part)
-            raise PartialMissingError("what was there of it is gone") from None
-        self._begun.end(before)
+            self._journal.end(part)
+            raise PartialMissingError("the partial file no longer exists") from None
+        self._journal.end(before)
         return part
 
     def place(
@@ -359,13 +359,15 @@ class LargeFiles(object):
         try:
             found = large.streaming_hash.finish()
             if found != large.digest:
-                raise MismatchError("what arrived differs from what was read: sha256 {}".format(found))
+                raise MismatchError(
+                    "the received data differs from the data read at the source: sha256 {}".format(found)
+                )
             apply_attributes(large.descriptor, large.item)
             set_mode(large.descriptor, large.item)
             set_time(large.descriptor, large.item["mtime_ns"])
         except MismatchError as problem:
             if problem.good:
-                self._begun.cut(large.part, problem.good)
+                self._journal.cut(large.part, problem.good)
                 os.close(large.descriptor)
             else:
                 self._discard(large)
@@ -378,17 +380,17 @@ class LargeFiles(object):
 
     def committed(self, large: Large) -> None:
         """Remove a file from the journal after it was renamed or removed."""
-        self._begun.end(large.part)
+        self._journal.end(large.part)
 
     def _discard(self, large: Large) -> None:
         large.streaming_hash.abandon()
         os.close(large.descriptor)
         self._failed.append(large.part.partial)
         self._unlink(large.part.partial)
-        self._begun.end(large.part)
+        self._journal.end(large.part)
 
     def _unlink(self, partial: bytes) -> None:
-        root = self._root.clone()  # two threads use this method
+        root = self._root.clone()  # called by two threads
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial.rpartition(b"/")[2], dir_fd=root.parent(partial))
@@ -398,13 +400,13 @@ class LargeFiles(object):
             root.close()
 
     def close(self) -> None:
-        """Keep incomplete files to be resumed; remove abandoned ones and their late pieces."""
+        """Keep incomplete files to be resumed; remove abandoned ones, also if pieces arrived later."""
         for large in self._files.values():
             large.streaming_hash.abandon()
             os.close(large.descriptor)
             if not large.part.received:
                 self._failed.append(large.part.partial)
-                self._begun.end(large.part)
+                self._journal.end(large.part)
         self._files.clear()
         for partial in self._failed:
             self._unlink(partial)

@@ -18,7 +18,7 @@ from transfers.agent.safe_path import Root
 LEASE_SECONDS = 120
 _LOCK = b"lock"
 _LIMIT = 64 * 1024
-_REPLACING_SECONDS = 60  # a process that took longer to replace a dead lock counts as dead, too
+_REPLACING_SECONDS = 60  # a process that needs longer to replace a dead lock counts as dead, too
 _TRIES = 20
 _LONGEST = 24 * 3600
 
@@ -33,7 +33,7 @@ class LockedError(Exception):
 
 
 class LostLeaseError(Exception):
-    """The lock is no longer ours: stop writing."""
+    """The lock was lost: the process must stop writing."""
 
 
 def boot_identifier() -> str:
@@ -80,7 +80,7 @@ class Lease(object):
     def __init__(
         self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS, call: str = ""
     ) -> None:
-        """Take the lock, even of a dead holder; raises `LockedError`, OSError. `call`: the client's mark."""
+        """Acquire the lock, even of a dead holder; raises `LockedError`, OSError. `call`: the client's mark."""
         self._root = root.clone()
         self._seconds = seconds
         self.token = os.urandom(16).hex()
@@ -104,7 +104,7 @@ class Lease(object):
         self._thread.start()
 
     def _acquire(self, record: Dict[str, Any]) -> None:
-        """Take the lock; start again if another holder's release removes `.hibali` meanwhile."""
+        """Acquire the lock; retry if another holder's release removes `.hibali` meanwhile."""
         for left in reversed(range(_TRIES)):
             try:
                 self._folder = self._open_folder()
@@ -123,11 +123,13 @@ class Lease(object):
             descriptor = self._root.folder(protocol.OWN_FOLDER)
         except NotADirectoryError:
             raise RefusedError(
-                "reserved-name", "`.hibali` there is no folder, and hibali needs the name"
+                "reserved-name", "`.hibali` at the target is not a folder, and hibali needs this name"
             ) from None
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise RefusedError("not-private", "`.hibali` there is another account's, or others can write it")
+            raise RefusedError(
+                "not-private", "`.hibali` at the target belongs to another account, or others can write to it"
+            )
         return descriptor
 
     def _create_lock(self, record: Dict[str, Any]) -> None:
@@ -158,7 +160,7 @@ class Lease(object):
             self._unlink(name)
 
     def _sweep(self) -> None:
-        """Remove files of processes killed while they took the lock; a running one starts again."""
+        """Remove files of processes that were killed while acquiring the lock; a running one retries."""
         for name in map(os.fsencode, os.listdir(self._folder)):
             if protocol.is_lock_part(name):
                 self._unlink(name)
@@ -204,7 +206,7 @@ class Lease(object):
     def check(self) -> None:
         """Raise `LostLeaseError` unless this process still holds the lock and renewed it in time."""
         if time.monotonic() - self._renewed > self._seconds * 0.75:
-            raise LostLeaseError("the lease ran out")
+            raise LostLeaseError("the lease expired")
         check_holder(self._root, self._folder, self.token)
 
     def is_held(self) -> bool:
@@ -226,7 +228,7 @@ class Lease(object):
                 return
 
     def release(self) -> None:
-        """Release the lock and leave nothing behind; safe to call twice."""
+        """Release the lock and remove its files; safe to call twice."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -236,7 +238,7 @@ class Lease(object):
                 os.unlink(_LOCK, dir_fd=self._folder)
             os.rmdir(protocol.OWN_FOLDER, dir_fd=self._root.descriptor)
         except OSError:
-            # A journal for the next run, or a user's own files, may stay; the lock itself has a lease.
+            # A journal for the next run, or a user's own files, may remain; the lock itself expires.
             pass
         self._root.close()
 
@@ -258,13 +260,13 @@ def check_holder(root: Root, folder: int, token: str) -> None:
     """Raise `LostLeaseError` unless the lock in `folder` has this token and is still below the root."""
     found = read_record(folder, _LOCK)
     if found is None or found.get("token") != token:
-        raise LostLeaseError("somebody else took the lock")
+        raise LostLeaseError("another client holds the lock")
     try:
         existing = os.stat(protocol.OWN_FOLDER, dir_fd=root.descriptor, follow_symlinks=False)
     except FileNotFoundError:
-        raise LostLeaseError("somebody took the lock away") from None
+        raise LostLeaseError("the lock was removed") from None
     if not os.path.samestat(existing, os.fstat(folder)):
-        raise LostLeaseError("somebody took the lock away")
+        raise LostLeaseError("the lock was removed")
 
 
 def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], float]]:
@@ -319,7 +321,7 @@ def seconds_of(holder: Dict[str, Any]) -> float:
 def has_ended(holder: Dict[str, Any]) -> bool:
     """Return whether the holder provably ended: same host and boot, and its pid is not that process.
 
-    If its processes are not visible (another container, restricted /proc), nothing is proven.
+    Returns False if its processes are not visible (another container, restricted /proc).
     """
     if not is_visible_here(holder):
         return False
@@ -331,7 +333,7 @@ def is_visible_here(holder: Dict[str, Any]) -> bool:
     """Return whether the process that `this_process` describes would be visible from here."""
     here = this_process()
     for name in ("host", "boot", "namespace"):
-        # Two machines can share a name: after another boot the lease decides.
+        # Two machines can have one name: after another boot the lease decides.
         if not here[name] or holder.get(name) != here[name]:
             return False
     pid, start = holder.get("pid"), holder.get("start")
@@ -353,7 +355,7 @@ ENDED = "gone"
 RUNNING = "there"  # running, and it cannot be ended
 ELSEWHERE = "elsewhere"  # on another machine, or where its processes are not visible
 
-_GRACE_SECONDS = 1.0  # an agent that knows that its client is gone finishes its current work
+_GRACE_SECONDS = 1.0  # an agent whose client disconnected finishes its current work
 _ENDED_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 

@@ -24,7 +24,7 @@ from transfers.agent.protocol import (
 from transfers.agent.safe_path import Root, record_of
 from transfers.agent.writing import with_attributes
 
-_RUN = 16 * 1024  # so many names are sorted as objects, which take five times the memory
+_RUN = 16 * 1024  # names sorted as objects, which take five times the memory of packed ones
 
 
 class Names(object):
@@ -78,7 +78,7 @@ def _unpack(packed: bytes) -> Iterator[bytes]:
         position = end + 1
 
 
-# Vanished between reading the folder and looking at the name: it is not there, which is what a listing says.
+# A name that vanished after its folder was read is not listed, and is no problem.
 _VANISHED = (errno.ENOENT,)
 
 
@@ -94,8 +94,8 @@ class Walk(object):
         self.count = 0
         self.problems: List[Tuple[bytes, Problem]] = []
         self.orphans: List[bytes] = []
-        self.under_way: List[bytes] = []  # partial files of somebody who may be at work in a folder below
-        self.places: List[bytes] = []  # folders below that were targets by themselves
+        self.under_way: List[bytes] = []  # partial files of clients that may be writing below
+        self.places: List[bytes] = []  # folders below that were targets of other operations
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records in byte order of the whole path, with a slash after a folder's path.
@@ -143,16 +143,16 @@ class Walk(object):
             if record is None:
                 continue
             if record.kind == IS_FOLDER:
-                descriptor = None  # what is open is closed when many other folders were
+                descriptor = None  # visiting many folders below may close the open one
             if (record.kind == IS_FOLDER) != is_folder:
-                # Under its new kind its place in the order is another, and may have passed.
+                # The new kind has another position in the order, which may have passed.
                 number = errno.EISDIR if record.kind == IS_FOLDER else errno.ENOTDIR
                 self.problems.append((path, problem_of(OSError(number, os.strerror(number)))))
             else:
                 yield record
 
     def _note_target_below(self, folder: bytes) -> None:
-        """What a holder at a place below is just writing is nobody's leftover."""
+        """Read the seeds of a target below; partial files of a running client are not orphans."""
         if folder:
             self.places.append(folder)
         in_use = folder and may_be_held(self._root, folder)
@@ -188,7 +188,7 @@ class Walk(object):
         return self._with_attributes(descriptor, name, record) if self._attributes else record
 
     def _with_attributes(self, descriptor: int, name: bytes, record: Record) -> Optional[Record]:
-        """A name whose attributes cannot be read is left out and told: without them it would mean that it has none."""
+        """Return the record with its attributes; report a name whose attributes cannot be read and leave it out."""
         try:
             return with_attributes(descriptor, name, record)
         except (OSError, RefusedError) as problem:
@@ -196,8 +196,8 @@ class Walk(object):
             return None
 
 
-# A page ends with its folder, and behind every name whose checksum says so: where a name was added or is gone,
-# the ends behind it fall on the same names at both sides again.
+# A page ends with its folder, and after each name whose checksum matches this mask (content-defined chunking):
+# after an added or removed name, both endpoints cut pages at the same names again.
 _CUT = 511
 _EXECUTE = 0o100
 
@@ -205,15 +205,16 @@ _EXECUTE = 0o100
 class Pages(object):
     """Packs records into `block`, page after page.
 
-    The digest is over path, kind, size, mtime and execute bit of files, over paths of folders, and over paths and
-    targets of symlinks. It is empty for a page that holds anything else, which is never passed over.
+    The digest covers path, kind, size, mtime and execute bit of files, paths of folders, and paths and targets of
+    symlinks. It is empty for a page with any other kind, which is never skipped.
     """
 
     def __init__(self) -> None:
         self._folder = b""
-        self._begin_block()
+        self.clear()
 
-    def _begin_block(self) -> None:
+    def clear(self) -> None:
+        """Begin the next block, after this one was sent."""
         self.block = bytearray()
         self._pages: List[List[Any]] = []
         self._begin()
@@ -254,10 +255,6 @@ class Pages(object):
             self._begin()
 
     def end_block(self) -> List[List[Any]]:
-        """End the page that is open; what is told of each in the block: names, files and links, their bytes, packed length, digest."""
+        """End the open page; return for each page of the block: names, files and links, their bytes, packed length, digest."""
         self._end()
         return self._pages
-
-    def clear(self) -> None:
-        """Begin the next block, because this one was sent."""
-        self._begin_block()

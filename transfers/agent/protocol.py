@@ -11,21 +11,21 @@ import struct
 import sys
 import threading
 from collections import deque
-from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 PROTOCOL = 1
 
 # kind, length of the header, length of the body
 _HEAD = struct.Struct(">cIQ")
 
-REQUEST = b"q"  # client: one request, {"do": word, ...}
+REQUEST = b"q"  # client: one request, {"do": name, ...}
 UNIT = b"u"  # client: what is planned; the source answers with DATA, the target waits for DATA
 FILE = b"f"  # client: a large file whose pieces will come over any channel
 PLACED = b"p"  # client: a piece that another channel's agent wrote, or an abandoned large file
 DATA = b"d"  # the bytes of a unit, by number and never by path
 HEARTBEAT = b"h"  # client: still connected
-REPLY = b"r"  # agent: one of several answers
-END = b"e"  # agent: the last answer to a request
+REPLY = b"r"  # agent: one of several replies
+END = b"e"  # agent: the last reply to a request
 COMMITTED = b"l"  # agent: the results of a unit's items
 ERROR = b"x"  # agent: the request failed
 
@@ -35,6 +35,7 @@ MAXIMUM_BODY = 40 * 1024 * 1024
 
 Buffer = Union[bytearray, memoryview]
 Body = Union[bytes, Buffer]
+Reply = Tuple[Dict[str, Any], Body]  # header and body of a reply
 
 
 class FrameError(Exception):
@@ -271,7 +272,7 @@ _CODES = {
 }
 
 
-FAILED = "agent-failed"  # a bug: an unexpected exception
+FAILED = "agent-failed"  # an unexpected exception, which is a bug
 
 
 class RefusedError(Exception):
@@ -328,15 +329,15 @@ def problem_of(problem: Exception) -> Problem:
     if isinstance(problem, ChangedError):
         return ["source-changed", str(problem), False]
     if isinstance(problem, UnsafeNameError):
-        return ["unsafe-name", "the name climbs or is empty", False]
+        return ["unsafe-name", "the name is empty, absolute or contains `.` or `..`", False]
     return ["failed", str(problem), False]
 
 
 OWN_FOLDER = b".hibali"
-PACKS = b"packs"  # in that folder, the indexes of a place whose files are packed
+PACKS = b"packs"  # in that folder, the indexes of a target whose files are packed
 OWN = (b"lock", b"journal", b"begun", b"manifest.jsonl")
 
-# Temporary files beside a lock or a journal while it is taken, replaced or written.
+# Temporary files beside a lock or journal that is being created, replaced or written.
 _LOCK_PART = re.compile(rb"\A(?:lock|broken|journal|begun)\.[0-9a-f]{32}\Z")
 _PARTIAL = re.compile(rb"\A\.hibali-([0-9a-f]{16})([0-9a-f]{16})\Z")
 
@@ -402,13 +403,13 @@ class BufferPool(object):
             found = bytearray(-(-length // _ROUND_BYTES) * _ROUND_BYTES)
         return memoryview(found)[:length]
 
-    def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
-        """Return an unused buffer to the pool; a buffer from elsewhere is ignored."""
+    def release(self, body: Union[bytes, bytearray, memoryview]) -> None:
+        """Return an unused buffer to the pool; other buffers are ignored."""
         if isinstance(body, memoryview) and isinstance(body.obj, bytearray) and len(self._free) < _MOST_FREE:
             self._free.append(body.obj)
 
 
-SILENCE_SECONDS = 90  # without a frame for this long the client counts as dead
+SILENCE_SECONDS = 90  # the agent ends after this long without a frame
 _QUEUE_BYTES = 32 * 1024 * 1024
 
 
@@ -418,7 +419,7 @@ class Outlet(object):
     buffers: BufferPool
 
     def send(self, kind: bytes, header: Dict[str, Any], body: Body = b"") -> None:
-        """Send one frame; raises OSError if the receiver is gone."""
+        """Send one frame; raises OSError if the receiver is disconnected."""
         raise NotImplementedError
 
 
@@ -438,7 +439,7 @@ class Channel(Outlet):
         self._held = 0
         self._changed = threading.Condition()
         self.failure = ""
-        self.disconnected = threading.Event()  # the client is gone: long work may stop
+        self.disconnected = threading.Event()  # long work stops once the client is disconnected
         thread = threading.Thread(target=self._receive, name="receive", daemon=True)
         thread.start()
 
@@ -449,12 +450,12 @@ class Channel(Outlet):
             write_frame(self._out, REPLY, header)
 
     def send(self, kind: bytes, header: Dict[str, Any], body: Body = b"") -> None:
-        """Send one frame; raises OSError if the client is gone."""
+        """Send one frame; raises OSError if the client is disconnected."""
         with self._lock:
             write_frame(self._out, kind, header, body)
 
     def next(self) -> Optional[Frame]:
-        """Return the next frame that is not a heartbeat, or None when the client is gone."""
+        """Return the next frame that is not a heartbeat, or None once the client is disconnected."""
         with self._changed:
             while not self._queue:
                 self._changed.wait()
@@ -469,7 +470,7 @@ class Channel(Outlet):
             while True:
                 ready, _, _ = select.select([self._in], [], [], SILENCE_SECONDS)
                 if not ready:
-                    self.failure = "the client fell silent"
+                    self.failure = "the client sent nothing for too long"
                     break
                 frame = read_frame(self._in, self.buffers.allocate)
                 if frame is None:

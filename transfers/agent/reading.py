@@ -5,15 +5,16 @@ import errno
 import hashlib
 import mmap
 import os
+import queue
 import threading
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
 from transfers.agent import protocol
 from transfers.agent.protocol import ChangedError, Outlet, Problem, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 
-_BLOCK = 64 * 1024  # stretches are whole blocks of a piece, so that few have to be told
+_BLOCK = 64 * 1024  # runs consist of whole blocks of a piece, so that few are sent
 _ZEROS = bytes(_BLOCK)
 
 
@@ -25,13 +26,13 @@ def without_zeros(header: Dict[str, Any], content: protocol.Body) -> Tuple[Dict[
     """Return a piece's message without zero blocks: `runs` has the offsets of the remaining data."""
     view = memoryview(content)
     runs = _runs(view)
-    if not view or runs == [[0, len(view)]]:  # where a piece could not be read there is none
+    if not view or runs == [[0, len(view)]]:  # also if the piece could not be read
         return header, content
     return {**header, "runs": runs}, b"".join([view[start:stop] for start, stop in runs])
 
 
 def _runs(view: memoryview) -> List[List[int]]:
-    """From where to where there is anything but whole blocks of zeros, in order."""
+    """Return start and end of each run of blocks that are not all zeros, in order."""
     runs: List[List[int]] = []
     for start in range(0, len(view), _BLOCK):
         stop = min(len(view), start + _BLOCK)
@@ -45,16 +46,16 @@ def _runs(view: memoryview) -> List[List[int]]:
 
 
 def _is_zero(view: memoryview, start: int, stop: int) -> bool:
-    # most bytes of most files are no zeros, which a look at three of them tells
+    # three bytes are enough to exclude most blocks
     if view[start] or view[stop - 1] or view[(start + stop) // 2]:
         return False
     return bytes(view[start:stop]) == _ZEROS[: stop - start]
 
 
 def with_zeros(
-    header: Dict[str, Any], body: protocol.Body, length: int, take: Callable[[int], protocol.Buffer]
+    header: Dict[str, Any], body: protocol.Body, length: int, allocate: Callable[[int], protocol.Buffer]
 ) -> protocol.Body:
-    """Return the whole piece of `length` bytes, in memory from `take`. Raises `ZerosError` if invalid.
+    """Return the whole piece of `length` bytes, in memory from `allocate`. Raises `ZerosError` if invalid.
 
     The other endpoint cannot make it allocate more than the agreed piece.
     """
@@ -62,9 +63,9 @@ def with_zeros(
         return body
     runs = header["runs"]
     if not 0 < length <= protocol.MAXIMUM_BODY or not isinstance(runs, list):
-        raise ZerosError("zeros where none can be")
+        raise ZerosError("runs in data that cannot have any")
     _check(runs, len(body), length)
-    buffer = take(length)
+    buffer = allocate(length)
     view, remaining, done = memoryview(buffer), memoryview(body), 0
     for start, stop in runs:
         view[done:start] = bytes(start - done)
@@ -78,25 +79,26 @@ def _check(runs: List[Any], data_length: int, length: int) -> None:
     done = 0
     for run in runs:
         if not (isinstance(run, list) and len(run) == 2 and all(type(edge) is int for edge in run)):
-            raise ZerosError("stretches of another shape than agreed")
+            raise ZerosError("the runs are malformed")
         start, stop = run
         if not done <= start < stop <= length:
-            raise ZerosError("stretches that lie outside of the piece, or over each other")
+            raise ZerosError("the runs overlap or exceed the piece")
         done, data_length = stop, data_length - (stop - start)
     if data_length:
-        raise ZerosError("stretches that do not add up to the bytes that came")
+        raise ZerosError("the runs do not match the received bytes")
 
 
 _CHUNK = 1024 * 1024
-_HASHERS = 2
+_HASHERS = 2  # for digests of whole files while their pieces are sent
+_DIGEST_THREADS = 4
 _OPEN_FILES = 16
 
 
 class Reader(object):
-    """The source side. Units are answered in the order asked, but for digests, which come when they are ready."""
+    """The source side. Replies come in the order of the requests, except digests of whole files."""
 
     def __init__(self, root: Root, channel: Outlet, memory: Optional[mmap.mmap] = None) -> None:
-        """`memory` is shared with the client: where a unit tells a place in it, its bytes are put there."""
+        """`memory` is shared with the client: bytes of a unit with an offset `at` are written there."""
         self._root = root
         self._channel = channel
         self._memory = memory
@@ -105,7 +107,7 @@ class Reader(object):
         self._hashers: Any = None
 
     def read_unit(self, unit: Dict[str, Any]) -> None:
-        """Answer one unit with DATA: a pack, a segment in its order, any piece of a file, or a file's digest alone."""
+        """Reply to one unit with DATA: a pack, the next segment, any piece of a file, or only the digest of a file."""
         if unit.get("digest"):
             self._hash_aside().submit(self._send_digest, unit, self._root.clone())
             return
@@ -120,7 +122,7 @@ class Reader(object):
             if unit["segment"]:
                 header, body = without_zeros(header, body)
             self._channel.send(protocol.DATA, header, body)
-            self._channel.buffers.give(buffer)
+            self._channel.buffers.release(buffer)
         else:
             header = self._read(unit, memoryview(self._memory)[at : at + length])
             self._channel.send(protocol.DATA, {**header, "at": at})
@@ -134,7 +136,7 @@ class Reader(object):
         return self._hashers
 
     def _read(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
-        """Fill the room; what is told of it: `sizes` and `digests` by position, `problems` as [code, message, again] by its."""
+        """Fill the buffer; return `sizes` and `digests` by position, `problems` as [code, message, again] by position."""
         if unit.get("piece"):
             return self._read_piece(unit, buffer)
         return self._read_segment(unit, buffer) if unit["segment"] else self._read_pack(unit, buffer)
@@ -145,11 +147,11 @@ class Reader(object):
         try:
             with _OpenFile(root, item) as file:
                 header["digests"] = [file.hash_whole()]
-        except Exception as problem:  # noqa: BLE001  # of a thread: whoever waits for the digest must be answered
+        except Exception as problem:  # noqa: BLE001  # in a thread: the client must get a reply
             header["problems"] = {"0": problem_of(problem)}
         finally:
             root.close()
-        with contextlib.suppress(OSError):  # the client is gone, which the main thread finds, too
+        with contextlib.suppress(OSError):  # the main thread also notices that the client is disconnected
             self._channel.send(protocol.DATA, header)
 
     def _read_piece(self, unit: Dict[str, Any], buffer: memoryview) -> Dict[str, Any]:
@@ -243,13 +245,13 @@ class _OpenFile(object):
     def _check(self) -> None:
         found = os.fstat(self._descriptor)
         if found.st_size != self._item["size"] or found.st_mtime_ns != self._item["mtime_ns"]:
-            raise ChangedError("it changed after it was listed")
+            raise ChangedError("the file changed after it was listed")
 
     def read_into(self, buffer: memoryview) -> None:
         """Fill `buffer` with the next bytes; fewer bytes mean that the source changed."""
         done = 0
         while done < len(buffer):
-            chunk = buffer[done : done + _CHUNK]  # hashed while a processor still has it at hand
+            chunk = buffer[done : done + _CHUNK]  # hashed while it is in the processor's cache
             count = self._read(chunk)
             self._hash.update(chunk[:count])
             done += count
@@ -258,7 +260,7 @@ class _OpenFile(object):
     def _read(self, buffer: memoryview) -> int:
         count = os.readv(self._descriptor, [buffer])
         if not count:
-            raise ChangedError("it became shorter while it was read")
+            raise ChangedError("the file became shorter during reading")
         return count
 
     def read_at(self, buffer: memoryview, offset: int) -> None:
@@ -275,7 +277,7 @@ class _OpenFile(object):
         while left:
             chunk = os.read(self._descriptor, min(_CHUNK, left))
             if not chunk:
-                raise ChangedError("it became shorter while it was read")
+                raise ChangedError("the file became shorter during reading")
             self._hash.update(chunk)
             left -= len(chunk)
         return self.end()
@@ -297,12 +299,41 @@ class _OpenFile(object):
         self.close()
 
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def map_in_threads(
+    root: Root, work: Callable[[Root, _Item], _Result], items: Iterable[_Item]
+) -> Iterator[_Result]:
+    """Yield `work(root, item)` for each item, in order; each of several threads has its own root."""
+    from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
+
+    roots: queue.Queue[Root] = queue.Queue()
+    for _ in range(_DIGEST_THREADS):
+        roots.put(root.clone())
+
+    def run(item: _Item) -> _Result:
+        own = roots.get()
+        try:
+            return work(own, item)
+        finally:
+            roots.put(own)
+
+    try:
+        with ThreadPoolExecutor(_DIGEST_THREADS) as pool:
+            yield from pool.map(run, items)
+    finally:
+        while not roots.empty():
+            roots.get().close()
+
+
 def digest_file(
     root: Root, path: bytes, disconnected: threading.Event, offset: int = 0, length: Optional[int] = None
 ) -> str:
-    """The sha256 in hexadecimal of a regular file as it is now, or of a part of it; raises OSError, `ChangedError`.
+    """Return the sha256 in hexadecimal of a regular file or of a part of it; raises OSError, `ChangedError`.
 
-    Once the client is gone, a `BrokenPipeError`: nobody waits for the end of a terabyte.
+    Raises `BrokenPipeError` once the client is disconnected, so that hashing a large file stops.
     """
     descriptor = root.open_file(path)
     try:
@@ -312,14 +343,14 @@ def digest_file(
         left = length
         while left is None or left:
             if disconnected.is_set():
-                raise BrokenPipeError(errno.EPIPE, "the client is gone")
+                raise BrokenPipeError(errno.EPIPE, "the client disconnected")
             chunk = os.read(descriptor, _CHUNK if left is None else min(_CHUNK, left))
             if not chunk:
                 break
             summed.update(chunk)
             left = None if left is None else left - len(chunk)
         if left:
-            raise ChangedError("it is shorter than it was")
+            raise ChangedError("the file became shorter")
         after = os.fstat(descriptor)
     finally:
         os.close(descriptor)
@@ -328,5 +359,5 @@ def digest_file(
         after.st_mtime_ns,
         after.st_ctime_ns,
     ):
-        raise ChangedError("it changed while it was read")
+        raise ChangedError("the file changed during reading")
     return summed.hexdigest()

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Writer
-from transfers.agent.journal import BegunFilesJournal
+from transfers.agent.journal import PartialFilesJournal
 from transfers.agent.large_files import (
     Large,
     LargeFiles,
@@ -25,13 +25,14 @@ from transfers.agent.protocol import (
     Problem,
     ProtocolError,
     RefusedError,
+    Reply,
     UnsafeNameError,
     problem_of,
 )
 from transfers.agent.safe_path import Root, split_path
-from transfers.agent.writing import purge, sync_files, sync_folders, write_at
+from transfers.agent.writing import purge, sync_files, sync_folders, write_at, write_piece
 
-_AHEAD = 2  # packs written while an earlier one is synced
+_QUEUE_LENGTH = 2  # packs written while an earlier one is synced
 _OPEN_PARTIALS = 16
 
 
@@ -45,9 +46,9 @@ class PackReceiver(object):
         self._writer = Writer(root, seed)
         self._commit_root = root.clone()
         self._committer = Committer(self._commit_root, seed)
-        self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_AHEAD)
+        self._queue: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_QUEUE_LENGTH)
         self._failure: Optional[Exception] = None
-        self.reports_digests = False  # of existing files, for a client that compares them
+        self.reports_digests = False  # digests of committed files, for a client that compares them
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
         self._thread.start()
 
@@ -86,11 +87,11 @@ class PackReceiver(object):
                 return
             try:
                 work()
-            except Exception as problem:  # noqa: BLE001  # told by the main thread, which answers the client
+            except Exception as problem:  # noqa: BLE001  # reported by the main thread, which replies to the client
                 first = self._failure is None
                 self._failure = self._failure or problem
                 if first and isinstance(problem, LostLeaseError):
-                    # The client may be gone; what it still sends must be discarded in any case.
+                    # The client may be disconnected; its further data must be discarded in any case.
                     with contextlib.suppress(OSError):
                         self._channel.send(protocol.ERROR, {"code": "lease-lost", "message": str(problem)})
 
@@ -121,14 +122,14 @@ class MainReceiver(PackReceiver):
 
     def __init__(self, channel: Channel, root: Root, lease: Union[Lease, BorrowedLease], seed: bytes) -> None:
         super(MainReceiver, self).__init__(channel, root, lease, seed)
-        self._begun = BegunFilesJournal(root)
-        self._large = LargeFiles(root, seed, self._begun)
+        self._journal = PartialFilesJournal(root)
+        self._large = LargeFiles(root, seed, self._journal)
 
     def begun_parts(self) -> List[Any]:
         """Return an earlier operation's partial large files: path, size, mtime_ns, tag, bytes received."""
         return [
             [protocol.text_of(part.path), part.size, part.mtime_ns, part.tag, part.received]
-            for part in self._begun.parts.values()
+            for part in self._journal.parts.values()
             if part.received
         ]
 
@@ -143,7 +144,7 @@ class MainReceiver(PackReceiver):
             self._lease.check()
             self._commit_when_complete(self._large.receive(unit, data, body))
         except ProtocolError as problem:
-            self._failure = self._failure or problem  # commit nothing more of this client
+            self._failure = self._failure or problem  # commit nothing more from this client
             raise
         except (OSError, UnsafeNameError) as problem:
             self._fail(unit["unit"], number, problem_of(problem))
@@ -151,7 +152,7 @@ class MainReceiver(PackReceiver):
             self._report(unit["unit"], [])
 
     def begin(self, header: Dict[str, Any]) -> None:
-        """Prepare a large file, and answer when it is ready."""
+        """Prepare a large file, and reply when it is ready."""
         self._raise_failure()
         item = header["item"]
         try:
@@ -164,7 +165,7 @@ class MainReceiver(PackReceiver):
             self._report(header["unit"], [])
 
     def place(self, header: Dict[str, Any]) -> None:
-        """Note a piece that another agent wrote. A digest alone or an abandoned file gets no answer."""
+        """Note a piece that another agent wrote. A digest alone or an abandoned file gets no reply."""
         self._raise_failure()
         if header.get("given_up"):
             self._large.abandon(header["number"])
@@ -204,14 +205,14 @@ class MainReceiver(PackReceiver):
         """Wait for the last commit and leave only what can be resumed."""
         self._join()
         self._large.close()
-        self._begun.close()
+        self._journal.close()
         self._end()
 
     def abandon(self) -> None:
-        """Finish after the client has gone: commit complete files, keep partial ones to be resumed."""
+        """Finish after the client disconnected: commit complete files, keep partial ones to be resumed."""
         self._join()
         self._large.close()
-        self._begun.close()
+        self._journal.close()
         self._commit_root.close()
 
 
@@ -259,16 +260,15 @@ class ChannelReceiver(PackReceiver):
         self._end()
 
     def abandon(self) -> None:
-        """Finish after the client has gone: commit complete packs."""
+        """Finish after the client disconnected: commit complete packs."""
         self._join()
         self._close_partials()
         self._commit_root.close()
 
 
-Reply = Tuple[Dict[str, Any], protocol.Body]
-
+_CHUNK = 1024 * 1024
 _MOST_OPEN = 500  # some hosts let a process open no more than 1024 files
-_MOST_BYTES = 32 * 1024 * 1024  # in one answer
+_MOST_BYTES = 32 * 1024 * 1024  # in one reply
 
 
 def absolute_path(text: str) -> bytes:
@@ -282,7 +282,7 @@ def absolute_path(text: str) -> bytes:
 def put_all(header: Dict[str, Any]) -> Reply:
     """Create `folders` (0700, parents first), then write `files`: path, content, executable or not.
 
-    Each file is private and appears complete or not at all; all are durable before the answer.
+    Each file is private and appears complete or not at all; all are durable before the reply.
     """
     folders = [absolute_path(text) for text in header["folders"]]
     for folder in folders:
@@ -314,12 +314,10 @@ def _put_some(files: List[Tuple[bytes, str, bool]]) -> None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(partial, flags, 0o700 if executable else 0o600)
             begun.append((descriptor, partial, path))
-            view = memoryview(protocol.bytes_of(content))
-            while view:
-                view = view[os.write(descriptor, view) :]
+            write_piece(descriptor, memoryview(protocol.bytes_of(content)), 0)
         failures = sync_files([descriptor for descriptor, _, _ in begun])
-        if failures:
-            raise OSError(errno.EIO, str(next(iter(failures.values()))[1]))
+        for code, message, _ in failures.values():
+            raise RefusedError(str(code), str(message))
         for _, partial, path in begun:
             os.rename(partial, path)
     except BaseException:
@@ -354,31 +352,36 @@ def get_all(header: Dict[str, Any]) -> Reply:
     for text in header["paths"]:
         found = _read(absolute_path(text), header["maximum"])
         if found is not None and len(content) + len(found) > _MOST_BYTES:
-            raise OSError(errno.EFBIG, "more than one answer can hold")
+            raise OSError(errno.EFBIG, "the files are too large for one reply")
         sizes.append(-1 if found is None else len(found))
         content += found or b""
     return {"sizes": sizes}, content
 
 
-def _read(path: bytes, maximum: int) -> Optional[bytes]:
+def _read(path: bytes, maximum: int) -> Optional[bytearray]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
         if problem.errno in (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE):
-            raise  # it may exist all the same
+            raise  # the file may exist
         return None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        content = b""
-        while len(content) < maximum:
-            chunk = os.read(descriptor, maximum - len(content))
-            if not chunk:
-                break
-            content += chunk
-        return content
+        return read_up_to(descriptor, maximum)
     finally:
         os.close(descriptor)
+
+
+def read_up_to(descriptor: int, maximum: int) -> bytearray:
+    """Return the next bytes of a file, at most `maximum`. Raises OSError."""
+    content = bytearray()
+    while len(content) < maximum:
+        chunk = os.read(descriptor, min(_CHUNK, maximum - len(content)))
+        if not chunk:
+            break
+        content += chunk
+    return content
 
 
 _CANNOT = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
@@ -413,9 +416,7 @@ def store_whole(root: Root, path: bytes, content: protocol.Body, mtime_ns: int, 
             return False
         raise
     try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_piece(descriptor, memoryview(content), 0)
         os.utime(descriptor, ns=(mtime_ns, mtime_ns))
         os.fsync(descriptor)
         try:

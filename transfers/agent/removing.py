@@ -1,4 +1,4 @@
-"""Remove, adjust and back up entries only where they still are what was listed; remove whole trees."""
+"""Remove, adjust and back up entries that are unchanged since the listing; remove whole trees."""
 
 import contextlib
 import errno
@@ -27,7 +27,7 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
         if found is None:
             return None
         if has_changed(found, item):
-            return ["target-changed", "it changed after it was listed and was left alone", False]
+            raise _changed()
         parent = root.parent(path)
         name = path.rpartition(b"/")[2]
         if item["kind"] == "d":
@@ -37,7 +37,7 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
             os.unlink(name, dir_fd=parent)
     except FileNotFoundError:
         return None
-    except (OSError, UnsafeNameError) as problem:
+    except (OSError, UnsafeNameError, RefusedError) as problem:
         return problem_of(problem)
     return None
 
@@ -52,7 +52,7 @@ def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
     """
     real, own = os.path.realpath(into) + b"/", os.path.realpath(path) + b"/"
     if real.startswith(own) or own.startswith(real):
-        raise RefusedError("backup-overlaps", "the backup folder and the target lie one in the other")
+        raise RefusedError("backup-overlaps", "the backup folder and the target overlap")
     place = roots.open(into, make=True)
     backup = Root(place.descriptor)
     if place.foreign is not None:
@@ -76,13 +76,17 @@ def back_up_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Pro
         if found is None:
             return None
         if has_changed(found, item):
-            return ["target-changed", "it changed after it was listed and was left alone", False]
+            raise _changed()
         name = path.rpartition(b"/")[2]
         parent, into = root.parent(path), backup.parent(path, make=True)
         existing = backup.lstat(path)
         if existing is not None:
             same = (existing.device, existing.inode) == (found.device, found.inode)
-            return None if same else ["in-the-way", "another file of this name is kept there already", False]
+            return (
+                None
+                if same
+                else ["in-the-way", "the backup already contains another file with this name", False]
+            )
         try:
             os.link(name, name, src_dir_fd=parent, dst_dir_fd=into, follow_symlinks=False)
         except OSError as problem:
@@ -91,7 +95,7 @@ def back_up_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Pro
             os.rename(name, name, src_dir_fd=parent, dst_dir_fd=into)
     except FileNotFoundError:
         return None
-    except (OSError, UnsafeNameError) as problem:
+    except (OSError, UnsafeNameError, RefusedError) as problem:
         return problem_of(problem)
     return None
 
@@ -121,14 +125,14 @@ def adjust_items(root: Root, items: List[Dict[str, Any]]) -> Dict[int, Problem]:
 
 
 def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
-    """Return an open descriptor of what was changed, None if nothing was."""
+    """Return an open descriptor of the changed entry, None if nothing was changed."""
     path = item["path"]
     found = root.lstat(path)
     if found is None:
-        raise FileNotFoundError(2, "there is nothing there")
+        raise FileNotFoundError(2, "it does not exist")
     if has_changed(found, item):
         raise _changed()
-    # What a folder has of its own (setgid, sticky) is the site's; a file loses what must never be kept.
+    # Folders keep setgid and sticky bits, which the site set; files lose these bits.
     above = found.mode & 0o7000 if found.kind == IS_FOLDER else 0
     wanted = found.mode if item["permissions"] is None else above | item["permissions"] & 0o777
     if found.mode == wanted and item["attributes"] is None:
@@ -149,7 +153,7 @@ def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
 
 
 def _changed() -> RefusedError:
-    return RefusedError("target-changed", "it changed after it was listed and was left alone")
+    return RefusedError("target-changed", "it changed after it was listed, so hibali left it unchanged")
 
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -158,7 +162,7 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def check_itself(root: Root, path: bytes) -> None:
     """Raise `RefusedError` if the path `path` is a symlink to the root or no longer leads to it."""
     if not os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(root.descriptor)):
-        raise RefusedError("symlink-in-the-way", "it is a symlink, or was replaced just now")
+        raise RefusedError("symlink-in-the-way", "it is a symlink, or was replaced")
 
 
 def check_unheld(root: Root, path: bytes, places: List[bytes]) -> None:
@@ -195,10 +199,10 @@ def _check_place(path: bytes, parent: Optional[int], clock: float) -> None:
 def sweep(
     root: Root, check: Callable[[], None], partials: List[bytes], places: List[bytes]
 ) -> List[Tuple[bytes, Problem]]:
-    """Remove partial files, and hibali's folders at places below; return what could not be removed."""
+    """Remove partial files, and `.hibali` of targets below; return problems by path."""
     for partial in [*partials, *(part.partial for part in journal.read_begun(root))]:
         check()
-        with contextlib.suppress(OSError, UnsafeNameError):  # then its folder is not empty, and that is told
+        with contextlib.suppress(OSError, UnsafeNameError):  # its folder is then reported as not empty
             purge(root, partial)
     problems = []
     for place in places:
@@ -210,7 +214,7 @@ def sweep(
 
 
 def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
-    """Take the lock of a place below, and remove its `.hibali`."""
+    """Lock a target below, and remove its `.hibali`."""
     own = place + b"/" + protocol.OWN_FOLDER
     try:
         found = root.lstat(own)
@@ -226,7 +230,7 @@ def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
         finally:
             lease.release()
     except LockedError:
-        return ["locked", "another operation is at work there", False]
+        return ["locked", "another operation holds its lock", False]
     except (OSError, RefusedError) as problem:
         return problem_of(problem)
     finally:
@@ -254,7 +258,7 @@ def remove_root(root: Root, path: bytes) -> Optional[Problem]:
         name = os.path.basename(path)
         found = os.stat(name, dir_fd=above, follow_symlinks=False)
         if not os.path.samestat(found, os.fstat(root.descriptor)):
-            return ["target-changed", "something else stands there by now, and was left alone", False]
+            return ["target-changed", "the folder was replaced, so hibali did not remove it", False]
         os.rmdir(name, dir_fd=above)
     except FileNotFoundError:
         return None

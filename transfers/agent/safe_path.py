@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from transfers.agent import protocol
 from transfers.agent.protocol import (
@@ -181,17 +181,16 @@ _PATHS = {
 _FOLLOWING = frozenset(("stat", "is_private", "digest_path"))  # requests that follow the last component, too
 
 
-class OpenedFolder(object):
+class OpenedFolder(NamedTuple):
     """An open folder: its `descriptor`, and how it was reached.
 
     `inside` is False if it is outside of the innermost configured root that its path names. `foreign` is the
     error for a followed symlink of another account, which is possible only for paths below no root.
     """
 
-    def __init__(self, descriptor: int, inside: bool, foreign: Optional[RefusedError]) -> None:  # noqa: FBT001
-        self.descriptor = descriptor
-        self.inside = inside
-        self.foreign = foreign
+    descriptor: int
+    inside: bool
+    foreign: Optional[RefusedError]
 
 
 class Roots(object):
@@ -268,18 +267,18 @@ class _Walk(object):
 
     def follow(self, names: List[bytes], make: bool) -> None:  # noqa: FBT001
         """Descend through these names, following the symlinks among them."""
-        coming = [(name, make) for name in reversed(names)]
-        while coming:
-            name, makes = coming.pop()
+        pending_names = [(name, make) for name in reversed(names)]
+        while pending_names:
+            name, makes = pending_names.pop()
             if name == b"..":
-                self._climb()
+                self._move_up()
                 continue
             target = self._enter(name, makes)
             if target is None:
                 continue
             if target.startswith(b"/"):
                 self._restart()
-            coming += [(one, False) for one in reversed(_names(target))]
+            pending_names += [(one, False) for one in reversed(_names(target))]
 
     def _enter(self, name: bytes, make: bool) -> Optional[bytes]:  # noqa: FBT001
         """Open a folder of that name; return the target instead if it is a symlink."""
@@ -304,7 +303,7 @@ class _Walk(object):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             target = os.readlink(b"", dir_fd=found)
             if status.st_uid not in (0, os.geteuid()):
-                self._meet_foreign(name, status.st_uid, target)
+                self._handle_foreign(name, status.st_uid, target)
             return target
         finally:
             os.close(found)
@@ -318,13 +317,13 @@ class _Walk(object):
                 raise
         return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor)
 
-    def _meet_foreign(self, name: bytes, owner: int, target: bytes) -> None:
+    def _handle_foreign(self, name: bytes, owner: int, target: bytes) -> None:
         refusal = _foreign_link(name, owner, target)
         if self._guarded:
             raise refusal
         self.foreign = self.foreign or refusal
 
-    def _climb(self) -> None:
+    def _move_up(self) -> None:
         self._move(os.open(b"..", _FOLDER_PATH, dir_fd=self.descriptor))
         found = _identity(self.descriptor)
         del self.trail[-1:]

@@ -1,4 +1,4 @@
-"""Run the agent's main loop: it only answers, and ends with its client."""
+"""Run the agent's main loop: reply to requests until the client disconnects."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def main(nonce: str, roots: Sequence[str] = ()) -> None:
 
     `roots` are the site's configured roots, below which no symlink of another account is followed.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as any other signal: the next call expects such an end
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # like any other signal: later calls handle such an end
     _raise_file_limit()
     channel = Channel()
     session = Session(channel, Roots(expanded(roots)))
@@ -40,7 +40,7 @@ def main(nonce: str, roots: Sequence[str] = ()) -> None:
         channel.greet(nonce, _greeting())
         _serve(channel, session)
     except OSError as problem:
-        # The client is gone: no error can be reported.
+        # The client is disconnected: no error can be sent.
         sys.stderr.write("hibali agent: {}\n".format(problem.strerror))
     finally:
         session.close()

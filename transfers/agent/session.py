@@ -5,8 +5,7 @@ import errno
 import hashlib
 import mmap
 import os
-import queue
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 from transfers.agent import journal, protocol
 from transfers.agent.lease import (
@@ -29,20 +28,33 @@ from transfers.agent.protocol import (
     pack_record,
     problem_of,
 )
-from transfers.agent.reading import with_zeros
-from transfers.agent.receiving import absolute_path
-from transfers.agent.removing import check_itself, check_unheld, remove_item, remove_own, remove_root, sweep
+from transfers.agent.reading import Reader, digest_file, map_in_threads, with_zeros
+from transfers.agent.receiving import (
+    ChannelReceiver,
+    MainReceiver,
+    absolute_path,
+    fetch_whole,
+    store_whole,
+)
+from transfers.agent.removing import (
+    adjust_items,
+    back_up_item,
+    check_itself,
+    check_unheld,
+    open_backup,
+    remove_item,
+    remove_own,
+    remove_root,
+    sweep,
+)
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
-if TYPE_CHECKING:  # loaded when used, because most agents need few of them
+if TYPE_CHECKING:  # imported when used, because most agents need few of them
     from transfers.agent.appending import Growths, Tails
-    from transfers.agent.reading import Reader
-    from transfers.agent.receiving import ChannelReceiver, MainReceiver
     from transfers.agent.third_party import Relay, ThirdPartyFiles
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
-_HASHERS = 4
 
 
 class Session(object):
@@ -54,8 +66,8 @@ class Session(object):
         self._root: Optional[Root] = None
         self._place: Optional[OpenedFolder] = None  # how the root's path was opened
         self._lease: Optional[Lease] = None
-        self._reader: "Optional[Reader]" = None
-        self._receiver: "Union[MainReceiver, ChannelReceiver, None]" = None
+        self._reader: Optional[Reader] = None
+        self._receiver: Union[MainReceiver, ChannelReceiver, None] = None
         self._unit: Optional[Dict[str, Any]] = None
         self._backup: Optional[Root] = None
         self._tails: "Optional[Tails]" = None
@@ -100,7 +112,7 @@ class Session(object):
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
-        """Map a local client's memory, by a descriptor it left to us: bulk bytes are passed as offsets."""
+        """Map the memory of a local client by an inherited descriptor: bulk bytes are passed as offsets."""
         self._memory = mmap.mmap(header["descriptor"], header["size"])
         os.close(header["descriptor"])
         self._channel.send(protocol.END, {})
@@ -194,7 +206,7 @@ class Session(object):
         except LockedError as problem:
             if call and problem.holder.get("call") == call:
                 raise RefusedError(
-                    "former-holds", "the agent of a lost line still holds the target"
+                    "former-holds", "the agent of the lost connection still holds the lock of the target"
                 ) from None
             raise
         self._call = call
@@ -203,7 +215,7 @@ class Session(object):
                 self._lease.release()
                 self._lease = None
                 raise RefusedError(
-                    "overtaken", "somebody else may have written there since the line was lost"
+                    "overtaken", "another client may have written to the target after the connection was lost"
                 )
             self._walked = bool(header.get("walked"))
         self._channel.send(protocol.END, {"token": self._lease.token})
@@ -226,7 +238,7 @@ class Session(object):
         self._channel.send(protocol.END, {})
 
     def receive_unit(self, header: Dict[str, Any]) -> None:
-        """Take a planned unit: the source reads and answers it; the target expects its data next."""
+        """Receive a planned unit: the source reads it and replies; the target expects its data next."""
         if self._relay is not None:
             self._relay.read_unit(header)
             return
@@ -236,15 +248,13 @@ class Session(object):
             self._unit = header
             return
         if self._reader is None:
-            from transfers.agent.reading import Reader  # start-up: only for this request
-
             self._reader = Reader(self._opened(), self._channel, self._memory)
         self._reader.read_unit(header)
 
     def receive_data(self, header: Dict[str, Any], body: protocol.Body) -> None:
-        """Take the bytes of the unit announced last."""
+        """Receive the bytes of the unit announced last."""
         if self._receiver is None or self._unit is None:
-            raise ProtocolError("data that nobody planned")
+            raise ProtocolError("data that was not planned")
         unit, self._unit = self._unit, None
         if "at" in header and self._memory is not None:
             at = header["at"]
@@ -252,19 +262,17 @@ class Session(object):
         length = unit["length"] if unit["segment"] else 0
         whole = with_zeros(header, body, length, self._channel.buffers.allocate)
         self._receiver.receive(unit, header, whole)
-        self._channel.buffers.give(body)
+        self._channel.buffers.release(body)
         if whole is not body:
-            self._channel.buffers.give(whole)
+            self._channel.buffers.release(whole)
 
     def receive_file(self, header: Dict[str, Any]) -> None:
         """Prepare for a large file that will arrive in pieces."""
         if self._relay is not None:
             self._relay.pass_on(protocol.FILE, header)
             return
-        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
-
         if not isinstance(self._receiver, MainReceiver):
-            raise ProtocolError("a file that nobody planned")
+            raise ProtocolError("a file that was not planned")
         _unpack(header["item"])
         self._receiver.begin(header)
 
@@ -273,16 +281,12 @@ class Session(object):
         if self._relay is not None:
             self._relay.pass_on(protocol.PLACED, header)
             return
-        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
-
         if not isinstance(self._receiver, MainReceiver):
-            raise ProtocolError("a piece that nobody planned")
+            raise ProtocolError("a piece that was not planned")
         self._receiver.place(header)
 
     def _start_receiving(self, header: Dict[str, Any]) -> None:
         """Start receiving under our own lease, or by `token` under another agent's of the same client."""
-        from transfers.agent.receiving import MainReceiver  # start-up: only for this request
-
         self._end_third_party()  # its open journal is rewritten by the receiver
         # Folders opened for earlier listings or transfers may have been renamed since.
         root = self._opened()
@@ -304,8 +308,6 @@ class Session(object):
 
     def _join(self, header: Dict[str, Any]) -> None:
         """Start receiving beside the agent that holds the lock, with the ticket that it issued."""
-        from transfers.agent.receiving import ChannelReceiver  # start-up: only for this request
-
         ticket = header["ticket"]
         seed = binascii.unhexlify(ticket["seed"])
         lease = BorrowedLease(self._opened(), str(ticket["token"]))
@@ -314,13 +316,13 @@ class Session(object):
         self._channel.send(protocol.END, {"boot": boot_identifier()})
 
     def _end_stale_agents(self, header: Dict[str, Any]) -> None:
-        """End the agents of lost channels; while receiving, answer as to a `unit`, only if all have ended."""
+        """End the agents of lost channels; while receiving, reply as to a `unit`, only if all have ended."""
         found = end_stale_agents(header["formers"])
         if "unit" not in header:
             self._channel.send(protocol.END, {"found": found})
             return
         if any(one != ENDED for one in found):
-            raise OSError(errno.ETIMEDOUT, "the agent of a lost line cannot be ended")
+            raise OSError(errno.ETIMEDOUT, "the agent of a lost connection cannot be ended")
         self._channel.send(protocol.COMMITTED, {"unit": header["unit"], "done": [], "failed": []})
 
     def _committed(self, header: Dict[str, Any]) -> None:
@@ -370,20 +372,20 @@ class Session(object):
             relay = Relay(self._channel, self._opened(), header["words"])
             greeting = relay.start(binascii.a2b_base64(header["opening"]), header["nonce"])
         except UnreachedError as problem:
-            said = {"reached": False, "status": problem.status, "errors": problem.errors}
-            self._channel.send(protocol.END, said)
+            details = {"reached": False, "status": problem.status, "errors": problem.errors}
+            self._channel.send(protocol.END, details)
             return
         self._relay = relay
         self._channel.send(protocol.END, {"reached": True, "greeting": greeting})
 
     def _pass(self, header: Dict[str, Any]) -> None:
-        """Forward a request to the agent at the other site, which answers it."""
+        """Forward a request to the agent at the other site, which replies."""
         if self._relay is None:
             raise ProtocolError("no agent was reached from here")
         self._relay.pass_on(protocol.REQUEST, header["request"])
 
     def _purge(self, header: Dict[str, Any]) -> None:
-        """Remove the partial files that earlier operations left at this target."""
+        """Remove partial files of earlier operations at this target."""
         root = self._opened()
         self._check_lease()
         resumable = {part.partial for part in journal.read_begun(root)}
@@ -394,33 +396,20 @@ class Session(object):
 
     def _digest(self, header: Dict[str, Any]) -> None:
         """Send one REPLY per item, in order; several threads hash the files or their `ranges`."""
-        from concurrent.futures import ThreadPoolExecutor  # start-up: only for this request
-
-        from transfers.agent.reading import digest_file  # start-up: only for this request
-
         paths = [protocol.bytes_of(text) for text in header["paths"]]
         ranges = header.get("ranges") or [[0, None]] * len(paths)
-        root = self._opened()
-        roots: queue.Queue[Root] = queue.Queue()
-        for _ in range(_HASHERS):
-            roots.put(root.clone())
 
-        def hash_one(path: bytes, part: List[Any]) -> Dict[str, Any]:
-            own = roots.get()
+        def hash_one(root: Root, item: Tuple[bytes, List[Any]]) -> Dict[str, Any]:
+            path, part = item
             try:
-                return {"digest": digest_file(own, path, self._channel.disconnected, *part)}
+                return {"digest": digest_file(root, path, self._channel.disconnected, *part)}
             except BrokenPipeError:
                 raise
             except (OSError, UnsafeNameError, ChangedError) as problem:
                 return {"digest": None, "problem": problem_of(problem)}
-            finally:
-                roots.put(own)
 
-        with ThreadPoolExecutor(_HASHERS) as pool:
-            for reply in pool.map(hash_one, paths, ranges):
-                self._channel.send(protocol.REPLY, reply)
-        while not roots.empty():
-            roots.get().close()
+        for reply in map_in_threads(self._opened(), hash_one, zip(paths, ranges)):
+            self._channel.send(protocol.REPLY, reply)
         self._channel.send(protocol.END, {})
 
     def _remove(self, header: Dict[str, Any]) -> None:
@@ -483,8 +472,6 @@ class Session(object):
         self._channel.send(protocol.END, {"problem": problem})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
-        from transfers.agent.removing import adjust_items  # start-up: only for this request
-
         root = self._opened()
         self._check_lease()
         for item in header["items"]:
@@ -496,8 +483,6 @@ class Session(object):
 
     def _back_up(self, header: Dict[str, Any]) -> None:
         """Link files that will be replaced or deleted below `into`; a reported backup is on disk."""
-        from transfers.agent.removing import back_up_item, open_backup  # start-up: only for this request
-
         root = self._opened()
         self._check_lease()
         if self._backup is None:
@@ -540,17 +525,13 @@ class Session(object):
 
     def store_whole(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Store one small file; see receiving.py."""
-        from transfers.agent.receiving import store_whole  # start-up: only for this request
-
         if hashlib.sha256(body).hexdigest() != header["digest"]:
-            raise RefusedError("corrupt", "the content that arrived differs from the one that was read")
+            raise RefusedError("corrupt", "the received data differs from the data read at the source")
         path = protocol.bytes_of(header["path"])
         stored = store_whole(self._writable_root(), path, body, header["mtime_ns"], header["executable"])
         self._channel.send(protocol.END, {"stored": stored})
 
     def _fetch_whole(self, header: Dict[str, Any]) -> None:
-        from transfers.agent.receiving import fetch_whole  # start-up: only for this request
-
         content = fetch_whole(self._opened(), protocol.bytes_of(header["path"]), int(header["maximum"]))
         self._channel.send(protocol.END, {"digest": hashlib.sha256(content).hexdigest()}, content)
 
@@ -564,9 +545,9 @@ class Session(object):
         self._channel.send(protocol.END, {"problem": remove_item(self._opened(), header)})
 
     def _check_client(self) -> None:
-        """Stop long work, such as hashing a terabyte, once the client is gone."""
+        """Stop long work, such as hashing a large file, once the client is disconnected."""
         if self._channel.disconnected.is_set():
-            raise BrokenPipeError(errno.EPIPE, "the client is gone")
+            raise BrokenPipeError(errno.EPIPE, "the client disconnected")
 
     def _check_lease(self) -> None:
         if self._lease is None:
@@ -574,7 +555,7 @@ class Session(object):
         self._lease.check()
 
     def close(self) -> None:
-        """Close everything, and leave nothing that the journal does not name."""
+        """Close everything; only files in the journal remain."""
         self._end_third_party()
         if self._relay is not None:
             self._relay.close()

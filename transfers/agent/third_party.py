@@ -10,12 +10,11 @@ import stat
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Staged, apply_attributes, set_mode, set_time
-from transfers.agent.journal import BegunFilesJournal, Part
+from transfers.agent.journal import Part, PartialFilesJournal
 from transfers.agent.large_files import open_partial, partial_path
 from transfers.agent.protocol import (
     SILENCE_SECONDS,
@@ -27,13 +26,12 @@ from transfers.agent.protocol import (
     UnsafeNameError,
     problem_of,
 )
-from transfers.agent.reading import Reader
+from transfers.agent.reading import Reader, map_in_threads
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import purge
 
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1024 * 1024
-_HASHERS = 4
 
 
 class ThirdPartyFiles(object):
@@ -43,7 +41,7 @@ class ThirdPartyFiles(object):
         self._root = root
         self._seed = seed
         self._disconnected = disconnected
-        self._begun = BegunFilesJournal(root)
+        self._journal = PartialFilesJournal(root)
         self.left = False
 
     def invite(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
@@ -54,40 +52,29 @@ class ThirdPartyFiles(object):
             partial = partial_path(self._seed, item["path"])
             partials.append(partial)
             part = Part(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])
-            before = self._begun.start(part)
+            before = self._journal.start(part)
             try:
                 if before is not None:
                     purge(self._root, before.partial)
-                    self._begun.end(before)
+                    self._journal.end(before)
                 os.close(open_partial(self._root, partial, item))
             except (OSError, UnsafeNameError) as problem:
-                self._begun.end(part)
+                self._journal.end(part)
                 problems[str(position)] = problem_of(problem)
         return {"partials": [protocol.text_of(partial) for partial in partials], "problems": problems}
 
     def adopt(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
         """Hash the files, rename the correct ones, remove the others. Return problems by position."""
-        roots: queue.Queue[Root] = queue.Queue()
-        for _ in range(_HASHERS):
-            roots.put(self._root.clone())
 
-        def stage(item: Dict[str, Any]) -> Outcome:
-            own = roots.get()
+        def stage(root: Root, item: Dict[str, Any]) -> Outcome:
             try:
-                return Outcome(item["number"], self._stage(own, item), None)
+                return Outcome(item["number"], self._stage(root, item), None)
             except BrokenPipeError:
                 raise
             except (OSError, UnsafeNameError, RefusedError) as problem:
                 return Outcome(item["number"], None, _retryable_problem(problem))
-            finally:
-                roots.put(own)
 
-        try:
-            with ThreadPoolExecutor(_HASHERS) as pool:
-                outcomes = list(pool.map(stage, items))
-        finally:
-            while not roots.empty():
-                roots.get().close()
+        outcomes = list(map_in_threads(self._root, stage, items))
         committer = Committer(self._root, self._seed)
         results = committer.commit(outcomes)
         self.left = self.left or committer.left
@@ -100,19 +87,19 @@ class ThirdPartyFiles(object):
 
     def _stage(self, root: Root, item: Dict[str, Any]) -> Staged:
         """Stage a file that is complete and correct, open for the sync."""
-        part = self._begun.parts.get(item["path"])
+        part = self._journal.parts.get(item["path"])
         if part is None or part.partial != item["partial"]:
-            raise RefusedError("never-arrived", "nothing is there of it")
+            raise RefusedError("never-arrived", "no data was written")
         descriptor = os.open(part.partial.rpartition(b"/")[2], _FLAGS, dir_fd=root.parent(part.partial))
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-                raise UnsafeNameError("a partial file that is not ours alone")
+                raise UnsafeNameError("the partial file has another owner or further hard links")
             digest = self._digest(descriptor)
             if digest != item["digest"]:
                 raise RefusedError(
                     "corrupt",
-                    "what arrived differs from what was read: {} bytes, sha256 {}".format(
+                    "the received data differs from the data read at the source: {} bytes, sha256 {}".format(
                         found.st_size, digest
                     ),
                 )
@@ -128,26 +115,26 @@ class ThirdPartyFiles(object):
         summed = hashlib.sha256()
         while True:
             if self._disconnected.is_set():
-                raise BrokenPipeError(32, "the client is gone")
+                raise BrokenPipeError(32, "the client disconnected")
             chunk = os.read(descriptor, _CHUNK)
             if not chunk:
                 return summed.hexdigest()
             summed.update(chunk)
 
     def _forget(self, item: Dict[str, Any]) -> None:
-        """Remove a file from the journal: it was renamed, or nothing of it is worth keeping."""
-        part = self._begun.parts.get(item["path"])
+        """Remove a file from the journal after it was renamed or refused."""
+        part = self._journal.parts.get(item["path"])
         if part is None or part.partial != item["partial"]:
             return
         try:
             purge(self._root, part.partial)
         except (OSError, UnsafeNameError):
             self.left = True
-        self._begun.end(part)
+        self._journal.end(part)
 
     def close(self) -> None:
         """Close the journal; safe to call twice."""
-        self._begun.close()
+        self._journal.close()
 
 
 def _retryable_problem(problem: Exception) -> Problem:
@@ -156,7 +143,7 @@ def _retryable_problem(problem: Exception) -> Problem:
     return [found[0], found[1], found[2] or found[0] in ("corrupt", "never-arrived", "vanished")]
 
 
-_AHEAD = 2  # units read while an earlier one is sent
+_QUEUE_LENGTH = 2  # units read while an earlier one is sent
 _CHATTER = 1024 * 1024
 _START_SECONDS = 150.0
 _POLL_SECONDS = 1.0
@@ -184,7 +171,7 @@ class Relay(Outlet):
         self.buffers = self._sent_buffers = _SentBuffers()
         self._reader = Reader(root, self)
         self._planned: Dict[int, Dict[str, Any]] = {}
-        self._waiting: queue.Queue[_Waiting] = queue.Queue(_AHEAD)
+        self._waiting: queue.Queue[_Waiting] = queue.Queue(_QUEUE_LENGTH)
         self._errors_output = bytearray()
         self._closing = False
         try:
@@ -201,7 +188,7 @@ class Relay(Outlet):
             raise UnreachedError(None, str(problem.strerror)) from None
         self._in = cast("BinaryIO", self._process.stdout)
         self._out = cast("BinaryIO", self._process.stdin)
-        self._errors_reader = threading.Thread(target=self._read_errors, name="words of ssh", daemon=True)
+        self._errors_reader = threading.Thread(target=self._read_errors, name="ssh errors", daemon=True)
         self._errors_reader.start()
         threading.Thread(target=self._watch, name="client", daemon=True).start()
 
@@ -236,8 +223,8 @@ class Relay(Outlet):
 
     def _unreached(self, reason: str) -> UnreachedError:
         status = self._end()
-        said = bytes(self._errors_output).decode("utf-8", "replace").strip()
-        return UnreachedError(status, said or reason)
+        errors = bytes(self._errors_output).decode("utf-8", "replace").strip()
+        return UnreachedError(status, errors or reason)
 
     def read_unit(self, unit: Dict[str, Any]) -> None:
         """Read a unit; send its header to the client and its bytes to the other site."""
@@ -250,7 +237,7 @@ class Relay(Outlet):
         unit = self._planned.pop(header["unit"], None)
         self._channel.send(kind, header)
         if unit is None or (unit["segment"] and header["problems"]):
-            self._sent_buffers.give_back(body)
+            self._sent_buffers.release_sent(body)
             return
         self.pass_on(protocol.UNIT, unit)
         self.pass_on(kind, header, body)
@@ -272,10 +259,10 @@ class Relay(Outlet):
                     protocol.write_frame(self._out, *work)
             except (OSError, ValueError):
                 disconnected = True  # the listening thread reports it
-            self._sent_buffers.give_back(work[2])
+            self._sent_buffers.release_sent(work[2])
 
     def _listen(self) -> None:
-        """Forward all answers of the other agent to the client; runs in its own thread."""
+        """Forward all replies of the other agent to the client; runs in its own thread."""
         reason = ""
         try:
             while True:
@@ -286,8 +273,8 @@ class Relay(Outlet):
         except (OSError, ValueError, protocol.FrameError) as problem:
             reason = str(problem)
         if not self._closing:
-            with contextlib.suppress(OSError):  # the client is gone, too
-                message = self._unreached(reason).errors or "the line to the other site was lost"
+            with contextlib.suppress(OSError):  # the client is disconnected, too
+                message = self._unreached(reason).errors or "the connection to the other site was lost"
                 self._channel.send(protocol.ERROR, {"code": "peer-lost", "message": message})
 
     def _read_errors(self) -> None:
@@ -300,7 +287,7 @@ class Relay(Outlet):
             del self._errors_output[:-_ERRORS]
 
     def _watch(self) -> None:
-        """End ssh when the client is gone, so that no thread waits for it."""
+        """End ssh when the client disconnects, so that no thread waits for it."""
         self._channel.disconnected.wait()
         self._kill()
 
@@ -334,12 +321,12 @@ class Relay(Outlet):
 class _SentBuffers(BufferPool):
     """Buffers that stay in use until they were sent, which may be long after the reading."""
 
-    def give(self, body: Union[bytes, bytearray, memoryview]) -> None:
+    def release(self, body: Union[bytes, bytearray, memoryview]) -> None:
         """Keep the buffer until it was sent."""
 
-    def give_back(self, body: Union[bytes, bytearray, memoryview]) -> None:
+    def release_sent(self, body: Union[bytes, bytearray, memoryview]) -> None:
         """Free a buffer that was sent."""
-        super(_SentBuffers, self).give(body)
+        super(_SentBuffers, self).release(body)
 
 
 def _to_read(item: Dict[str, Any]) -> Dict[str, Any]:

@@ -12,7 +12,7 @@ from transfers.agent.safe_path import Root
 
 
 def remove_tree(parent: int, name: bytes) -> None:
-    """Remove a name and all below it, never through a symlink; absent is done. Raises OSError."""
+    """Remove a name and all below it, never through a symlink; absent is a success. Raises OSError."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def purge(root: Root, path: bytes) -> None:
         pass
 
 
-LIMIT = 64 * 1024  # bytes of one file's attributes, names and values; what XFS and btrfs hold is about that
+LIMIT = 64 * 1024  # bytes of one file's attributes, names and values: about the limit of XFS and btrfs
 _PREFIX = b"user."
 _HEAD = struct.Struct(">HI")
 _NONE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -97,7 +97,7 @@ def _value(target: Open, name: bytes) -> bytes:
 def _pack(found: Dict[bytes, bytes]) -> bytes:
     packed = b"".join(_HEAD.pack(len(name), len(found[name])) + name + found[name] for name in sorted(found))
     if len(packed) > LIMIT:
-        raise RefusedError("attributes-too-large", "its attributes are more than 64 KiB")
+        raise RefusedError("attributes-too-large", "its extended attributes are larger than 64 KiB")
     return packed
 
 
@@ -113,13 +113,15 @@ def _unpack(packed: bytes) -> Dict[bytes, bytes]:
     position = 0
     while position < len(packed):
         if position + _HEAD.size > len(packed):
-            raise RefusedError("failed", "attributes that are cut short")
+            raise RefusedError("failed", "the extended attributes are truncated")
         name_length, length = _HEAD.unpack_from(packed, position)
         start = position + _HEAD.size
         name = packed[start : start + name_length]
         position = start + name_length + length
         if not name.startswith(_PREFIX) or b"\0" in name or position > len(packed):
-            raise RefusedError("failed", "attributes that are none of a user's own")
+            raise RefusedError(
+                "failed", "the extended attributes are malformed, or not in the `user` namespace"
+            )
         found[name] = packed[start + name_length : position]
     return found
 
@@ -135,8 +137,10 @@ def set_attributes(descriptor: int, packed: bytes) -> None:
             if there.get(name) != value:
                 os.setxattr(descriptor, name, value)
     except OSError as problem:
-        # A file of a full disk may well be too long for its attributes alone: that is not the disk's room.
-        message = "its attributes cannot be kept there: {}".format(os.strerror(problem.errno or errno.EIO))
+        # ENOSPC here may mean that the attributes are too large, not that the disk is full.
+        message = "its extended attributes cannot be stored there: {}".format(
+            os.strerror(problem.errno or errno.EIO)
+        )
         raise RefusedError("attributes-not-kept", message) from None
 
 

@@ -16,9 +16,9 @@ from hibali.events import Carrying, Event, Listener, ignore
 from hibali.locations import Location, check_writable
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
+from transfers.actions import name_problem
 from transfers.entry import Entry, Kind, weakest
 from transfers.movers.stream import StreamMover
-from transfers.plan import name_problem
 from transfers.protected_roots import check_read_only_roots
 from transfers.reconnect import is_lost
 from transfers.single_files import download_file, write_content
@@ -117,9 +117,9 @@ class CachedRoot:
         if found is None and store.facts.folders and find(b"") is None:
             raise NotFoundError(
                 "no-such-place",
-                "the place itself is not there, so nothing is known of what it holds",
+                "the location does not exist, so its contents are unknown",
                 subject=self.location.text,
-                hint="Is something not mounted there? `git annex enableremote` makes it anew.",
+                hint="Check that the filesystem is mounted. `git annex enableremote` creates the location again.",
             )
         return found
 
@@ -127,17 +127,17 @@ class CachedRoot:
         """Return the file at a path; raise `NotFoundError` if there is none."""
         found = self.find(path)
         if found is None or found.kind is not Kind.FILE:
-            raise NotFoundError("no-such-file", "there is no such content", subject=self.location.text)
+            raise NotFoundError("no-such-file", "this content does not exist", subject=self.location.text)
         return found
 
     def check_name(self, path: bytes) -> None:
         """Raise `RefusedError` for a name that the store cannot have or that hibali reserves."""
         reason = name_problem(path, self.writable().facts)
         if reason or b".hibali" in path.split(b"/"):
-            raise self._unsafe(path, reason or "it is a name that hibali keeps for itself")
+            raise self._unsafe(path, reason or "hibali reserves this name")
 
     def _unsafe(self, path: bytes, reason: str) -> RefusedError:
-        message = f"the place cannot hold the name {printable(path)}: {reason}"
+        message = f"the location does not support the name {printable(path)}: {reason}"
         return RefusedError("unsafe-name", message, subject=self.location.text)
 
     @contextmanager
@@ -184,7 +184,7 @@ class CachedRoot:
             self._here = open_store(Location(local_site(), "/", "/", slash=True))
         source = SingleSource(self._here.substore(folder.lstrip(b"/"))[0], name, shown)
         if source.entry().kind is not Kind.FILE:
-            raise UsageError("not-a-file", "this is no regular file", subject=printable(real))
+            raise UsageError("not-a-file", "this is not a regular file", subject=printable(real))
         return source
 
 
@@ -319,7 +319,7 @@ class AnnexContents:
                 event.verification.strength
                 < weakest(source.facts.read_verification, target.facts.write_verification).strength
             ):
-                message = f"it arrived with no more than {event.verification} as its proof"
+                message = f"the content was verified only by {event.verification}"
                 raise IncompleteError("unproven", message, subject=self._subject)
         progress(entry.size)
 

@@ -256,7 +256,7 @@ def push_to_sibling(repository: Repository, sibling: str) -> None:
         root = printable(repository.root)
         raise IncompleteError(
             "not-pushed",
-            f"all is saved, but not pushed to {printable(sibling)}: {failure_text('datalad push', finished)}",
+            f"the commit was saved, but the push to {printable(sibling)} failed: {failure_text('datalad push', finished)}",
             subject=root,
             hint=f"datalad push -d {root} --to {printable(sibling)}",
         )
@@ -276,7 +276,7 @@ def identity(repository: Repository) -> dict[str, str]:
 def failure_text(program: str, finished: CommandResult) -> str:
     """Return the exit code and the end of a program's output, in one line."""
     text = printable(b" ".join((finished.stderr.strip() or finished.stdout.strip())[-500:].split()))
-    return f"{program} ended with {finished.exit_code}: {text}"
+    return f"{program} exited with status {finished.exit_code}: {text}"
 
 
 def _environment() -> dict[str, str]:
@@ -441,7 +441,7 @@ class Contents:
         """Return the reason why a file's content is missing."""
         key = self.current_key(path)
         why = self._not_got.get(key.name) if key is not None else None
-        return f"its content is not here: {why or 'git annex get fetches it'}"
+        return f"its content is not on this machine: {why or 'git annex get fetches it'}"
 
 
 def open_contents(path: bytes) -> Contents | None:

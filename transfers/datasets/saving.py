@@ -64,9 +64,9 @@ def save(groups: dict[Repository, set[bytes]], outermost: Repository, message: s
         root = printable(outermost.root)
         raise IncompleteError(
             "not-saved",
-            f"the files are in place, but not saved: {problem.message}",
+            f"the files were transferred, but not committed: {problem.message}",
             subject=root,
-            hint=f"{problem.hint + '; then t' if problem.hint else 'T'}ype the same line again, or: datalad save -d {root}",
+            hint=f"{problem.hint + '; then r' if problem.hint else 'R'}un the same command again, or: datalad save -d {root}",
         ) from None
     return made
 
@@ -106,7 +106,7 @@ class _Commit:
                 break
             pause(secrets.randbelow(100) / 1000)
         else:
-            raise IncompleteError("history-busy", "others keep committing there")
+            raise IncompleteError("history-busy", "other processes keep committing to this branch")
         if commit is not None and self._is_adjusted():
             self._propagate()
         return commit
@@ -142,9 +142,9 @@ class _Commit:
             if not _BACKEND.fullmatch(backend):
                 raise RefusedError(
                     "unsafe-backend",
-                    f"a .gitattributes sets annex.backend={printable(backend)}, by which git-annex would run a file of that path",
+                    f"a .gitattributes file sets annex.backend={printable(backend)}; git-annex would run a program with that path",
                     subject=printable(self._repository.root),
-                    hint="Look at what .gitattributes says, and who wrote it",
+                    hint="Check the content and the author of .gitattributes.",
                 )
 
     def _annex(self, names: list[bytes]) -> None:
@@ -260,7 +260,7 @@ def commit_message(receipt: Receipt) -> str:
     if receipt.files_linked:
         done.append(counted(receipt.files_linked, "link"))
     if receipt.files_deleted:
-        done.append(f"{receipt.files_deleted} deletions")
+        done.append(counted(receipt.files_deleted, "deletion"))
     subject = f"[HIBALI] {receipt.operation} {printable(receipt.source)}: {', '.join(done)}"
     block = json.dumps(receipt.to_record(), indent=1, sort_keys=True)
     return f"{subject}\n\n{BEGIN}\n{block}\n{END}\n"
@@ -282,7 +282,7 @@ class Unsaved:
                 "ledger-unwritable",
                 f"the ledger cannot be written: {reason_of(problem)}",
                 subject=str(self._own),
-                hint="Nothing was started. Make room there, or set HIBALI_STATE.",
+                hint="Nothing was started. Free some space, or set HIBALI_STATE.",
             ) from None
 
     def begin(self, name: bytes) -> None:
@@ -347,9 +347,9 @@ class Changes:
         if told.exit_code != 0:
             raise RefusedError(
                 "unusable-dataset",
-                f"what lands there could not be saved: {failure_text('git', told)}",
+                f"git cannot commit in this dataset: {failure_text('git', told)}",
                 subject=printable(self._repository.root),
-                hint="Put that right, or leave the commit to yourself: --no-save. Nothing was changed.",
+                hint="Correct the problem, or transfer without a commit: --no-save. Nothing was changed.",
             )
         if self._repository.annex:
             require_annex(self._repository)

@@ -180,7 +180,7 @@ class DatasetStore(StoreView):
     @property
     def facts(self) -> Facts:
         """The facts of the filesystem, without what annexed files cannot have."""
-        return self.store.facts.of_view(keeps=False, attributes=False, hard_links=False, reserved=RESERVED)
+        return self.store.facts.of_view(backs_up=False, attributes=False, hard_links=False, reserved=RESERVED)
 
     def receive(self, saving: SaveOptions) -> None:
         """Treat files without content as missing. Raises the errors of `Changes.check`."""
@@ -211,7 +211,9 @@ class DatasetStore(StoreView):
             for entry in self.store.list(shallow=shallow):
                 seen = self._seen(entry)
                 if seen is not None and seen.size < 0:
-                    why = "its content is not here and its key does not tell its size; get it first"
+                    why = (
+                        "its content is not on this machine and its key has no size; to get it: git annex get"
+                    )
                     unlisted.append((seen.path, Problem(NOT_HERE, why)))
                 elif seen is not None:
                     yield seen

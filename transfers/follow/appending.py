@@ -55,7 +55,7 @@ class AgentAppender(Appender):
                 return frame
             digests = [frame.header[key] for key in ("before", "piece", "after")]
             if len(frame.body) != stop - start or not all(_DIGEST.fullmatch(one) for one in digests):
-                raise self._connection.broken("sent a tail that does not add up")
+                raise self._connection.broken("sent an inconsistent tail")
         return frame
 
     def add(self, tail: Tail, start: int, frame: protocol.Frame) -> None:
@@ -74,7 +74,7 @@ class AgentAppender(Appender):
         self._connection.send(protocol.REQUEST, header, frame.body)
         self._connection.data_bytes += len(frame.body)
 
-    def answered(self) -> Problem | None:
+    def next_result(self) -> Problem | None:
         """See Appender."""
         frame = self._connection.receive()
         if frame.kind != protocol.END:
@@ -137,7 +137,7 @@ class _AppendRun:
         while self._pending and (self._held > size or len(self._pending) > count):
             piece = self._pending.popleft()
             self._held -= piece.size
-            problem = self._target.answered()
+            problem = self._target.next_result()
             self._failed = self._failed or problem  # the first one is the cause of the others
             if self._failed is None:
                 yield Carried(piece.size)

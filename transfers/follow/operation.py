@@ -18,6 +18,7 @@ from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round,
 from hibali.locations import check_writable
 from hibali.retry import Pace, pause
 from hibali.text import counted, printable
+from transfers.actions import Action, Conflict
 from transfers.endpoints import Endpoints
 from transfers.entry import Entry, Kind, Verification
 from transfers.follow.appending import AppendResult, send_tails
@@ -41,10 +42,8 @@ from transfers.operation import (
     make_root_and_lock,
     record_empty_target,
     record_result,
-    save_dataset,
     start_operation,
 )
-from transfers.plan import Action, Conflict
 from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source
 from transfers.request import Request
 from transfers.rules import Rules, selector
@@ -76,16 +75,14 @@ def follow(
         interruption: KeyboardInterrupt | None = None
         try:
             try:
-                receipt = _run(operation, following, progress, stack)
+                _run(operation, following, progress, stack)
             except KeyboardInterrupt as caught:
                 interruption = caught
                 _record_interruption(operation, progress)
-                receipt = finish(operation, caught)
         except BaseException as problem:
             finish(operation, problem)
             raise
-        save_dataset(operation)
-        return receipt, interruption
+        return finish(operation, interruption, save=True), interruption
 
 
 def check_request(request: Request) -> None:
@@ -126,7 +123,7 @@ class Progress:
     grown: dict[bytes, Grown] = field(default_factory=dict)
 
 
-def _run(operation: Operation, following: FollowOptions, progress: Progress, stack: ExitStack) -> Receipt:
+def _run(operation: Operation, following: FollowOptions, progress: Progress, stack: ExitStack) -> None:
     """Lock the target, list it once, and run the cycles until the end."""
     # a Globus task for every cycle would be too many
     endpoints = connect(operation, stack, not_by_globus=("--follow",))
@@ -143,7 +140,6 @@ def _run(operation: Operation, following: FollowOptions, progress: Progress, sta
         operation.recorder.record(failed)
     if lock is not None:
         lock.release()
-    return finish(operation, None)
 
 
 def _listed_target(endpoints: Endpoints, unlisted: list[tuple[bytes, Problem]], *, exists: bool) -> Snapshot:
@@ -176,8 +172,8 @@ def _watcher(
     elif following.append:
         operation.recorder.record(
             Noted(
-                f"{operation.request.target.text}: files cannot be appended to there; a file that grows is sent again as a whole"
-                f" whenever it did not change for {following.quiet:g} s"
+                f"{operation.request.target.text}: the target does not support appending; a growing file is sent again as a whole"
+                f" each time it is unchanged for {following.quiet:g} s"
             )
         )
     return watcher
@@ -475,7 +471,7 @@ class Follower:
         if next(self.failures(), None) is None:
             self.run_cycle()
         else:
-            problem = Problem(HELD_BACK, "it is sent last, and other files are missing")
+            problem = Problem(HELD_BACK, "it is sent last, but other files failed")
             self._fail(None, Entry(path, Kind.FILE), problem)
 
     def failures(self) -> Iterator[Failed]:
@@ -490,6 +486,4 @@ class Follower:
     def unverified(self) -> Iterator[Failed]:
         """Return the files that were sent in tails and could not be hashed as a whole."""
         for path in self.progress.grown:
-            yield Failed(
-                path, "not-proven", "it was written all the time, so that it could not be hashed as a whole"
-            )
+            yield Failed(path, "not-proven", "it kept changing, so it could not be hashed as a whole")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hibali.errors import UsageError
+from transfers.actions import Action, Conflict, Decision, Verb, compare, decide
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Conflict, Decision, Verb, compare, decide
 from transfers.planner import listed
-from transfers.rules import Rules, Selector, selector
+from transfers.rules import Rules, Selector, select_all, selector
 from transfers.spool import Blocks, Spool, entry_from_list, entry_to_list
 from transfers.stores.base import Facts, Problem, Source
 
@@ -50,7 +50,7 @@ def read_marker(text: bytes) -> bytes:
     if not text.strip(b"*") or text.count(b"*") > 1 or b"/" in text or text in {b".", b".."}:
         raise UsageError(
             "bad-marker",
-            "a marker is a name, or has one * for the name of the file beside it",
+            "a marker is a file name, or a pattern with one * for the name of the marked file",
             subject=text.decode("utf-8", "replace"),
             hint="Examples: '*.done', CopyComplete.txt",
         )
@@ -300,7 +300,9 @@ class SourceWatcher:
         plan = CyclePlan()
         at_target = (seen.entry for seen in self._there)
         at_source = self._finished(plan, now, everything=everything)
-        for decision in decide(at_source, at_target, self._rules, _all, self._source.facts, self._facts):
+        for decision in decide(
+            at_source, at_target, self._rules, select_all, self._source.facts, self._facts
+        ):
             self._count(plan, decision)
         return plan
 
@@ -440,8 +442,3 @@ class SourceWatcher:
         """Delete both snapshots from disk."""
         self._seen.close()
         self._there.close()
-
-
-def _all(entry: Entry) -> bool:
-    del entry
-    return True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import Exit, NotFoundError
-from hibali.ledger import find_identifier, ledger_folder, read_records
+from hibali.ledger import find_identifier, ledger_folder, read_records, records_in
 from hibali.text import path_fields, path_from_fields, printable
 from transfers.entry import Verification, weakest
 
@@ -210,7 +210,7 @@ def no_such_operation(operation: str) -> NotFoundError:
         "no-such-operation",
         "the ledger has no operation with this id",
         subject=printable(operation),
-        hint="hibali history",
+        hint="To list operations: hibali history",
     )
 
 
@@ -229,7 +229,7 @@ def read_operation(path: Path) -> Operation | None:
 
 
 def _read_begin(text: bytes, touched: float) -> Operation | None:
-    records = _records(text.splitlines())
+    records = records_in(text.splitlines())
     operation = begin(next(records, {}))
     if operation is None:
         return None
@@ -249,20 +249,10 @@ def _read_begin(text: bytes, touched: float) -> Operation | None:
 
 def _read_end(operation: Operation, text: bytes) -> Operation:
     found: dict[str, Any] = {}
-    for record in _records(text.splitlines()[-2:]):
+    for record in records_in(text.splitlines()[-2:]):
         if record.get("kind") in {"receipt", "stopped"}:
             found[record["kind"]] = record
     return replace(operation, **found)
-
-
-def _records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # cut short by a crash, or by the limit above
-        if isinstance(record, dict):
-            yield record
 
 
 @dataclass(frozen=True, slots=True)

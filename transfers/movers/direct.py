@@ -7,6 +7,7 @@ import shlex
 from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from hibali.config.model import Reached, Site
@@ -16,8 +17,7 @@ from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import explain_ssh, unattended_options
 from transfers.agent import protocol
 from transfers.movers.stream import ProgressReport, StreamMover
-from transfers.pipeline.batches import group_units
-from transfers.pipeline.third_party import unit_bytes
+from transfers.pipeline.batches import group_units, unit_bytes
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
@@ -26,17 +26,17 @@ from transfers.stores.single_file import SingleSource
 
 
 class DirectMover(StreamMover):
-    """A Mover (transfers.movers.base.Mover) with the retries and rate limit of StreamMover."""
+    """A Mover (transfers.movers.stream.Mover) with the retries and rate limit of StreamMover."""
 
     name = "direct"
 
     def __init__(
-        self, connection: Connection, landing: PosixStore, rate: int = 0, on_event: Listener = ignore
+        self, connection: Connection, target_store: PosixStore, rate: int = 0, on_event: Listener = ignore
     ) -> None:
         """`connection` is the connection to the source's agent, which reached the target's agent (see `DirectRoute`)."""
         super().__init__(rate, on_event)
         self._connection = connection
-        self._target = landing
+        self._target = target_store
 
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
@@ -51,8 +51,8 @@ class DirectMover(StreamMover):
         def passed(unit: Unit) -> None:
             progress.report_progress(unit, unit_bytes(unit))
 
-        with closing(self._target.write_direct(self._connection, units, read_as, passed)) as landing:
-            for committed in landing:
+        with closing(self._target.write_direct(self._connection, units, read_as, passed)) as results:
+            for committed in results:
                 self._note_full(committed)
                 yield committed
 
@@ -62,15 +62,15 @@ class DirectMover(StreamMover):
             yield unit
 
 
-_WITHOUT = "leave out --direct: the bytes then pass through this machine"
+_WITHOUT = "leave out --direct: the data then passes through this machine"
 
 
+@dataclass(frozen=True, slots=True)
 class DirectRoute:
     """A connection to an agent at the source's site, and through it to one at the target's."""
 
-    def __init__(self, connection: Connection, logins: int) -> None:
-        self.connection = connection
-        self.logins = logins
+    connection: Connection
+    logins: int
 
     def close(self) -> None:
         """End both agents; safe to call twice."""
@@ -102,14 +102,18 @@ def agent_store(store: object, location: Location) -> PosixStore:
         return store
     raise UsageError(
         "direct-transport",
-        "--direct needs hibali's agent and plain files at both ends; this is reached by SFTP, or holds packs",
+        "--direct needs hibali's agent and plain files at both endpoints; this one is reached by SFTP or contains packs",
         subject=location.text,
         hint=f"Name sites with python3 and leave out --pack, or {_WITHOUT}.",
     )
 
 
 def open_direct_route(
-    source: Location, target: Location, reading: PosixStore, landing: PosixStore, on_event: Listener = ignore
+    source: Location,
+    target: Location,
+    source_store: PosixStore,
+    target_store: PosixStore,
+    on_event: Listener = ignore,
 ) -> DirectRoute:
     """Connect the source's site to the target's, without changes at either.
 
@@ -123,19 +127,19 @@ def open_direct_route(
     connection, logins = ssh.connect(here, bulk=True, on_event=on_event)
     try:
         connection.subject = subject
-        connection.request("open", path=protocol.text_of(reading.root_path), make=False)
-        on_event(Noted(f"{here.name} logs in to {host}; the bytes do not pass this machine."))
+        connection.request("open", path=protocol.text_of(source_store.root_path), make=False)
+        on_event(Noted(f"{here.name} logs in to {host}; the data does not pass through this machine."))
         nonce = secrets.token_hex(16)
-        answer = connection.request(
+        reply = connection.request(
             "reach",
             words=[*_ssh_argv(reached, host), remote_command(there.ssh.python)],
             opening=b64encode(opening(nonce, guarded_roots(there))).decode("ascii"),
             nonce=nonce,
         ).header
         with connection.understanding():
-            if answer["reached"] is not True:
-                raise _unreached(answer, reached, host, here, there)
-            _check_agent(answer["greeting"], landing, connection, host)
+            if reply["reached"] is not True:
+                raise _unreached(reply, reached, host, here, there)
+            _check_agent(reply["greeting"], target_store, connection, host)
     except BaseException:
         connection.close()
         raise
@@ -147,26 +151,28 @@ def _ssh_argv(reached: Reached, host: str) -> list[str]:
     return [*reached.command, *unattended_options(), *port, "--", host]
 
 
-def _check_agent(greeting: dict[str, Any], landing: PosixStore, connection: Connection, host: str) -> None:
+def _check_agent(
+    greeting: dict[str, Any], target_store: PosixStore, connection: Connection, host: str
+) -> None:
     """Check the account at the target: files written as another account would not belong to the user."""
     if greeting["protocol"] != protocol.PROTOCOL:
         raise connection.broken("uses another protocol version")
-    if greeting["user"] != landing.account:
+    if greeting["user"] != target_store.account:
         raise AccessError(
             "another-account",
-            f"the login to {host} is one of another account (uid {int(greeting['user'])}) than ours there",
+            f"the login to {host} uses another account (uid {int(greeting['user'])}) than hibali uses there",
             subject=connection.subject,
             hint=f'Name the account in `reached_from` (host = "USER@HOST"), or {_WITHOUT}.',
         )
 
 
-def _unreached(answer: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:
+def _unreached(reply: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:
     """Return the error with a hint: without --direct it works, because this machine reaches both sites."""
     subject = f"{here.name} -> {there.name}"
     setting = f"[sites.{there.name}.reached_from.{here.name}]"
     by_hand = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])
     hint = f"At {here.name}, log in once yourself: {by_hand} (another way: {setting}); or {_WITHOUT}."
-    status, output = answer["status"], str(answer["errors"])
+    status, output = reply["status"], str(reply["errors"])
     if status is None:
         return AccessError(
             "no-ssh", f"{reached.command[0]} cannot be run there: {output}", subject=subject, hint=hint
@@ -179,5 +185,7 @@ def _unreached(answer: dict[str, Any], reached: Reached, host: str, here: Site, 
         )
     if status == 127:  # the shell's exit codes
         return NotFoundError("no-python", f"python3 cannot be started at {host}", subject=subject, hint=hint)
-    words = output.splitlines()[-1][-300:] if output else f"status {status}"
-    return TryLaterError("no-agent", f"the agent cannot start at {host}: {words}", subject=subject, hint=hint)
+    reason = output.splitlines()[-1][-300:] if output else f"status {status}"
+    return TryLaterError(
+        "no-agent", f"the agent cannot start at {host}: {reason}", subject=subject, hint=hint
+    )

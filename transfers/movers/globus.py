@@ -14,18 +14,17 @@ from hibali.errors import UsageError
 from hibali.events import Event, Listener
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Verification
-from transfers.movers.base import Mover
-from transfers.movers.stream import FULL, MAX_ATTEMPTS, is_retryable, retried
+from transfers.movers.stream import FULL, MAX_ATTEMPTS, Mover, is_retryable, retried
 from transfers.recorded_digests import DigestCache
 from transfers.request import Request
 from transfers.stores.base import Committed, Item, Problem, Source, Store, Written
 from transfers.stores.globus.errors import error_of, fault_of, with_details
-from transfers.stores.globus.paths import CollectionPair, below, can_be_told, path_in_collection
+from transfers.stores.globus.paths import CollectionPair, below, is_supported_path, path_in_collection
 from transfers.stores.globus.tasks import BegunTask, End, Sent, Tasks
 from transfers.stores.single_file import SingleSource
 
-NEVER_ARRIVED = Problem("never-arrived", "Globus has not written it", again=True)
-_CORRUPT = Problem("corrupt", "what Globus wrote differs from what is read at the source", again=True)
+NEVER_ARRIVED = Problem("never-arrived", "Globus did not write it", retryable=True)
+_CORRUPT = Problem("corrupt", "the file that Globus wrote differs from the source", retryable=True)
 _HASH_BATCH = 256
 
 
@@ -64,7 +63,7 @@ class Hashing:
                 if self._stopped.is_set():
                     return
                 self._found |= digests_of(source, items[start : start + _HASH_BATCH])
-        except BaseException as problem:  # noqa: BLE001  # raised again by whoever asks for the digests
+        except BaseException as problem:  # noqa: BLE001  # raised again by `result`
             self._failure = problem
 
     def result(self) -> Hashed:
@@ -81,8 +80,8 @@ class Hashing:
 
 def digests_of(side: Source, items: Sequence[Item]) -> Hashed:
     """Return the digest or the problem of each item, by item number."""
-    answers = list(side.digest([item.entry for item in items]))
-    return {item.number: (digest, problem) for item, (_, digest, problem) in zip(items, answers, strict=True)}
+    hashed = list(side.digest([item.entry for item in items]))
+    return {item.number: (digest, problem) for item, (_, digest, problem) in zip(items, hashed, strict=True)}
 
 
 def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashed) -> Iterator[Committed]:
@@ -91,7 +90,7 @@ def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashe
     for pair in pairs:
         digest, problem = source_digests.get(pair.item.number, (None, None))
         if digest is None:
-            wrong = problem or Problem("vanished", "the source has it no more")
+            wrong = problem or Problem("vanished", "the source file no longer exists")
             yield Committed(pair.item, None, Verification.NONE, problem=wrong)
         else:
             known.append((pair, digest))
@@ -131,7 +130,7 @@ _CHECKERS = ("hibali", "https", "globus")  # best first
 
 
 class GlobusMover:
-    """A Mover (transfers.movers.base.Mover); `fallback` moves the items that Globus cannot."""
+    """A Mover (transfers.movers.stream.Mover); `fallback` moves the items that Globus cannot."""
 
     name = "globus"
 
@@ -169,8 +168,8 @@ class GlobusMover:
     ) -> Generator[Event | Committed, None, None]:
         """See Mover."""
         self.resume()
-        coming = iter(items)
-        while some := list(islice(coming, TASK_FILES)):
+        remaining = iter(items)
+        while some := list(islice(remaining, TASK_FILES)):
             files = [item for item in some if _fits_globus(item)]
             self._requested.update(item.entry.path for item in files)
             numbers = {item.number for item in files}
@@ -202,7 +201,7 @@ class GlobusMover:
         known = [Pair(item, sent) for item in left if (sent := self._earlier_of(item)) is not None]
         retries: list[Item] = [item for item in left if self._earlier_of(item) is None]
         for committed in self._verify(source, target, known):
-            if committed.problem is not None and committed.problem.again:
+            if committed.problem is not None and committed.problem.retryable:
                 retries.append(committed.item)
             else:
                 yield committed
@@ -275,7 +274,7 @@ class GlobusMover:
     @staticmethod
     def _explained(committed: Committed, end: End) -> Committed:
         """Replace the problem of a missing file by the error of its failed task."""
-        if committed.problem is None or not committed.problem.again or not end.code:
+        if committed.problem is None or not committed.problem.retryable or not end.code:
             return committed
         return Committed(committed.item, None, Verification.NONE, problem=_problem(end.code, end.details))
 
@@ -315,7 +314,7 @@ class GlobusMover:
 
 def _fits_globus(item: Item) -> bool:
     """Return whether to use Globus: a file with contents and a supported name, without attributes."""
-    return item.carries and not item.clear and item.attributes is None and can_be_told(item.entry.path)
+    return item.carries and not item.clear and item.attributes is None and is_supported_path(item.entry.path)
 
 
 def _paths_to_write(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
@@ -335,7 +334,7 @@ def _unwanted(number: int, file: Sent) -> Written:
 
 def _problem(code: str, details: str) -> Problem:
     fault = fault_of(code)
-    return Problem(fault.code, with_details(fault.words, details))
+    return Problem(fault.code, with_details(fault.message, details))
 
 
 _KINDS = frozenset({"ssh", "local", "globus"})
@@ -385,9 +384,9 @@ def find_collections(
         return None
     raise UsageError(
         "not-by-globus",
-        reason or "Globus cannot carry this",
+        reason or "Globus cannot be used here",
         subject=subject,
-        hint="Leave that out, give both ends a globus table (docs/globus.md), or name a site that ssh reaches.",
+        hint="Leave that out, give both sites a `globus` table (docs/globus.md), or name a site that ssh reaches.",
     )
 
 
@@ -395,9 +394,9 @@ def _missing_collection(source: CollectionRoot, target: CollectionRoot) -> tuple
     for place in (source, target):
         name = place.site.name
         if place.site.kind not in _KINDS or place.site.globus is None:
-            return "this end has no Globus collection", name
+            return "this site has no Globus collection", name
         if _path(place) is None:
-            return "this lies outside of what the site's collection shows", name
+            return "the path is outside of the site's collection", name
     return None, ""
 
 
@@ -477,18 +476,9 @@ def _named(site: Site) -> Site:
     return replace(site, name=named) if named else site
 
 
-class _Recorded:
-    """The recorded digests of the source's files."""
-
-    def __init__(self, digests: DigestCache) -> None:
-        self._digests = digests
-
-    def __call__(self, entry: Entry) -> str | None:
-        return self._digests.find([entry])
-
-
-def _recorded(location: Location, store: Store, stack: ExitStack) -> _Recorded:
-    where = store.root_path.decode("utf-8", "surrogateescape")
-    digests = DigestCache("digests", [location.site.name, location.bucket, where], keep=True)
+def _recorded(location: Location, store: Store, stack: ExitStack) -> Callable[[Entry], str | None]:
+    """Return a function that looks up the recorded digest of a source file."""
+    root = store.root_path.decode("utf-8", "surrogateescape")
+    digests = DigestCache("digests", [location.site.name, location.bucket, root], keep=True)
     stack.callback(digests.close)
-    return _Recorded(digests)
+    return lambda entry: digests.find([entry])

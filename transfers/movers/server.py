@@ -10,7 +10,7 @@ from itertools import chain
 from hibali.events import Carried, Event, Noted
 from hibali.text import printable
 from transfers.entry import Kind, Verification
-from transfers.movers.base import Mover
+from transfers.movers.stream import Mover
 from transfers.stores.base import NOT_COPIED, Committed, Item, Origin, Source, Store
 
 _READ_BACK = 64  # copies that are read back at once
@@ -19,7 +19,7 @@ _MOST_LEFT = 10_000  # and after some copies succeeded
 
 
 class ServerMover:
-    """The Mover protocol (transfers.movers.base.Mover) over a target that can copy from the source."""
+    """The Mover protocol (transfers.movers.stream.Mover) over a target that can copy from the source."""
 
     def __init__(self, copier: Store, origin: Origin, fallback: Mover, wanted: Verification) -> None:
         """`fallback` moves items that are not copied. Copies with a proof below `wanted` are read back."""
@@ -40,16 +40,16 @@ class ServerMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         """See Mover."""
-        coming = iter(items)
-        with closing(self._copies(source, target, coming)) as events:
+        remaining = iter(items)
+        with closing(self._copies(source, target, remaining)) as events:
             yield from events
-        yield from self._fallback.carry(source, target, chain(self._not_copied, coming))
+        yield from self._fallback.carry(source, target, chain(self._not_copied, remaining))
 
     def _copies(
-        self, source: Source, target: Store, coming: Iterable[Item]
+        self, source: Source, target: Store, remaining: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         weak: list[Committed] = []
-        with closing(self._copier.copy(self._origin, self._files(coming))) as results:
+        with closing(self._copier.copy(self._origin, self._files(remaining))) as results:
             for committed in results:
                 if committed.problem is not None and committed.problem.code == NOT_COPIED:
                     yield from self._leave(committed)
@@ -68,9 +68,9 @@ class ServerMover:
                     weak = []
         yield from self._read_back(source, target, weak)
 
-    def _files(self, coming: Iterable[Item]) -> Generator[Item, None, None]:
+    def _files(self, remaining: Iterable[Item]) -> Generator[Item, None, None]:
         """Yield files to copy, until the server refused too many."""
-        for item in coming:
+        for item in remaining:
             if item.entry.kind is Kind.FILE:
                 yield item
             else:

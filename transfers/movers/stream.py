@@ -1,4 +1,4 @@
-"""Move files through this machine: read, write, hash at both ends."""
+"""Define the mover interface; move files through this machine: read, write, hash at both ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TypeGuard
+from typing import Protocol, TypeGuard
 
 from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
 from hibali.retry import Pace
@@ -19,8 +19,24 @@ MAX_ATTEMPTS = 3  # attempts for an item that may succeed when it is sent again
 FULL = frozenset({"no-space", "no-quota", "read-only"})
 
 
+class Mover(Protocol):
+    """A way of transferring: through this machine, a copy by the server, or a third party."""
+
+    @property
+    def name(self) -> str:
+        """The mover's name in receipts, such as `stream`, `server` or `direct`."""
+
+    def carry(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Committed, None, None]:
+        """Transfer every item; yield a `Committed` for each, in any order, and events of failures.
+
+        Closing it ends active transfers.
+        """
+
+
 class StreamMover:
-    """The Mover protocol (transfers.movers.base.Mover)."""
+    """Move items through this machine."""
 
     name = "stream"
 
@@ -40,10 +56,10 @@ class StreamMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         """See Mover. Corrupt files are sent again a bounded number of times, then reported."""
-        coming = items
+        remaining = items
         for attempt in range(1, MAX_ATTEMPTS + 1):
             retries: list[Item] = []
-            with closing(self._transfer(source, target, coming)) as events:
+            with closing(self._transfer(source, target, remaining)) as events:
                 for event in events:
                     if is_retryable(event) and attempt < MAX_ATTEMPTS:
                         retries.append(event.item)
@@ -52,7 +68,7 @@ class StreamMover:
                         yield event
             if not retries:
                 return
-            coming = retries
+            remaining = retries
 
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
@@ -96,7 +112,7 @@ def _piece_bytes(source: Source, target: Store) -> int:
 
 def is_retryable(event: Event | Committed) -> TypeGuard[Committed]:
     """Return whether this item may succeed when it is sent again."""
-    return isinstance(event, Committed) and event.problem is not None and event.problem.again
+    return isinstance(event, Committed) and event.problem is not None and event.problem.retryable
 
 
 def retried(committed: Committed, attempt: int) -> Retried:

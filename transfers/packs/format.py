@@ -26,7 +26,7 @@ _TAR = re.compile(rb"(pack-[0-9]{6,12}-[0-9a-f]{16})\.tar")
 _INDEX = re.compile(rb"\.hibali/packs/(pack-[0-9]{6,12}-[0-9a-f]{16})\.jsonl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _KINDS = {"file": Kind.FILE, "folder": Kind.FOLDER, "link": Kind.LINK}
-_HINT = "Nothing it says was believed, and nothing was changed. Other copies of the place may be whole."
+_HINT = "Nothing was changed. Use another copy of this location, if there is one."
 
 Line = dict[str, Any]
 
@@ -149,7 +149,7 @@ class IndexReader:
             except HibaliError as problem:
                 raise problem if problem.code == "bad-index" else self._wrong(problem.message) from None
             except (KeyError, TypeError, ValueError, RecursionError):
-                raise self._wrong("it is not what an index has") from None
+                raise self._wrong("the content is not that of an index") from None
             if member is not None:
                 yield member
         if len(self._rest) > _LINE_BYTES:
@@ -163,7 +163,7 @@ class IndexReader:
 
     def _wrong(self, reason: str) -> IncompleteError:
         subject = f"{self._subject}/{index_path(self._name).decode('ascii')}"
-        message = f"line {self._lines} of this index cannot be believed: {reason}"
+        message = f"line {self._lines} of this index is invalid: {reason}"
         return IncompleteError("bad-index", message, subject=subject, hint=_HINT)
 
     def _read(self, line: Any, text: bytes) -> Member | None:
@@ -172,7 +172,7 @@ class IndexReader:
         if line["kind"] == "end":
             self._ended = True
             if line["count"] != self._lines - 2 or line["sha256"] != self._sum.hexdigest():
-                raise self._wrong("it was cut or changed")
+                raise self._wrong("the index is truncated or was modified")
             return None
         self._sum.update(text + b"\n")
         if self._lines == 1:
@@ -186,7 +186,7 @@ class IndexReader:
 
     def _read_head(self, line: Line) -> None:
         if line["kind"] != "pack" or line["version"] != _VERSION:
-            raise self._wrong("it is of a version that this hibali does not know")
+            raise self._wrong("its version is unknown")
         if line["generation"] != self.pack.generation:
             raise self._wrong("it is the index of another pack")
         if line["tar"] is None:
@@ -199,7 +199,7 @@ class IndexReader:
         path = path_from_fields(line)
         reason = unsafe_component(path) or ("it is too long" if len(path) > _PATH_BYTES else None)
         if reason:
-            raise self._wrong(f"a name in it is not safe: {reason}")
+            raise self._wrong(f"it has an unsafe name: {reason}")
         generation = self.pack.generation
         if line["kind"] == "gone":
             return Member(Entry(path, _KINDS[line["of"]]), generation, deleted=True)
@@ -221,10 +221,10 @@ class IndexReader:
         if kind is Kind.FILE:
             size, offset = _number(line["size"]), _number(line["offset"])
             if offset + size > self.pack.size:
-                raise self._wrong("a file in it lies beyond the end of its tar file")
+                raise self._wrong("a file extends beyond the end of the tar file")
             self._bytes += size
             if self._bytes > self.pack.size:  # members that overlap could claim unlimited bytes
-                raise self._wrong("its files are more than its tar file holds")
+                raise self._wrong("its files are larger than the tar file")
             entry = entry._replace(size=size, digest=_digest(line["sha256"]), etag=f"{self._name}:{offset}")
         return Member(entry, generation)
 

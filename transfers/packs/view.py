@@ -1,4 +1,4 @@
-"""Read a packed root as a store: the members of its packs appear as files."""
+"""Read packs: their indexes, ranges of their tar files, and a packed root as a store of plain files."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.locations import Location
+from hibali.text import printable
 from transfers.entry import Entry, Kind, Verification
-from transfers.packs.format import FOLDER, content_location
-from transfers.packs.place import PackedRoot, Range
+from transfers.packs.format import FOLDER, IndexReader, Member, Pack, content_location, name_in
 from transfers.pipeline.batches import group_units
+from transfers.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
 from transfers.stores.base import (
     SEGMENT_BYTES,
     Facts,
     Item,
+    ListingIncompleteError,
     Payload,
     Problem,
     Space,
@@ -27,9 +29,213 @@ from transfers.stores.base import (
     Unit,
 )
 
+_RUN = 10_000  # number of members that are sorted in memory at a time
+_RUN_BYTES = 64 * 1024  # bytes of each sorted run that stay in memory
+_IN_MEMORY = 8 * 1024 * 1024
+_MISSING_TAR = Problem("pack-missing", "its tar file is missing or was replaced")
+
+
+class Range(NamedTuple):
+    """A range of bytes of one pack's tar file."""
+
+    pack: str
+    offset: int
+    length: int
+
+
+_Found = tuple[Range, int, Entry]
+_Reply = TypeVar("_Reply")
+
+
+class MemberSpool(Spooled[Member]):
+    """The members of a packed root."""
+
+    def _pack(self, value: Member) -> list[Any]:
+        return [entry_to_list(value.entry), value.generation, value.deleted]
+
+    def _unpack(self, fields: list[Any]) -> Member:
+        entry, generation, deleted = fields
+        return Member(entry_from_list(entry), generation, deleted)
+
+
+class PackedRoot:
+    """The packs below the root of a store, read at first use and then cached. For one thread only."""
+
+    def __init__(self, store: Store, subject: str, *, known: bool = True) -> None:
+        """Keep the store; `subject` is for messages, `known` whether the root is known to be packed."""
+        self._known = known
+        self.store = store
+        self._subject = subject
+        self._members = MemberSpool(_IN_MEMORY)
+        self._tars: dict[str, tuple[int, Entry]] = {}
+        self._packs: dict[str, Pack] = {}
+        self._loaded = False
+
+    @property
+    def next_generation(self) -> int:
+        """The number of the next pack."""
+        self.load()
+        return max((pack.generation for pack in self._packs.values()), default=0) + 1
+
+    def leftovers(self) -> list[Entry]:
+        """Return tar files without an index, which were not finished."""
+        self.load()
+        return [entry for name, (_, entry) in self._tars.items() if name not in self._packs]
+
+    def load(self) -> None:
+        """Read all indexes. Raises `IncompleteError` for an unreadable or invalid one."""
+        if self._loaded:
+            return
+        indexes: list[tuple[str, Entry]] = []
+        try:
+            for entry in self.store.list():
+                self._sort_entry(entry, indexes)
+        except ListingIncompleteError as problem:
+            raise IncompleteError(problem.code, problem.message, subject=problem.subject) from None
+        if self._known and not indexes:
+            raise self._hidden()
+        ordered = sort_on_disk(self._read(indexes), _rank, lambda: MemberSpool(_RUN_BYTES), _RUN)
+        before = b""
+        for member in ordered:
+            if member.entry.order != before and not member.deleted:
+                self._members.add(member)
+            before = member.entry.order
+        self._loaded = True
+
+    def _sort_entry(self, entry: Entry, indexes: list[tuple[str, Entry]]) -> None:
+        if entry.kind is not Kind.FILE:
+            return
+        tar, index = name_in(entry.path, index=False), name_in(entry.path, index=True)
+        if tar is not None:
+            # a unique number, because readers identify files by number
+            self._tars[tar] = (len(self._tars) + 1_000_000_000, entry)
+        elif index is not None:
+            indexes.append((index, entry))
+
+    def _read(self, indexes: list[tuple[str, Entry]]) -> Iterator[Member]:
+        """Read and merge the indexes."""
+        items = [Item(number, entry) for number, (_, entry) in enumerate(indexes)]
+        piece = min(SEGMENT_BYTES, self.store.facts.segment_bytes)
+        reader: IndexReader | None = None
+        for payload in self.store.read(group_units(items, lambda: piece)):
+            start = 0
+            for position, (item, size) in enumerate(zip(payload.unit.items, payload.sizes, strict=True)):
+                if position in payload.problems:
+                    raise self._unread(item.entry, payload.problems[position])
+                name = indexes[item.number][0]
+                if payload.unit.offset == 0:
+                    reader = IndexReader(name, self._subject)
+                assert reader is not None  # segments come in order
+                yield from reader.feed(bytes(payload.data[start : start + size]))
+                start += size
+                if payload.unit.last:
+                    self._packs[name] = reader.end()
+
+    def _hidden(self) -> IncompleteError:
+        return IncompleteError(
+            "bad-index",
+            "this location is packed, but the server does not list the indexes of the packs",
+            subject=self._subject,
+            hint="Web servers often hide names that start with a dot. Read the location over ssh.",
+        )
+
+    def _unread(self, entry: Entry, problem: Problem) -> IncompleteError:
+        subject = f"{self._subject}/{printable(entry.path)}"
+        return IncompleteError("bad-index", f"this index cannot be read: {problem.message}", subject=subject)
+
+    def members(self) -> Iterator[Entry]:
+        """Return the entries in the packs, in canonical order, with all parent folders."""
+        self.load()
+        above: list[bytes] = []
+        for member in self._members:
+            entry = member.entry
+            if entry.kind is Kind.FILE and entry.size:
+                entry = entry._replace(offline=self._is_offline(content_location(entry)[0]))
+            while above and not entry.path.startswith(above[-1]):
+                above.pop()
+            start = len(above[-1]) if above else 0
+            while (end := entry.path.find(b"/", start)) >= 0:
+                start = end + 1
+                above.append(entry.path[:start])
+                yield Entry(entry.path[:end], Kind.FOLDER)
+            if entry.kind is Kind.FOLDER:
+                above.append(entry.order)
+            yield entry
+
+    def _is_offline(self, pack: str) -> bool:
+        """Return whether reading a member would fetch its tar file from tape."""
+        _, tar = self._tars.get(pack, (0, None))
+        return tar is not None and tar.offline
+
+    def read(self, ranges: Iterable[Range]) -> Iterator[Payload | Problem]:
+        """Yield the bytes of each range in the given order, with read-ahead."""
+
+        def read(found: Iterator[_Found]) -> Iterator[Payload]:
+            return self.store.read(
+                Unit((Item(number, tar),), wanted.offset, wanted.length, segment=True, piece=True)
+                for wanted, number, tar in found
+            )
+
+        for reply in self._request(ranges, read):
+            yield reply if isinstance(reply, Problem) else reply.problems.get(0) or reply
+
+    def digests(self, ranges: Iterable[Range]) -> Iterator[str | Problem]:
+        """Return the sha256 of each range, computed at the site."""
+
+        def hash_ranges(found: Iterator[_Found]) -> Iterator[tuple[Any, str | None, Problem | None]]:
+            return self.store.digest_ranges((tar, wanted.offset, wanted.length) for wanted, _, tar in found)
+
+        for reply in self._request(ranges, hash_ranges):
+            yield reply if isinstance(reply, Problem) else reply[2] or reply[1] or _MISSING_TAR
+
+    def _request(
+        self, ranges: Iterable[Range], send: Callable[[Iterator[_Found]], Iterator[_Reply]]
+    ) -> Iterator[_Reply | Problem]:
+        """Send the ranges of existing tar files; yield the replies, and a problem for each missing file."""
+        self.load()
+        sent: deque[bool] = deque()
+
+        def existing() -> Iterator[_Found]:
+            for wanted in ranges:
+                number, tar = self._tar_of(wanted)
+                sent.append(tar is not None)
+                if tar is not None:
+                    yield wanted, number, tar
+
+        replies = send(existing())
+        while True:
+            reply = next(replies, None)
+            while sent and not sent.popleft():
+                yield _MISSING_TAR
+            if reply is None:
+                return
+            yield reply
+
+    def _tar_of(self, wanted: Range) -> tuple[int, Entry | None]:
+        """Return the tar file of a range with its number; None if it is missing or was replaced."""
+        number, tar = self._tars.get(wanted.pack, (0, None))
+        pack = self._packs.get(wanted.pack)
+        return number, tar if tar is not None and pack is not None and tar.size == pack.size else None
+
+    def any_range(self) -> Range | None:
+        """Return a small range that can be read, if there is one."""
+        self.load()
+        sound = (p for p in self._packs.values() if p.digest and p.name in self._tars)
+        return next((Range(p.name, 0, 1) for p in sound if self._tars[p.name][1].size == p.size), None)
+
+    def close(self) -> None:
+        """Release the store and what was read; safe to call twice."""
+        self.store.close()
+        self._members.close()
+
+
+def _rank(member: Member) -> tuple[bytes, int]:
+    return member.entry.order, -member.generation
+
+
 _AHEAD = 16  # number of pending units without content
 _GAP = 64 * 1024  # a smaller gap between two members is read along, which saves a request
-_CORRUPT = Problem("corrupt", "its bytes in the tar file are not those that the index tells")
+_CORRUPT = Problem("corrupt", "its content in the tar file does not match the digest in the index")
 
 
 @dataclass(slots=True)
@@ -96,7 +302,7 @@ class MemberReader:
             if reply is None:
                 break
         if pending:
-            raise IncompleteError("protocol", "the store gave less than it was asked for")
+            raise IncompleteError("protocol", "the store returned less than requested")
 
     def _payload(self, pending: _Pending) -> Payload:
         unit = pending.unit
@@ -325,9 +531,9 @@ def packed_root_error(subject: str) -> RefusedError:
     """Return the error for writing plain files to a packed root."""
     return RefusedError(
         "packed-place",
-        "the files at this place are packed, and others do not go among them",
+        "this location is packed; plain files cannot be added",
         subject=subject,
-        hint="To put them into packs: --pack. To have them as they are, name another place. Nothing was changed.",
+        hint="To write packs, add --pack. For plain files, name another target. Nothing was changed.",
     )
 
 

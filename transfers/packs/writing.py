@@ -32,8 +32,7 @@ from transfers.packs.format import (
     padding,
     write_index,
 )
-from transfers.packs.place import PackedRoot
-from transfers.packs.view import PackedStore, is_packed, packed_root_error
+from transfers.packs.view import PackedRoot, PackedStore, is_packed, packed_root_error
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import (
     SEGMENT_BYTES,
@@ -48,9 +47,9 @@ from transfers.stores.base import (
     Unit,
 )
 
-_SHORT = Problem("source-changed", "it is no longer as long as it was listed")
-_CORRUPT = Problem("corrupt", "its bytes changed on the way", again=True)
-_NOTHING = Problem("nothing-to-pack", "none of it could be read")
+_SHORT = Problem("source-changed", "its size changed since it was listed")
+_CORRUPT = Problem("corrupt", "its digest changed during the transfer", retryable=True)
+_NOTHING = Problem("nothing-to-pack", "none of its files could be read")
 
 
 class _BrokenError(Exception):
@@ -230,7 +229,7 @@ def payloads_of(content: bytes, units: Iterable[Unit]) -> Iterator[Payload]:
 
 
 _DELETIONS = 20_000  # number of names in one index of deletions
-_NO_RESULT = Problem("not-answered", "the store did not say what became of it")
+_NO_RESULT = Problem("not-answered", "the store did not report the result")
 
 
 class PackedTarget(PackedStore):
@@ -315,18 +314,18 @@ def open_target(store: Store, subject: str) -> Store:
         if foreign:
             raise RefusedError(
                 "not-packed",
-                "files by themselves are at this place, and packs do not go among them",
+                "this location has plain files; packs cannot be added",
                 subject=subject,
-                hint="Name a new or an empty folder, or leave out --pack. Nothing was changed.",
+                hint="Name a new or empty folder, or leave out --pack. Nothing was changed.",
             )
     return PackedTarget(PackedRoot(store, subject, known=known), subject)
 
 
-_NO_PACK_RESULT = Problem("not-answered", "the store did not say what became of its pack")
+_NO_PACK_RESULT = Problem("not-answered", "the store did not report the result for its pack")
 
 
 class PackMover:
-    """A mover (transfers.movers.base.Mover) that writes to a packed root."""
+    """A mover (transfers.movers.stream.Mover) that writes to a packed root."""
 
     name = "stream"
 
@@ -356,7 +355,7 @@ class PackMover:
                     if (
                         isinstance(event, Committed)
                         and problem
-                        and problem.again
+                        and problem.retryable
                         and round_number < MAX_ATTEMPTS
                     ):
                         retried.append(event.item)

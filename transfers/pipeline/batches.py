@@ -28,7 +28,7 @@ class _Open:
 
 
 class Window:
-    """Units that were sent and not answered. One thread opens, any thread may close.
+    """Units that were sent and have no reply yet. One thread opens, any thread may close.
 
     An interrupted file loses the pieces after its first gap: no piece is sent beyond the limit from there.
     """
@@ -42,12 +42,12 @@ class Window:
         self._changed = threading.Condition()
 
     def recheck(self) -> None:
-        """Check again for room, because the limit has changed."""
+        """Wake the waiting thread, because the limit has changed."""
         with self._changed:
             self._changed.notify_all()
 
     def open(self, number: int, size: int, *, of: int | None = None, offset: int = 0) -> bool:
-        """Wait for room for a unit, possibly a piece `of` a file at `offset`; return False once stopped."""
+        """Wait until a unit fits, possibly a piece `of` a file at `offset`; return False once stopped."""
         with self._changed:
             while not self.stopped and not self.fits(size, of, offset):
                 self._changed.wait()
@@ -73,13 +73,13 @@ class Window:
             self._changed.notify_all()
 
     def wait_closed(self, number: int) -> bool:
-        """Wait for one unit's answer; return False once stopped."""
+        """Wait for one unit's reply; return False once stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self.stopped or number not in self._open)
             return not self.stopped
 
     def wait_empty(self) -> bool:
-        """Wait for all answers; return False once stopped."""
+        """Wait for all replies; return False once stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self.stopped or not self._open)
             return not self.stopped
@@ -91,8 +91,8 @@ class Window:
             self._changed.notify_all()
 
 
-_MEMORY_SECONDS = 1.0  # older answers get less and less weight
-_LEAST_SECONDS = 0.05  # answers that arrive within this time are counted as one
+_MEMORY_SECONDS = 1.0  # older replies get less and less weight
+_LEAST_SECONDS = 0.05  # replies that arrive within this time are counted as one
 
 
 class Flow:
@@ -149,7 +149,7 @@ _Result = TypeVar("_Result")
 
 
 class Jobs(Generic[_Result]):
-    """One run: `feed` submits in its own thread, jobs `report`, `run` yields the answers. Used once."""
+    """One run: `feed` submits in its own thread, jobs `report`, `run` yields the results. Used once."""
 
     def __init__(self, pool: Executor, *, most_jobs: int, most_bytes: int) -> None:
         """Limit the jobs to `most_jobs`, and the bytes that they hold to `most_bytes` or to one job's."""
@@ -163,7 +163,7 @@ class Jobs(Generic[_Result]):
         self.stopped = False
 
     def run(self, feed: Callable[[], None]) -> Generator[_Result, None, None]:
-        """Yield the answers until all jobs end. Closing it stops the feeding and waits for running jobs."""
+        """Yield the results until all jobs end. Closing it stops the feeding and waits for running jobs."""
         feeder = threading.Thread(target=self._feed, args=(feed,), name="feed", daemon=True)
         feeder.start()
         try:
@@ -184,15 +184,15 @@ class Jobs(Generic[_Result]):
             if not self.stopped:
                 self._wait()
                 self._results.put(None)
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
 
     def report(self, result: _Result) -> None:
-        """Report an answer; any thread may call this."""
+        """Report a result; any thread may call this."""
         self._results.put(result)
 
     def submit(self, size: int, job: Callable[..., None], *args: Any) -> Future[None] | None:
-        """Start a job that holds `size` bytes once there is room; return None when all must stop."""
+        """Start a job that holds `size` bytes once it fits the limits; return None when all must stop."""
         with self._changed:
             while not self.stopped and (
                 self._under_way >= self._most_jobs
@@ -209,7 +209,7 @@ class Jobs(Generic[_Result]):
         try:
             if not self.stopped:
                 job(*args)
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
         finally:
             with self._changed:
@@ -231,10 +231,14 @@ def group_units(
     large: int = PACK_BYTES,
     together: int = PACK_BYTES,
 ) -> Iterator[Unit]:
-    """Units in the order of the items: a file larger than `large`, a pack, goes in segments, everything else packed.
+    """Group items into units, in order: files larger than `large` into segments, everything else into packs.
 
-    A pack holds `together` bytes at most, or one file. `piece_bytes` tells how large the next segment is to be; `begun`, how much of a large file is at the target already:
-    its segments start behind that.
+    Args:
+        items: in transfer order.
+        piece_bytes: returns the size of the next segment.
+        begun: returns how many bytes of a large file the target already has; its segments start there.
+        large: size above which a file is sent in segments.
+        together: the most bytes of a pack, except one of a single file.
     """
     pack: list[Item] = []
     size = 0
@@ -253,6 +257,11 @@ def group_units(
         yield Unit(tuple(pack))
 
 
+def unit_bytes(unit: Unit) -> int:
+    """Return how many bytes of files a unit carries."""
+    return unit.length if unit.segment else sum(item.entry.size for item in unit.items if item.carries)
+
+
 def packed_together(rate: int) -> int:
     """Return the most bytes of a pack at `rate` bytes a second (0: no limit): at most a second's worth."""
     return min(PACK_BYTES, rate) if rate else PACK_BYTES
@@ -269,7 +278,7 @@ def _segments(item: Item, offset: int, piece_bytes: Callable[[], int]) -> Iterat
 def fill_gaps(
     units: Iterable[Unit], is_known: Callable[[Item], bool] = lambda _: False
 ) -> Iterator[tuple[Unit, bool]]:
-    """Each unit with True, and before one that continues a file the units that its digest alone needs, with False.
+    """Yield each unit with True, and before a unit that resumes a file the units that only its digest needs, with False.
 
     A source that cannot hash files in place has to read again the part that the target already has.
 
@@ -282,7 +291,7 @@ def fill_gaps(
         item = unit.items[0] if unit.segment and not unit.piece else None
         if item is not None:
             start = reached.pop(item.number, 0)
-            step = max(unit.length, PACK_BYTES)  # the rest of a file behind the gap may be a few bytes
+            step = max(unit.length, PACK_BYTES)  # the segment after the gap may be small
             for offset in range(start, 0 if is_known(item) else unit.offset, step):
                 yield replace(unit, offset=offset, length=min(step, unit.offset - offset)), False
             if not unit.last:
@@ -347,7 +356,7 @@ def problem_from(found: Any) -> Problem:
     """Return the problem that an agent reports as [code, message, again]."""
     try:
         code, message, again = found
-        return Problem(str(code), message_of(str(code), str(message)), again=bool(again))
+        return Problem(str(code), message_of(str(code), str(message)), retryable=bool(again))
     except (TypeError, ValueError):
         return Problem("failed", "the agent gave no reason")
 
@@ -361,7 +370,7 @@ def payload_of(unit: Unit, frame: protocol.Frame, connection: Connection) -> Pay
 def _payload(unit: Unit, frame: protocol.Frame, connection: Connection) -> Payload:
     payload = payload_from_header(unit, frame.header, connection)
     if sum(payload.sizes) != len(frame.body):
-        raise connection.broken("sent data that does not add up")
+        raise connection.broken("sent data of inconsistent sizes")
     payload.data = frame.body
     return payload
 
@@ -375,16 +384,16 @@ def payload_from_header(
     if not (isinstance(sizes, list) and isinstance(digests, list) and isinstance(found, dict)):
         raise connection.broken("sent data without its sizes")
     if len(sizes) != count or len(digests) != count:
-        raise connection.broken("sent data that does not add up")
+        raise connection.broken("sent data of inconsistent sizes")
     problems = {int(position): problem_from(p) for position, p in found.items()}
     if not all(0 <= position < count for position in problems):
-        raise connection.broken("told a problem of nothing that was asked")
+        raise connection.broken("reported a problem of an item that was not requested")
     for position, item in enumerate(unit.items):
         expected = unit.length if unit.segment else item.entry.size
         if not item.carries or position in problems:
             expected = 0
         if sizes[position] != expected:
-            raise connection.broken("sent more or less of a file than was asked")
+            raise connection.broken("sent more or less of a file than was requested")
         needs_digest = digested and item.carries and position not in problems and unit.last
         if needs_digest and not (isinstance(digests[position], str) and _DIGEST.fullmatch(digests[position])):
             raise connection.broken("sent a file without its digest")
@@ -397,7 +406,9 @@ def data_header(payload: Payload, number: int) -> dict[str, Any]:
         "unit": number,
         "sizes": payload.sizes,
         "digests": payload.digests,
-        "problems": {str(position): [p.code, p.message, p.again] for position, p in payload.problems.items()},
+        "problems": {
+            str(position): [p.code, p.message, p.retryable] for position, p in payload.problems.items()
+        },
     }
 
 

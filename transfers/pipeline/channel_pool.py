@@ -15,17 +15,17 @@ from transfers.stores.base import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BY
 _CHANNEL_RATE_BYTES = (
     2 * 1024 * 1024
 )  # what one OpenSSH channel carries in a round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
-_RATE = 1_250_000_000  # bytes a second that a site's own line may have (10 Gbit/s)
+_RATE = 1_250_000_000  # assumed bandwidth of a site in bytes per second (10 Gbit/s)
 _LONG_SECONDS = 0.01
 _MIN_BYTES_PER_CHANNEL = 8 * 1024 * 1024  # opening a channel is worthwhile for this many bytes
-_MOST_LOST = 8  # no more lost channels than this are replaced
-_REPLACED_AFTER_SECONDS = 3.0  # by then it is known whether the first channel is lost, too
+_MOST_LOST = 8  # lost channels that are replaced
+_REPLACED_AFTER_SECONDS = 3.0  # after this time it is known whether the first channel is lost, too
 
 
 def count_channels(round_trip: float, size: int, most: int, rate: int = 0) -> int:
-    """Return how many channels fill a link: `round_trip` in seconds, `size` bytes to carry, `rate` in bytes a second (0: unknown).
+    """Return how many channels fill a link: `round_trip` in seconds, `size` bytes, `rate` in bytes per second (0: unknown).
 
-    One, if the round trip is short: a further channel would cost more than it gains.
+    It is 1 for a short round trip, where a further channel costs more than it gains.
     """
     window = round_trip * (rate or _RATE)
     needed = -(-int(window) // _CHANNEL_RATE_BYTES)
@@ -46,16 +46,16 @@ class ChannelPool:
         rate: int = 0,
         early: bool = False,
     ) -> None:
-        """`open_channel` gets the channel's number from 1, and raises as a login does; None: there are no further channels.
+        """`open_channel` gets the channel's number from 1, and raises as a login does; None: no further channels.
 
-        `logins` tells how often somebody logged in so far; `rate` is the most bytes a second that may go, 0 for no limit;
-        `early` says that they cost no login of their own by now, and are opened before it is known how much there is to carry.
+        `logins` returns the number of logins so far; `rate` is the limit in bytes per second, 0 for none; with `early`,
+        channels need no further login and are opened before the amount of data is known.
         """
         self._rate = rate
         self._early = early
         self._logins = logins
         self._most_logins = most_logins
-        self._open_line = open_channel
+        self._open_channel = open_channel
         self._most = most if open_channel is not None else 0
         self._on_event = on_event
         self._guard = threading.Lock()
@@ -66,10 +66,10 @@ class ChannelPool:
         self._watcher: Callable[[Connection], None] | None = None
         self._all: list[Connection] = []
         self._numbers: dict[Connection, int] = {}
-        self.processes: list[dict[str, Any]] = []  # the agents of all there ever were
+        self.processes: list[dict[str, Any]] = []  # the agents of all channels so far
         self._lost_bytes = 0
-        self.lost = 0  # lines that broke, while others went on
-        self.lately_lost = 0  # those of which it is not known yet whether all the others broke, too
+        self.lost = 0  # lost channels
+        self.lately_lost = 0  # lost channels, while it is unknown whether all others are lost, too
         self._failed = False
         self._closed = False
 
@@ -86,27 +86,27 @@ class ChannelPool:
         self._open_up_to(min(self._wanted, self._most))
 
     def start_early(self, round_trip: float) -> None:
-        """Open as many channels as the link can use, where that is allowed before the plan is known."""
+        """Open as many channels as the link can use, if they may be opened before the plan is known."""
         if self._early:
             self._open_up_to(count_channels(round_trip, sys.maxsize, self._most, self._rate))
 
     def _open_up_to(self, count: int) -> None:
         while self._started < count and count > 1:
             self._started += 1
-            name = f"line {self._started}"
+            name = f"channel {self._started}"
             threading.Thread(target=self._run, args=(self._started,), name=name, daemon=True).start()
 
     def _run(self, number: int) -> None:
-        assert self._open_line is not None
+        assert self._open_channel is not None
         try:
-            connection = self._open_line(number)
+            connection = self._open_channel(number)
         except HibaliError as problem:
             with self._guard:
                 first, self._failed = not self._failed, True
                 self._resolved += 1
                 self._settled.notify_all()
             if first:
-                self._on_event(Noted(f"{problem.subject}: fewer lines than asked for: {problem.message}"))
+                self._on_event(Noted(f"{problem.subject}: fewer channels than requested: {problem.message}"))
             return
         with self._guard:
             accepted = not self._closed
@@ -135,11 +135,11 @@ class ChannelPool:
             is_replaced = self.lost <= _MOST_LOST
             self._started += is_replaced
             self.lately_lost += is_replaced
-            number = self._numbers.pop(lost)  # over the same login
+            number = self._numbers.pop(lost)  # the same number, over the same login
         lost.close(0.1)
         if is_replaced:
             threading.Thread(
-                target=self._run_later, args=(number,), name=f"line {number}", daemon=True
+                target=self._run_later, args=(number,), name=f"channel {number}", daemon=True
             ).start()
 
     def _run_later(self, number: int) -> None:
@@ -174,7 +174,7 @@ class ChannelPool:
 
     def limit(self, round_trip: float) -> str | None:
         """Return which setting limited the speed, if known: `logins`, `channels` or None."""
-        if self._open_line is None or round_trip < _LONG_SECONDS or self._wanted <= 1:
+        if self._open_channel is None or round_trip < _LONG_SECONDS or self._wanted <= 1:
             return None
         if self._most_logins == 1:
             return "logins"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from hibali.errors import HibaliError
 from transfers.agent import protocol
 from transfers.agent.reading import with_zeros
-from transfers.entry import Kind, Verification
-from transfers.pipeline.batches import Flow, first_through, payload_of, problem_from, unit_header
+from transfers.entry import Verification
+from transfers.pipeline.batches import Flow, first_through, payload_of, problem_from, unit_bytes, unit_header
 from transfers.pipeline.channel_pool import ChannelPool, window_bytes
 from transfers.pipeline.shared_memory import BULK_BYTES, allocate_buffer
 from transfers.reconnect import is_lost
@@ -22,7 +22,7 @@ _UNITS_AHEAD = 32
 
 
 class _PendingUnit:
-    """The pending answer for one unit."""
+    """A unit whose reply is pending."""
 
     def __init__(self, channel: _Channel, unit: Unit, size: int, number: int, more: dict[str, bool]) -> None:
         self.channel = channel
@@ -37,12 +37,12 @@ class _PendingUnit:
         self.arrived = threading.Event()
 
     def fail(self, problem: BaseException | None) -> None:
-        """Fail: no answer will come."""
+        """Fail: no reply will come."""
         self.problem = problem
         self.arrived.set()
 
     def wait(self) -> protocol.Frame:
-        """Wait for the frame; raises the error that came instead."""
+        """Wait for the reply; raises the error that occurred instead."""
         self.arrived.wait()
         if self.problem is not None:
             raise self.problem
@@ -51,8 +51,8 @@ class _PendingUnit:
 
 
 class ReadingStream:
-    """One reading; used once. Files are read in their order and hashed on the way by the first line's agent, or,
-    with further lines or from the middle on, in pieces by any of them while that agent hashes the whole.
+    """One reading; used once. The first channel's agent reads files in order and hashes them. With further channels,
+    or for a resumed file, any agent reads pieces, while the first one hashes the whole file.
     """
 
     def __init__(self, control: Connection, channels: ChannelPool, root: bytes) -> None:
@@ -69,12 +69,12 @@ class ReadingStream:
 
     def run(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store.read."""
-        coming = iter(units)
+        units_left = iter(units)
         self._channels.watch(self._add_channel)
         try:
             while True:
                 while self._may_send():
-                    unit = next(coming, None)
+                    unit = next(units_left, None)
                     if unit is None:
                         break
                     self._request(unit)
@@ -94,7 +94,7 @@ class ReadingStream:
             self._further = [*self._further, channel]
 
     def _channel_lost(self, lost: _Channel, waiting: list[_PendingUnit]) -> None:
-        """Request again from other channels what a lost further channel did not answer; called in its thread."""
+        """Request the unanswered units of a lost channel from other channels; called in its thread."""
         with self._guard:
             self._further = [channel for channel in self._further if channel is not lost]
         self._channels.replace(lost.connection)
@@ -105,7 +105,7 @@ class ReadingStream:
         return [self._control, *(channel for channel in self._further if channel.ready)]
 
     def _assign(self, pending: _PendingUnit, free: list[_Channel]) -> None:
-        """Send a request to the channel with the least work; where the first channel is lost, too, fail with its error."""
+        """Send a request to the channel with the least work; if the first channel is lost, too, fail with its error."""
         left = list(free)
         while left:
             pending.channel = first_through(left, pending.size)
@@ -125,7 +125,7 @@ class ReadingStream:
         free = self._free()
         piece = unit.piece or digest is not None
         if unit.segment and not piece:
-            free = [self._control]  # it hashes on the way, from the start on
+            free = [self._control]  # it hashes the file as it reads, from the start
         pending = self._send(free, unit, {"piece": True} if piece else {})
         if unit.last:
             pending.digest = digest
@@ -133,7 +133,7 @@ class ReadingStream:
         self._held += pending.size
 
     def _digest_of(self, unit: Unit) -> _PendingUnit | None:
-        """Return the pending digest of a file that is read in pieces; None for all else."""
+        """Return the pending digest of a file that is read in pieces; None for other units."""
         if not unit.segment or unit.piece:
             return None
         number = unit.items[0].number
@@ -171,7 +171,7 @@ class ReadingStream:
 
 
 class _Channel:
-    """One agent with its pending requests, by number; a thread reads exactly as many answers."""
+    """One agent with its pending requests, by number; a thread reads as many replies."""
 
     def __init__(
         self,
@@ -179,9 +179,9 @@ class _Channel:
         root: bytes | None = None,
         on_lost: Callable[[_Channel, list[_PendingUnit]], None] | None = None,
     ) -> None:
-        """`root` is opened first where the connection is new; where it is lost, `on_lost` takes what was not answered."""
+        """`root` is opened first over a new connection; `on_lost` gets the unanswered units of a lost one."""
         self.connection = connection
-        self.problem: BaseException | None = None  # why it answers no more
+        self.problem: BaseException | None = None  # the error that ended it
         self._on_lost = on_lost
         self.ready = root is None
         self.flow = Flow()
@@ -194,7 +194,7 @@ class _Channel:
         self._thread.start()
 
     def request(self, pending: _PendingUnit) -> bool:
-        """Send a unit; False where the channel is lost, which the thread that reads answers finds out."""
+        """Send a unit; False if the channel is lost, which the reading thread detects."""
         memory, header = self.connection.memory, pending.header
         if memory is not None and pending.size >= BULK_BYTES:
             pending.buffer = memory.allocate(pending.size)
@@ -233,7 +233,7 @@ class _Channel:
             with self._guard:
                 pending = self._pending.pop(number, None) if isinstance(number, int) else None
         if frame.kind != protocol.DATA or pending is None:
-            raise self.connection.broken("answered with data that was not asked for")
+            raise self.connection.broken("sent data that was not requested")
         with self._guard:
             self.flow.subtract_answered(pending.size)
         with self.connection.understanding():
@@ -256,10 +256,3 @@ class _Channel:
             pending.fail(problem)
         if not isinstance(problem, HibaliError):
             raise problem
-
-
-def unit_bytes(unit: Unit) -> int:
-    """Return how many bytes of files a unit has."""
-    if unit.segment:
-        return unit.length
-    return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hibali.errors import HibaliError
 from transfers.agent import protocol
@@ -29,97 +29,59 @@ from transfers.remote.connection import Connection
 from transfers.stores.base import Committed, Item, Payload, Problem
 
 
-class SendWindow(Protocol):
-    """A transfer's window, which reports each item's result; called from the threads of the channels."""
-
-    def joined(self) -> None:
-        """A worker is ready to receive units."""
-
-    def placed(self, payload: Payload) -> None:
-        """A worker wrote a piece of a large file."""
-
-    def close(self, number: int) -> None:
-        """The agent answered a unit."""
-
-    def done(self, item: Item, digest: str | None) -> None:
-        """An item was committed under its final name."""
-
-    def failed(self, item: Item, problem: Problem) -> None:
-        """An item failed."""
-
-    def large_done(self, number: int) -> bool:
-        """A large file was committed; return False if it was not in progress."""
-
-    def large_failed(self, number: int, problem: Problem) -> bool:
-        """A large file failed; reported once. Return False if it never was in progress."""
-
-    def abandon(self, number: int) -> None:
-        """Discard everything that was received of a large file."""
-
-    def end(self, problem: BaseException | None) -> None:
-        """The last answer arrived, or an error means that none will."""
-
-    def worker_lost(self, worker: Worker) -> None:
-        """A worker lost its channel; its unanswered units can still be taken from it."""
-
-
 class Sender:
-    """One channel with the units sent over it and not answered yet."""
+    """One channel with the units that were sent over it and have no reply yet."""
 
-    def __init__(self, stream: SendWindow, connection: Connection) -> None:
+    def __init__(self, stream: ReceiverStream, connection: Connection) -> None:
         self.stream = stream
         self.connection = connection
-        self.under_way: dict[int, Payload | None] = {}
+        self.unanswered: dict[int, Payload | None] = {}
         self.flow = Flow()
         self.over = False
         self._guard = threading.Lock()
         self._writing = threading.Lock()
 
     def send(self, number: int, payload: Payload) -> bool:
-        """Send a unit; `listen` receives its answer. Return False if the channel is lost."""
+        """Send a unit; `listen` receives the reply. Return False if the channel is lost."""
         with self._guard:
             if self.over:
                 return False
-            self.under_way[number] = payload
+            self.unanswered[number] = payload
             self.flow.add_in_flight(len(payload.data))
         self._write(number, payload)
         return True
 
     def _write(self, number: int, payload: Payload) -> None:
-        with self._writing:  # a unit and its data must not be separated
-            self._write_unit(number, payload)
-
-    def _write_unit(self, number: int, payload: Payload) -> None:
-        self.connection.send(protocol.UNIT, unit_header(payload.unit, number))
         header, memory = data_header(payload, number), self.connection.memory
-        if memory is not None and len(payload.data) >= BULK_BYTES:
-            payload.data = memory.hold(payload.data)
-            at = memory.offset_of(payload.data)
+        body: protocol.Body = payload.data
+        if memory is not None and len(body) >= BULK_BYTES:
+            payload.data = body = memory.hold(body)
+            at = memory.offset_of(body)
             if at is not None:
-                self.connection.send(protocol.DATA, {**header, "at": at})
-                return
-        segment = payload.unit.segment
-        self.connection.send(
-            protocol.DATA, *(without_zeros(header, payload.data) if segment else (header, payload.data))
-        )
+                header, body = {**header, "at": at}, b""
+        if payload.unit.segment and "at" not in header:
+            header, body = without_zeros(header, body)
+        with self._writing:  # a unit and its data must not be separated
+            self.connection.send(protocol.UNIT, unit_header(payload.unit, number))
+            self.connection.send(protocol.DATA, header, body)
 
     def listen(self) -> None:
-        """Read answers until the channel's END; runs in its own thread."""
+        """Read replies until the channel's END; runs in its own thread."""
         try:
             while True:
                 frame = self.connection.receive()
                 if frame.kind == protocol.END:
                     break
                 if frame.kind != protocol.COMMITTED:
-                    raise self.connection.broken(f"sent {frame.kind!r} while landing")
+                    raise self.connection.broken(f"sent {frame.kind!r} while receiving")
                 self._committed(frame.header)
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self.lost(problem)
         else:
             self.ended(frame)
 
     def lost(self, problem: BaseException) -> None:
-        """End the whole transfer: the channel is lost or its answers are invalid."""
+        """End the whole transfer: the channel is lost or its replies are invalid."""
         self.stream.end(problem)
 
     def ended(self, frame: protocol.Frame) -> None:
@@ -136,9 +98,9 @@ class Sender:
             self._large_committed(done, failed)
             return
         with self._guard:
-            if number not in self.under_way:
-                raise self.connection.broken("landed what was not sent")
-            payload = self.under_way.pop(number)
+            if number not in self.unanswered:
+                raise self.connection.broken("reported a unit that was not sent")
+            payload = self.unanswered.pop(number)
             self.flow.subtract_answered(len(payload.data) if payload is not None else 0)
         if payload is None or payload.unit.segment:
             self._piece_committed(payload, done, failed)
@@ -150,19 +112,19 @@ class Sender:
         known = [self.stream.large_done(one) for one in done]
         known += [self.stream.large_failed(one, problem) for one, problem in failed.items()]
         if not all(known):
-            raise self.connection.broken("landed what was not planned")
+            raise self.connection.broken("committed an item that was not planned")
 
     def _piece_committed(self, payload: Payload | None, done: list[int], failed: dict[int, Problem]) -> None:
         del payload
         if done or not all(self.stream.large_failed(one, problem) for one, problem in failed.items()):
-            raise self.connection.broken("landed what was not planned")
+            raise self.connection.broken("committed an item that was not planned")
 
     def _pack_committed(self, payload: Payload, done: list[int], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(payload.unit.items)}
         for number in [*done, *failed]:
             position = items.pop(number, None)
             if position is None:
-                raise self.connection.broken("landed what was not planned")
+                raise self.connection.broken("committed an item that was not planned")
             item = payload.unit.items[position]
             if number in failed:
                 self.stream.failed(item, failed[number])
@@ -173,7 +135,7 @@ class Sender:
 class Worker(Sender):
     """A further channel with its own writing thread, so that no channel waits for another."""
 
-    def __init__(self, stream: SendWindow, connection: Connection, root: bytes, ticket: Any) -> None:
+    def __init__(self, stream: ReceiverStream, connection: Connection, root: bytes, ticket: Any) -> None:
         super().__init__(stream, connection)
         self.ready = False
         self._joined = threading.Event()  # also set when joining failed
@@ -182,14 +144,14 @@ class Worker(Sender):
         self._cleared = False
         self.reclaimed: dict[int, Payload] = {}
         self._units: queue.SimpleQueue[tuple[int, Payload] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, args=(root, ticket), name="hand", daemon=True).start()
+        threading.Thread(target=self._work, args=(root, ticket), name="worker", daemon=True).start()
 
     def _work(self, root: bytes, ticket: Any) -> None:
         try:
             there = {"path": protocol.text_of(root), "make": False}
             self.connection.request_all([("open", there), ("join", {"ticket": ticket})])
             self.ready = True
-            threading.Thread(target=self.listen, name="answers", daemon=True).start()
+            threading.Thread(target=self.listen, name="replies", daemon=True).start()
             self._joined.set()
             self.stream.joined()
             while (work := self._units.get()) is not None:
@@ -216,10 +178,10 @@ class Worker(Sender):
         self._ended.set()
 
     def reclaim_units(self) -> list[tuple[int, Payload]]:
-        """Return a lost channel's unanswered units, once. They stay in `reclaimed` until others have them."""
+        """Return the unanswered units of a lost channel, once. They stay in `reclaimed` until other channels have them."""
         with self._guard:
-            self.reclaimed = {number: one for number, one in self.under_way.items() if one is not None}
-            self.under_way.clear()
+            self.reclaimed = {number: one for number, one in self.unanswered.items() if one is not None}
+            self.unanswered.clear()
             self.flow = Flow()
         return list(self.reclaimed.items())
 
@@ -248,19 +210,19 @@ class Worker(Sender):
         self._joined.wait()
         if self.ready:
             self._ended.wait()
-        if self.over:  # what others landed in its place left nothing, but for what had to make room
+        if self.over:  # other channels committed its units; only folders that were moved away may be left
             return self._cleared
         return self.ready and self._left
 
 
-class BegunFiles:
+class PartialFiles:
     """The partial large files that the agent reports at the start: identity and existing bytes."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[int, int, str, int]] = {}
 
     def read(self, header: dict[str, Any]) -> None:
-        """Read the answer to `land`; raises the usual errors for an answer of another shape."""
+        """Read the reply to `land`; raises KeyError, TypeError or ValueError for another shape."""
         for path, size, mtime_ns, tag, there in header["begun"]:
             self._known[protocol.bytes_of(path)] = (int(size), int(mtime_ns), str(tag), int(there))
 
@@ -300,10 +262,10 @@ class ReceiverStream:
         self._lost = 0
         self._own = Sender(self, control)
         self._started = threading.Event()
-        self._begun = BegunFiles()
+        self._partial_files = PartialFiles()
         self._seed: bytes | None = None
         self._cleared: list[bytes] = []
-        self.walked = False  # the agent knows of everything that may be left at the target
+        self.walked = False  # the agent listed all partial files at the target
         self.left = False
         self.over = False  # the agent that holds the lock has finished and accepts other requests
 
@@ -312,7 +274,7 @@ class ReceiverStream:
         self._control.send(protocol.REQUEST, {"do": "land"})
         threads = [
             threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True),
-            threading.Thread(target=self._listen, name="answers", daemon=True),
+            threading.Thread(target=self._listen, name="replies", daemon=True),
         ]
         for thread in threads:
             thread.start()
@@ -329,12 +291,12 @@ class ReceiverStream:
                 worker.stop_sending()
 
     def _listen(self) -> None:
-        """Read the answers of the first channel; runs in its own thread."""
+        """Read the replies of the first channel; runs in its own thread."""
         try:
             ticket = self._begin()
             self._channels.watch(lambda channel: self._add_channel(channel, ticket))
             self._started.set()
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self.end(problem)
         else:
             self._own.listen()
@@ -345,7 +307,7 @@ class ReceiverStream:
         """Read which large files an earlier operation left, and return the ticket for further channels."""
         reply = next(self._control.replies_to("land"))
         with self._control.understanding():
-            self._begun.read(reply.header)
+            self._partial_files.read(reply.header)
             ticket = reply.header["ticket"]
             self._seed, self.walked = bytes.fromhex(ticket["seed"]), bool(reply.header["walked"])
             return ticket
@@ -353,14 +315,14 @@ class ReceiverStream:
     @property
     def begun_bytes(self) -> int:
         """Return how many bytes of large files existed at the start."""
-        return self._begun.bytes
+        return self._partial_files.bytes
 
     def partials(self) -> list[bytes]:
-        """Return what interrupted agents may have left of this transfer, except large files (journaled)."""
+        """Return the partial files that interrupted agents may have left, except large files (journaled)."""
         if self._seed is None:
             return []
         waiting = [
-            payload for sender in (self._own, *self._workers) for payload in [*sender.under_way.values()]
+            payload for sender in (self._own, *self._workers) for payload in [*sender.unanswered.values()]
         ]
         waiting += [payload for worker in self._workers for payload in [*worker.reclaimed.values()]]
         packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
@@ -368,9 +330,9 @@ class ReceiverStream:
         return left + [aside_path(self._seed, path) for path in self._cleared]
 
     def begun(self, item: Item) -> int:
-        """Return how many bytes of this file the target already has; waits for the agent's first answer."""
+        """Return how many bytes of this file the target already has; waits for the agent's first reply."""
         self._started.wait()
-        return self._begun.bytes_of(item)
+        return self._partial_files.bytes_of(item)
 
     def _send(self, payloads: Iterable[Payload]) -> None:
         """Send all payloads; runs in its own thread, which therefore also reads the source."""
@@ -388,7 +350,7 @@ class ReceiverStream:
                 self._control.send(protocol.REQUEST, {"do": "landed"})
                 for worker in self._workers:
                     self.left = worker.finish() or self.left
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
 
     def _add_channel(self, connection: Connection, ticket: Any) -> None:
@@ -425,7 +387,7 @@ class ReceiverStream:
         """Announce a large file; a resumed one must be ready at the target before its pieces arrive."""
         if not self._window.open(number, 0):
             return False
-        self._own.under_way[number] = None
+        self._own.unanswered[number] = None
         header = {"unit": number, "item": item_header(item), "from": offset}
         self._control.send(protocol.FILE, header)
         return not offset or self._window.wait_closed(number)
@@ -454,9 +416,9 @@ class ReceiverStream:
         with self._guard:
             self._lost += 1
             number = -self._lost
-        if not self._window.open(number, 0):  # the transfer waits for this answer
+        if not self._window.open(number, 0):  # the transfer waits for this reply
             return
-        if worker.under_way:
+        if worker.unanswered:
             threading.Thread(
                 target=self._reassign, args=(worker, number), name="take over", daemon=True
             ).start()
@@ -464,9 +426,9 @@ class ReceiverStream:
             self._window.close(number)
 
     def _reassign(self, worker: Worker, ending: int) -> None:
-        """Give the units to other channels; the answer to unit `ending` says that the old agent has ended."""
+        """Give the units to other channels; the reply to unit `ending` confirms that the old agent has ended."""
         try:
-            self._own.under_way[ending] = None
+            self._own.unanswered[ending] = None
             reply = {"do": "end_formers", "unit": ending, "formers": [worker.connection.process]}
             self._control.send(protocol.REQUEST, reply)
             if self._window.wait_closed(ending):
@@ -519,7 +481,7 @@ class ReceiverStream:
         self._control.send(protocol.PLACED, {"number": number, "given_up": True})
 
     def end(self, problem: BaseException | None) -> None:
-        """Finish: the last answer arrived, or an error means that none will."""
+        """Finish: the last reply arrived, or an error means that none will."""
         self.over = self.over or problem is None
         self._results.put(problem)
         self._window.stop()

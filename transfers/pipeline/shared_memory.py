@@ -14,12 +14,12 @@ from typing import Any
 
 from transfers.agent.protocol import BULK_BYTES
 
-_ARENA_BYTES = 512 * 1024 * 1024  # of addresses: memory is only what was used at a time
+_ARENA_BYTES = 512 * 1024 * 1024  # of address space: only used pages take memory
 _ROUND_BYTES = 64 * 1024
 
 
 class SharedBuffers:
-    """Allocates buffers; one is free again when its last view is gone. Thread-safe."""
+    """Allocates buffers; a buffer is freed with its last view. Thread-safe."""
 
     def __init__(self, size: int = _ARENA_BYTES) -> None:
         """`size` is a multiple of 64 KiB. Raises OSError, AttributeError where the system does not support it."""
@@ -41,16 +41,16 @@ class SharedBuffers:
             offset = self._find(rounded)
             if offset is None:
                 return None
-            # One type for each multiple: ctypes keeps every type of array for ever.
+            # Few types: ctypes never frees an array type.
             buffer = (ctypes.c_char * rounded).from_buffer(self._memory, offset)
-            # Called wherever the last view is given up, also in the middle of `allocate`, so it is only noted; and by no code
-            # of Python's, in which an interruption would be lost.
+            # Called when the last view is deleted, even within `allocate`, so it only notes the buffer. The callback is
+            # not Python code, because a KeyboardInterrupt in that would be lost.
             reference = weakref.ref(buffer, self._ended.append)
             self._allocated[id(reference)] = (reference, offset, rounded)
         return memoryview(buffer).cast("B")[:length]
 
     def offset_of(self, data: bytes | bytearray | memoryview) -> int | None:
-        """Return the offset of these bytes in the shared memory; None where they are not in it."""
+        """Return the offset of these bytes in the shared memory; None if they are elsewhere."""
         buffer = data.obj if isinstance(data, memoryview) else None
         if not isinstance(buffer, ctypes.Array) or not data.contiguous:  # type: ignore[union-attr]  # then it is a memoryview
             return None

@@ -1,4 +1,4 @@
-"""Control transfers between two remote sites: both agents answer over one channel, data flows directly."""
+"""Control transfers between two remote sites: both agents reply over one channel, data flows directly."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from typing import Any
 from hibali.errors import HibaliError, UsageError
 from transfers.agent import protocol
 from transfers.entry import Verification
-from transfers.pipeline.batches import Window, item_header, payload_from_header, problem_from, unit_header
-from transfers.pipeline.receiving import BegunFiles
+from transfers.pipeline.batches import (
+    Window,
+    item_header,
+    payload_from_header,
+    problem_from,
+    unit_bytes,
+    unit_header,
+)
+from transfers.pipeline.receiving import PartialFiles
 from transfers.remote.connection import Connection
 from transfers.stores.base import MOST_BYTES, Committed, Item, Payload, Problem, Unit
 
@@ -45,7 +52,7 @@ class DirectReceiver:
         read_as: bytes | None,
         passed: Callable[[Unit], None],
     ) -> None:
-        """`connection` leads to the source's agent and through it to the target's, where `token` is our lock at `root`.
+        """`connection` leads to the source's agent and through it to the target's, where `token` identifies our lock at `root`.
 
         `read_as` is the source's name of a single file; `passed` is called for each unit that arrived.
         """
@@ -62,15 +69,15 @@ class DirectReceiver:
         self._large: dict[int, _Large] = {}
         self._ended: set[int] = set()
         self._started = threading.Event()
-        self._begun = BegunFiles()
+        self._partial_files = PartialFiles()
         self.left = True
         self.fresh = False  # nothing of an earlier operation existed
         self.over = False
 
     def run(self, units: Iterable[Unit]) -> Generator[Committed, None, None]:
         """Yield the result of each item. `units` is consumed in another thread."""
-        sending = threading.Thread(target=self._send, args=(units,), name="ask", daemon=True)
-        listening = threading.Thread(target=self._listen, name="answers", daemon=True)
+        sending = threading.Thread(target=self._send, args=(units,), name="send", daemon=True)
+        listening = threading.Thread(target=self._listen, name="replies", daemon=True)
         for thread in (listening, sending):
             thread.start()
         try:
@@ -83,20 +90,20 @@ class DirectReceiver:
             sending.join()
 
     def begun(self, item: Item) -> int:
-        """Return how many bytes of this file the target already has; waits for the agent's first answer."""
+        """Return how many bytes of this file the target already has; waits for the agent's first reply."""
         self._started.wait()
-        return self._begun.bytes_of(item)
+        return self._partial_files.bytes_of(item)
 
     def _send(self, units: Iterable[Unit]) -> None:
         """Send all requests; runs in its own thread."""
         try:
-            self._started.wait()  # otherwise the source's agent could answer before the target's is ready
+            self._started.wait()  # otherwise the source's agent could reply before the target's is ready
             for number, unit in enumerate(units):
                 if not self._request(number * 3, unit):
                     return
             if self._window.wait_empty():
                 self._pass_on({"do": "landed"})
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
 
     def _pass_on(self, request: dict[str, Any]) -> None:
@@ -152,7 +159,7 @@ class DirectReceiver:
         return True
 
     def _listen(self) -> None:
-        """Read answers until the last END; runs in its own thread."""
+        """Read replies until the last END; runs in its own thread."""
         try:
             self._begin()
             self._started.set()
@@ -160,7 +167,7 @@ class DirectReceiver:
                 with self._connection.understanding():
                     self._receive_frame(frame)
             self.left = frame.header.get("left") is not False
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
         else:
             self.over = True
@@ -170,7 +177,7 @@ class DirectReceiver:
             self._window.stop()
 
     def _begin(self) -> None:
-        """The agent there works under the lock that we hold; where it does not find that, it is another place."""
+        """Start receiving under the lock that this process holds; without that lock, it is another folder."""
         try:
             root = protocol.text_of(self._root)
             self._connection.request("pass", request={"do": "open", "path": root, "make": False})
@@ -181,12 +188,12 @@ class DirectReceiver:
                 raise
             raise UsageError(
                 "another-place",
-                f"what is reached there is not the target: our lock is not found ({problem.message})",
+                f"the folder that the source's site reaches is not the target: it has no lock of this operation ({problem.message})",
                 subject=problem.subject,
                 hint="Correct `reached_from` of the target's site, or leave out --direct.",
             ) from None
         with self._connection.understanding():
-            self._begun.read(reply.header)
+            self._partial_files.read(reply.header)
             self.fresh = bool(reply.header["walked"])
 
     def _receive_frame(self, frame: protocol.Frame) -> None:
@@ -199,10 +206,10 @@ class DirectReceiver:
         elif frame.kind == protocol.COMMITTED:
             self._receive_committed(frame.header)
         else:
-            raise self._connection.broken(f"sent {frame.kind!r} while landing")
+            raise self._connection.broken(f"sent {frame.kind!r} while receiving")
 
     def _receive_digest(self, number: int, header: dict[str, Any]) -> None:
-        """Take the source's digest of a whole file."""
+        """Receive the source's digest of a whole file."""
         with self._guard:
             file = self._units.pop(number).items[0].number
             large = self._large.get(file)
@@ -218,7 +225,7 @@ class DirectReceiver:
         self._window.close(number)
 
     def _receive_read(self, number: int, header: dict[str, Any]) -> None:
-        """Take the answer that the source read a unit, and sends it unless it is a failed piece."""
+        """Receive the reply that the source read a unit, which it then sends unless reading failed."""
         with self._guard:
             unit = self._units[number]
             large = self._large.get(unit.items[0].number) if unit.segment else None
@@ -241,14 +248,14 @@ class DirectReceiver:
         number = int(header["unit"])
         if number % 3 == 1:
             if done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
-                raise self._connection.broken("landed what was not planned")
+                raise self._connection.broken("committed an item that was not planned")
             self._window.close(number)
             return
         unit = self._units[number]
         if not unit.segment:
             self._pack_committed(self._read.pop(number), done, failed)
         elif done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
-            raise self._connection.broken("landed what was not planned")
+            raise self._connection.broken("committed an item that was not planned")
         self._passed(unit)
         self._close(number)
 
@@ -260,7 +267,7 @@ class DirectReceiver:
     def _pack_committed(self, reply: Payload, done: dict[int, Any], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(reply.unit.items)}
         if items.keys() != done.keys() | failed.keys():
-            raise self._connection.broken("landed what was not planned")
+            raise self._connection.broken("committed an item that was not planned")
         for number, position in items.items():
             item = reply.unit.items[position]
             if number in failed:
@@ -271,7 +278,7 @@ class DirectReceiver:
     def _done(self, item: Item, read: str | None, committed: object) -> None:
         """Compare the digests of both endpoints."""
         if read != committed:
-            raise self._connection.broken("landed another content than was read")
+            raise self._connection.broken("committed content that differs from the source")
         self._results.put(Committed(item, read, Verification.DIGEST))
 
     def _large_committed(self, done: dict[int, Any], failed: dict[int, Problem]) -> None:
@@ -283,10 +290,10 @@ class DirectReceiver:
                 self._ended.add(number)
             if large is not None:
                 if large.digest is None:
-                    raise self._connection.broken("landed a file that was not read to its end")
+                    raise self._connection.broken("committed a file that was not read completely")
                 self._done(large.item, large.digest, digest)
         if not all(known):
-            raise self._connection.broken("landed what was not planned")
+            raise self._connection.broken("committed an item that was not planned")
 
     def _abandon(self, number: int, problem: Problem) -> None:
         """Discard everything received of a large file."""
@@ -302,8 +309,3 @@ class DirectReceiver:
             self._ended.add(number)
         self._results.put(Committed(large.item, None, Verification.NONE, problem=problem))
         return True
-
-
-def unit_bytes(unit: Unit) -> int:
-    """Return how many bytes of files a unit carries."""
-    return unit.length if unit.segment else sum(item.entry.size for item in unit.items if item.carries)

@@ -1,1 +1,1 @@
-"""Run commands and handle files at a site that has a machine."""
+"""Run commands and handle files on the host of a site."""

@@ -1,4 +1,4 @@
-"""Start an agent, send requests to it, and read its answers."""
+"""Start an agent, send requests to it, and read its replies."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Sent:
         exec(compile(self.texts[module.__name__], "hibali:" + module.__name__, "exec"), module.__dict__)
 """
 
-# After the standard library, so that files beside hibali do not hide it.
+# After the standard library, so that modules beside hibali do not shadow it.
 _HERE = "import sys\nsys.path.append({!a})\n"
 _ROOT = Path(__file__).resolve().parents[2]
 
-# Docstrings are a quarter of the text to send, and not needed there.
+# Docstrings are a quarter of the source, and the agent does not need them.
 _DOCSTRING = re.compile(r'^( *)"""(?:[^"\\]|"(?!"")|\\.)*"""$', re.MULTILINE)
 _COMMENT = re.compile(r"^ *#.*$", re.MULTILINE)
 
@@ -102,7 +102,7 @@ _SIGNALLED = 128  # a shell adds the number of the signal that killed a program 
 
 
 class Connection:
-    """One agent process. One thread sends requests; a second one may use `send` while answers are read."""
+    """One agent process. One thread sends requests; a second one may use `send` while replies are read."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Connection:
             seen += chunk
             if len(seen) > _CHATTER:
                 raise IncompleteError(
-                    "chatter", "the start-up files at the site print too much", subject=self.subject
+                    "chatter", "the shell start-up files at the site print too much", subject=self.subject
                 )
 
     def send(self, kind: bytes, header: dict[str, Any], body: protocol.Body = b"") -> None:
@@ -210,7 +210,7 @@ class Connection:
                 "protocol",
                 f"the agent broke the protocol: {problem}",
                 subject=self.subject,
-                hint="Its answer was ignored.",
+                hint="The reply was ignored.",
             ) from None
         except (OSError, ValueError):
             raise self._end_error() from None
@@ -220,12 +220,12 @@ class Connection:
         return frame
 
     def post(self, command: str, **details: Any) -> None:
-        """Send a request with one answer; answers come in the order of requests."""
+        """Send a request with one reply; replies come in the order of requests."""
         self.send(protocol.REQUEST, {"do": command, **details})
         self._posted.append(command)
 
     def replies(self, sent_at: float | None = None) -> list[protocol.Frame]:
-        """Read the answers to posted requests, the first sent at `sent_at`; raises the first error."""
+        """Read the replies to posted requests, the first sent at `sent_at`; raises the first error."""
         posted, self._posted = self._posted, []
         found = []
         refused: HibaliError | None = None
@@ -234,20 +234,20 @@ class Connection:
             found.append(frame)
             if sent_at is not None and len(found) == 1:
                 self.round_trip = min(self.round_trip, time.monotonic() - sent_at)
-            if frame.kind == protocol.ERROR:  # the other answers still come
+            if frame.kind == protocol.ERROR:  # the other replies follow
                 refused = refused or self._translate(frame.header)
             elif frame.kind != protocol.END:
-                raise self.broken(f"answered {command} with {frame.kind!r}")
+                raise self.broken(f"replied to {command} with {frame.kind!r}")
         if refused is not None:
             raise refused
         return found
 
     def request(self, command: str, **details: Any) -> protocol.Frame:
-        """Send one request and return its answer."""
+        """Send one request and return its reply."""
         return self.request_all([(command, details)])[0]
 
     def request_all(self, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[protocol.Frame]:
-        """Send several requests at once, with one answer each; raises the first error."""
+        """Send several requests at once, with one reply each; raises the first error."""
         began = time.monotonic()
         before = len(self._posted)
         for command, details in requests:
@@ -255,34 +255,36 @@ class Connection:
         return self.replies(None if before else began)[before:]
 
     def replies_to(self, command: str) -> Iterator[protocol.Frame]:
-        """Yield the answers to a request that was sent before; the last one is END."""
+        """Yield the replies to a request that was sent before; the last one is END."""
         self.replies()
         while True:
             frame = self.receive()
             if frame.kind not in {protocol.REPLY, protocol.END}:
-                raise self.broken(f"answered {command} with {frame.kind!r}")
+                raise self.broken(f"replied to {command} with {frame.kind!r}")
             yield frame
             if frame.kind == protocol.END:
                 return
 
-    def broken(self, what: str) -> IncompleteError:
+    def broken(self, violation: str) -> IncompleteError:
         """Return the error for a violation of the protocol."""
-        return IncompleteError("protocol", f"the agent broke the protocol: it {what}", subject=self.subject)
+        return IncompleteError(
+            "protocol", f"the agent broke the protocol: it {violation}", subject=self.subject
+        )
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:
-        """Turn errors while an answer is parsed into a violation of the protocol by the agent."""
+        """Turn errors while a reply is parsed into a violation of the protocol by the agent."""
         try:
             yield
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-            raise self.broken("sent an answer in an unexpected form") from None
+            raise self.broken("sent a reply of an unexpected form") from None
 
     def expand(self, path: bytes) -> bytes:
         """Expand `~`, `~/x`, `$NAME` or `$NAME/x` there to an absolute path."""
         return self.path_in(self.request("expand", path=protocol.text_of(path)))
 
     def path_in(self, reply: protocol.Frame) -> bytes:
-        """Return the path in an answer; raise if it is not absolute."""
+        """Return the path in a reply; raise if it is not absolute."""
         with self.understanding():
             found = protocol.bytes_of(reply.header["path"])
             if not found.startswith(b"/") or b"\0" in found:
@@ -375,7 +377,7 @@ def agent_failed(reason: str, subject: str) -> HibaliError:
         "agent-failed",  # the agent's code for a bug
         f"hibali's agent stopped because of a bug: {reason}",
         subject=subject,
-        hint="Please report this line, with the version: hibali --version",
+        hint="Please report this message, with the version: hibali --version",
     )
 
 

@@ -25,7 +25,7 @@ class CommandResult:
 class OnceResult:
     """The state of a command that may run only once; `fresh` if this call ran it.
 
-    `finished` is None if it was started and no answer was written: check its effect, do not repeat it.
+    `finished` is None if it was started and no result was written: check its effect, do not repeat it.
     `age_seconds` is the time since its start, by the clock of the remote filesystem.
     """
 
@@ -105,7 +105,7 @@ class RemoteHost(Protocol):
     ) -> OnceResult:
         """Run one program at most once ever: the exclusive mkdir of `marker` decides.
 
-        The answer is written beside it, durably, even when the connection is lost meanwhile.
+        The result is stored in it, durably, even when the connection is lost meanwhile.
         """
 
     def digest(self, path: bytes) -> str:
@@ -132,7 +132,7 @@ class ReportsFreeSpace(Protocol):
 
 
 def parse_result(content: bytes) -> CommandResult | None:
-    """Read the answer that `run_once` wrote to `answer.json` in its marker; None for an invalid one."""
+    """Read the result that `run_once` wrote to `answer.json` in its marker; None if invalid."""
     try:
         record = json.loads(content)
         return CommandResult(

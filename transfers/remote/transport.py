@@ -29,8 +29,8 @@ from transfers.stores.sftp.remote_host import SftpHost
 
 Opened = TypeVar("Opened")
 
-# How an agent that never started fails: a server with SFTP only, a wrapper that refuses with a message
-# on its standard output and exits 0, or a missing python3. A lost or refused login is neither.
+# Errors of an agent that never started: the server offers only SFTP, a wrapper refuses with a message
+# on its standard output and exits 0, or python3 is missing. A lost or refused login is not among them.
 _NOT_STARTED = frozenset(
     {"no-python", "agent-not-started", "connection-lost", "no-answer", "chatter", "protocol"}
 )
@@ -132,9 +132,9 @@ def _read(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) and isinstance(record.get("transports", {}), dict) else {}
 
 
-_RUN_ONCE_SECONDS = 120.0  # callers without an answer wait longer than that (runs.submit)
-_BATCH_BYTES = 1024 * 1024  # of content in one request; as JSON it can take six times as much
-_BATCH_COUNT = 400  # files in one request, or requests before an answer is read
+_RUN_ONCE_SECONDS = 120.0  # callers that get no reply wait longer than this (runs.submit)
+_BATCH_BYTES = 1024 * 1024  # of content in one request; its JSON can be six times as large
+_BATCH_COUNT = 400  # files in one request, or requests before a reply is read
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -266,8 +266,8 @@ class AgentHost:
         self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
     ) -> OnceResult:
         """See RemoteHost."""
-        words = _run_header(argv, b"", folder, _RUN_ONCE_SECONDS)
-        reply = self._connection.request("run_once", marker=protocol.text_of(marker), **words).header
+        header = _run_header(argv, b"", folder, _RUN_ONCE_SECONDS)
+        reply = self._connection.request("run_once", marker=protocol.text_of(marker), **header).header
         with self._connection.understanding():
             known = reply.get("answer")
             return OnceResult(
@@ -319,9 +319,12 @@ def _cut(sizes: list[int], body: bytes, count: int) -> list[bytes | None]:
 def _run_header(
     argv: Sequence[bytes | str], stdin: bytes, folder: bytes | None, timeout: float
 ) -> dict[str, Any]:
-    words = [word if isinstance(word, bytes) else word.encode("utf-8", "surrogateescape") for word in argv]
+    arguments = [
+        argument if isinstance(argument, bytes) else argument.encode("utf-8", "surrogateescape")
+        for argument in argv
+    ]
     return {
-        "words": [protocol.text_of(word) for word in words],
+        "words": [protocol.text_of(argument) for argument in arguments],
         "stdin": protocol.text_of(stdin),
         "folder": protocol.text_of(folder) if folder is not None else None,
         "timeout": timeout,

@@ -27,16 +27,16 @@ class AgentListing(PagedListing):
 
     def __init__(
         self,
-        answers: Iterator[protocol.Frame],
+        replies: Iterator[protocol.Frame],
         connection: Connection,
-        tell_orphans: Callable[[list[bytes]], None],
+        on_orphans: Callable[[list[bytes]], None],
     ) -> None:
-        self._answers = answers
+        self._replies = replies
         self._connection = connection
-        self._tell_orphans = tell_orphans
+        self._on_orphans = on_orphans
         self._pages: deque[Page] = deque()
         self._entries: Iterator[Entry] = iter(())
-        self._left = 0  # remaining entries of the current page
+        self._remaining = 0  # remaining entries of the current page
         self._before = b""
         self._count = 0
         self._over = False
@@ -46,23 +46,23 @@ class AgentListing(PagedListing):
         return self
 
     def __next__(self) -> Entry:
-        while not self._left:
+        while not self._remaining:
             page = self.page
             if page is None:
                 self._close()
                 raise StopIteration
             self._pages.popleft()
-            self._entries, self._left = self._unpacked(page), page.names
-        self._left -= 1
+            self._entries, self._remaining = self._unpacked(page), page.names
+        self._remaining -= 1
         return next(self._entries)
 
     @property
     def page(self) -> Page | None:
         """The page that starts with the next entry; None inside a page and at the end."""
-        if self._left:
+        if self._remaining:
             return None
         while not self._pages and not self._over:
-            frame = next(self._answers, None)
+            frame = next(self._replies, None)
             if frame is None:
                 self._over = True
             else:
@@ -70,7 +70,7 @@ class AgentListing(PagedListing):
                 self._closing = frame.header
         return self._pages[0] if self._pages else None
 
-    def pass_over(self) -> None:
+    def skip_page(self) -> None:
         """Skip the next page; the order of its first entry is still checked."""
         page = self._pages.popleft()
         first = next(entries_of(page.packed, self._connection.subject))
@@ -87,12 +87,12 @@ class AgentListing(PagedListing):
                 found.append(Page(int(names), int(files), int(size), str(digest), body[at : at + length]))
                 at += int(length)
             if at != len(body):
-                raise ValueError("bytes that are on no page")
+                raise ValueError("bytes outside of all pages")
         return found
 
     def _unpacked(self, page: Page) -> Iterator[Entry]:
-        where, count = self._connection.subject, 0
-        for entry in entries_of(page.packed, where):
+        subject, count = self._connection.subject, 0
+        for entry in entries_of(page.packed, subject):
             count += 1
             if count > page.names:
                 break
@@ -102,7 +102,7 @@ class AgentListing(PagedListing):
             self._count += 1
             yield entry
         if count != page.names:
-            raise violation(where, f"a page of {page.names} names held another number", b"")
+            raise violation(subject, f"a page of {page.names} names held another number", b"")
 
     def _check(self, entry: Entry) -> None:
         reason = unsafe_component(entry.path)
@@ -110,14 +110,16 @@ class AgentListing(PagedListing):
             raise violation(self._connection.subject, reason or "the order is wrong", entry.path)
 
     def _close(self) -> None:
-        where, closing = self._connection.subject, self._closing
+        subject, closing = self._connection.subject, self._closing
         if closing.get("count") != self._count:
-            raise violation(where, f"{self._count} names came, {closing.get('count')} were announced", b"")
+            raise violation(
+                subject, f"{self._count} names arrived, but {closing.get('count')} were announced", b""
+            )
         with self._connection.understanding():
-            self._tell_orphans([protocol.bytes_of(text) for text in closing["orphans"]])
+            self._on_orphans([protocol.bytes_of(text) for text in closing["orphans"]])
             problems = [(protocol.bytes_of(text), problem_from(found)) for text, found in closing["problems"]]
         if problems:
-            raise ListingIncompleteError(where, problems)
+            raise ListingIncompleteError(subject, problems)
 
 
 class BothSides:
@@ -126,56 +128,58 @@ class BothSides:
     Each endpoint is iterated separately. Skipping identical pages does not change the result for other names.
     """
 
-    def __init__(self, source: PagedListing, target: PagedListing, take: Callable[[Page], None]) -> None:
-        """`take` is called with every skipped page."""
+    def __init__(
+        self, source: PagedListing, target: PagedListing, on_skipped: Callable[[Page], None]
+    ) -> None:
+        """`on_skipped` is called with every skipped page."""
         self._source = source
         self._target = target
-        self._take = take
+        self._on_skipped = on_skipped
 
     def source(self) -> Iterator[Entry]:
         """Yield the source's entries that are not skipped."""
-        return self._what_is_left(self._source)
+        return self._unskipped(self._source)
 
     def target(self) -> Iterator[Entry]:
         """Yield the target's entries that are not skipped."""
-        return self._what_is_left(self._target)
+        return self._unskipped(self._target)
 
-    def _what_is_left(self, side: PagedListing) -> Iterator[Entry]:
+    def _unskipped(self, side: PagedListing) -> Iterator[Entry]:
         while True:
-            self._pass_over()
+            self._skip_equal_pages()
             try:
                 entry = next(side)
             except StopIteration:
                 return
             yield entry
 
-    def _pass_over(self) -> None:
-        while (ours := self._source.page) is not None and ours.digest:
-            theirs = self._target.page
-            if theirs is None or theirs.digest != ours.digest:
+    def _skip_equal_pages(self) -> None:
+        while (source_page := self._source.page) is not None and source_page.digest:
+            target_page = self._target.page
+            if target_page is None or target_page.digest != source_page.digest:
                 return
-            self._take(ours)
-            self._source.pass_over()
-            self._target.pass_over()
+            self._on_skipped(source_page)
+            self._source.skip_page()
+            self._target.skip_page()
 
 
-def entries_of(packed: protocol.Body, where: str) -> Iterator[Entry]:
+def entries_of(packed: protocol.Body, subject: str) -> Iterator[Entry]:
     """Yield the entries of packed records; raise `IncompleteError` if they are malformed."""
     try:
         for record in unpack_records(bytes(packed)):
             yield entry_of(record)
     except RecordError as problem:
-        raise violation(where, str(problem), b"") from None
+        raise violation(subject, str(problem), b"") from None
 
 
-def violation(where: str, reason: str, path: bytes) -> IncompleteError:
+def violation(subject: str, reason: str, path: bytes) -> IncompleteError:
     """Return the error for an invalid listing; nothing may be deleted because of it."""
-    named = f"{where}:{printable(path)}" if path else where
+    named = f"{subject}:{printable(path)}" if path else subject
     return IncompleteError(
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
         subject=named,
-        hint="Nothing was deleted. Report it to the site if it happens again.",
+        hint="Nothing was deleted. If it happens again, report it to the site.",
     )
 
 

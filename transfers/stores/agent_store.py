@@ -68,10 +68,10 @@ class Holding:
     def lock_request(self, operation: str, **more: Any) -> tuple[str, dict[str, Any]]:
         """Return the request that takes the lock, and record the lock as held."""
         self._operation = operation
-        told = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
-        return "lock", {**told, **more}
+        header = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
+        return "lock", {**header, **more}
 
-    def given_back(self) -> None:
+    def record_release(self) -> None:
         """Record that the lock was released."""
         self._operation = None
 
@@ -79,17 +79,17 @@ class Holding:
         """Record agents whose connections were dropped and which may still be running."""
         self._stale_agents += stale_agents
 
-    def take_back(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
+    def reacquire(self, connection: Connection, opening: dict[str, Any], *, anew: bool) -> None:
         """End the agents of lost channels and take the lock again.
 
         Raises an error if another call has the lock, or wrote to the target meanwhile. With `anew` such
         writes are allowed, because the target is listed again.
         """
         assert self._operation is not None
-        answer = connection.request("end_formers", formers=self._stale_agents)
+        reply = connection.request("end_formers", formers=self._stale_agents)
         with connection.understanding():
-            if RUNNING in answer.header["found"]:
-                message = "the agent of a lost line cannot be ended"
+            if RUNNING in reply.header["found"]:
+                message = "hibali's agent of a lost connection is still running"
                 raise TryLaterError("former-agent", message, subject=connection.subject)
         # Agents on another host or of an earlier boot stop at their next lock check.
         self._stale_agents = []
@@ -114,7 +114,7 @@ AGENT_FACTS = Facts(
     machine=True,
     root_identity=True,
     reports_packs=True,
-    keeps=True,
+    backs_up=True,
     adjusts=True,
     appends=True,
     hashes_ranges=True,
@@ -139,7 +139,7 @@ class PosixStore(Store):
         self,
         connection: Connection,
         facts: Facts,
-        lines: ChannelPool | None = None,
+        channels: ChannelPool | None = None,
         *,
         lease: int = LEASE_SECONDS,
         reopen: Reopen | None = None,
@@ -154,13 +154,13 @@ class PosixStore(Store):
         """
         self._facts = facts
         self._confined = confined
-        self._lines = lines or no_channels()
+        self._channels = channels or no_channels()
         self._reopen = reopen
         self._patience = patience
         self._holding = Holding(lease)
         self._away = self._was_lost = self._committed = self._left = False
-        self._returns = self._lines_lost = self._former_bytes = 0
-        self._landing: ReceiverStream | None = None
+        self._returns = self._channels_lost = self._former_bytes = 0
+        self._receiver: ReceiverStream | None = None
         self._direct: DirectReceiver | None = None
         self._by_gridftp: GridftpReceiver | None = None
         self._beside_bytes = self._beside_logins = 0
@@ -173,9 +173,9 @@ class PosixStore(Store):
         self._attributes = False
         self._orphans: list[bytes] = []
         self._listing_ahead = False
-        looked = connection.replies()[0]
-        self.root_path = connection.path_in(looked)
-        self._seen: tuple[float, Entry | None, Space] | None = self._look_in(looked)
+        reply = connection.replies()[0]
+        self.root_path = connection.path_in(reply)
+        self._seen: tuple[float, Entry | None, Space] | None = self._read_look(reply)
 
     @property
     def facts(self) -> Facts:
@@ -189,27 +189,29 @@ class PosixStore(Store):
             return 0
         if self._away:
             return self._former_bytes + self._beside_bytes
-        return self._former_bytes + self._beside_bytes + self._connection.data_bytes + self._lines.data_bytes
+        return (
+            self._former_bytes + self._beside_bytes + self._connection.data_bytes + self._channels.data_bytes
+        )
 
     @property
     def limited_by(self) -> str | None:
         """See Store."""
-        return self._lines.limit(self._connection.round_trip)
+        return self._channels.limit(self._connection.round_trip)
 
     @property
     def reconnects(self) -> int:
         """See Store."""
-        return self._returns + self._lines_lost + (0 if self._away else self._lines.lost)
+        return self._returns + self._channels_lost + (0 if self._away else self._channels.lost)
 
     @property
     def logins(self) -> int:
         """See Store."""
-        return self._lines.logins + self._beside_logins
+        return self._channels.logins + self._beside_logins
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink."""
         if not path:
-            return self._look()[0]
+            return self._look_cached()[0]
         try:
             self._open()
         except NotFoundError:
@@ -218,8 +220,8 @@ class PosixStore(Store):
             if problem.code != _NOT_A_FOLDER:
                 raise
             return None
-        asked = {"path": protocol.text_of(path), "attributes": self._attributes}
-        return one_entry(self._connection.request("lstat", **asked), self._connection)
+        values = {"path": protocol.text_of(path), "attributes": self._attributes}
+        return one_entry(self._connection.request("lstat", **values), self._connection)
 
     def root_identity(self) -> RootIdentity | None:
         """See Store."""
@@ -227,9 +229,9 @@ class PosixStore(Store):
             self._open()
         except NotFoundError:
             return None
-        answer = self._connection.request("identity")
+        reply = self._connection.request("identity")
         with self._connection.understanding():
-            device, inode = int(answer.header["device"]), int(answer.header["inode"])
+            device, inode = int(reply.header["device"]), int(reply.header["inode"])
         return RootIdentity(str(self._connection.greeting.get("boot")), device, inode)
 
     def check_trusted(self) -> None:
@@ -238,12 +240,12 @@ class PosixStore(Store):
 
     def resolved(self, paths: Sequence[bytes] = ()) -> Sequence[bytes]:
         """See Store."""
-        asked = [protocol.text_of(path) for path in (self.root_path, *paths)]
-        answer = self._connection.request("resolve", paths=asked)
+        values = [protocol.text_of(path) for path in (self.root_path, *paths)]
+        reply = self._connection.request("resolve", paths=values)
         with self._connection.understanding():
-            found = [protocol.bytes_of(path) for path in answer.header["paths"]]
-        if len(found) != len(asked) or not all(path[:1] in {b"", b"/"} for path in found):
-            raise self._connection.broken("resolved other paths than those that were asked about")
+            found = [protocol.bytes_of(path) for path in reply.header["paths"]]
+        if len(found) != len(values) or not all(path[:1] in {b"", b"/"} for path in found):
+            raise self._connection.broken("resolved other paths than the requested ones")
         return found
 
     def identities(self) -> Sequence[Identity]:
@@ -252,46 +254,50 @@ class PosixStore(Store):
 
     def identify(self, paths: Sequence[bytes]) -> Sequence[Identity | None]:
         """See Store."""
-        asked = [protocol.text_of(path) for path in paths]
-        answer = self._connection.request("identify", paths=asked)
+        values = [protocol.text_of(path) for path in paths]
+        reply = self._connection.request("identify", paths=values)
         with self._connection.understanding():
-            found = answer.header["identities"]
-            if len(found) != len(asked):
+            found = reply.header["identities"]
+            if len(found) != len(values):
                 raise ValueError
             return [None if one is None else check_identity(one) for one in found]
 
-    def _look(self) -> tuple[Entry | None, Space]:
+    def _look_cached(self) -> tuple[Entry | None, Space]:
         """Return the root's entry and the free space from one request, cached because of round-trip times."""
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
-            self._seen = self._look_in(self._ask_look())
+            self._seen = self._read_look(self._request_look())
         return self._seen[1], self._seen[2]
 
-    def _ask_look(self) -> protocol.Frame:
+    def _request_look(self) -> protocol.Frame:
         return self._connection.request("look", path=protocol.text_of(self.root_path))
 
-    def _look_in(self, answer: protocol.Frame) -> tuple[float, Entry | None, Space]:
+    def _read_look(self, reply: protocol.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
-            room = answer.header["room"]
-            self._quotas = bool(room["quotas"])
-            name_bytes = min(self._facts.name_bytes, int(room["name_bytes"]) or self._facts.name_bytes)
-            self._facts = replace(self._facts, name_bytes=name_bytes, folds_case=bool(room["folds_case"]))
-            packed = answer.header["packed"]
+            space_fields = reply.header["room"]
+            self._quotas = bool(space_fields["quotas"])
+            name_bytes = min(
+                self._facts.name_bytes, int(space_fields["name_bytes"]) or self._facts.name_bytes
+            )
+            self._facts = replace(
+                self._facts, name_bytes=name_bytes, folds_case=bool(space_fields["folds_case"])
+            )
+            packed = reply.header["packed"]
             self.packed_at = None if packed is None else protocol.bytes_of(packed)
-            self._identity = check_identity(answer.header["identity"])
-            self._file_above = bool(answer.header["file_above"])
-            return time.monotonic(), one_entry(answer, self._connection), space_in(room)
+            self._identity = check_identity(reply.header["identity"])
+            self._file_above = bool(reply.header["file_above"])
+            return time.monotonic(), one_entry(reply, self._connection), space_in(space_fields)
 
     def file_above(self) -> bool:
         """See Store."""
-        self._look()
+        self._look_cached()
         return self._file_above
 
     def _open(self, *, make: bool = False) -> None:
         if not self._opened:
             self._connection.request("open", **self._opening(make=make))
             self._opened = True
-            self._lines.start_early(self._connection.round_trip)
+            self._channels.start_early(self._connection.round_trip)
 
     def _opening(self, *, make: bool = False) -> dict[str, Any]:
         return {"path": protocol.text_of(self.root_path), "make": make, "confined": self._confined}
@@ -305,9 +311,7 @@ class PosixStore(Store):
                 raise
             if self.stat() is not None:
                 return False
-            raise NotFoundError(
-                "vanished", "there is nothing of that name", subject=problem.subject
-            ) from None
+            raise NotFoundError("vanished", "it does not exist", subject=problem.subject) from None
         return True
 
     def make_root(self) -> None:
@@ -321,11 +325,11 @@ class PosixStore(Store):
             self._connection.send(protocol.REQUEST, self._list_request(shallow=False))
             self._listing_ahead = True
 
-    def take_attributes(self) -> bool:
+    def include_attributes(self) -> bool:
         """See Store."""
-        answer = self._connection.request("attributes", path=protocol.text_of(self.root_path))
+        reply = self._connection.request("attributes", path=protocol.text_of(self.root_path))
         with self._connection.understanding():
-            self._attributes = bool(answer.header["kept"])
+            self._attributes = bool(reply.header["kept"])
         return self._attributes
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
@@ -338,7 +342,7 @@ class PosixStore(Store):
         """See Store."""
         if not self._open_folder():
             return None
-        return AgentListing(self._ask_list(shallow=shallow), self._connection, self._listed)
+        return AgentListing(self._request_list(shallow=shallow), self._connection, self._listed)
 
     def _listed(self, orphans: Sequence[bytes]) -> None:
         self._orphans = [*orphans]
@@ -346,7 +350,7 @@ class PosixStore(Store):
     def _list_request(self, *, shallow: bool) -> dict[str, Any]:
         return {"do": "list", "shallow": shallow, "attributes": self._attributes}
 
-    def _ask_list(self, *, shallow: bool) -> Iterator[protocol.Frame]:
+    def _request_list(self, *, shallow: bool) -> Iterator[protocol.Frame]:
         if not self._listing_ahead:
             self._connection.send(protocol.REQUEST, self._list_request(shallow=shallow))
         self._listing_ahead = False
@@ -355,14 +359,17 @@ class PosixStore(Store):
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         self._open()
-        return ReadingStream(self._connection, self._lines, self.root_path).run(units)
+        return ReadingStream(self._connection, self._channels, self.root_path).run(units)
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; the target must be locked."""
         self._open()
         self._purge()
-        self._landing, self._committed = ReceiverStream(self._connection, self._lines, self.root_path), True
-        return self._landing.run(payloads)
+        self._receiver, self._committed = (
+            ReceiverStream(self._connection, self._channels, self.root_path),
+            True,
+        )
+        return self._receiver.run(payloads)
 
     @property
     def account(self) -> Any:
@@ -375,7 +382,7 @@ class PosixStore(Store):
         self._opened = False  # the agent has one root open at a time
         self._connection.post("look", path=protocol.text_of(path))
         lease, confined = self._holding.lease, self._confined
-        return PosixStore(self._connection, self.facts, self._lines, lease=lease, confined=confined), b""
+        return PosixStore(self._connection, self.facts, self._channels, lease=lease, confined=confined), b""
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """See Store."""
@@ -389,24 +396,24 @@ class PosixStore(Store):
         }
         self._connection.replies()
         self._connection.send(protocol.REQUEST, header, content)
-        answer = self._connection.receive()
+        reply = self._connection.receive()
         with self._connection.understanding():
-            return bool(answer.header["stored"])
+            return bool(reply.header["stored"])
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See Store."""
-        return self.stat(path) if path else self._look_in(self._ask_look())[1]
+        return self.stat(path) if path else self._read_look(self._request_look())[1]
 
     def fetch_whole(self, entry: Entry) -> bytes:
         """See Store."""
         self._open()
         path = protocol.text_of(entry.path)
-        answer = self._connection.request("fetch_whole", path=path, maximum=PACK_BYTES)
-        content = bytes(answer.body)
+        reply = self._connection.request("fetch_whole", path=path, maximum=PACK_BYTES)
+        content = bytes(reply.body)
         with self._connection.understanding():
-            if answer.header["digest"] != hashlib.sha256(content).hexdigest():
+            if reply.header["digest"] != hashlib.sha256(content).hexdigest():
                 raise IncompleteError(
-                    "corrupt", "the content was damaged on the way", subject=printable(entry.path)
+                    "corrupt", "the content was damaged in transit", subject=printable(entry.path)
                 )
         check_size(entry, content)
         return content
@@ -414,9 +421,9 @@ class PosixStore(Store):
     def remove_whole(self, entry: Entry) -> Problem | None:
         """See Store."""
         self._open()
-        answer = self._connection.request("remove_whole", **listed(entry))
+        reply = self._connection.request("remove_whole", **listed(entry))
         with self._connection.understanding():
-            found = answer.header["problem"]
+            found = reply.header["problem"]
         return None if found is None else problem_from(found)
 
     def write_direct(
@@ -452,31 +459,31 @@ class PosixStore(Store):
 
     def expect(self, size: int) -> None:
         """See Store."""
-        self._lines.start(self._connection.round_trip, size)
+        self._channels.start(self._connection.round_trip, size)
 
     @property
     def several_channels(self) -> bool:
         """See Store."""
-        return self._lines.expected
+        return self._channels.expected
 
-    def lines_up(self, seconds: float) -> int:
+    def wait_for_channels(self, seconds: float) -> int:
         """Wait up to `seconds` for the channels that `expect` started; return how many are open."""
-        return self._lines.wait(seconds)
+        return self._channels.wait(seconds)
 
     def begun(self, item: Item) -> int:
         """See Store."""
-        landing = self._direct or self._landing
-        return landing.begun(item) if landing is not None else 0
+        receiver = self._direct or self._receiver
+        return receiver.begun(item) if receiver is not None else 0
 
     def _purge(self) -> None:
         """Remove partial files of an interrupted operation."""
-        for some in _batches(self._orphans):
-            self._connection.request("purge", paths=[protocol.text_of(path) for path in some])
+        for batch in _batches(self._orphans):
+            self._connection.request("purge", paths=[protocol.text_of(path) for path in batch])
         self._orphans = []
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store; the agent hashes, and several batches are requested ahead."""
-        return self._digested(entries, lambda some: {"paths": [protocol.text_of(e.path) for e in some]})
+        return self._digested(entries, lambda batch: {"paths": [protocol.text_of(e.path) for e in batch]})
 
     def digest_ranges(
         self, ranges: Iterable[Stretch]
@@ -484,17 +491,17 @@ class PosixStore(Store):
         """See Store."""
         return self._digested(
             ranges,
-            lambda some: {
-                "paths": [protocol.text_of(entry.path) for entry, _, _ in some],
-                "ranges": [[offset, length] for _, offset, length in some],
+            lambda batch: {
+                "paths": [protocol.text_of(entry.path) for entry, _, _ in batch],
+                "ranges": [[offset, length] for _, offset, length in batch],
             },
         )
 
     def _digested(
-        self, asked: Iterable[_Value], told: Callable[[tuple[_Value, ...]], dict[str, Any]]
+        self, values: Iterable[_Value], encode: Callable[[tuple[_Value, ...]], dict[str, Any]]
     ) -> Iterator[tuple[_Value, str | None, Problem | None]]:
         self._open()
-        for batch in self._ahead("digest", _batches(asked), told):
+        for batch in self._ahead("digest", _batches(values), encode):
             for one in batch:
                 frame = self._connection.receive()
                 if frame.kind != protocol.REPLY:
@@ -502,11 +509,11 @@ class PosixStore(Store):
                 found = frame.header.get("problem")
                 yield one, frame.header.get("digest"), problem_from(found) if found else None
             if self._connection.receive().kind != protocol.END:
-                raise self._connection.broken("gave more digests than asked")
+                raise self._connection.broken("sent more digests than requested")
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
-        return self._answered("remove", entries, listed)
+        return self._batch_problems("remove", entries, listed)
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
@@ -514,23 +521,23 @@ class PosixStore(Store):
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
-        answer = self._connection.request("sweep")
+        reply = self._connection.request("sweep")
         self._orphans = []
         with self._connection.understanding():
             return [
-                (protocol.bytes_of(text), problem_from(found)) for text, found in answer.header["problems"]
+                (protocol.bytes_of(text), problem_from(found)) for text, found in reply.header["problems"]
             ]
 
     def remove_root(self) -> Problem | None:
         """See Store."""
-        answer = self._connection.request("vacate", where=protocol.text_of(self.root_path))
+        reply = self._connection.request("vacate", where=protocol.text_of(self.root_path))
         with self._connection.understanding():
-            found = answer.header["problem"]
+            found = reply.header["problem"]
         return None if found is None else problem_from(found)
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""
-        return self._answered(
+        return self._batch_problems(
             "adjust",
             adjustments,
             lambda one: {
@@ -541,23 +548,23 @@ class PosixStore(Store):
             weight=lambda one: len(one.attributes or b""),
         )
 
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+    def back_up(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
         into = protocol.text_of(self._connection.expand(place.raw))
         more = {"into": into, "root": protocol.text_of(self.root_path)}
-        return self._answered("keep", entries, listed, more)
+        return self._batch_problems("keep", entries, listed, more)
 
     def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
         """See Store."""
         self._purge()
-        for item, answer, problem in self._told("invite", items, item_header):
+        for item, reply, problem in self._batch_results("invite", items, item_header):
             with self._connection.understanding():
-                partial = protocol.bytes_of(answer)
+                partial = protocol.bytes_of(reply)
             yield item, partial, problem
 
     def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
         """See Store."""
-        for one, _, problem in self._told(
+        for one, _, problem in self._batch_results(
             "adopt",
             written,
             lambda one: {
@@ -576,61 +583,61 @@ class PosixStore(Store):
         self._appender = AgentAppender(self._connection)
         return self._appender
 
-    def _answered(
+    def _batch_problems(
         self,
-        word: str,
-        asked: Iterable[_Value],
-        told: Callable[[_Value], dict[str, Any]],
+        request: str,
+        values: Iterable[_Value],
+        encode: Callable[[_Value], dict[str, Any]],
         more: Mapping[str, Any] = MappingProxyType({}),
         weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, Problem | None]]:
         """Send batched requests; yield each value with its problem, or None."""
-        for one, _, problem in self._told(word, asked, told, more, weight):
+        for one, _, problem in self._batch_results(request, values, encode, more, weight):
             yield one, problem
 
-    def _told(
+    def _batch_results(
         self,
-        word: str,
-        asked: Iterable[_Value],
-        told: Callable[[_Value], dict[str, Any]],
+        request: str,
+        values: Iterable[_Value],
+        encode: Callable[[_Value], dict[str, Any]],
         more: Mapping[str, Any] = MappingProxyType({}),
         weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, str, Problem | None]]:
-        """Do the same as `_answered`, and yield the partial name from the reply, if it has one."""
+        """Do the same as `_batch_problems`, and yield the partial name from the reply, if it has one."""
         self._open()
         for batch in self._ahead(
-            word, _batches(asked, weight), lambda some: {**more, "items": [told(one) for one in some]}
+            request, _batches(values, weight), lambda batch: {**more, "items": [encode(one) for one in batch]}
         ):
-            answer = self._connection.receive()
+            reply = self._connection.receive()
             with self._connection.understanding():
-                found = [answer.header["problems"].get(str(position)) for position in range(len(batch))]
-                places = answer.header.get("partials", [""] * len(batch))
-            for one, place, problem in zip(batch, places, found, strict=True):
-                yield one, place, None if problem is None else problem_from(problem)
+                found = [reply.header["problems"].get(str(position)) for position in range(len(batch))]
+                partials = reply.header.get("partials", [""] * len(batch))
+            for one, partial, problem in zip(batch, partials, found, strict=True):
+                yield one, partial, None if problem is None else problem_from(problem)
 
     def _ahead(
-        self, word: str, coming: Iterator[tuple[_Value, ...]], details: Any
+        self, request: str, batches: Iterator[tuple[_Value, ...]], details: Any
     ) -> Iterator[tuple[_Value, ...]]:
         """Send a few batches ahead, to hide round-trip times; yield the batch whose reply is next."""
-        asked: deque[tuple[_Value, ...]] = deque()
+        sent: deque[tuple[_Value, ...]] = deque()
         while True:
-            for batch in islice(coming, _BATCHES_AHEAD - len(asked)):
-                self._connection.send(protocol.REQUEST, {"do": word, **details(batch)})
-                asked.append(batch)
-            if not asked:
+            for batch in islice(batches, _BATCHES_AHEAD - len(sent)):
+                self._connection.send(protocol.REQUEST, {"do": request, **details(batch)})
+                sent.append(batch)
+            if not sent:
                 return
-            yield asked.popleft()
+            yield sent.popleft()
 
     def lock(self, operation: str, *, make: bool = False) -> PosixLock:
         """See Store."""
-        asked = [self._holding.lock_request(operation)]
+        requests = [self._holding.lock_request(operation)]
         root = protocol.text_of(self.root_path)
         if not self._opened:
-            asked.insert(0, ("open", self._opening(make=make)))
-        answers = self._connection.request_all([*asked, ("look", {"path": root})])
-        self._seen, self._token = self._look_in(answers[-1]), str(answers[-2].header.get("token", ""))
+            requests.insert(0, ("open", self._opening(make=make)))
+        replies = self._connection.request_all([*requests, ("look", {"path": root})])
+        self._seen, self._token = self._read_look(replies[-1]), str(replies[-2].header.get("token", ""))
         self._opened = True
-        self._lines.start_early(self._connection.round_trip)
+        self._channels.start_early(self._connection.round_trip)
         return PosixLock(self)
 
     def unlock(self) -> None:
@@ -640,9 +647,9 @@ class PosixStore(Store):
         """
         if self._under_way:
             return
-        self._holding.given_back()
+        self._holding.record_release()
         self._purge()
-        left = self._left or (self._landing is not None and self._landing.left)
+        left = self._left or (self._receiver is not None and self._receiver.left)
         left = left or any(one is not None and one.left for one in (self._direct, self._by_gridftp))
         fresh = self._direct is not None and self._direct.fresh
         self._connection.request("unlock", clean=not left, fresh=fresh)
@@ -650,26 +657,26 @@ class PosixStore(Store):
     @property
     def _under_way(self) -> bool:
         """Whether an operation was interrupted, so that the agent cannot take another request."""
-        landings, appender = (self._landing, self._direct, self._by_gridftp), self._appender
-        lands = any(landing is not None and not landing.over for landing in landings)
-        return lands or (appender is not None and appender.unanswered > 0)
+        receivers, appender = (self._receiver, self._direct, self._by_gridftp), self._appender
+        is_receiving = any(receiver is not None and not receiver.over for receiver in receivers)
+        return is_receiving or (appender is not None and appender.unanswered > 0)
 
     def space(self) -> Space:
         """See Store."""
-        space = self._look()[1]
+        space = self._look_cached()[1]
         if not self._quotas:
             return space
-        answer = self._connection.request("quotas", path=protocol.text_of(self.root_path))
+        reply = self._connection.request("quotas", path=protocol.text_of(self.root_path))
         with self._connection.understanding():
-            return within_quotas(space, answer.header["rooms"])
+            return within_quotas(space, reply.header["rooms"])
 
     def close(self) -> None:
         """See Store."""
         patience = 5.0 if self._under_way else 0.1
-        lines = threading.Thread(target=self._lines.close, name="close")
-        lines.start()
+        closing = threading.Thread(target=self._channels.close, name="close")
+        closing.start()
         self._connection.close(patience)
-        lines.join()
+        closing.join()
 
     @property
     def reconnect_seconds(self) -> float:
@@ -684,7 +691,7 @@ class PosixStore(Store):
     @property
     def resumed_bytes(self) -> int:
         """See Store."""
-        return self._landing.begun_bytes if self._landing is not None else 0
+        return self._receiver.begun_bytes if self._receiver is not None else 0
 
     def can_reconnect(self, *, anew: bool) -> bool:
         """See Store. Other writers can be detected only if this call wrote to the target before."""
@@ -697,28 +704,28 @@ class PosixStore(Store):
         self._former_bytes, self._away = self.wire_bytes - self._beside_bytes, True
         self._was_lost = self._was_lost or self.connection_lost
         self.close()
-        self._holding.leave(self._connection.process, *self._lines.processes)
-        landing, self._landing, self._appender = self._landing, None, None
+        self._holding.leave(self._connection.process, *self._channels.processes)
+        receiver, self._receiver, self._appender = self._receiver, None, None
         self._left = self._left or (self._by_gridftp is not None and self._by_gridftp.left)
         self._by_gridftp = None
-        if landing is not None:
-            self._left = self._left or landing.left
-            self._orphans += landing.partials()
-            self._holding.walked = landing.walked
-        self._lines_lost += self._lines.lost - self._lines.lately_lost
+        if receiver is not None:
+            self._left = self._left or receiver.left
+            self._orphans += receiver.partials()
+            self._holding.walked = receiver.walked
+        self._channels_lost += self._channels.lost - self._channels.lately_lost
 
     def reconnect(self, *, anew: bool) -> None:
         """See Store."""
         assert self._reopen is not None
-        connection, lines = self._reopen(self.root_path)
-        self._away, self._connection, self._lines = False, connection, lines
+        connection, channels = self._reopen(self.root_path)
+        self._away, self._connection, self._channels = False, connection, channels
         self._opened = self._listing_ahead = False
-        looked = connection.replies()[0]
-        if connection.path_in(looked) != self.root_path:
+        reply = connection.replies()[0]
+        if connection.path_in(reply) != self.root_path:
             raise connection.broken("looked elsewhere")
-        self._seen = self._look_in(looked)
+        self._seen = self._read_look(reply)
         if self._holding.held:
-            self._holding.take_back(connection, self._opening(), anew=anew)
+            self._holding.reacquire(connection, self._opening(), anew=anew)
             self._opened = True
         self._returns += self._was_lost
         self._was_lost = False
@@ -780,8 +787,8 @@ def listed(entry: Entry) -> dict[str, Any]:
     }
 
 
-def one_entry(answer: protocol.Frame, connection: Connection) -> Entry | None:
+def one_entry(reply: protocol.Frame, connection: Connection) -> Entry | None:
     """Parse a reply to `look` or `lstat`: an entry, or None."""
     with connection.understanding():
-        found = bool(answer.header["found"])
-    return next(entries_of(answer.body, connection.subject), None) if found else None
+        found = bool(reply.header["found"])
+    return next(entries_of(reply.body, connection.subject), None) if found else None

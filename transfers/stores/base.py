@@ -69,7 +69,7 @@ class Facts:
     machine: bool = False  # folders of a host: `identify`, `resolved`, `check_trusted`
     root_identity: bool = False  # `root_identity`
     reports_packs: bool = False  # sets `packed_at` without a search
-    keeps: bool = False  # `keep`
+    backs_up: bool = False  # `back_up`
     adjusts: bool = False  # `adjust`
     appends: bool = False  # `appender`
     hashes_ranges: bool = False  # `digest_ranges`
@@ -159,11 +159,11 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The reason why an entry could not be read or written; `again` is true if sending it again may help."""
+    """The reason why an entry could not be read or written; `retryable` is true if sending it again may help."""
 
     code: str
     message: str
-    again: bool = False
+    retryable: bool = False
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ class ListingIncompleteError(IncompleteError):
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         super().__init__(
             "listing-incomplete",
-            f"could not be listed whole: {printable(first) or '.'} ({problem.message}){more}",
+            f"could not be listed completely: {printable(first) or '.'} ({problem.message}){more}",
             subject=subject,
         )
         self.unlisted = problems
@@ -285,7 +285,7 @@ class PagedListing(Iterator[Entry]):
         """The page that starts with the next entry; None inside a page and at the end."""
 
     @abstractmethod
-    def pass_over(self) -> None:
+    def skip_page(self) -> None:
         """Skip the next page; its order is still checked."""
 
 
@@ -322,10 +322,10 @@ class Appender(ABC):
 
     @abstractmethod
     def add(self, tail: Tail, start: int, frame: Frame) -> None:
-        """Send one piece; `answered` returns the results in the same order."""
+        """Send one piece; `next_result` returns the results in the same order."""
 
     @abstractmethod
-    def answered(self) -> Problem | None:
+    def next_result(self) -> Problem | None:
         """Return the next result: None, or the problem."""
 
 
@@ -383,7 +383,7 @@ class Side(ABC):
 
     def pages(self) -> PagedListing | None:
         """List in pages, if `in_pages`; return None if the root is not a folder."""
-        raise RefusedError("not-supported", "this does not list in pages")
+        raise RefusedError("not-supported", "this store does not list in pages")
 
 
 class Source(Side):
@@ -434,7 +434,7 @@ class Store(Source):
         if not self.facts.writable:
             raise RefusedError(
                 "read-only-site",
-                "this site can only be read",
+                "this site is read-only",
                 subject=printable(self.root_path),
                 hint="Write to another site.",
             )
@@ -453,7 +453,7 @@ class Store(Source):
             AccessError: Permission was denied.
         """
 
-    def take_attributes(self) -> bool:
+    def include_attributes(self) -> bool:
         """Include `user.*` attributes in all entries from now on; return False if the filesystem has none.
 
         Requires `facts.attributes`.
@@ -516,11 +516,11 @@ class Store(Source):
         del adjustments
         self._refuse("set permissions")
 
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+    def back_up(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """Back up entries under their paths below `place`, which is at this site and outside this root.
 
         An entry may still exist here afterwards. Absent entries succeed; a changed entry is a problem.
-        Raises `RefusedError` if `place` cannot be used. Requires `facts.keeps`.
+        Raises `RefusedError` if `place` cannot be used. Requires `facts.backs_up`.
         """
         del place, entries
         self._refuse("keep backups")
@@ -585,7 +585,7 @@ class Store(Source):
 
     def root_identity(self) -> RootIdentity | None:
         """Return the identity of the root, or None if it does not exist. Requires `facts.root_identity`."""
-        self._refuse("identify its root")
+        self._refuse("identify its root folder")
 
     # Server-side copies, and contents that third parties write
 
@@ -602,7 +602,7 @@ class Store(Source):
         problem code `NOT_COPIED` means that the server refused. Closing the generator ends the copies.
         """
         del origin, items
-        self._refuse("copy files by itself")
+        self._refuse("copy files on the server")
 
     def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
         """Prepare for files that a third party will write; yield the path below the root for each.
@@ -611,16 +611,16 @@ class Store(Source):
         file. The target must be locked. Requires `facts.external_writes`.
         """
         del items
-        self._refuse("take files that others write")
+        self._refuse("receive files that a third party writes")
 
     def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
         """Hash the files at the site; rename correct ones durably to their final names, remove the others.
 
-        A problem has `again` set if the file is missing or differs from the source. The target must be
+        A problem has `retryable` set if the file is missing or differs from the source. The target must be
         locked. Requires `facts.external_writes`.
         """
         del written
-        self._refuse("take files that others write")
+        self._refuse("receive files that a third party writes")
 
     # Parts of files, and small files with one request each
 
@@ -643,7 +643,7 @@ class Store(Source):
         git-annex: a lock and a journal would take several times as long as the content.
         """
         del path
-        self._refuse("look for single files")
+        self._refuse("find single files")
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """Store `content` at `entry.path`, durably and hashed at both ends; create missing folders.
@@ -669,7 +669,7 @@ class Store(Source):
 
         Closing it closes this store. Requires `facts.small_files`.
         """
-        self._refuse("handle small files by themselves")
+        self._refuse("handle small files")
 
     def substore(self, folder: bytes) -> tuple[Store, bytes]:
         """Return a store for `folder` (b"": the root) on this connection, and the folder's path in it.
@@ -679,7 +679,7 @@ class Store(Source):
         covers only the folder; else files are written without a lock. Requires `facts.substores`.
         """
         del folder
-        self._refuse("open its folders one by one")
+        self._refuse("open its folders as stores")
 
     # Removing a whole tree including its root, with its lock held
 
@@ -822,7 +822,7 @@ def unsafe_component(path: bytes) -> str | None:
     if not path:
         return "it is empty"
     if b"\0" in path:
-        return "it holds a NUL byte"
+        return "it contains a NUL byte"
     if path.startswith(b"/"):
         return "it is absolute"
     for part in path.split(b"/"):
@@ -836,15 +836,15 @@ def space_in(header: dict[str, Any]) -> Space:
     return Space(_amount(header["bytes"]), _amount(header["inodes"]))
 
 
-def within_quotas(space: Space, rooms: list[Any]) -> Space:
+def within_quotas(space: Space, quotas: list[Any]) -> Space:
     """Return the minimum of the free space and the quotas' remainders; raise as `space_in`."""
     free_bytes, free_inodes, by = space.free_bytes, space.free_inodes, dict(space.by)
-    for who, left_bytes, left_inodes in rooms:
+    for quota_owner, left_bytes, left_inodes in quotas:
         space_left, names_left = _amount(left_bytes), _amount(left_inodes)
         if space_left is not None and (free_bytes is None or space_left < free_bytes):
-            free_bytes, by["bytes"] = space_left, str(who)
+            free_bytes, by["bytes"] = space_left, str(quota_owner)
         if names_left is not None and (free_inodes is None or names_left < free_inodes):
-            free_inodes, by["inodes"] = names_left, str(who)
+            free_inodes, by["inodes"] = names_left, str(quota_owner)
     return Space(free_bytes, free_inodes, by)
 
 

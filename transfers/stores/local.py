@@ -45,7 +45,7 @@ class LocalStore(PosixStore):
     """A folder on this machine. Single small files are handled in this process, faster than by the agent."""
 
     roots = Roots()  # of the site; below them symlinks of other accounts are not followed
-    _kept_folder: tuple[OpenedFolder, Root] | None = None
+    _cached_folder: tuple[OpenedFolder, Root] | None = None
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See Store."""
@@ -83,33 +83,33 @@ class LocalStore(PosixStore):
     def _below(self, *, writes: bool = False, removes: bool = False) -> Iterator[Root]:
         """Yield the folder without cached contents; raise the same errors as an agent."""
         try:
-            place, root = self._reopen_folder()
-            if removes and not place.inside:
+            opened, root = self._reopen_folder()
+            if removes and not opened.inside:
                 raise leaves_root_error(self.root_path)
-            if place.foreign is not None and (writes or removes):
-                raise place.foreign
+            if opened.foreign is not None and (writes or removes):
+                raise opened.foreign
             yield root
         except (OSError, UnsafeNameError, RefusedError) as problem:
             self._close_folder()
             code, message, _ = problem_of(problem)
-            words = message_of(str(code), str(message))
-            raise error_from(str(code), words, printable(self.root_path)) from None
+            message = message_of(str(code), str(message))
+            raise error_from(str(code), message, printable(self.root_path)) from None
 
     def _reopen_folder(self) -> tuple[OpenedFolder, Root]:
         """Return the folder at the path; open it again, component by component, only if it was replaced."""
-        if self._kept_folder is not None:
-            place, root = self._kept_folder
-            there = os.stat(self.root_path)  # noqa: PTH116  # bytes, at every request
-            if os.path.samestat(there, os.fstat(place.descriptor)):
+        if self._cached_folder is not None:
+            opened, root = self._cached_folder
+            current = os.stat(self.root_path)  # noqa: PTH116  # bytes, at every request
+            if os.path.samestat(current, os.fstat(opened.descriptor)):
                 root.forget_all()  # another process may have replaced a folder in it
-                return self._kept_folder
+                return self._cached_folder
             self._close_folder()
-        place = self.roots.open(self.root_path)
-        self._kept_folder = place, Root(place.descriptor)
-        return self._kept_folder
+        opened = self.roots.open(self.root_path)
+        self._cached_folder = opened, Root(opened.descriptor)
+        return self._cached_folder
 
     def _close_folder(self) -> None:
-        opened, self._kept_folder = self._kept_folder, None
+        opened, self._cached_folder = self._cached_folder, None
         if opened is not None:
             opened[1].close()
 

@@ -40,9 +40,9 @@ def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:
     if not kind_of(site).has_machine:
         raise UsageError(
             "no-machine",
-            f"a site of kind {site.kind} has no machine to run anything",
+            f"a site of kind {site.kind} has no machine that can run commands",
             subject=site.name,
-            hint="Name an ssh or local site.",
+            hint="Use an ssh or local site.",
         )
     module = load("transfers.stores", site.kind)
 

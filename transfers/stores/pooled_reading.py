@@ -86,31 +86,31 @@ class Reading:
         """See Store.read."""
         self._files = {}
         coming = fill_gaps(units, lambda item: item.entry.digest is not None)
-        asked: deque[tuple[Unit, bool, _Pieces, int]] = deque()
+        pending: deque[tuple[Unit, bool, _Pieces, int]] = deque()
         ahead = 0
         try:
             while True:
-                while ahead < IN_FLIGHT_BYTES and len(asked) < _UNITS_AHEAD:
+                while ahead < IN_FLIGHT_BYTES and len(pending) < _UNITS_AHEAD:
                     unit, wanted = next(coming, (None, False))
                     if unit is None:
                         break
                     size = _bytes_of(unit)
-                    asked.append((unit, wanted, [self._ask(unit, item) for item in unit.items], size))
+                    pending.append((unit, wanted, [self._submit(unit, item) for item in unit.items], size))
                     ahead += size
-                if not asked:
+                if not pending:
                     return
-                unit, wanted, pieces, size = asked.popleft()
+                unit, wanted, pieces, size = pending.popleft()
                 ahead -= size
                 payload = self._payload(unit, pieces)
                 if wanted:
                     yield payload
         finally:
-            for _, _, pieces, _ in asked:
+            for _, _, pieces, _ in pending:
                 for piece in pieces:
                     if piece is not None:
                         piece.cancel()
 
-    def _ask(self, unit: Unit, item: Item) -> Future[Got | Problem] | None:
+    def _submit(self, unit: Unit, item: Item) -> Future[Got | Problem] | None:
         if item.entry.kind is not Kind.FILE:
             return None
         offset, length = (unit.offset, unit.length) if unit.segment else (0, None)
@@ -182,17 +182,17 @@ class Reading:
         self, entries: Iterable[Entry], size_now: Callable[[Entry], int | None], piece: int
     ) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store.digest; `size_now` returns the current size of a changed file."""
-        asked: deque[Entry] = deque()
+        pending: deque[Entry] = deque()
 
         def units() -> Iterator[Unit]:
             for number, entry in enumerate(entries):
-                asked.append(entry)
+                pending.append(entry)
                 yield from _units_of(number, entry, piece)
 
         for payload in self.read(units()):
             if not payload.unit.last:
                 continue
-            entry = asked.popleft()
+            entry = pending.popleft()
             problem = payload.problems.get(0)
             if problem is None or problem.code != _CHANGED.code:
                 yield entry, payload.digests[0], problem
@@ -201,9 +201,9 @@ class Reading:
             if size is None:
                 yield entry, None, Problem("vanished", "the file no longer exists")
                 continue
-            again = Reading(self._getter, self._pool, self._key_of)
-            *_, last = again.read(_units_of(0, entry._replace(size=size), piece))
-            self.bytes += again.bytes
+            reread = Reading(self._getter, self._pool, self._key_of)
+            *_, last = reread.read(_units_of(0, entry._replace(size=size), piece))
+            self.bytes += reread.bytes
             yield entry, last.digests[0], last.problems.get(0)
 
 

@@ -24,7 +24,7 @@ from hibali.text import printable
 from transfers.agent.lease import LEASE_SECONDS, has_ended, seconds_of, this_process
 from transfers.stores.base import Lock
 
-_ROUNDS = 5  # attempts for a lock that was released or changed between two requests
+_ATTEMPTS = 5  # attempts for a lock that was released or changed between two requests
 _RENEWALS = 6  # per lease time
 _SURE = 0.75  # fraction of the lease time during which an unrenewed lease is certainly ours
 _MOST_SEEDS = 800  # fit into one read at any server
@@ -64,18 +64,18 @@ def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
     """Return the error for a target that is locked by another call."""
     operation = printable(str(holder.get("operation") or "an operation")[:50])
     client = printable(str(holder.get("client") or "an unknown client")[:200])
-    pid, host = (printable(str(holder.get(word) or "")[:200]) for word in ("pid", "host"))
+    pid, host = (printable(str(holder.get(field) or "")[:200]) for field in ("pid", "host"))
     return TryLaterError(
         "locked",
-        f"the target is held by {operation} from {client}" + (f" (process {pid} on {host})" if pid else ""),
+        f"the target is locked by {operation} from {client}" + (f" (process {pid} on {host})" if pid else ""),
         subject=subject,
-        hint=f"Wait for it; the lock of a dead holder ends by itself within {seconds_of(holder):.0f} s.",
+        hint=f"Wait until it ends; the lock of a process that died expires after {seconds_of(holder):.0f} s.",
         transient=False,
     )
 
 
 def lost_lease(
-    subject: str, message: str = "the lock on the target was lost; nothing more is written"
+    subject: str, message: str = "the lock on the target was lost, so hibali stopped writing"
 ) -> TryLaterError:
     """Return the error for a lock that may no longer be ours."""
     return TryLaterError(
@@ -120,9 +120,9 @@ class Lease(Lock):
         self._renewed = time.monotonic()
         self._lost = False
         self._ended = threading.Event()
-        self._take()
+        self._acquire()
         self._checked = time.monotonic()
-        self._thread = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew_periodically, name="lease", daemon=True)
         self._thread.start()
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Lease(Lock):
 
     @abstractmethod
     def _replace(self, found: Held) -> bool:
-        """Take over a stale lock; return False if it changed meanwhile, or if `_create` is needed."""
+        """Take over a stale lock; return False if it changed at the same time, or if `_create` is needed."""
 
     @abstractmethod
     def _renew(self) -> bool:
@@ -145,9 +145,9 @@ class Lease(Lock):
     def _remove(self) -> None:
         """Remove the lock, which was just verified as ours."""
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         holder: dict[str, Any] = {}
-        for _ in range(_ROUNDS):
+        for _ in range(_ATTEMPTS):
             self._renewed = time.monotonic()  # not later than the server's timestamp
             if self._create():
                 return
@@ -165,12 +165,12 @@ class Lease(Lock):
         """Return the error for a lock that cannot be taken."""
         return locked(holder, self._subject)
 
-    def _is_ours(self) -> bool:
+    def _is_held(self) -> bool:
         """Query the server whether the lock is ours."""
         found = self._read()
         return found is not None and found.holder.get("token") == self._token
 
-    def _keep_renewing(self) -> None:
+    def _renew_periodically(self) -> None:
         while not self._ended.wait(self._seconds / _RENEWALS):
             began = time.monotonic()
             with contextlib.suppress(HibaliError):  # retried until the lease may have expired
@@ -195,7 +195,7 @@ class Lease(Lock):
         """
         if self.held and (now or time.monotonic() - self._checked >= self.check_seconds):
             self._checked = time.monotonic()
-            if not self._is_ours():
+            if not self._is_held():
                 self._lost = True
         if not (self.held and self._sure):
             raise lost_lease(self._subject)
@@ -209,7 +209,7 @@ class Lease(Lock):
         self._thread.join(self._seconds / 4)
         try:
             with contextlib.suppress(HibaliError):
-                if sure and self._is_ours():
+                if sure and self._is_held():
                     self._remove()
         finally:
             # Not before: another lease of this process would take the lock over, and lose it to that removal.

@@ -34,15 +34,15 @@ _Result = TypeVar("_Result")
 def recall(seen: type[_Seen], site: str, table: str, name: str, endpoint: str) -> _Seen | None:
     """Return the stored probe result of `name` (such as a bucket) at this endpoint, or None."""
     found = _read(_file(site)).get(table)
-    one = found.get(name) if isinstance(found, dict) else None
+    record = found.get(name) if isinstance(found, dict) else None
     if (
-        not isinstance(one, dict)
-        or one.get("endpoint") != endpoint
-        or not isinstance(one.get("honours"), dict)
+        not isinstance(record, dict)
+        or record.get("endpoint") != endpoint
+        or not isinstance(record.get("honours"), dict)
     ):
         return None
     try:
-        known = seen(**one["honours"])
+        known = seen(**record["honours"])
         return replace(known, refuses=tuple(known.refuses))
     except TypeError:
         return None
@@ -52,11 +52,13 @@ def remember(seen: Seen, site: str, table: str, name: str, endpoint: str) -> Non
     """Store a probe result for the next call; if that fails, the server is probed again."""
     path = _file(site)
     record = _read(path)
-    places = record.get(table)
-    kept = places if isinstance(places, dict) else {}
-    kept[name] = {"endpoint": endpoint, "at": now(), "honours": asdict(seen)}
+    stored = record.get(table)
+    results = stored if isinstance(stored, dict) else {}
+    results[name] = {"endpoint": endpoint, "at": now(), "honours": asdict(seen)}
     with contextlib.suppress(OSError):
-        write_atomic(path, json.dumps({**record, table: kept, "schema": 1}, indent=1).encode("ascii") + b"\n")
+        write_atomic(
+            path, json.dumps({**record, table: results, "schema": 1}, indent=1).encode("ascii") + b"\n"
+        )
 
 
 def _file(site: str) -> Path:

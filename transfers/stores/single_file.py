@@ -36,7 +36,7 @@ class SingleSource(Source):
         """Return the file's entry under its shown name; raise `NotFoundError`."""
         found = self.store.stat(self.name)
         if found is None:
-            raise NotFoundError("vanished", "the file is no longer there")
+            raise NotFoundError("vanished", "the file no longer exists")
         return found._replace(path=self.shown)
 
     def list(self) -> Iterator[Entry]:
@@ -45,16 +45,16 @@ class SingleSource(Source):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
-        asked: list[Unit] = []
+        pending: list[Unit] = []
 
         def renamed() -> Iterator[Unit]:
             for unit in units:
-                asked.append(unit)
+                pending.append(unit)
                 items = tuple(replace(i, entry=i.entry._replace(path=self.name)) for i in unit.items)
                 yield replace(unit, items=items)
 
         for payload in self.store.read(renamed()):
-            payload.unit = asked.pop(0)
+            payload.unit = pending.pop(0)
             yield payload
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
@@ -119,33 +119,33 @@ class ChosenStore(StoreView):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store; returned units have the names of this view."""
-        asked: deque[Unit] = deque()
+        pending: deque[Unit] = deque()
 
         def real() -> Iterator[Unit]:
             for unit in units:
-                asked.append(unit)
+                pending.append(unit)
                 items = tuple(replace(item, entry=self._real(item.entry)) for item in unit.items)
                 yield replace(unit, items=items)
 
         for payload in self.store.read(real()):
-            payload.unit = asked.popleft()
+            payload.unit = pending.popleft()
             yield payload
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
-        asked: deque[Entry] = deque()
+        pending: deque[Entry] = deque()
 
         def real() -> Iterator[Entry]:
             for entry in entries:
-                asked.append(entry)
+                pending.append(entry)
                 yield self._real(entry)
 
         for _, digest, problem in self.store.digest(real()):
-            yield asked.popleft(), digest, problem
+            yield pending.popleft(), digest, problem
 
     def _real(self, entry: Entry) -> Entry:
         return entry._replace(path=self._chosen[entry.path].path)
 
     def _refuse(self, operation: str) -> NoReturn:
         del operation
-        raise RefusedError("only-read", "files that were chosen from a place are only read", subject="source")
+        raise RefusedError("only-read", "selected files of a store can only be read", subject="source")

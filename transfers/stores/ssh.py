@@ -28,37 +28,37 @@ def connect(
     bulk: bool = False,
     inspect_path: bytes | None = None,
     on_event: Listener = ignore,
-    again: bool = False,
+    reconnecting: bool = False,
     since: float | None = None,
 ) -> tuple[Connection, int]:
     """Start an agent at the site; return its connection and the number of logins made.
 
     `bulk` connects to `data_host`, if there is one. `inspect_path`: see Connection. `since`: see Login.
-    `again` reconnects in one try, with at most one login and no prompt.
+    `reconnecting` reconnects in one try, with at most one login and no prompt.
     """
     settings = site.ssh
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     if not _PYTHON.fullmatch(settings.python):
         raise UsageError(
-            "unsafe-python", "`python` may hold only letters, digits and _./+-", subject=site.name
+            "unsafe-python", "`python` may contain only letters, digits and _./+-", subject=site.name
         )
     host = settings.data_host if bulk else None
-    attempts = 1 if again else 3
+    attempts = 1 if reconnecting else 3
     login = Login(
         settings,
         site.limits,
         host=host,
         on_event=on_event,
-        may_prompt=not again,
+        may_prompt=not reconnecting,
         attempts=attempts,
         since=since,
     )
-    return _start_agent(login, site, inspect_path, again=again), login.logins
+    return _start_agent(login, site, inspect_path, reconnecting=reconnecting), login.logins
 
 
 def _start_agent(
-    login: Login, site: Site, inspect_path: bytes | None = None, *, again: bool = False
+    login: Login, site: Site, inspect_path: bytes | None = None, *, reconnecting: bool = False
 ) -> Connection:
     assert site.ssh is not None
     login.ensure()
@@ -66,7 +66,7 @@ def _start_agent(
     try:
         connection = Connection(login.argv(argv), site.name, login, inspect_path=inspect_path, roots=roots)
     except TryLaterError as problem:
-        if not problem.transient or not login.shared or (again and login.logins):
+        if not problem.transient or not login.shared or (reconnecting and login.logins):
             raise
         # A kept login may have ended between two commands: retry once with a new one.
         try:
@@ -110,12 +110,12 @@ def _begin(site: Site, logins: list[Login]) -> None:
 
     With a bandwidth limit they start later: the needed number depends on the round-trip time.
     """
-    if _at_once(site, logins) and not logins[0].waits_for_the_first:
+    if _logs_in_early(site, logins) and not logins[0].waits_for_the_first:
         for login in logins[1:]:
             threading.Thread(target=_log_in_quietly, args=(login,), daemon=True).start()
 
 
-def _at_once(site: Site, logins: list[Login]) -> bool:
+def _logs_in_early(site: Site, logins: list[Login]) -> bool:
     """Return whether to start further logins with the first one, before the transfer size is known."""
     unhindered = not site.limits.login_interval_seconds and not site.limits.bandwidth
     return len(logins) > 1 and logins[0].shared and unhindered
@@ -127,7 +127,9 @@ def _log_in_quietly(login: Login) -> None:
         login.ensure()
 
 
-def _over_any(further: list[Login], site: Site, inspect_path: bytes, problem: TryLaterError) -> Connection:
+def _connect_over_any(
+    further: list[Login], site: Site, inspect_path: bytes, problem: TryLaterError
+) -> Connection:
     """Start an agent over one of these logins; raise `problem` if all failed."""
     for login in further:
         if login.shared:
@@ -139,21 +141,21 @@ def _over_any(further: list[Login], site: Site, inspect_path: bytes, problem: Tr
 def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
     """Open the folder; `~` and a leading `$NAME` are expanded at the site."""
     site = location.site
-    ways = _Ways(site, on_event)
-    connection, lines = ways.open(location.raw)
+    site_logins = _SiteLogins(site, on_event)
+    connection, channels = site_logins.open(location.raw)
     limits = site.limits
     return PosixStore(
         connection,
         FACTS,
-        lines,
+        channels,
         lease=limits.lease_seconds,
-        reopen=ways.open_again,
+        reopen=site_logins.open_again,
         patience=limits.reconnect_seconds,
         confined=location.confined,
     )
 
 
-class _Ways:
+class _SiteLogins:
     """The logins of one store at a site, and the channels over them."""
 
     def __init__(self, site: Site, on_event: Listener) -> None:
@@ -174,23 +176,23 @@ class _Ways:
             )
         except TryLaterError as problem:
             # A further login may have used the last connection that the site allows.
-            connection = _over_any(self._further[1:], site, inspect_path, problem)
-        return connection, self._lines(connection)
+            connection = _connect_over_any(self._further[1:], site, inspect_path, problem)
+        return connection, self._channels(connection)
 
     def open_again(self, inspect_path: bytes) -> tuple[Connection, ChannelPool]:
         """Do the same in one try after all channels were lost; failed further logins are tried again."""
         self._logins += sum(login.logins for login in self._further)
         self._further = _further_logins(self._site, self._on_event)
         connection, logins = connect(
-            self._site, bulk=True, inspect_path=inspect_path, on_event=self._on_event, again=True
+            self._site, bulk=True, inspect_path=inspect_path, on_event=self._on_event, reconnecting=True
         )
         self._logins += logins
-        return connection, self._lines(connection)
+        return connection, self._channels(connection)
 
     def _count(self) -> int:
         return self._logins + sum(login.logins for login in self._further)
 
-    def _lines(self, connection: Connection) -> ChannelPool:
+    def _channels(self, connection: Connection) -> ChannelPool:
         site, further, settings = self._site, self._further, self._site.ssh
         assert settings is not None
 
@@ -199,7 +201,7 @@ class _Ways:
             if line.greeting.get("boot") != connection.greeting.get("boot"):
                 line.close()
                 raise TryLaterError(
-                    "another-host", "a further login came to another machine", subject=site.name
+                    "another-host", "a further login reached another machine", subject=site.name
                 )
             return line
 
@@ -212,5 +214,5 @@ class _Ways:
             logins=self._count,
             most_logins=settings.logins,
             rate=site.limits.bandwidth,
-            early=_at_once(site, further),
+            early=_logs_in_early(site, further),
         )

@@ -77,14 +77,14 @@ class Web:
         self._login = login
         self._files: Any = None
 
-    def look(self, path: bytes) -> Page | None:
+    def stat(self, path: bytes) -> Page | None:
         """Query a path: a folder if the server redirects to a URL with a final slash; None if absent."""
-        told = self._tried(lambda: self._within("_info", self._url(path)), absent=True)
-        if told is None:
+        found = self._tried(lambda: self._within("_info", self._url(path)), absent=True)
+        if found is None:
             return None
-        size, stamp = told.get("size"), told.get("Last-Modified", "")
-        tag = str(told.get("ETag") or stamp or "")
-        folder = urlsplit(str(told["url"])).path.endswith("/")
+        size, stamp = found.get("size"), found.get("Last-Modified", "")
+        tag = str(found.get("ETag") or stamp or "")
+        folder = urlsplit(str(found["url"])).path.endswith("/")
         return Page(folder, -1 if size is None else int(size), _time_of(stamp), tag)
 
     def links(self, path: bytes) -> dict[bytes, bool]:
@@ -118,13 +118,15 @@ class Web:
         content = self._tried(
             lambda: self._within("_cat_file", url, seconds=seconds, start=start, end=end), absent=False
         )
-        page = self.look(path)
+        page = self.stat(path)
         if page is None or page.folder:
             raise IncompleteError("source-changed", "it changed while it was read", subject=self.subject)
         if length is not None and len(content) != length and len(content) == page.size:
             if page.size > _MOST_WHOLE:
                 raise IncompleteError(
-                    "no-ranges", "the server sends large files only whole", subject=self.subject
+                    "no-ranges",
+                    "the server does not support range requests, which large files need",
+                    subject=self.subject,
                 )
             content = content[offset : offset + length]
         return Got(content, page.tag, page.size)
@@ -138,7 +140,7 @@ class Web:
     def _url(self, path: bytes) -> str:
         return self.base + quote_from_bytes(path, safe=_SAFE)
 
-    def _within(self, method: str, *words: Any, seconds: float | None = None, **more: Any) -> Any:
+    def _within(self, method: str, *arguments: Any, seconds: float | None = None, **more: Any) -> Any:
         """Run a coroutine method of fsspec with a timeout."""
         import asyncio
 
@@ -150,7 +152,7 @@ class Web:
 
         async def work() -> Any:
             try:
-                return await asyncio.wait_for(getattr(files, method)(*words, **more), limit)
+                return await asyncio.wait_for(getattr(files, method)(*arguments, **more), limit)
             except aiohttp.ServerTimeoutError:  # the server sent nothing
                 raise
             except TimeoutError:
@@ -163,12 +165,12 @@ class Web:
             import aiohttp
             from fsspec.implementations.http import HTTPFileSystem
 
-            asked: dict[str, Any] = {"max_redirects": _MOST_REDIRECTS}
+            options: dict[str, Any] = {"max_redirects": _MOST_REDIRECTS}
             headers = {"Accept-Encoding": "identity"}
             if self._login is not None and self._login.token:
                 headers["Authorization"] = f"Bearer {self._login.token}"
             elif self._login is not None:
-                asked["auth"] = aiohttp.BasicAuth(self._login.name, self._login.password)
+                options["auth"] = aiohttp.BasicAuth(self._login.name, self._login.password)
             self._files = HTTPFileSystem(
                 simple_links=False,
                 encoded=True,
@@ -181,25 +183,25 @@ class Web:
                     "response_class": _response_class(self.subject),
                     "trace_configs": [_redirect_check(self.base, self.subject)],
                 },
-                **asked,
+                **options,
             )
         return self._files
 
-    def _tried(self, ask: Callable[[], _Result], *, absent: bool) -> _Result | Any:
-        """Call `ask` with retries; with `absent`, return None if the path does not exist."""
+    def _tried(self, attempt: Callable[[], _Result], *, absent: bool) -> _Result | Any:
+        """Call `attempt` with retries; with `absent`, return None if the path does not exist."""
 
-        def once() -> _Result | None:
+        def attempt_once() -> _Result | None:
             try:
-                return ask()
+                return attempt()
             except HibaliError:
                 raise
             except Exception as problem:  # noqa: BLE001  # aiohttp's own, and several of Python's
-                told = self._error_of(problem)
-            if absent and told.code == "vanished":
+                found = self._error_of(problem)
+            if absent and found.code == "vanished":
                 return None
-            raise told
+            raise found
 
-        return with_retries(once, subject=self.subject)
+        return with_retries(attempt_once, subject=self.subject)
 
     def _error_of(self, problem: BaseException) -> HibaliError:
         """Translate an error without its text, which may contain a login or text of an attacker."""
@@ -210,12 +212,12 @@ class Web:
         if status in {401, 403, 407}:
             return AccessError(
                 "denied",
-                f"the server does not allow this (status {status})",
+                f"the server denied access (status {status})",
                 subject=self.subject,
                 hint="Set the site's credentials_command.",
             )
         if isinstance(cause, FileNotFoundError) or status in {404, 410}:
-            return NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
+            return NotFoundError("vanished", "it does not exist", subject=self.subject)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return bad_certificate(self.subject)
         if status is None:
@@ -235,8 +237,8 @@ def _redirect_check(base: str, subject: str) -> Any:
 
     async def check(_: Any, __: Any, redirect: Any) -> None:
         to = redirect.response.headers.get("Location") or redirect.response.headers.get("URI") or ""
-        there = urlsplit(urljoin(str(redirect.response.url), to))
-        if (there.scheme, there.netloc) != (here.scheme, here.netloc):
+        location = urlsplit(urljoin(str(redirect.response.url), to))
+        if (location.scheme, location.netloc) != (here.scheme, here.netloc):
             redirect.response.close()
             raise elsewhere(subject)
 
@@ -277,7 +279,7 @@ def _response_class(subject: str) -> Any:
             if self.headers.get("Content-Encoding", "identity").lower() not in {"identity", ""}:
                 raise IncompleteError(
                     "encoded-answer",
-                    "the server sends its pages compressed, though it was asked not to",
+                    "the server compresses its pages although hibali requested uncompressed ones",
                     subject=subject,
                 )
             return await super().text(encoding, errors)
@@ -292,7 +294,7 @@ def _time_of(stamp: str) -> int:
         return 0
 
 
-_AT_ONCE = 16
+_THREADS = 16
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="url",
@@ -321,7 +323,7 @@ class UrlStore(RequestStore):
 
     def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
         """`root` is a path below the site's URL, without leading or trailing slashes."""
-        super().__init__(web.get, self._path, threads=_AT_ONCE, name="url")
+        super().__init__(web.get, self._path, threads=_THREADS, name="url")
         self.root_path = root
         self._web = web
         self._slash = slash
@@ -342,15 +344,15 @@ class UrlStore(RequestStore):
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
         full = self._path(path) if path else self.root_path
-        page = self._web.look(full + b"/") if not path and self._slash and full else None
-        page = page or self._web.look(full)
+        page = self._web.stat(full + b"/") if not path and self._slash and full else None
+        page = page or self._web.stat(full)
         return None if page is None else _entry(path, page)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Pages may omit files, so the listing is never complete (`Facts.complete`)."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._web.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._web.subject)
         if root.kind is Kind.FILE:
             return
         problems: _Problems = []
@@ -378,9 +380,9 @@ class UrlStore(RequestStore):
             return
         names: _Names = sorted(links.items(), key=lambda one: one[0] + b"/" if one[1] else one[0])
         paths = [folder + b"/" + name if folder else name for name, _ in names]
-        looks = self._pool.map(self._look, paths, [is_folder for _, is_folder in names])
+        pages = self._pool.map(self._stat_child, paths, [is_folder for _, is_folder in names])
         found = []
-        for path, page in zip(paths, looks, strict=True):
+        for path, page in zip(paths, pages, strict=True):
             if isinstance(page, Problem):
                 problems.append((path, page))
             elif (
@@ -391,19 +393,19 @@ class UrlStore(RequestStore):
                 found.append(_entry(path, page))
         yield from sorted(found, key=lambda entry: entry.order)
 
-    def _look(self, path: bytes, is_folder: bool) -> Page | Problem | None:  # noqa: FBT001  # mapped over two lists
+    def _stat_child(self, path: bytes, is_folder: bool) -> Page | Problem | None:  # noqa: FBT001  # mapped over two lists
         if is_folder:
             return Page(folder=True, size=0, mtime_ns=0, tag="")
         try:
-            page = self._web.look(self._path(path))
+            page = self._web.stat(self._path(path))
         except HibaliError as error:
             return problem_of(error, denied=True)
         if page is not None and page.size < 0 and not page.folder:
-            return Problem("no-size", "the server does not tell how large it is")
+            return Problem("no-size", "the server does not report its size")
         return page
 
     def _size_now(self, entry: Entry) -> int | None:
-        page = self._web.look(self._path(entry.path))
+        page = self._web.stat(self._path(entry.path))
         return None if page is None or page.folder or page.size < 0 else page.size
 
     def close(self) -> None:
@@ -416,7 +418,7 @@ def _entry(path: bytes, page: Page) -> Entry:
     if page.folder:
         return Entry(path, Kind.FOLDER)
     if page.size < 0:
-        raise IncompleteError("no-size", "the server does not tell how large it is", subject=printable(path))
+        raise IncompleteError("no-size", "the server does not report its size", subject=printable(path))
     return Entry(path, Kind.FILE, page.size, page.mtime_ns, etag=page.tag or None)
 
 
@@ -441,7 +443,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
         if store.stat() is None:
             raise NotFoundError(
                 "no-such-folder",
-                "there is nothing at this URL",
+                "nothing exists at this URL",
                 subject=site.name,
                 hint="Correct config.toml.",
             )

@@ -162,10 +162,10 @@ def test_concurrent_adds_of_one_version_have_one_winner(tmp_path: Path) -> None:
 
     Catalogue(tmp_path / "state").add(raw("0"))
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(add, range(16)))
+        outcomes = list(pool.map(add, range(16)))
     winner = Catalogue(tmp_path / "state").find("tool@1.0")
-    assert {each for each in told if each.startswith("Number")} == {winner.description}
-    assert set(told) == {winner.description, "immutable-version"}
+    assert {each for each in outcomes if each.startswith("Number")} == {winner.description}
+    assert set(outcomes) == {winner.description, "immutable-version"}
 
 
 ADDING = """

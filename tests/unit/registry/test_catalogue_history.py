@@ -27,10 +27,10 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def git(state: Path, *words: str) -> str:
+def git(state: Path, *arguments: str) -> str:
     folder = state / "catalogue"
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"}
-    line = ["git", "-C", str(folder), *words]
+    line = ["git", "-C", str(folder), *arguments]
     return subprocess.run(line, check=True, capture_output=True, text=True, env=environment).stdout
 
 

@@ -105,7 +105,7 @@ def test_absolute_outputs_inside_the_work_folder_are_accepted() -> None:
 
 
 def test_a_path_made_of_an_absolute_output_is_absolute() -> None:
-    """In the command, in another output's path, in a condition, a configuration file and a variable."""
+    """This is true in the command, another output's path, a condition, a configuration file and a variable."""
     first = {"id": "o1", "name": "O", "value-key": "[O1]", "path-template": "a", "uses-absolute-path": True}
     second = {"id": "o2", "name": "O", "value-key": "[O2]", "path-template": "[O1]_x"}
     third = {**conditional(("o1 == '/scratch/run/a'", "[O2]_y"), ("default", "no")), "value-key": "[O3]"}

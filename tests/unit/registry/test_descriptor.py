@@ -139,7 +139,7 @@ def test_older_catalogue_names_of_dashes_are_still_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "line", "words"),
+    ("raw", "line", "fragments"),
     [
         (b'{"a": 1,\n "b": 2,\n "a": 2}', 3, ["a is repeated with another value: 2 here, 1 on line 1"]),
         (b'{"x": [0, {"a": "p",\n\n "a": "q"}]}', 3, ["x[1].a", '"q" here, "p" on line 1']),
@@ -150,12 +150,12 @@ def test_older_catalogue_names_of_dashes_are_still_found() -> None:
     ],
 )
 def test_a_key_with_two_values_is_refused_with_its_line_and_both(
-    raw: bytes, line: int, words: list[str]
+    raw: bytes, line: int, fragments: list[str]
 ) -> None:
     with pytest.raises(JsonProblemError) as refused:
         read_descriptor(raw, "tool.json")
     assert refused.value.subject == f"tool.json:{line}"
-    assert [each for each in words if each not in refused.value.message] == []
+    assert [each for each in fragments if each not in refused.value.message] == []
 
 
 def test_a_repeated_key_with_equal_values_is_advice() -> None:

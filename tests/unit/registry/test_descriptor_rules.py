@@ -139,7 +139,7 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
         (
             make_document("x [A]", make_input("a", "Number", default_value="3")),
             "inputs[0].default-value",
-            "is no Number",
+            "is not of type Number",
         ),
         (
             make_document("x [A]", make_input("a", "Number", default_value=9, maximum=3)),
@@ -220,7 +220,7 @@ def advice_on(document: dict[str, Any]) -> list[tuple[str, str]]:
         (
             make_document("x [A]", make_input("a"), custom={"hibali": {"task": 4}}),
             "custom.hibali.task",
-            "has no meaning",
+            "is unknown here",
         ),
     ],
 )

@@ -147,7 +147,7 @@ def test_hostile_urls_run_nothing(url: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_hostile_remote_runs_nothing(over_git: tuple[Site, Site], repository: Path, tmp_path: Path) -> None:
-    """Hooks, filters, an embedded bare repository whose settings name a program, submodules, special remotes that enable themselves."""
+    """The remote has hooks, filters, an embedded bare repository whose settings name a program, submodules and autoenabled special remotes."""
     a, b = over_git
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
@@ -173,7 +173,7 @@ def test_a_hostile_remote_runs_nothing(over_git: tuple[Site, Site], repository: 
         git(repository, "commit-tree", tree, "-m", "x").strip(),
     )
     assert b.fetch() == {"tool@1.0": "fetched"}
-    assert b.catalogue.beside("tool", "1.0") == {}
+    assert b.catalogue.attachments("tool", "1.0") == {}
     a.catalogue.add(raw("mine"))
     a.publish()
     assert b.fetch() == {"tool@1.0": "same", "mine@1.0": "fetched"}
@@ -207,7 +207,7 @@ def plant_hooks(repository: Path, trap: Path) -> None:
 
 
 def plant_foreign_hooks(repository: Path, trap: Path) -> None:
-    """By a setting of a file that the settings include."""
+    """Plant hooks by a setting in an included file."""
     hooks = trap.parent / "hooks"
     hooks.mkdir()
     for name in HOOKS:
@@ -224,7 +224,7 @@ def plant_worktree_settings(repository: Path, trap: Path) -> None:
 
 
 def plant_programs(repository: Path, trap: Path) -> None:
-    """Every setting that names a program which a repository that is fetched from or pushed to could be asked for."""
+    """Plant every setting that names a program which git could run in a repository for a fetch or push."""
     for name in (
         *("core.fsmonitor", "core.sshCommand", "core.gitProxy", "core.askPass", "core.editor", "core.pager"),
         *("uploadpack.packObjectsHook", "gpg.program", "credential.helper", "diff.external"),
@@ -244,7 +244,7 @@ def plant_alternate(repository: Path, trap: Path) -> None:
 
 
 def plant_promisor(repository: Path, trap: Path) -> None:
-    """A partial clone that asks a remote of its own for what it lacks: here all blobs of its last commit."""
+    """Plant a partial clone that would fetch missing blobs, here all of its last commit, from its own remote."""
     for name, value in (
         ("core.repositoryFormatVersion", "1"),
         ("extensions.partialClone", "evil"),
@@ -261,7 +261,7 @@ def plant_promisor(repository: Path, trap: Path) -> None:
 def run_plain(over: Site, repository: Path, tmp_path: Path) -> None:
     """Run plain git fetch and push with that repository."""
     work = tmp_path / "plain"
-    for words in (
+    for arguments in (
         ["git", "clone", "-q", "--no-local", str(repository), str(work)],
         [
             "git",
@@ -279,7 +279,7 @@ def run_plain(over: Site, repository: Path, tmp_path: Path) -> None:
         ],
         ["git", "-C", str(work), "push", "-q", "origin", "HEAD:main"],
     ):
-        subprocess.run(words, check=False, capture_output=True)
+        subprocess.run(arguments, check=False, capture_output=True)
     assert over
 
 
@@ -303,7 +303,7 @@ def test_a_repository_of_this_machine_runs_none_of_its_own_programs(
     *,
     springs: bool | None,
 ) -> None:
-    """git starts its server programs by itself there, as this account, and passes none of our settings on."""
+    """git starts its server programs itself, as this account, without the settings of its command line."""
     sprung = tmp_path / "sprung"
     forge(repository, {"theirs/1.0/descriptor.json": raw("theirs")})
     site = Site(tmp_path / "a", GitRemote, address.format(repository), history=True)
@@ -316,7 +316,7 @@ def test_a_repository_of_this_machine_runs_none_of_its_own_programs(
         with pytest.raises(HibaliError):
             site.fetch()
     assert not sprung.exists(), sprung.read_text()
-    if springs:  # the trap is one
+    if springs:  # without hibali's settings, the planted program runs
         run_plain(site, repository, tmp_path)
         assert sprung.exists()
 
@@ -352,7 +352,7 @@ def test_hooks_that_newer_gits_find_in_settings_are_refused(tmp_path: Path, repo
 
 
 def test_fetching_writes_nothing_outside_the_catalogue(over_git: tuple[Site, Site], repository: Path) -> None:
-    """git lets names such as `..` in a tree pass with a warning, and what lies beside a descriptor is written here."""
+    """git accepts names such as `..` in a tree with a warning, and attachments of a descriptor are written locally."""
     _, b = over_git
 
     def tree(*entries: tuple[str, str, str]) -> str:
@@ -378,7 +378,7 @@ def test_fetching_writes_nothing_outside_the_catalogue(over_git: tuple[Site, Sit
     before = set(b.folder.parent.rglob("*.sig"))
     with contextlib.suppress(RefusedError):  # newer gits refuse such objects
         b.fetch()
-        assert b.catalogue.beside("tool", "1.0") == {}
+        assert b.catalogue.attachments("tool", "1.0") == {}
     assert set(b.folder.parent.rglob("*.sig")) == before
 
 

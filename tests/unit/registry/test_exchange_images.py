@@ -28,7 +28,7 @@ DESCRIPTOR = raw(**{"container-image": {"type": "docker", "image": "lab/tool:1"}
 
 
 class Lab(Site):
-    """An account whose remote has a shelf."""
+    """An account whose remote has an image store."""
 
     def __init__(
         self, folder: Path, kind: type[GitRemote | FolderRemote], url: str, shelf: Path | None
@@ -213,18 +213,18 @@ class DiesBeforePublishing:
         self._remote = remote
 
     def take_snapshot(self, **how: bool) -> Snapshot:
-        return _DyingLook(self._remote.take_snapshot(**how))
+        return DyingSnapshot(self._remote.take_snapshot(**how))
 
 
-class _DyingLook:
+class DyingSnapshot:
     def __init__(self, look: Snapshot) -> None:
-        self._look = look
+        self._snapshot = look
 
     def offers(self) -> Mapping[Reference, Offer]:
-        return self._look.offers()
+        return self._snapshot.offers()
 
     def read(self, wanted: Sequence[str]) -> list[bytes]:
-        return list(self._look.read(wanted))
+        return list(self._snapshot.read(wanted))
 
     def publish(self, uploads: Sequence[Upload], message: str) -> bool:
         del uploads, message
@@ -288,7 +288,7 @@ def test_under_the_policy_a_signature_covers_the_image(
     assert a.leave() == {"tool@1.0": ("added to", "there")}
     assert b.fetch() == {"tool@1.0": "added to"}
     assert b.catalogue.image(pipeline) == record
-    assert len([each for each in b.catalogue.beside("tool", "1.0") if each.endswith(".sig")]) == 2
+    assert len([each for each in b.catalogue.attachments("tool", "1.0") if each.endswith(".sig")]) == 2
     c = Lab(tmp_path / "c", GitRemote, str(repository), None)
     c.policy = Policy(signers, required=True, scratch=c.folder)
     assert c.fetch() == {"tool@1.0": "fetched"}

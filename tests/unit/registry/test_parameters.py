@@ -92,7 +92,7 @@ def test_problems_beyond_a_hundred_are_only_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "told"),
+    ("text", "name", "expected"),
     [
         ("cod,in\n1,a\n", "t.csv", "no such input; is it code?"),
         ("in,in\na,b\n", "t.csv", "is the name of two columns"),
@@ -106,15 +106,15 @@ def test_problems_beyond_a_hundred_are_only_counted() -> None:
     ],
 )
 def test_invalid_tables_are_reported_with_file_and_line(
-    tmp_path: Path, text: str, name: str, told: str
+    tmp_path: Path, text: str, name: str, expected: str
 ) -> None:
     with pytest.raises(SweepError) as refused:
         make_rows(PIPELINE, table(tmp_path, text, name), [])
-    assert told in refused.value.message
+    assert expected in refused.value.message
 
 
 @pytest.mark.parametrize(
-    ("parameters", "told"),
+    ("parameters", "expected"),
     [
         (["code"], "must be written ID=VALUE"),
         (["nothing=1"], "no such input"),
@@ -122,10 +122,10 @@ def test_invalid_tables_are_reported_with_file_and_line(
         (["code=" + ",".join("1" * 400), "sleep=" + ",".join("1" * 400)], "160000 tasks are given"),
     ],
 )
-def test_invalid_parameters_are_named(parameters: list[str], told: str) -> None:
+def test_invalid_parameters_are_named(parameters: list[str], expected: str) -> None:
     with pytest.raises(SweepError) as refused:
         make_rows(PIPELINE, None, parameters)
-    assert told in refused.value.message
+    assert expected in refused.value.message
 
 
 def test_an_input_is_in_the_table_or_a_parameter(tmp_path: Path) -> None:

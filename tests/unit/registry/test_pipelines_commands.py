@@ -21,14 +21,14 @@ Hibali = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def hibali(tmp_path: Path) -> Hibali:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [
                 sys.executable,
                 "-P",
                 "-c",
                 "import sys; from hibali_cli.main import main; sys.exit(main())",
-                *words,
+                *arguments,
             ],
             check=False,
             capture_output=True,
@@ -136,17 +136,17 @@ def test_every_message_about_a_file_names_it_and_the_line(hibali: Hibali, tmp_pa
         (tmp_path / name).write_text(json.dumps({**tool, "custom": "?"}).replace('"?"', value))
         assert hibali("pipelines", "validate", name).stderr.startswith(f"hibali: {name}")
         (tmp_path / name).write_text('{\n"n": 1,\n"a": ' + value + "}")
-        for words in (["pipelines", "validate", good, name], ["run", "tool", name, "--site", "here"]):
-            refused = hibali(*words, "--config", "config.toml")
+        for arguments in (["pipelines", "validate", good, name], ["run", "tool", name, "--site", "here"]):
+            refused = hibali(*arguments, "--config", "config.toml")
             assert (refused.returncode, refused.stderr.startswith(f"hibali: {name}")) == (2, True)
     answers = write(tmp_path / "answers.json", {"n": "x"})
     (tmp_path / "table.csv").write_text("n\nx\n")
-    for name, words in (
+    for name, arguments in (
         ("answers.json", [answers]),
         ("answers.json", [answers, "--param", "a=1,2"]),
         ("table.csv", ["--each", "table.csv"]),
     ):
-        refused = hibali("run", "tool", *words, "--site", "here", "--dry-run", "--config", "config.toml")
+        refused = hibali("run", "tool", *arguments, "--site", "here", "--dry-run", "--config", "config.toml")
         assert (refused.returncode, refused.stderr.startswith(f"hibali: {name}")) == (2, True), refused.stderr
 
 
@@ -158,8 +158,11 @@ def test_advice_on_an_invocation(hibali: Hibali, tmp_path: Path) -> None:
     )
     file = write(tmp_path / "tool.json", tool)
     (tmp_path / "answers.json").write_text('{"a": "x",\n"a": "x"}')
-    [told] = records(hibali("pipelines", "validate", file, "answers.json", "--json"))
-    assert [(each["path"], each.get("line")) for each in told["invocation_advice"]] == [("a", 2), ("b", None)]
+    [reported] = records(hibali("pipelines", "validate", file, "answers.json", "--json"))
+    assert [(each["path"], each.get("line")) for each in reported["invocation_advice"]] == [
+        ("a", 2),
+        ("b", None),
+    ]
     assert (
         "its default does not apply together with a"
         in hibali("pipelines", "validate", file, "answers.json").stderr
@@ -192,8 +195,8 @@ def test_two_versions_are_compared(hibali: Hibali, tmp_path: Path) -> None:
     hibali("pipelines", "add", write(tmp_path / "two.json", second))
     shown = hibali("pipelines", "diff", "tool@1.0", "tool@2.0")
     assert "! + input b: b\n" in shown.stdout
-    told = records(hibali("pipelines", "diff", "tool@1.0", "tool@2.0", "--json"))
-    assert [(each["kind"], each.get("path")) for each in told] == [
+    reported = records(hibali("pipelines", "diff", "tool@1.0", "tool@2.0", "--json"))
+    assert [(each["kind"], each.get("path")) for each in reported] == [
         ("difference", "command-line"),
         ("difference", "input b"),
         ("end", None),
@@ -210,8 +213,8 @@ def test_an_old_descriptor_is_upgraded_without_changing_its_file(hibali: Hibali,
     assert (refused.returncode, "pipelines upgrade" in refused.stderr) == (2, True)
     (tmp_path / "new.json").write_text(hibali("pipelines", "upgrade", file).stdout)
     assert hibali("pipelines", "validate", "new.json").returncode == 0
-    [told] = records(hibali("pipelines", "upgrade", file, "--json"))
-    assert told["descriptor"]["suggested-resources"] == {"walltime-estimate": 60}
+    [reported] = records(hibali("pipelines", "upgrade", file, "--json"))
+    assert reported["descriptor"]["suggested-resources"] == {"walltime-estimate": 60}
     assert json.loads((tmp_path / "old.json").read_text()) == old
 
 
@@ -220,10 +223,10 @@ def test_advice_is_shown_and_can_be_made_an_error(hibali: Hibali, tmp_path: Path
     file = write(tmp_path / "tool.json", make_document("tool [A]", make_input("a"), container_image=image))
     advised = hibali("pipelines", "validate", file)
     assert (advised.returncode, "not pinned" in advised.stderr) == (0, True)
-    [told] = records(hibali("pipelines", "validate", file, "--json"))
-    assert [each["path"] for each in told["advice"]] == ["container-image.image"]
+    [reported] = records(hibali("pipelines", "validate", file, "--json"))
+    assert [each["path"] for each in reported["advice"]] == ["container-image.image"]
     strict = hibali("pipelines", "validate", "--strict", file, "--json")
-    assert (strict.returncode, records(strict)[-1]["problems"]) == (2, told["advice"])
+    assert (strict.returncode, records(strict)[-1]["problems"]) == (2, reported["advice"])
 
 
 def test_valid_descriptors_of_a_folder_are_added(hibali: Hibali, tmp_path: Path) -> None:
@@ -234,8 +237,8 @@ def test_valid_descriptors_of_a_folder_are_added(hibali: Hibali, tmp_path: Path)
     assert hibali("pipelines", "add", "tools").stdout == "tool@1.0\ntwo@1.0\n"
     write(tmp_path / "tools" / "bad.json", {**make_document("tool", make_input("b")), "name": "bad"})
     partly = hibali("pipelines", "add", "tools", "--json")
-    told = records(partly)
-    assert (partly.returncode, [each["kind"] for each in told]) == (6, ["pipeline", "pipeline", "error"])
+    reported = records(partly)
+    assert (partly.returncode, [each["kind"] for each in reported]) == (6, ["pipeline", "pipeline", "error"])
     assert "bad.json" in partly.stderr
     assert hibali("pipelines", "add", "tools", "--name", "x").returncode == 2
     (tmp_path / "empty").mkdir()
@@ -265,12 +268,12 @@ def test_deprecated_pipelines_are_marked_in_all_output(hibali: Hibali, tmp_path:
     for version in ("1.0", "2.0"):
         document = make_document("tool [A]", make_input("a"), **{"tool-version": version})
         hibali("pipelines", "add", write(tmp_path / f"{version}.json", document))
-    [told] = records(
+    [reported] = records(
         hibali(
             "pipelines", "deprecate", "tool@1.0", "--successor", "tool", "--because", "wrong units", "--json"
         )
     )
-    assert told["deprecated"] == {"successor": "tool@2.0", "because": "wrong units"}
+    assert reported["deprecated"] == {"successor": "tool@2.0", "because": "wrong units"}
     assert "use tool@2.0; wrong units" in hibali("pipelines", "list").stdout
     assert "use tool@2.0" in hibali("pipelines", "show", "tool@1.0").stdout
     assert "deprecated" not in hibali("pipelines", "show", "tool@2.0").stdout
@@ -292,8 +295,8 @@ def test_two_accounts_exchange_over_a_folder_and_a_repository(hibali: Hibali, tm
     assert [each.get("name") for each in listed] == ["lab", "shared", None]
     hibali("pipelines", "add", tool)
     for remote in ("lab", "shared"):
-        told = records(hibali("pipelines", "publish", "tool", "--to", remote, "--json", *config))
-        assert [(each["kind"], each.get("fate")) for each in told] == [
+        reported = records(hibali("pipelines", "publish", "tool", "--to", remote, "--json", *config))
+        assert [(each["kind"], each.get("fate")) for each in reported] == [
             ("exchanged", "published"),
             ("end", None),
         ]

@@ -20,9 +20,10 @@ from hibali.errors import RefusedError
 from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs, read_run_manifest, write_run_manifest
 from runs.clean import CleanRequest, reason_to_keep
 from runs.model import Run, State
+from runs.queue_places import QueuePlaces
 from runs.reports.run_page import ReportedRun, render
 from runs.status import Span
-from runs.store import QueuePlaces, RunStore
+from runs.store import RunStore
 from tests.support.runs import change_run, make_run
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
@@ -50,7 +51,7 @@ BARE = make_run(id=RUN, key="k" * 64, created="2026-01-02T03:04:05Z")
     st.booleans(),
     st.sampled_from([0.0, 3600.0, 86400.0 * 365]),
 )
-def test_only_what_is_over_and_collected_goes(
+def test_only_ended_and_collected_runs_are_removed(
     state: State, collected: tuple[str, ...], folder: bytes, ended: str, everything: bool, older_than: float
 ) -> None:
     run = change_run(BARE, state=state, collected=collected, folder=folder, ended=ended)
@@ -63,7 +64,7 @@ def test_only_what_is_over_and_collected_goes(
     assert reason_to_keep(change_run(run, cleaned="2026-02-28T00:00:00Z"), CleanRequest(all_ended=True), NOW)
 
 
-def test_younger_ones_stay() -> None:
+def test_recent_runs_are_kept() -> None:
     ended = (NOW - timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
     run = change_run(BARE, state=State.FAILED, collected=("x",), folder=b"/w", ended=ended)
     assert reason_to_keep(run, CleanRequest(older_than=3 * 86400.0), NOW)
@@ -78,7 +79,7 @@ def host(hibali_home: object) -> Iterator[RemoteHost]:
     opened.close()
 
 
-def test_a_run_is_taken_up_from_its_card_once(host: RemoteHost, tmp_path: Path) -> None:
+def test_a_run_is_adopted_once_from_its_manifest(host: RemoteHost, tmp_path: Path) -> None:
     run_store = RunStore()
     begun = run_store.begin(RUN, "a" * 64, FIELDS)
     write_run_manifest(host, bytes(tmp_path), run_store, begun)
@@ -120,7 +121,7 @@ def test_a_run_is_taken_up_from_its_card_once(host: RemoteHost, tmp_path: Path) 
         *({"outputs": [{**FIELDS["outputs"][0], "path": path}]} for path in ("/etc", "../x", "a/../b", 7)),
     ],
 )
-def test_what_is_no_card_of_the_run_is_none(host: RemoteHost, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_an_invalid_manifest_is_rejected(host: RemoteHost, tmp_path: Path, change: dict[str, Any]) -> None:
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (tmp_path / "run.json").write_text(json.dumps(good))
     assert read_run_manifest(host, bytes(tmp_path), RUN) is not None
@@ -129,12 +130,12 @@ def test_what_is_no_card_of_the_run_is_none(host: RemoteHost, tmp_path: Path, ch
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"id":1,"id":2}', "null", "[" * 1000])
-def test_hostile_text_is_no_card(host: RemoteHost, tmp_path: Path, content: str) -> None:
+def test_a_manifest_with_hostile_text_is_rejected(host: RemoteHost, tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     assert read_run_manifest(host, bytes(tmp_path), RUN) is None
 
 
-def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(host: RemoteHost, tmp_path: Path) -> None:
+def test_runs_in_a_folder_that_others_can_write_to_are_not_adopted(host: RemoteHost, tmp_path: Path) -> None:
     """Whoever can make a folder there can say in it what a run is: which job is its own, where its outputs are."""
     site = replace(local_site(), work=str(tmp_path / "work"))
     folder = tmp_path / "work" / "runs" / RUN
@@ -153,7 +154,9 @@ def test_runs_in_a_folder_that_others_can_write_to_are_not_taken_up(host: Remote
         shared.chmod(0o700)
 
 
-def test_a_forged_card_is_none_or_a_run_that_every_command_can_show(host: RemoteHost, tmp_path: Path) -> None:
+def test_a_forged_manifest_is_rejected_or_every_command_can_show_its_run(
+    host: RemoteHost, tmp_path: Path
+) -> None:
     """Each field in turn holds what it never would."""
     good = {"id": RUN, "key": "a" * 64, "at": "2026-01-02T03:04:05.000000Z", **FIELDS}
     (tmp_path / "run.json").write_text(json.dumps(good))

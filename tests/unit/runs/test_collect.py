@@ -41,17 +41,17 @@ def test_declared_paths_are_found(path: str, pattern: bool, names: list[str], fi
     assert choose(Output("o", path, is_pattern=pattern), *names) == (files, [])
 
 
-def test_a_missing_output_is_named_unless_it_is_optional() -> None:
+def test_a_missing_required_output_is_reported() -> None:
     assert choose(Output("o", "a"), "b") == ([], ["output-missing"])
     assert choose(Output("o", "a", optional=True), "b") == ([], [])
 
 
-def test_what_is_no_regular_file_is_named() -> None:
+def test_outputs_that_are_not_regular_files_are_reported() -> None:
     assert choose(Output("o", "a"), "a@") == ([], ["output-not-a-file", "output-missing"])
     assert choose(Output("o", "a"), "a|") == ([], ["output-not-a-file", "output-missing"])
     assert choose(Output("o", "a"), "a/", "a/x", "a/y@") == ([b"a/x"], ["output-not-a-file"])
 
 
-def test_a_symlink_on_the_way_is_named_too() -> None:
+def test_a_symlink_in_the_path_is_reported() -> None:
     assert choose(Output("o", "way/to/a"), "way@") == ([], ["output-not-a-file", "output-missing"])
     assert choose(Output("o", "way/to/a"), "other@") == ([], ["output-missing"])

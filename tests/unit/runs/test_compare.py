@@ -27,7 +27,7 @@ def run_of(
 
 
 @given(VALUES, VALUES, some.randoms())
-def test_every_task_is_in_one_pair_and_pairs_answer_the_same(
+def test_every_task_is_in_one_pair_of_equal_values(
     mine: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]], chance: random.Random
 ) -> None:
     pairs = match_tasks(run_of(mine), run_of(theirs))
@@ -41,7 +41,7 @@ def test_every_task_is_in_one_pair_and_pairs_answer_the_same(
     assert all(None not in (pair.a, pair.b) for pair in match_tasks(run_of(mine), run_of(shuffled)))
 
 
-def test_what_one_varies_and_the_other_answers_once_is_the_same_answer() -> None:
+def test_a_varied_value_matches_a_common_value_of_the_other_run() -> None:
     rows: list[tuple[Any, ...]] = [(1, "x"), (2, "x")]
     other = run_of([(2,), (1,)], ("a",), b="x")
     assert match_tasks(run_of(rows), other) == [TaskPair(1, 2), TaskPair(2, 1)]
@@ -50,7 +50,7 @@ def test_what_one_varies_and_the_other_answers_once_is_the_same_answer() -> None
     assert [fact.name for fact in differing_facts(run_of(rows), other)] == []
 
 
-def test_outputs_are_those_of_the_tasks_beside_each_other() -> None:
+def test_outputs_of_matched_tasks_are_compared() -> None:
     pairs = [TaskPair(1, 2), TaskPair(2, None), TaskPair(None, 1)]
     mine = {b"1/out/a": "d", b"1/only": "e", b"2/a": "f"}
     found = compare_tasks(pairs, mine, {b"2/out/a": "d", b"1/a": "f"})
@@ -68,7 +68,7 @@ def test_outputs_are_those_of_the_tasks_beside_each_other() -> None:
     ]
 
 
-def test_how_tasks_ended_differently_is_told() -> None:
+def test_different_ends_of_tasks_are_reported() -> None:
     failed = run_of([(1, "x")])
     assert failed.sweep is not None
     tasks: Any = failed.sweep.tasks

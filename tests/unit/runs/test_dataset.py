@@ -21,7 +21,7 @@ def record_of(root: Path, asked: DatasetRequest, pilot: Pilot | None = None) -> 
     return run_record(Dataset(repository, str(root / "derived"), asked), run, "")
 
 
-def test_a_sweep_is_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_of_a_sweep_has_its_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path.resolve()
     monkeypatch.chdir(root)
     parameters = ("x=1,2", 'say="a,{b}"')
@@ -37,7 +37,7 @@ def test_a_sweep_is_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert record["outputs"] == ["derived/*/o[[]1].txt", "derived/*/p-*"]
 
 
-def test_a_line_without_a_file_of_answers_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_line_without_an_invocation_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path.resolve()
     monkeypatch.chdir(root)
     record = record_of(root, typed_request(None, [], "", None, ("x=1",)))

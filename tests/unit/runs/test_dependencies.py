@@ -58,12 +58,12 @@ def test_jobs_are_those_of_runs_that_have_not_ended() -> None:
         (change_run(a_run(State.RUNNING), scheduler="direct"), TryLaterError),
     ],
 )
-def test_whoever_cannot_be_waited_for_is_named(run: Run, error: type[Exception]) -> None:
+def test_a_run_that_cannot_be_waited_for_is_named(run: Run, error: type[Exception]) -> None:
     with pytest.raises(error):
         find_jobs([run], "slurm")
 
 
-def test_what_a_run_that_is_not_over_needs_is_not_cleaned() -> None:
+def test_runs_that_an_unfinished_run_needs_are_not_cleaned() -> None:
     ended = "2026-01-02T03:04:05Z"
     done = change_run(a_run(State.SUCCEEDED), folder=b"/w", collected=("d",), ended=ended)
     for state, kept in ((State.RUNNING, True), (State.SUCCEEDED, False)):
@@ -107,19 +107,19 @@ def test_a_job_that_could_never_start_is_cancelled_for_a_reason(state: State) ->
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_one_that_did_start_is_lost_as_ever() -> None:
+def test_a_started_job_without_a_record_is_lost() -> None:
     seen = Observation(State.LOST, "x", "why")
     assert explained(State.FAILED, seen, Place(started_job=b"8\n")) == seen
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_one_that_was_lost_although_all_went_well_before_is_lost() -> None:
+def test_a_job_without_a_failed_dependency_is_lost() -> None:
     seen = Observation(State.LOST, "x", "why")
     assert explained(State.SUCCEEDED, seen, Place()) == seen
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_a_tool_that_was_not_started_says_why() -> None:
+def test_the_reason_is_reported_if_the_tool_was_not_started() -> None:
     found = explained(
         State.SUCCEEDED, Observation(State.FAILED, record=RECORD), Place(unmet=b"no \x1b[31m\n")
     )
@@ -131,7 +131,7 @@ def test_a_tool_that_was_not_started_says_why() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_the_scheduler_let_it_start_although_one_before_had_failed() -> None:
+def test_a_job_that_started_after_a_failed_dependency_is_cancelled() -> None:
     found = explained(
         State.FAILED, Observation(State.FAILED, record=RECORD), Place(unmet=b"run did not succeed")
     )
@@ -139,7 +139,7 @@ def test_the_scheduler_let_it_start_although_one_before_had_failed() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_one_on_hold_says_how_it_is_let_go() -> None:
+def test_a_run_on_hold_names_the_release_command() -> None:
     found = explained(State.RUNNING, Observation(State.WAITING, "PENDING", "JobHeldUser"), Place(), hold=True)
     assert found.reason == f"on hold: hibali runs release {SECOND}"
 
@@ -176,7 +176,7 @@ def a_sweep(
         (a_sweep(jobs=(("7", "9"), ("8",))), [1], None, None),  # nobody knows which of the two runs it
     ],
 )
-def test_a_job_comes_after_the_tasks_that_it_needs(
+def test_a_job_depends_on_the_tasks_that_it_needs(
     run: Run, numbers: Sequence[int], slurm: tuple[str, ...] | None, direct: tuple[str, ...] | None
 ) -> None:
     assert find_task_jobs(run, list(numbers), load_scheduler("slurm")) == slurm

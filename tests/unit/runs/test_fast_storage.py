@@ -65,7 +65,7 @@ def an_input(number: int, source: Path, name: str = "name") -> Input:
     return Input("in", number, "text", name, source=str(source))
 
 
-def test_inputs_are_copied_to_the_node_and_nothing_is_left(tmp_path: Path) -> None:
+def test_inputs_are_copied_to_the_node_and_removed_after_the_run(tmp_path: Path) -> None:
     one, tree = tmp_path / HOSTILE, tmp_path / "tree"
     one.write_text("content")
     tree.mkdir()
@@ -89,7 +89,7 @@ def test_inputs_are_copied_to_the_node_and_nothing_is_left(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_what_the_tool_wrote_comes_back_even_when_it_fails(tmp_path: Path, code: int) -> None:
+def test_outputs_are_copied_back_even_if_the_tool_fails(tmp_path: Path, code: int) -> None:
     start = (
         f"pwd -P >where; cat config >out; mkdir -p deep; echo x >deep/y; ln -s /etc/passwd leak; exit {code}"
     )
@@ -106,7 +106,7 @@ def test_what_the_tool_wrote_comes_back_even_when_it_fails(tmp_path: Path, code:
 
 
 @pytest.mark.parametrize("whom", [os.kill, os.killpg])
-def test_what_the_tool_wrote_comes_back_when_the_job_is_told_to_end(tmp_path: Path, whom: Any) -> None:
+def test_outputs_are_copied_back_after_a_signal(tmp_path: Path, whom: Any) -> None:
     job = Job(tmp_path, "echo half >out; exec sleep 60", Fast(work="local", tiers=TIERS))
     process = job.start()
     out = job.folder / "fast" / "work" / "out"
@@ -119,7 +119,7 @@ def test_what_the_tool_wrote_comes_back_when_the_job_is_told_to_end(tmp_path: Pa
 
 
 @pytest.mark.heavy  # it is given a while
-def test_a_tool_that_does_not_end_is_ended(tmp_path: Path) -> None:
+def test_a_tool_that_ignores_a_signal_is_killed(tmp_path: Path) -> None:
     start = "trap '' TERM; echo half >out; while :; do sleep 1; done"
     job = Job(tmp_path, start, Fast(work="local", tiers=TIERS))
     process = job.start()
@@ -132,7 +132,7 @@ def test_a_tool_that_does_not_end_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "relative", "/nowhere/at/all"])
-def test_a_node_without_the_tier_is_said_and_nothing_runs(tmp_path: Path, value: str) -> None:
+def test_a_missing_tier_is_reported_and_the_tool_does_not_run(tmp_path: Path, value: str) -> None:
     job = Job(tmp_path, "echo ran >ran", Fast(work="local", tiers=TIERS))
     assert job.execute(FAST=value) == 75
     assert b"the fast storage local is not on" in (job.folder / "stderr").read_bytes()
@@ -140,23 +140,23 @@ def test_a_node_without_the_tier_is_said_and_nothing_runs(tmp_path: Path, value:
     assert job.record["code"] == 75
 
 
-def test_an_input_that_is_gone_is_no_empty_input(tmp_path: Path) -> None:
+def test_a_missing_input_prevents_the_start(tmp_path: Path) -> None:
     job = Job(tmp_path, "echo ran >ran", Fast({0: "local"}, tiers=TIERS), an_input(0, tmp_path / "gone"))
     assert job.execute() == 75
     assert not (job.folder / "work" / "ran").exists()
     assert job.left() == ["burst"]
 
 
-def test_what_cannot_come_back_is_no_success_and_stays(tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_copied_back_are_kept_and_the_job_fails(tmp_path: Path) -> None:
     start = 'echo precious >out; rm -rf "$HERE/work"; : >"$HERE/work"'
     job = Job(tmp_path, start, Fast(work="local", tiers=TIERS))
     assert job.execute(HERE=str(job.folder)) == 74
-    assert b"not all that the tool wrote could be brought back" in (job.folder / "stderr").read_bytes()
+    assert b"not all files of the tool could be copied back" in (job.folder / "stderr").read_bytes()
     [kept] = job.node.glob("hibali-*/work/out")
     assert kept.read_text() == "precious\n"
 
 
-def test_variables_of_the_node_are_not_taken_for_ours(tmp_path: Path) -> None:
+def test_variables_of_the_node_do_not_affect_the_script(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     job = Job(tmp_path, "true", Fast(work="local", tiers=TIERS))
@@ -164,7 +164,7 @@ def test_variables_of_the_node_are_not_taken_for_ours(tmp_path: Path) -> None:
     assert mine.exists()
 
 
-def test_marks_name_inputs_and_tiers() -> None:
+def test_options_name_inputs_and_tiers() -> None:
     site = Site("a", "local", tiers=TIERS)
     inputs = [Input("in", 0, "x"), Input("more", 1, "y"), Input("more", 2, "z")]
     there = [False, True, False]
@@ -187,7 +187,7 @@ def test_marks_name_inputs_and_tiers() -> None:
     assert choose_fast_storage(one, inputs, there, FastOptions(("in",))).inputs == {0: "local"}
 
 
-def test_the_head_asks_for_the_tier_and_for_time_to_come_back() -> None:
+def test_directives_request_the_tier_and_time_to_copy_back() -> None:
     slurm, direct = load_scheduler("slurm"), load_scheduler("direct")
     both = Fast({0: "burst"}, "local", TIERS)
     assert both.lines(slurm, 7200) == ("#BB create name=x", "#SBATCH --signal=B:TERM@60")
@@ -198,7 +198,7 @@ def test_the_head_asks_for_the_tier_and_for_time_to_come_back() -> None:
     assert NOTHING_FAST.script([]) == ""
 
 
-def test_a_container_that_shows_only_copies_cannot() -> None:
+def test_a_container_with_copied_inputs_is_rejected() -> None:
     check_fast(load_container("bare"))
     check_fast(load_container("podman"))
     with pytest.raises(UsageError):
@@ -209,7 +209,7 @@ def tiers_of(text: str) -> Site:
     return parse_settings(f'version = 1\n[sites.aa]\nkind = "local"\n{text}', Path("/c")).sites["aa"]
 
 
-def test_tiers_stand_in_the_site_s_table() -> None:
+def test_tiers_are_configured_in_the_table_of_the_site() -> None:
     site = tiers_of(
         'fast = "local"\n[sites.aa.tiers]\nlocal = "$TMPDIR"\n'
         'burst = { path = "$BB_PATH/x", directive = "#DW jobdw capacity=1GB" }\nnvme = "/nvme/tmp"'
@@ -238,6 +238,6 @@ def test_tiers_stand_in_the_site_s_table() -> None:
         '[sites.aa.tiers.local]\npath = "/x"\nother = 1',
     ],
 )
-def test_what_could_mean_more_than_a_path_is_refused(text: str) -> None:
+def test_a_tier_path_with_shell_syntax_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError):
         tiers_of(text)

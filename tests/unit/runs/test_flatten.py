@@ -116,7 +116,7 @@ def test_upper_layers_replace_and_remove(tmp_path: Path) -> None:
     }
 
 
-def test_a_name_that_was_removed_can_come_back(tmp_path: Path) -> None:
+def test_a_removed_name_can_be_added_again_by_an_upper_layer(tmp_path: Path) -> None:
     layers = (layer([("a", FOLDER), ("a/x", b"1")]), layer([(".wh.a", b"")]), layer([("a/y", b"3")]))
     assert flattened(tmp_path, *layers) == {"a/y": b"3"}
 
@@ -129,7 +129,7 @@ def test_a_hard_link_keeps_its_content_when_the_other_name_is_replaced(tmp_path:
 
 
 @pytest.mark.parametrize("order", [lambda a, b: (a, b), lambda a, b: (b, a)])
-def test_nothing_is_ever_written_below_a_link(
+def test_nothing_is_written_below_a_symlink(
     tmp_path: Path, order: Callable[[Member, Member], Sequence[Member]]
 ) -> None:
     link, below = ("out", (LINK, "/etc")), ("out/passwd", b"root::0:0")
@@ -142,7 +142,7 @@ def test_nothing_is_ever_written_below_a_link(
         )
 
 
-def test_devices_are_left_out_and_privileges_taken_off(tmp_path: Path) -> None:
+def test_devices_and_setuid_bits_are_dropped(tmp_path: Path) -> None:
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as tar:
         for name, mode in (("su", 0o4755), ("secret", 0o000)):
@@ -165,33 +165,33 @@ def run_alone(tmp_path: Path, identifier: str) -> subprocess.CompletedProcess[by
     return subprocess.run(words, input=script, capture_output=True, check=False, cwd="/")
 
 
-def test_it_runs_alone_and_tells_the_image_s_settings(tmp_path: Path) -> None:
+def test_it_runs_without_hibali_and_prints_the_settings_of_the_image(tmp_path: Path) -> None:
     config = {"Env": ["PATH=/opt/bin", "A=b=c"], "Entrypoint": ["/tool"]}
     identifier = archive(tmp_path / "image.tar", layer([("ä\udcff", b"1")]), config=config)
     ended = run_alone(tmp_path, identifier)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == {"environment": config["Env"], "entrypoint": ["/tool"]}
     write_tools(tmp_path / "image.tar", "a:1")
-    assert b"does not hold" in run_alone(tmp_path, identifier).stderr
+    assert b"does not contain" in run_alone(tmp_path, identifier).stderr
 
 
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ([("../x", b"1")], b"climbs out"),
-        ([("a/../../x", b"1")], b"climbs out"),
-        ([("x", (HARD, "../y"))], b"climbs out"),
+        ([("../x", b"1")], b"leaves the root"),
+        ([("a/../../x", b"1")], b"leaves the root"),
+        ([("x", (HARD, "../y"))], b"leaves the root"),
         ([("x", (HARD, "nowhere"))], b"cannot be unpacked"),
     ],
 )
-def test_a_hostile_layer_is_named(tmp_path: Path, members: list[Member], said: bytes) -> None:
+def test_a_hostile_layer_is_rejected(tmp_path: Path, members: list[Member], said: bytes) -> None:
     ended = run_alone(tmp_path, archive(tmp_path / "image.tar", layer(members)))
     assert ended.returncode == 65
     assert said in ended.stderr
     assert b"Traceback" not in ended.stderr
 
 
-def test_a_bomb_is_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flatten, "LEAST_LIMIT", 1 << 20)
     with pytest.raises(flatten.BadArchiveError, match="far larger"):
         flattened(tmp_path, layer([("zeros", bytes(16 << 20))], "xz"))

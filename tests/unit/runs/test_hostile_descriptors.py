@@ -157,14 +157,14 @@ ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("change", "answers"), ATTEMPTS, ids=range(len(ATTEMPTS)))
-def test_it_is_refused_before_anything_is_staged(change: dict[str, Any], answers: dict[str, Any]) -> None:
+def test_hostile_values_are_rejected_before_staging(change: dict[str, Any], answers: dict[str, Any]) -> None:
     with pytest.raises(HibaliError) as refused:
         prepared(change, answers)
     assert int(refused.value.exit) in {2, 8}
 
 
 @pytest.mark.parametrize("word", ["bare", "podman", "bubblewrap"])
-def test_the_harmless_neighbour_of_each_attempt_runs(word: str) -> None:
+def test_harmless_variants_are_accepted(word: str) -> None:
     """So that it is those attempts that are refused, and not descriptors of their kind."""
     change = {
         **doing("cat [IN] >[OUT]"),
@@ -179,7 +179,7 @@ def test_the_harmless_neighbour_of_each_attempt_runs(word: str) -> None:
     assert "/usr/local/bin/bash" not in found.start + found.command
 
 
-def test_what_stands_in_custom_is_no_directive() -> None:
+def test_custom_fields_are_not_directives() -> None:
     """Only whole numbers of the two that are known are read there."""
     wild = {"hibali": {"tasks": "1\n#SBATCH --x", "directives": ["--wrap=x"], "mpi": "sh -c"}}
     assert prepared({"custom": wild}, {}).job_script == prepared({}, {}).job_script
@@ -212,7 +212,7 @@ RISKY = [
 
 @pytest.mark.parametrize("word", ["bubblewrap", "apptainer", "podman", "bare"])
 @pytest.mark.parametrize("name", RISKY)
-def test_a_variable_that_changes_which_programs_run_needs_consent(name: str, word: str) -> None:
+def test_variables_that_change_programs_need_consent(name: str, word: str) -> None:
     """In the descriptor and in the options of its container, which a site without containers does not use."""
     container = load_container(word)
     option = image(**{"container-opts": [f"-e {name}=/work/x"]})
@@ -229,7 +229,7 @@ def test_a_variable_that_changes_which_programs_run_needs_consent(name: str, wor
     "name",
     ["FSLDIR", "FREESURFER_HOME", "OMP_NUM_THREADS", "TMPDIR", "HOME", "MNI_DATAPATH", "env_var", "LANG"],
 )
-def test_the_variables_that_tools_ask_for_need_none(name: str) -> None:
+def test_common_variables_need_no_consent(name: str) -> None:
     pipeline = read_descriptor(json.dumps({**DESCRIPTOR, **variable(name)}).encode(), "tool.json")
     assert find_consent_reasons(pipeline, load_container("bubblewrap")) == []
     assert find_advice({**DESCRIPTOR, **variable(name)}) == []

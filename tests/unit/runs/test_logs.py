@@ -54,7 +54,7 @@ class Seen:
         return list(self.shown)
 
 
-def test_only_new_bytes_are_asked_for() -> None:
+def test_only_new_bytes_are_requested() -> None:
     seen = Seen()
     assert seen.look() == []
     assert not seen.tail.found
@@ -67,7 +67,7 @@ def test_only_new_bytes_are_asked_for() -> None:
     assert seen.tail.found
 
 
-def test_a_file_that_was_cut_or_replaced_begins_anew() -> None:
+def test_a_truncated_or_replaced_file_is_shown_from_its_beginning() -> None:
     seen = Seen()
     seen.host.content[OUT] = b"a long beginning\n"
     seen.look()
@@ -76,12 +76,12 @@ def test_a_file_that_was_cut_or_replaced_begins_anew() -> None:
     seen.host.content[OUT], seen.host.inode = b"longer than it was\n", 2
     assert seen.look() == [("stdout", b"longer than it was\n")]
     assert [event.message.split(";")[0] for event in seen.told if isinstance(event, Noted)] == [
-        "stdout was cut",
+        "stdout was truncated",
         "stdout was replaced",
     ]
 
 
-def test_the_scheduler_is_asked_at_once_when_the_job_has_left_its_record_and_only_once() -> None:
+def test_the_exit_record_triggers_one_immediate_query() -> None:
     seen = Seen()
     seen.host.content |= {OUT: b"x", b"/run/exit.json": b"{}"}
     seen.look(3600)  # it returns
@@ -89,7 +89,7 @@ def test_the_scheduler_is_asked_at_once_when_the_job_has_left_its_record_and_onl
     assert seen.shown == []
 
 
-def test_what_goes_on_growing_after_the_end_is_not_followed_for_ever() -> None:
+def test_a_file_that_grows_after_the_end_is_not_followed_for_ever() -> None:
     seen = Seen()
     seen.host.content[OUT] = b"x" * 10
 
@@ -140,13 +140,13 @@ def show(*pieces: tuple[Any, bytes], end: bool = True) -> LogLines:
     return lines
 
 
-def test_a_terminal_gets_lines_that_do_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_do_not_reach_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = one_terminal(monkeypatch)
     show(("stdout", b"plain\n\x1b[31mred\x07\r\nlast"))
     assert screen.text == "plain\n\\x1b[31mred\\x07\nlast\n"
 
 
-def test_letters_and_line_ends_in_two_pieces_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_and_line_ends_split_between_pieces_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = one_terminal(monkeypatch)
     letter = "é€😀".encode()
     show(
@@ -158,7 +158,7 @@ def test_letters_and_line_ends_in_two_pieces_are_put_together(monkeypatch: pytes
     assert screen.text == "10 %\n20 %\ndone \\xc3\n"
 
 
-def test_an_unfinished_line_is_seen_and_does_not_run_into_another_stream(
+def test_an_unfinished_line_is_shown_apart_from_other_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     screen = one_terminal(monkeypatch)

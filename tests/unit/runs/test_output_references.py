@@ -6,7 +6,7 @@ import pytest
 
 from hibali.errors import NotFoundError, UsageError
 from runs.model import Output, Run, RunStatus, Sweep
-from runs.store import (
+from runs.outputs import (
     OutputIdentity,
     Reference,
     find_output,
@@ -36,7 +36,7 @@ def left_by(*outputs: Output) -> Run:
         ("x/run:y", None),
     ],
 )
-def test_references_are_told_from_paths(text: str, reference: Reference | None) -> None:
+def test_references_are_distinguished_from_paths(text: str, reference: Reference | None) -> None:
     assert read_reference(text, {}) == reference
 
 
@@ -59,7 +59,7 @@ def test_references_are_told_from_paths(text: str, reference: Reference | None) 
         f"run:{RUN}/out/a\0b",
     ],
 )
-def test_what_only_looks_like_one_is_refused(text: str) -> None:
+def test_malformed_references_are_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         read_reference(text, {})
 
@@ -71,7 +71,7 @@ def test_a_site_may_be_called_run() -> None:
         read_reference(f"run:{RUN}", {"run": object()})
 
 
-def test_what_is_meant_of_a_run_has_to_be_declared_and_there() -> None:
+def test_a_referenced_output_must_be_declared() -> None:
     run = left_by(
         Output("tree", "o/t", optional=True), Output("all", "."), Output("parts", "*.txt", is_pattern=True)
     )
@@ -97,7 +97,7 @@ def test_an_identity_is_read_as_it_was_written(named: OutputIdentity) -> None:
     assert read_output_identity(named.text) == named
 
 
-def test_of_a_sweep_one_task_is_meant_or_all_in_their_order() -> None:
+def test_a_reference_to_a_sweep_is_one_task_or_all_in_order() -> None:
     outputs = ((Output("out", "a"),), (Output("out", "b"),))
     sweep = Sweep({3: RunStatus(), 10: RunStatus()}, rows=((), ()), sets=outputs, set_of=(0, 1))
     run = make_run(id=RUN, site="s", folder=b"/w", sweep=sweep)

@@ -38,7 +38,7 @@ def work(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_a_content_is_the_same_at_a_site_as_here(work: Path) -> None:
+def test_content_has_the_same_digest_at_a_site_and_locally(work: Path) -> None:
     outputs = [Output("tree", "tree"), Output("one", "one")]
     existing = inspect_outputs(ended_run(work.parent, *outputs), SITE, outputs, hashed=True)
     assert (existing.problems, existing.changed) == ([], [])
@@ -51,7 +51,7 @@ def test_a_content_is_the_same_at_a_site_as_here(work: Path) -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_a_folder_with_a_symlink_has_no_content_that_could_be_compared(work: Path) -> None:
+def test_a_folder_with_a_symlink_has_no_content_digest(work: Path) -> None:
     (work / "tree" / "link").symlink_to("a")
     assert content_of_place(Location(SITE, str(work / "tree"), "tree")) is None
     run = ended_run(work.parent, Output("tree", "tree"))
@@ -62,9 +62,7 @@ def test_a_folder_with_a_symlink_has_no_content_that_could_be_compared(work: Pat
 
 @pytest.mark.usefixtures("hibali_home")
 @pytest.mark.parametrize("change", ["write", "remove", "add"])
-def test_whatever_changes_after_the_end_is_seen(
-    work: Path, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_after_the_end_are_detected(work: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left, "_SLACK_NS", 0)
     run = ended_run(work.parent, Output("tree", "tree"))
     ended = (work.parent / "exit.json").stat().st_ctime_ns
@@ -88,7 +86,7 @@ def test_whatever_changes_after_the_end_is_seen(
     assert inspect_outputs(run, SITE, run.spec.outputs, hashed=False).changed
 
 
-def test_a_pattern_stands_for_all_that_it_matches_in_order() -> None:
+def test_a_pattern_gives_all_matching_files_in_order() -> None:
     names = [b"a.txt", b".h.txt", b"b.txt", b"c.nii", b"d.txt/x"]
     existing = RunOutputs(
         {name: Entry(name, Kind.FILE) for name in names}, {b"d.txt": Entry(b"d.txt", Kind.FOLDER)}

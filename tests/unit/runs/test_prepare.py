@@ -88,7 +88,7 @@ def test_a_bare_tool_gets_copies_and_a_container_gets_binds() -> None:
         assert f"cat {FOLDER}/inputs/0/name {FOLDER}/inputs/1/name {FOLDER}/inputs/2/name" in found.command
 
 
-def test_what_a_job_asks_for_is_the_site_s_and_the_author_s() -> None:
+def test_a_job_requests_the_resources_of_site_and_author() -> None:
     found = prepared({}, account="brain", partition="batch", time="01:00:00", directives=("--qos=x",))
     head = found.job_script.splitlines()[1:6]
     assert head == [
@@ -113,7 +113,7 @@ def test_several_tasks_are_started_by_the_site_s_launcher() -> None:
     assert "--network=host" in own.start
 
 
-def test_gpus_that_a_job_asks_for_are_shown_to_its_tool() -> None:
+def test_requested_gpus_are_visible_to_the_tool() -> None:
     found = prepared({}, PODMAN, wanted=Resources(gpus=2), gpus=Gpus(4))
     assert "#SBATCH --gres=gpu:2\n" in found.job_script
     assert "--device=nvidia.com/gpu=all" in found.start
@@ -122,7 +122,7 @@ def test_gpus_that_a_job_asks_for_are_shown_to_its_tool() -> None:
         prepared({}, PODMAN, wanted=Resources(gpus=1))
 
 
-def test_shifter_s_tools_get_copies_beside_the_run() -> None:
+def test_tools_in_shifter_get_copies_of_inputs() -> None:
     """It binds nothing read-only: what lies at the site must not be what the tool is given."""
     found = prepared({"more": ["y", "z"]}, SHIFTER)
     assert [copy.target for copy in found.copies] == [f"{FOLDER}/inputs/{n}/name" for n in range(3)]
@@ -130,7 +130,7 @@ def test_shifter_s_tools_get_copies_beside_the_run() -> None:
     assert "/c/0" not in found.command + found.start
 
 
-def test_a_key_knows_everything_that_makes_a_run() -> None:
+def test_the_key_depends_on_everything_that_defines_a_run() -> None:
     pipeline = read_descriptor(json.dumps(DESCRIPTOR).encode(), "tool.json")
     one = check_invocation(pipeline, {"in": "x"})
     other = check_invocation(pipeline, {"in": "x", "say": "y"})

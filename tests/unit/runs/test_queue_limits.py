@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runs.queue_places import QueuePlaces, count_queued, format_queue_full, free_places
 from runs.rate_limits import SharedPolling
-from runs.store import QueuePlaces, RunStore, count_queued, format_queue_full, free_places
+from runs.store import RunStore
 
 RUN = "20260102-030405-0a1b2c3d"
 FIELDS: dict[str, Any] = {
@@ -29,20 +30,18 @@ def run_id(number: int) -> str:
 
 
 @given(st.integers(0, 10_000), st.dictionaries(st.text(), st.integers(0, 1000), max_size=8))
-def test_what_is_left_is_never_more_than_the_limit_and_never_less_than_none(
-    limit: int, held: dict[str, int]
-) -> None:
+def test_free_places_are_between_zero_and_the_limit(limit: int, held: dict[str, int]) -> None:
     queued = count_queued(held)
     left = free_places(limit, queued)
     assert 0 <= left <= limit
     assert left == 0 or queued + left == limit
 
 
-def test_why_a_run_waits_is_said_in_numbers() -> None:
+def test_the_reason_of_a_waiting_run_has_the_numbers() -> None:
     assert format_queue_full(100, 100) == "the queue is full: 100 of 100 jobs"
 
 
-def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
+def test_places_are_reserved_once_and_released(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
     assert queued.reserve(RUN, 3, 5)
@@ -61,7 +60,7 @@ def test_places_are_taken_once_kept_and_given_back(hibali_home: Any) -> None:
     assert queued.held() == {run_id(1): 2}
 
 
-def test_what_is_larger_than_the_budget_goes_in_alone(hibali_home: Any) -> None:
+def test_a_job_larger_than_the_limit_is_submitted_alone(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
     queued.reserve(RUN, 1, 5)
@@ -71,7 +70,7 @@ def test_what_is_larger_than_the_budget_goes_in_alone(hibali_home: Any) -> None:
     assert not queued.reserve(RUN, 1, 5)
 
 
-def test_what_is_noted_is_noted_before_the_next_one_counts(hibali_home: Any) -> None:
+def test_a_submission_is_recorded_before_the_next_process_counts(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
     noted: list[str] = []
@@ -80,7 +79,7 @@ def test_what_is_noted_is_noted_before_the_next_one_counts(hibali_home: Any) -> 
     assert noted == ["first"]
 
 
-def test_places_of_the_dead_are_freed(hibali_home: Any) -> None:
+def test_places_of_dead_processes_are_released(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
     for holder in (RUN, f"{RUN}.1", run_id(1)):
@@ -89,7 +88,7 @@ def test_places_of_the_dead_are_freed(hibali_home: Any) -> None:
     assert queued.held() == {run_id(1): 1}
 
 
-def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
+def test_threads_do_not_exceed_the_limit(hibali_home: Any) -> None:
     del hibali_home
     with ThreadPoolExecutor(4) as pool:
         granted = list(
@@ -99,9 +98,9 @@ def test_threads_do_not_overrun_it(hibali_home: Any) -> None:
     assert count_queued(QueuePlaces("juwels").held()) == 5
 
 
-def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
+def test_two_processes_do_not_exceed_the_limit(hibali_home: Any) -> None:
     script = (
-        "import sys\nfrom runs.store import QueuePlaces\n"
+        "import sys\nfrom runs.queue_places import QueuePlaces\n"
         "print(sum(QueuePlaces('juwels').reserve('20260102-030405-%08x' % n, 1, 7)"
         " for n in range(int(sys.argv[1]), int(sys.argv[1]) + 6)))"
     )
@@ -114,7 +113,7 @@ def test_two_processes_do_not_overrun_it(hibali_home: Any) -> None:
     assert sum(int(process.communicate(timeout=60)[0]) for process in running) == 7
 
 
-def test_whoever_asks_tells_the_others_and_asks_for_their_runs(hibali_home: Any) -> None:
+def test_processes_share_their_queries(hibali_home: Any) -> None:
     del hibali_home
     run_store = RunStore()
     assert SharedPolling("here", "direct").seconds_ago() > 1e9

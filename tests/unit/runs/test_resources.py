@@ -22,7 +22,7 @@ SITE = SchedulerSettings(
 )
 
 
-def test_the_last_to_speak_counts_and_is_named() -> None:
+def test_the_last_source_takes_precedence_and_is_named() -> None:
     asked = decide_resources(
         AUTHOR, SITE, Resources(seconds=60, account="other", directives=("--exclusive",))
     )
@@ -50,7 +50,7 @@ def test_the_last_to_speak_counts_and_is_named() -> None:
     }
 
 
-def test_where_nobody_says_anything_nothing_is_asked_for() -> None:
+def test_no_values_mean_no_requests() -> None:
     asked = decide_resources(Suggested(cpu_cores=0, ram_gigabytes=0, walltime_seconds=0), SchedulerSettings())
     assert (asked.resources, asked.to_fields()) == (Resources(), [])
 
@@ -71,11 +71,13 @@ def test_an_author_s_cores_are_those_of_all_tasks() -> None:
     assert decide_resources(Suggested(cpu_cores=16, tasks=16), SITE).resources.cores == 1
 
 
-def test_less_than_the_author_suggests_is_told_where_it_ends_jobs() -> None:
+def test_less_time_or_memory_than_suggested_is_reported() -> None:
     asked = decide_resources(AUTHOR, SITE)
-    assert asked.shortfalls() == ["the author suggests time 02:00:01, the site's default says 00:10:00"]
+    assert asked.shortfalls() == [
+        "the author suggests time 02:00:01, but the site's default requests 00:10:00"
+    ]
     asked = decide_resources(AUTHOR, SITE, Resources(seconds=8000, memory_megabytes=1024, cores=1))
-    assert asked.shortfalls() == ["the author suggests memory 1536M, the command line says 1G"]
+    assert asked.shortfalls() == ["the author suggests memory 1536M, but the command line requests 1G"]
 
 
 @pytest.mark.parametrize(
@@ -88,12 +90,12 @@ def test_less_than_the_author_suggests_is_told_where_it_ends_jobs() -> None:
         Suggested(nodes=-1),
     ],
 )
-def test_numbers_that_nobody_means_are_refused(suggested: Suggested) -> None:
+def test_impossible_numbers_are_rejected(suggested: Suggested) -> None:
     with pytest.raises(UsageError):
         decide_resources(suggested, SchedulerSettings())
 
 
-def test_a_whole_number_may_be_written_with_a_point() -> None:
+def test_a_whole_number_may_have_a_decimal_point() -> None:
     found = decide_resources(Suggested(cpu_cores=2.0), SchedulerSettings()).resources  # type: ignore[arg-type]
     assert (found.cores, type(found.cores)) == (2, int)
 
@@ -123,16 +125,16 @@ def test_one_task_needs_no_launcher() -> None:
         ({"name": "slurm", "mpi": ("ibrun",)}, "ibrun"),
     ],
 )
-def test_a_launcher_is_told_how_many(settings: dict[str, object], words: str) -> None:
+def test_a_launcher_gets_the_number_of_tasks(settings: dict[str, object], words: str) -> None:
     assert launcher(4, **settings) == tuple(words.split())
 
 
-def test_cores_that_nobody_named_are_left_to_the_launcher() -> None:
+def test_unset_cores_are_decided_by_the_launcher() -> None:
     found = find_launcher(Resources(tasks=2), load_scheduler("slurm").launcher)
     assert found == ("srun", "--ntasks=2", "--kill-on-bad-exit=1")
 
 
-def test_a_site_that_names_no_launcher_says_so() -> None:
+def test_a_site_without_a_launcher_is_reported() -> None:
     with pytest.raises(UsageError) as refused:
         launcher(2)
     assert "mpi" in refused.value.hint
@@ -147,14 +149,14 @@ def test_a_site_that_names_no_launcher_says_so() -> None:
         (1, Gpus(4), "bubblewrap", "gpus-not-shown"),
     ],
 )
-def test_gpus_that_a_site_has_not_are_refused(asked: int, gpus: Gpus | None, word: str, code: str) -> None:
+def test_gpus_that_a_site_lacks_are_rejected(asked: int, gpus: Gpus | None, word: str, code: str) -> None:
     with pytest.raises(RefusedError) as refused:
         check_gpus(Resources(gpus=asked), gpus, load_container(word), "here")
     assert (refused.value.code, refused.value.exit) == (code, 8)
     check_gpus(Resources(), gpus, load_container(word), "here")
 
 
-def test_gpus_can_be_waived() -> None:
+def test_gpus_can_be_declined() -> None:
     asked = decide_resources(AUTHOR, SITE, Resources(gpus=0))
     assert asked.resources.gpus is None
     assert "gpus" not in asked.origins
@@ -175,5 +177,5 @@ def test_values_are_shown_with_their_units(name: str, value: int, shown: str) ->
     assert show_value(name, value) == shown
 
 
-def test_origins_are_words_for_people() -> None:
+def test_origins_are_readable() -> None:
     assert [str(each) for each in Origin] == ["descriptor", "site", "command line"]

@@ -34,7 +34,7 @@ def begin(number: int, digest: str, site: str, *states: State) -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_runs_are_counted_by_site_and_the_last_one_is_told() -> None:
+def test_runs_are_counted_by_site_with_the_last_one() -> None:
     digest = "a" * 64
     assert runs_of(digest) == []
     begin(1, digest, "juwels", State.SUCCEEDED)
@@ -49,7 +49,7 @@ def test_runs_are_counted_by_site_and_the_last_one_is_told() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_a_digest_that_is_only_mentioned_counts_for_nothing_and_torn_records_are_passed_over() -> None:
+def test_only_runs_of_the_digest_count_and_torn_records_are_skipped() -> None:
     digest = "b" * 64
     begin(1, OTHER, digest)
     runs = state_folder() / "runs"
@@ -61,7 +61,7 @@ def test_a_digest_that_is_only_mentioned_counts_for_nothing_and_torn_records_are
     assert runs_of(digest) == []
 
 
-def test_show_tells_where_it_has_run(hibali: Any) -> None:
+def test_show_lists_the_sites_of_its_runs(hibali: Any) -> None:
     pipeline = Catalogue().add(raw())
     plain = hibali("pipelines", "show", "tool", exit=0)
     assert b"LAST RUN" not in plain.out
@@ -78,7 +78,7 @@ def test_show_tells_where_it_has_run(hibali: Any) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_among_two_thousand_pipelines_and_a_thousand_runs_it_takes_no_longer_than_ten_versions(
+def test_it_is_fast_among_thousands_of_pipelines_and_runs(
     hibali: Any,
 ) -> None:
     """Processor time, the least of several: what else this machine does counts for little."""

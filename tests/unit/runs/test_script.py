@@ -36,7 +36,7 @@ def execute(folder: Path, *words: str, **environment: str) -> int:
     ).returncode
 
 
-def test_it_records_how_the_tool_ended_and_what_it_said(tmp_path: Path) -> None:
+def test_the_exit_code_and_output_of_the_tool_are_recorded(tmp_path: Path) -> None:
     folder = lay(tmp_path, "echo out; echo err >&2; pwd >where; exit 3")
     assert execute(folder) == 3
     record = json.loads((folder / "exit.json").read_text())
@@ -57,19 +57,19 @@ def test_it_records_how_the_tool_ended_and_what_it_said(tmp_path: Path) -> None:
         ("sge", "JOB_ID"),
     ],
 )
-def test_the_scheduler_names_the_job(tmp_path: Path, scheduler: str, name: str) -> None:
+def test_the_job_id_comes_from_the_scheduler(tmp_path: Path, scheduler: str, name: str) -> None:
     folder = lay(tmp_path, "true", scheduler=scheduler)
     assert execute(folder, "", **{name: "12[3].srv;$(id)"}) == 0
     assert (folder / "started" / "job").read_text() == "12[3].srvid\n"
 
 
-def test_what_a_job_is_called_in_its_arguments_counts_before_what_it_was_started_in(tmp_path: Path) -> None:
+def test_arguments_take_precedence_over_variables_for_the_job_id(tmp_path: Path) -> None:
     folder = lay(tmp_path, "true")
     assert execute(folder, "1:2:ab:host", SLURM_JOB_ID="12") == 0
     assert (folder / "started" / "job").read_text() == "1:2:ab:host\n"
 
 
-def test_a_job_that_begins_at_home_goes_to_its_folder(tmp_path: Path) -> None:
+def test_a_job_that_starts_in_the_home_folder_changes_to_its_folder(tmp_path: Path) -> None:
     folder = lay(tmp_path, "echo ran >ran", scheduler="pbs")
     environment = {**os.environ, "PBS_O_WORKDIR": str(folder)}
     ended = subprocess.run(
@@ -94,7 +94,7 @@ OTHER = "20260102-030405-0a1b2c3e"
         ("true", "*", 75),
     ],
 )
-def test_a_job_looks_whether_those_before_it_ended_well(
+def test_a_job_checks_the_results_of_earlier_jobs(
     tmp_path: Path, start: str, after: str, expected: int
 ) -> None:
     execute(lay(tmp_path, start, OTHER))
@@ -102,7 +102,7 @@ def test_a_job_looks_whether_those_before_it_ended_well(
     assert execute(folder, "9", HIBALI_AFTER=after) == expected
     assert json.loads((folder / "exit.json").read_text())["code"] == expected
     assert (folder / "work" / "ran").exists() == (expected == 0)
-    assert ("had to end well" in (folder / "stderr").read_text()) == (expected != 0)
+    assert ("must succeed first" in (folder / "stderr").read_text()) == (expected != 0)
 
 
 def test_a_second_job_does_nothing(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_in_another_folder_it_does_nothing(tmp_path: Path) -> None:
     assert not list(elsewhere.iterdir())
 
 
-def test_where_the_marker_cannot_be_written_nothing_runs(tmp_path: Path) -> None:
+def test_nothing_runs_if_the_marker_cannot_be_written(tmp_path: Path) -> None:
     folder = lay(tmp_path, "echo ran >ran")
     (folder / "started").write_text("in the way")
     assert execute(folder) == 75
@@ -144,7 +144,7 @@ def test_a_signal_is_passed_on_and_recorded(tmp_path: Path, name: str) -> None:
     assert (record["code"], record["signal"]) == (143, name)
 
 
-def test_a_wish_that_stood_there_before_the_end_is_recorded(tmp_path: Path) -> None:
+def test_a_cancel_request_before_the_end_is_recorded(tmp_path: Path) -> None:
     folder = lay(tmp_path, "touch ../cancel")
     assert execute(folder) == 0
     record = json.loads((folder / "exit.json").read_text())

@@ -56,12 +56,12 @@ def chain(tmp_path: Path) -> Chain:
     return Chain(tmp_path)
 
 
-def test_without_needs_there_is_nothing_to_look_after() -> None:
+def test_without_dependencies_there_are_no_checks() -> None:
     assert guard_lines("/w", []) == ""
 
 
 @pytest.mark.parametrize("name", ["a", "deep/er/a", HOSTILE, "-rf", "a b/c"])
-def test_files_that_are_there_let_the_tool_start(chain: Chain, name: str) -> None:
+def test_the_tool_starts_if_the_files_exist(chain: Chain, name: str) -> None:
     path = chain.left / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("x")
@@ -69,33 +69,33 @@ def test_files_that_are_there_let_the_tool_start(chain: Chain, name: str) -> Non
     assert not list(chain.own.parent.rglob("pwned"))
 
 
-def test_folders_of_files_let_it_start(chain: Chain) -> None:
+def test_the_tool_starts_if_the_folders_have_only_files(chain: Chain) -> None:
     (chain.left / "o" / "deep").mkdir(parents=True)
     (chain.left / "o" / "deep" / HOSTILE).write_text("x")
     assert chain.start("o", ".") == ""
 
 
-def test_a_run_that_left_a_required_output_missing_did_not_succeed(chain: Chain) -> None:
+def test_a_run_without_a_required_output_did_not_succeed(chain: Chain) -> None:
     chain.end_without("out")
     assert "did not succeed" in chain.start()
 
 
-def test_a_run_that_only_comes_first_need_not_leave_anything(chain: Chain) -> None:
+def test_a_run_that_only_comes_first_needs_no_outputs(chain: Chain) -> None:
     assert chain.start() == ""
 
 
 @pytest.mark.parametrize(("code", "signal"), [(3, ""), (0, "TERM"), (10, "")])
-def test_a_run_that_failed_does_not(chain: Chain, code: int, signal: str) -> None:
+def test_the_tool_does_not_start_after_a_failed_run(chain: Chain, code: int, signal: str) -> None:
     chain.end(code, signal)
     assert chain.start() == f"run {RUN} did not succeed\n"
 
 
-def test_what_is_missing_is_named(chain: Chain) -> None:
-    assert chain.start("gone/x") == f"run {RUN} did not leave it: gone/x\n"
+def test_a_missing_file_is_named(chain: Chain) -> None:
+    assert chain.start("gone/x") == f"run {RUN} did not create this output: gone/x\n"
 
 
 @pytest.mark.parametrize("path", ["key", "way/key"])
-def test_a_symlink_is_not_followed_nor_one_on_the_way(chain: Chain, path: str) -> None:
+def test_symlinks_are_not_followed(chain: Chain, path: str) -> None:
     secret = chain.own / "secret"
     secret.mkdir()
     (secret / "key").write_text("PRIVATE")
@@ -104,25 +104,25 @@ def test_a_symlink_is_not_followed_nor_one_on_the_way(chain: Chain, path: str) -
     assert "symlink" in chain.start(path)
 
 
-def test_a_symlink_anywhere_in_a_folder_keeps_it_from_being_taken(chain: Chain) -> None:
+def test_a_folder_with_a_symlink_is_rejected(chain: Chain) -> None:
     (chain.left / "o" / "deep").mkdir(parents=True)
     (chain.left / "o" / "deep" / "\n").symlink_to("/etc/passwd")
     assert "symlinks or special files" in chain.start("o")
 
 
-def test_a_fifo_is_named_and_not_opened(chain: Chain) -> None:
+def test_a_fifo_is_rejected_without_opening_it(chain: Chain) -> None:
     os.mkfifo(chain.left / "pipe")
     assert "special file" in chain.start("pipe")
 
 
-def test_a_task_is_called_by_its_number(chain: Chain) -> None:
+def test_a_task_is_named_by_its_number(chain: Chain) -> None:
     chain.end(3)
     assert (
         chain.start_after(Dependency(RUN, str(chain.left.parent), (), 7)) == f"run {RUN}.7 did not succeed\n"
     )
 
 
-def test_of_a_whole_sweep_every_task_has_to_have_succeeded(chain: Chain) -> None:
+def test_every_task_of_a_sweep_must_have_succeeded(chain: Chain) -> None:
     run = chain.left.parent.parent / "sweep 'x"
     record = '{"code":%d,"signal":""}\n'
     for number, code in ((1, 0), (2, 0), (10, 0)):

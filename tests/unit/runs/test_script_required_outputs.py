@@ -31,7 +31,7 @@ def end(
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
-def test_a_tool_that_ends_with_0_without_its_output_did_not_succeed(tmp_path: Path, shell: str) -> None:
+def test_exit_code_0_without_the_required_output_is_a_failure(tmp_path: Path, shell: str) -> None:
     outputs = [Output("one", "a/b.txt"), Output("two", "c.txt"), Output("three", "d", optional=True)]
     code, record = end(tmp_path, "touch c.txt", *outputs, shell=shell)
     assert (code, record["code"], record["missing"]) == (9, 0, ["one"])
@@ -43,7 +43,7 @@ def test_a_tool_that_fails_keeps_its_own_exit_code(tmp_path: Path) -> None:
     assert (code, record["code"], "missing" in record) == (3, 3, False)
 
 
-def test_a_tool_that_removes_its_work_folder_left_nothing(tmp_path: Path) -> None:
+def test_a_removed_work_folder_has_no_outputs(tmp_path: Path) -> None:
     code, record = end(tmp_path, 'rm -rf "$PWD"', Output("one", "a.txt"))
     assert (code, record["missing"]) == (9, ["one"])
 
@@ -65,7 +65,7 @@ def test_a_tool_that_removes_its_work_folder_left_nothing(tmp_path: Path) -> Non
         (".", False, "x", True),
     ],
 )
-def test_paths_and_patterns_mean_in_the_shell_what_they_mean_to_us(
+def test_paths_and_patterns_match_the_same_in_the_shell(
     tmp_path: Path, *, path: str, pattern: bool, left: str, found: bool
 ) -> None:
     target = tmp_path / RUN / "work" / left

@@ -83,7 +83,7 @@ def test_an_archive_becomes_one_file_with_a_record(bench: Bench) -> None:
     assert bench.images().find_id(f"sha256:{'0' * 64}") is None
 
 
-def test_what_was_touched_cut_or_purged_is_made_anew(bench: Bench) -> None:
+def test_a_modified_or_purged_image_is_converted_again(bench: Bench) -> None:
     path = Path(bench.images().stage(bench.record, lambda: bench.archive).path)
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
 
@@ -102,9 +102,9 @@ def test_what_was_touched_cut_or_purged_is_made_anew(bench: Bench) -> None:
         assert path.read_bytes() == bench.archive.read_bytes()
 
 
-def test_a_record_of_another_archive_is_refused(bench: Bench) -> None:
+def test_a_record_of_another_archive_is_rejected(bench: Bench) -> None:
     wrong = replace(bench.record, digest=f"sha256:{'1' * 64}")
-    with pytest.raises(RefusedError, match="its record says"):
+    with pytest.raises(RefusedError, match="its record has"):
         bench.images().stage(wrong, lambda: bench.archive)
 
 
@@ -112,14 +112,18 @@ def test_a_record_of_another_archive_is_refused(bench: Bench) -> None:
     ("script", "error", "said"),
     [
         ("echo it broke >&2; exit 255", IncompleteError, "it broke"),
-        ("echo x >$3; echo 'write: No space left on device' >&2; exit 1", IncompleteError, "no room"),
-        ("echo x >$3; echo 'Disk quota exceeded' >&2; exit 1", IncompleteError, "no room"),
+        (
+            "echo x >$3; echo 'write: No space left on device' >&2; exit 1",
+            IncompleteError,
+            "not enough space",
+        ),
+        ("echo x >$3; echo 'Disk quota exceeded' >&2; exit 1", IncompleteError, "not enough space"),
         ("kill -9 $$", TryLaterError, "signal 9"),
-        ("exit 127", UsageError, "no apptainer at the site"),
-        ("true", IncompleteError, "nothing came of it"),
+        ("exit 127", UsageError, "apptainer was not found at the site"),
+        ("true", IncompleteError, "the conversion created no file"),
     ],
 )
-def test_a_conversion_that_fails_says_why_and_leaves_nothing(
+def test_a_failed_conversion_is_reported_and_leaves_no_files(
     bench: Bench, script: str, error: type[Exception], said: str
 ) -> None:
     bench.program.write_text(f"#!/bin/sh\n{script}\n")
@@ -128,16 +132,16 @@ def test_a_conversion_that_fails_says_why_and_leaves_nothing(
     assert bench.left() == []
 
 
-def test_whoever_lost_the_turn_puts_nothing_in_place(bench: Bench) -> None:
+def test_a_process_that_lost_the_lock_writes_nothing(bench: Bench) -> None:
     bench.program.write_text(APPTAINER + 'echo "{}" >"${3%/.hibali-*}/.hibali/lock"\n')
     with pytest.raises(TryLaterError, match="lock was lost"):
         bench.images().stage(bench.record, lambda: bench.archive)
     assert "ready" not in bench.left()
 
 
-def test_a_format_that_the_runtime_cannot_take_is_said(bench: Bench) -> None:
+def test_an_unsupported_format_is_reported(bench: Bench) -> None:
     class Picky(Apptainer):
         formats = frozenset({"sif"})
 
-    with pytest.raises(UsageError, match="cannot take"):
+    with pytest.raises(UsageError, match="cannot use"):
         bench.images(Picky("apptainer")).stage(bench.record, lambda: bench.archive)

@@ -28,9 +28,7 @@ NOW = datetime(2026, 11, 22, 10, 0, 0, tzinfo=UTC)
         (Candidate("z", 9 * MIB, None), [Candidate("a", 0, 0.0, why_not="no GPUs")]),
     ],
 )
-def test_the_best_is_the_same_in_whichever_order_they_are_named(
-    best: Candidate, others: list[Candidate]
-) -> None:
+def test_the_choice_does_not_depend_on_the_order(best: Candidate, others: list[Candidate]) -> None:
     for given in permutations([best, *others]):
         choice = choose(given)
         assert choice.site == best.site
@@ -38,7 +36,7 @@ def test_the_best_is_the_same_in_whichever_order_they_are_named(
         assert choice.because
 
 
-def test_where_none_can_all_are_named() -> None:
+def test_without_a_suitable_site_all_are_named() -> None:
     unable = [Candidate("a", why_not="no GPUs"), Candidate("b", why_not="no podman")]
     with pytest.raises(UsageError) as refused:
         choose(unable)
@@ -50,7 +48,7 @@ def test_where_none_can_all_are_named() -> None:
         choose([])
 
 
-def test_a_site_that_is_not_considered_says_why() -> None:
+def test_a_reason_is_given_for_each_ignored_site() -> None:
     bare = Site("bare", "local")
     assert can_choose(bare, {"bare"})
     assert "--site bare" in why_not_considered(bare)
@@ -58,7 +56,7 @@ def test_a_site_that_is_not_considered_says_why() -> None:
     assert "no site is configured" in no_site([]).message
 
 
-def test_auto_is_for_sites_that_say_how_jobs_are_run() -> None:
+def test_auto_considers_sites_with_settings_for_jobs() -> None:
     assert can_choose(Site("a", "ssh", scheduler=SchedulerSettings("slurm")))
     assert can_choose(Site("a", "local", container=ContainerSettings("podman")))
     assert not can_choose(Site("a", "ssh"))
@@ -86,11 +84,11 @@ def slurm() -> Scheduler:
         (b"this key may only run sbatch JOBSCRIPT\n", None),
     ],
 )
-def test_slurm_foretells_when_a_job_would_start(said: bytes, seconds: int | None) -> None:
+def test_slurm_predicts_the_start_of_a_job(said: bytes, seconds: int | None) -> None:
     assert slurm().read_start(CommandResult(0, b"", said), NOW) == seconds
 
 
-def test_what_slurm_would_refuse_is_no_candidate() -> None:
+def test_a_job_that_slurm_rejects_excludes_the_site() -> None:
     refused = b"allocation failure: Requested node configuration is not available\n"
     with pytest.raises(UsageError):
         slurm().read_start(CommandResult(1, b"", refused), NOW)
@@ -101,6 +99,6 @@ def test_what_slurm_would_refuse_is_no_candidate() -> None:
         slurm().read_start(CommandResult(127, b"", b"env: sbatch: No such file or directory"), NOW)
 
 
-def test_without_a_scheduler_nothing_waits() -> None:
+def test_without_a_scheduler_the_wait_is_zero() -> None:
     assert load_scheduler("direct").start_argv() == ()
     assert load_scheduler("lsf").start_argv() is None

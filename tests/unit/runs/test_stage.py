@@ -26,7 +26,7 @@ def old(path: Path, content: str) -> Path:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_an_input_is_its_content(tmp_path: Path) -> None:
+def test_a_file_is_identified_by_its_content(tmp_path: Path) -> None:
     one, same, other = (old(tmp_path / n, c) for n, c in (("a", "x"), ("b", "x"), ("c", "y")))
     assert identify_local(one) == identify_local(same)
     assert identify_local(one).text != identify_local(other).text
@@ -35,7 +35,7 @@ def test_an_input_is_its_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_a_folder_is_its_names_and_contents(tmp_path: Path) -> None:
+def test_a_folder_is_identified_by_names_and_contents(tmp_path: Path) -> None:
     seen = set()
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -57,7 +57,7 @@ def test_a_folder_is_its_names_and_contents(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_what_is_missing_or_no_file_is_said(tmp_path: Path) -> None:
+def test_missing_and_special_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         identify_local(tmp_path / "none")
     with pytest.raises(UsageError):
@@ -96,7 +96,7 @@ def place(path: Path) -> Location:
     return found
 
 
-def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(
+def test_a_cached_input_is_transferred_again_only_if_it_was_modified(
     host: RemoteHost, tmp_path: Path
 ) -> None:
     source = old(tmp_path / "input", "content")
@@ -118,7 +118,7 @@ def test_what_is_in_the_cache_is_not_moved_again_unless_it_was_touched(
     assert path.read_text() == "content"
 
 
-def test_who_comes_second_waits_for_who_is_at_it(host: RemoteHost, tmp_path: Path) -> None:
+def test_a_second_process_waits_for_the_first(host: RemoteHost, tmp_path: Path) -> None:
     """Several runs that are begun at once bring the same input."""
 
     class Held(Carrier):
@@ -139,7 +139,7 @@ def test_who_comes_second_waits_for_who_is_at_it(host: RemoteHost, tmp_path: Pat
     assert [event.reason for event in heard if isinstance(event, Retried)] == ["the target is held by stage"]
 
 
-def test_an_input_that_changed_on_the_way_is_not_taken(host: RemoteHost, tmp_path: Path) -> None:
+def test_an_input_that_changed_during_staging_is_rejected(host: RemoteHost, tmp_path: Path) -> None:
     source = old(tmp_path / "input", "content")
     carrier = Carrier()
     carrier.damage = b"!"

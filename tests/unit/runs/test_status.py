@@ -24,7 +24,7 @@ def status(phase: Phase) -> Status:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_without_an_exit_record_nothing_ever_succeeded(phase: Phase) -> None:
+def test_without_an_exit_record_no_run_succeeds(phase: Phase) -> None:
     for accounted in (None, *(status(each) for each in Phase)):
         for cancelled in (False, True):
             seen = resolve_status(status(phase), None, accounted, cancelled=cancelled)
@@ -38,7 +38,7 @@ def test_an_exit_record_of_zero_is_a_success_unless_the_scheduler_cancelled_the_
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_a_tool_that_was_told_to_stop_never_succeeded(phase: Phase) -> None:
+def test_a_tool_that_got_a_signal_never_succeeds(phase: Phase) -> None:
     """A tool whose child was killed first may go on without it, and end with 0."""
     for again in (False, True):
         assert (
@@ -60,11 +60,11 @@ def test_a_tool_that_was_told_to_stop_never_succeeded(phase: Phase) -> None:
         (Phase.CANCELLED, State.CANCELLED),
     ],
 )
-def test_what_the_scheduler_says_counts_where_there_is_no_record(phase: Phase, expected: State) -> None:
+def test_without_a_record_the_scheduler_decides(phase: Phase, expected: State) -> None:
     assert resolve_status(status(phase), None, None).state is expected
 
 
-def test_accounting_is_believed_where_the_queue_has_forgotten() -> None:
+def test_accounting_decides_if_the_queue_does_not_know_the_job() -> None:
     gone = status(Phase.UNKNOWN)
     assert resolve_status(gone, None, status(Phase.KILLED)).state is State.FAILED
     assert resolve_status(gone, None, status(Phase.CANCELLED)).state is State.CANCELLED
@@ -72,7 +72,7 @@ def test_accounting_is_believed_where_the_queue_has_forgotten() -> None:
     assert resolve_status(status(Phase.WAITING), None, status(Phase.KILLED)).state is State.WAITING
 
 
-def test_a_wish_to_cancel_explains_an_end_but_not_a_success() -> None:
+def test_a_cancel_request_explains_a_failure_but_not_a_success() -> None:
     assert resolve_status(status(Phase.UNKNOWN), None, None, cancelled=True).state is State.CANCELLED
     assert (
         resolve_status(status(Phase.ENDED), record(143, "TERM"), None, cancelled=True).state
@@ -83,7 +83,7 @@ def test_a_wish_to_cancel_explains_an_end_but_not_a_success() -> None:
 
 @pytest.mark.parametrize("phase", list(Phase))
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_tool_that_ended_before_the_wish_was_there_ended_by_itself(phase: Phase, code: int) -> None:
+def test_a_tool_that_ended_before_the_cancel_request_was_not_cancelled(phase: Phase, code: int) -> None:
     """The job would have seen the wish at its end, so whatever the scheduler says came later."""
     seen = resolve_status(
         status(phase), record(code), None, cancelled=True, cancel_marked=True, cancel_accepted=True
@@ -105,7 +105,7 @@ def test_a_tool_that_ended_before_the_wish_was_there_ended_by_itself(phase: Phas
         (Phase.ELSEWHERE, False, None),
     ],
 )
-def test_a_tool_that_ended_after_the_wish_is_what_the_scheduler_did(
+def test_a_tool_that_ended_after_the_cancel_request_has_the_scheduler_s_state(
     code: int, phase: Phase, told: bool, expected: State | None
 ) -> None:
     """Its child may have been killed first, and it went on without it: no signal came, and the code proves nothing."""
@@ -121,7 +121,7 @@ def test_a_tool_that_ended_after_the_wish_is_what_the_scheduler_did(
     assert seen.state is (expected or by_itself)
 
 
-def test_a_tool_that_left_a_required_output_missing_failed_unless_it_was_cancelled() -> None:
+def test_a_missing_required_output_is_a_failure_unless_the_run_was_cancelled() -> None:
     left = replace(record(0), missing=("out", "log"))
     failed = resolve_status(status(Phase.ENDED), left, None)
     assert (failed.state, failed.reason) == (State.FAILED, "the required outputs out, log are missing")
@@ -134,7 +134,7 @@ def test_a_tool_that_left_a_required_output_missing_failed_unless_it_was_cancell
     assert read_exit_record(content.replace(b'"out"', b'"../x"'), "r") is None
 
 
-def test_a_wish_that_never_arrived_explains_nothing() -> None:
+def test_a_cancel_request_that_was_not_accepted_explains_nothing() -> None:
     assert (
         resolve_status(status(Phase.UNKNOWN), None, None, cancelled=True, cancel_accepted=False).state
         is State.LOST
@@ -164,7 +164,7 @@ def test_a_wish_that_never_arrived_explains_nothing() -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_success_and_cancelling_are_never_claimed_without_grounds(
+def test_success_and_cancellation_need_evidence(
     phase: Phase,
     accounted: Phase | None,
     made: tuple[int, str] | None,
@@ -193,7 +193,7 @@ def test_success_and_cancelling_are_never_claimed_without_grounds(
         assert cancelled or said_cancelled
 
 
-def test_a_job_that_was_stopped_and_put_back_is_lost() -> None:
+def test_a_requeued_job_is_lost() -> None:
     assert resolve_status(status(Phase.WAITING), record(143, "TERM"), None).state is State.LOST
     assert resolve_status(status(Phase.ENDED), record(143, "TERM"), None, restarted=True).state is State.LOST
     assert resolve_status(status(Phase.KILLED), record(143, "TERM"), None).state is State.FAILED
@@ -213,5 +213,5 @@ def test_a_job_that_was_stopped_and_put_back_is_lost() -> None:
         b'{"run":"%s","code":0,"code":1}' % RUN.encode(),
     ],
 )
-def test_what_is_no_exit_record_is_none(content: bytes | None) -> None:
+def test_an_invalid_exit_record_is_ignored(content: bytes | None) -> None:
     assert read_exit_record(content, RUN) is None

@@ -46,7 +46,7 @@ def test_states_follow_each_other_without_a_gap() -> None:
     ]
 
 
-def test_the_job_itself_knows_best_when_it_began_and_ended() -> None:
+def test_times_of_the_exit_record_take_precedence() -> None:
     times = {"started": "2026-01-02T03:04:12Z", "ended": "2026-01-02T03:04:25Z", "exit_code": 0}
     for between in (
         [],
@@ -60,7 +60,7 @@ def test_the_job_itself_knows_best_when_it_began_and_ended() -> None:
         ]
 
 
-def test_a_clock_that_is_wrong_is_not_believed_and_one_that_lags_goes_nowhere_back() -> None:
+def test_wrong_clocks_are_ignored_and_times_never_decrease() -> None:
     wrong = {"started": "1999-01-02T03:04:12Z", "ended": "2026-01-02T03:04:25Z", "exit_code": 0}
     assert told([*BEGIN, seen(30, "FAILED", **wrong)])[-1] == ("FAILED", 30, None)
     for text in ("", "soon", "9999-99-99T00:00:00Z", "2026-01-02T03:04:12", "\u0663"):
@@ -71,7 +71,7 @@ def test_a_clock_that_is_wrong_is_not_believed_and_one_that_lags_goes_nowhere_ba
     assert spans[-1].state is State.SUCCEEDED
 
 
-def test_an_end_stays_but_for_one_that_nobody_knew() -> None:
+def test_a_known_end_is_final() -> None:
     assert told([*BEGIN, seen(10, "FAILED"), seen(20, "RUNNING"), record("submitted", 22)])[-1][0] == "FAILED"
     records = [*BEGIN, seen(10, "LOST"), record("submitted", 12), seen(20, "WAITING")]
     assert told(records)[-1] == ("LOST", 10, None)

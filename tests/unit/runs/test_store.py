@@ -39,7 +39,7 @@ def seen(run_store: RunStore, state: State) -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_a_known_end_is_never_taken_back_and_a_lost_run_may_turn_up() -> None:
+def test_a_known_end_is_final_and_a_lost_run_may_reappear() -> None:
     run_store = RunStore()
     begin(run_store)
     run_store.note(RUN, "submitted", {"job": "7"})
@@ -51,7 +51,7 @@ def test_a_known_end_is_never_taken_back_and_a_lost_run_may_turn_up() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_a_line_continues_its_latest_run_until_the_end_was_told() -> None:
+def test_a_command_continues_its_latest_run_until_its_end_was_reported() -> None:
     run_store = RunStore()
     key = "k" * 64
     assert run_store.find_unreported(key) is None
@@ -79,7 +79,7 @@ def test_runs_of_one_second_are_listed_in_the_order_they_began() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_a_torn_ledger_line_costs_only_itself() -> None:
+def test_a_torn_ledger_line_is_skipped() -> None:
     run_store = RunStore()
     begin(run_store)
     path = next((Path(os.environ["HIBALI_STATE"]) / "runs").glob("*.jsonl"))
@@ -91,21 +91,21 @@ def test_a_torn_ledger_line_costs_only_itself() -> None:
 
 @pytest.mark.usefixtures("hibali_home")
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", RUN + "/x", "20260102", RUN + "\n"])
-def test_a_run_that_is_none_is_not_found(name: str) -> None:
+def test_an_unknown_run_is_not_found(name: str) -> None:
     with pytest.raises(NotFoundError):
         RunStore().load(name)
     with pytest.raises(NotFoundError):
         fold_records(name, [])
 
 
-def test_one_claim_at_a_time(tmp_path: Path) -> None:
+def test_one_lock_at_a_time(tmp_path: Path) -> None:
     with acquire_lock(tmp_path), pytest.raises(TryLaterError) as refused:
         acquire_lock(tmp_path)
     assert str(os.getpid()) in refused.value.message
     acquire_lock(tmp_path).release()
 
 
-def test_a_claim_of_a_dead_process_gives_way_to_exactly_one(tmp_path: Path) -> None:
+def test_the_lock_of_a_dead_process_passes_to_exactly_one(tmp_path: Path) -> None:
     code = f"""
         import os, pathlib
         from hibali.locks import acquire_lock
@@ -130,7 +130,7 @@ def test_a_claim_of_a_dead_process_gives_way_to_exactly_one(tmp_path: Path) -> N
     assert (len(taken), len(refused)) == (1, 7)
 
 
-def test_a_claim_from_another_machine_is_respected(tmp_path: Path) -> None:
+def test_a_lock_of_another_machine_is_respected(tmp_path: Path) -> None:
     (tmp_path / "1.json").write_text('{"host":"elsewhere","boot":"x","pid":1,"start":"1","token":"t"}')
     with pytest.raises(TryLaterError):
         acquire_lock(tmp_path)

@@ -63,13 +63,13 @@ def place(host: RemoteHost, tmp_path: Path) -> Place:
     return Place(host, tmp_path)
 
 
-def test_asked_twice_it_is_submitted_once(place: Place) -> None:
+def test_two_calls_submit_once(place: Place) -> None:
     job = place.submit()
     assert place.submit() == job
     assert (place.markers(), place.puts) == (["submit"], 1)
 
 
-def test_a_lost_answer_of_a_job_that_started_is_found(place: Place) -> None:
+def test_a_started_job_is_found_after_a_lost_reply(place: Place) -> None:
     place.put()
     (place.folder / "submit").mkdir()
     (place.folder / "started").mkdir()
@@ -78,20 +78,20 @@ def test_a_lost_answer_of_a_job_that_started_is_found(place: Place) -> None:
     assert place.markers() == ["submit"]
 
 
-def test_an_attempt_that_left_no_trace_is_made_again_after_a_while(place: Place) -> None:
+def test_an_attempt_without_a_trace_is_repeated_after_a_while(place: Place) -> None:
     (place.folder / "submit").mkdir()
     job = place.submit()
     assert job.count(":") == 3
     assert place.markers() == ["submit", "submit-2"]
 
 
-def test_attempts_do_not_go_on_for_ever(place: Place) -> None:
+def test_the_number_of_attempts_is_limited(place: Place) -> None:
     with pytest.raises(TryLaterError):
         place.submit(("/bin/true",))
     assert len(place.markers()) == 2
 
 
-def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_call(place: Place) -> None:
+def test_a_refusal_is_raised_at_once_and_retried_by_the_next_call(place: Place) -> None:
     with pytest.raises(UsageError):
         place.submit(("/no/such/program",))
     assert place.markers() == ["submit"]
@@ -99,7 +99,7 @@ def test_a_refusal_is_told_at_once_and_tried_again_by_the_next_call(place: Place
     assert (place.markers(), place.puts) == (["submit", "submit-2"], 2)
 
 
-def test_where_a_job_took_the_turn_no_other_is_submitted(
+def test_no_second_job_is_submitted_after_a_job_started(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It began, and did not come to say which it is."""
@@ -111,7 +111,7 @@ def test_where_a_job_took_the_turn_no_other_is_submitted(
     assert place.markers() == ["submit"]
 
 
-def test_a_submission_that_was_begun_elsewhere_is_looked_for_before_the_first_try(place: Place) -> None:
+def test_an_earlier_submission_is_searched_before_the_first_attempt(place: Place) -> None:
     """The marker is gone with whatever removed the folder; the job has written itself down again."""
     (place.folder / "started").mkdir()
     (place.folder / "started" / "job").write_text("12:34:ab:host\n")
@@ -119,7 +119,7 @@ def test_a_submission_that_was_begun_elsewhere_is_looked_for_before_the_first_tr
     assert place.markers() == []
 
 
-def test_what_became_of_a_submission_can_be_seen_without_submitting(place: Place) -> None:
+def test_the_outcome_of_a_submission_is_found_without_submitting(place: Place) -> None:
     assert isinstance(place.find(), NotSubmitted)
     (place.folder / "submit").mkdir()
     assert isinstance(place.find(), Unclear)
@@ -146,7 +146,7 @@ def test_what_became_of_a_submission_can_be_seen_without_submitting(place: Place
         (0, "welcome"),
     ],
 )
-def test_what_slurm_may_have_taken_is_looked_up(exit_code: int, said: str) -> None:
+def test_an_unclear_slurm_submission_is_looked_up(exit_code: int, said: str) -> None:
     answer = Slurm().read_submit(CommandResult(exit_code, b"", f"sbatch: error: {said}\n".encode()))
     assert isinstance(answer, Unclear)
 
@@ -158,6 +158,6 @@ def test_what_slurm_may_have_taken_is_looked_up(exit_code: int, said: str) -> No
         "Batch job submission failed: Unable to contact slurm controller (connect failure)",
     ],
 )
-def test_what_slurm_certainly_refused_is_not(said: str) -> None:
+def test_a_clear_slurm_refusal_is_not_looked_up(said: str) -> None:
     answer = Slurm().read_submit(CommandResult(1, b"", f"sbatch: error: {said}\n".encode()))
     assert isinstance(answer, NotSubmitted)

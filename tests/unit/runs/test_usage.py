@@ -1,4 +1,4 @@
-"""What tasks used, taken from the one answer of accounting and kept with each of them."""
+"""Test the resource usage of tasks, from accounting and from exit records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ended_sweep(container: str = "bare") -> Run:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_each_task_has_what_accounting_says_and_else_what_its_job_counted() -> None:
+def test_tasks_have_usage_from_accounting_or_else_from_their_job() -> None:
     run_store = RunStore()
     run = ended_sweep()
     host: Any = Accounting(
@@ -77,13 +77,13 @@ def test_each_task_has_what_accounting_says_and_else_what_its_job_counted() -> N
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_what_is_run_by_a_daemon_is_not_counted_by_the_job() -> None:
+def test_usage_of_a_daemon_s_container_is_not_counted_by_the_job() -> None:
     run = ended_sweep("podman")
     assert {task.cpu_seconds for task in sweep_of(run).tasks.values()} == {None}
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_without_accounting_what_jobs_counted_stays() -> None:
+def test_without_accounting_the_usage_of_jobs_is_kept() -> None:
     run = ended_sweep()
     host: Any = Accounting(b"", 1)
     note_usage(host, load_scheduler("slurm"), RunStore(), [run])

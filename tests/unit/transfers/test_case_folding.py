@@ -1,6 +1,6 @@
-"""Targets that do not tell upper from lower case: found out by looking, and told before anything moves.
+"""Test that targets that ignore case are detected, and name clashes refused before the transfer.
 
-No such filesystem can be mounted where these tests run, so what one answers is made up here.
+No such filesystem can be mounted where these tests run, so its replies are simulated.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def refused(source: ModelSide, target: ModelSide, rules: Rules) -> str:
     return caught.value.message
 
 
-def test_names_that_would_be_one_are_refused() -> None:
+def test_names_that_differ_only_in_case_are_refused() -> None:
     source = side(b"README", b"readme", "caf\u00e9".encode(), "CAFE\u0301".encode(), b"\xff", b"other")
     message = refused(source, side(facts=FOLDING), Rules())
-    assert "cannot hold 2 names" in message
-    assert "readme: the target does not tell it from README" in message
+    assert "does not support 2 names" in message
+    assert "readme: the target ignores case and cannot distinguish it from README" in message
 
 
-def test_a_name_that_stands_there_in_another_case_is_refused_rather_than_deleted() -> None:
+def test_an_existing_name_in_another_case_is_refused_and_not_deleted() -> None:
     assert "README" in refused(side(b"readme"), side(b"README", facts=FOLDING), Rules(delete=True))
 
 
-def test_what_fits_is_not_refused() -> None:
+def test_distinct_names_are_not_refused() -> None:
     for source, target in (
         (side(b"a", b"b"), side(b"a", b"C", facts=FOLDING)),
         (side(b"README", b"readme"), side()),
@@ -59,7 +59,7 @@ def test_what_fits_is_not_refused() -> None:
         found.close()
 
 
-def test_a_filesystem_that_tells_them_apart_is_not_taken_for_one_that_does_not(tmp_path: Path) -> None:
+def test_a_case_sensitive_filesystem_is_detected(tmp_path: Path) -> None:
     folder = make_tree(tmp_path / "Folder", {b"1": b"", b"name": b""})
     (folder / "NAME").hardlink_to(folder / "name")
     assert not folds_case(os.fsencode(folder))
@@ -67,7 +67,7 @@ def test_a_filesystem_that_tells_them_apart_is_not_taken_for_one_that_does_not(t
 
 
 @pytest.mark.parametrize("names", [{}, {b"12": b""}, {b"Some": b""}])
-def test_one_that_does_not_is_found_by_any_name(
+def test_a_case_insensitive_filesystem_is_detected_by_any_name(
     names: dict[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = os.fsencode(make_tree(tmp_path / "target", names))

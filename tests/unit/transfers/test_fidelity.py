@@ -1,4 +1,4 @@
-"""What of a file besides its bytes is to arrive: decisions that need no store."""
+"""Test the decisions about permissions, attributes and hard links, without a store."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import pytest
 
 from hibali.errors import RefusedError
 from transfers.endpoints import check_fidelity
-from transfers.entry import Entry, Kind, Verification
-from transfers.plan import Action, Verb
-from transfers.plan_file import rules_record
-from transfers.plan_reader import rules_of
-from transfers.planner import FirstNames, deepest_first
+from transfers.entry import Entry, Kind, Verification, deepest_first
+from transfers.plan_file import read_rules, rules_record
+from transfers.planner import FirstNames
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
@@ -18,7 +16,7 @@ FACTS = Facts("test", Verification.DIGEST, Verification.DIGEST)
 PLAIN = Facts("test", Verification.DIGEST, Verification.DIGEST, modes=False)
 
 
-def test_what_a_side_cannot_keep_is_refused_before_anything_moves() -> None:
+def test_unsupported_metadata_is_refused_before_the_transfer() -> None:
     check_fidelity(Rules(), PLAIN, PLAIN, ("a", "b"))
     check_fidelity(Rules(modes="keep"), FACTS, FACTS, ("a", "b"))
     with pytest.raises(RefusedError) as refused:
@@ -26,7 +24,7 @@ def test_what_a_side_cannot_keep_is_refused_before_anything_moves() -> None:
     assert (refused.value.code, refused.value.subject) == ("cannot-keep-modes", "b")
 
 
-def test_a_folder_comes_behind_all_that_lies_in_it() -> None:
+def test_a_folder_comes_after_its_contents() -> None:
     kinds = {
         b"a": Kind.FOLDER,
         b"a/b": Kind.FOLDER,
@@ -35,18 +33,18 @@ def test_a_folder_comes_behind_all_that_lies_in_it() -> None:
         b"e": Kind.FOLDER,
     }
     entries = sorted((Entry(path, kind) for path, kind in kinds.items()), key=lambda entry: entry.order)
-    found = deepest_first(Action(Verb.ADJUST, entry, "permissions differ", entry) for entry in entries)
-    assert [action.entry.path for action in found] == [b"a/b/c", b"a/b", b"a/d", b"a", b"e"]
+    found = deepest_first(entries, lambda entry: entry)
+    assert [entry.path for entry in found] == [b"a/b/c", b"a/b", b"a/d", b"a", b"e"]
 
 
-def test_a_plan_of_an_earlier_version_keeps_the_execute_bit_alone() -> None:
+def test_a_plan_of_an_earlier_version_keeps_only_the_execute_bit() -> None:
     record = rules_record(Rules(modes="keep"))
-    assert rules_of(record).modes == "keep"
+    assert read_rules(record).modes == "keep"
     del record["modes"]
-    assert rules_of(record).modes == "execute"
+    assert read_rules(record).modes == "execute"
 
 
-def test_a_further_name_knows_the_first_one_that_is_taken() -> None:
+def test_a_further_hard_link_refers_to_the_first_selected_name() -> None:
     names = FirstNames()
     told = [(b"a", 1, 2), (b"b", 2, 3), (b"c", 1, 2), (b"d", 2, 3), (b"e", 3, 1), (b"f", 1, 2)]
     found = [names.mark(Entry(path, Kind.FILE, inode=inode, links=links)) for path, inode, links in told]

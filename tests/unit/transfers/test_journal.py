@@ -1,4 +1,4 @@
-"""What the ledger remembers of a place."""
+"""Test the recorded digests of a location in the ledger."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def write(name: str, place: bytes, *records: dict[str, object], site: str = "her
             journal.append(record)
 
 
-def test_operations_of_one_second_are_folded_in_the_order_they_began() -> None:
+def test_operations_of_one_second_are_read_in_the_order_of_their_start() -> None:
     write("20260101-000000-ffffffff", b"/data", moved(b"a", "1"), at="2026-01-01T00:00:00.1Z")
     write("20260101-000000-00000000", b"/data", moved(b"a", "2"), at="2026-01-01T00:00:00.2Z")
     assert digests(b"/data") == {b"a": "2"}
@@ -46,25 +46,25 @@ def test_later_operations_win_and_deletions_are_forgotten() -> None:
     assert digests(b"/data") == {b"a": "2"}
 
 
-def test_operations_above_and_below_the_place_count_by_their_paths() -> None:
+def test_operations_on_parent_and_child_folders_are_included() -> None:
     write("1", b"/data", moved(b"sub/a", "1"), moved(b"other", "1"))
     write("2", b"/data/sub/deep", moved(b"b", "2"))
     assert digests(b"/data/sub") == {b"a": "1", b"deep/b": "2"}
 
 
-def test_a_neighbour_with_the_same_beginning_is_another_place() -> None:
+def test_a_folder_with_the_same_name_prefix_is_another_location() -> None:
     write("1", b"/data2", moved(b"a", "1"))
     write("2", b"/data", moved(b"a", "2"), site="elsewhere")
     assert digests(b"/data") == {}
 
 
-def test_a_place_that_was_found_empty_has_no_past() -> None:
+def test_records_of_an_empty_location_are_dropped() -> None:
     write("1", b"/data", moved(b"a", "1"))
     write("2", b"/data", {"kind": "empty"}, moved(b"b", "2"))
     assert digests(b"/data") == {b"b": "2"}
 
 
-def test_a_line_torn_by_a_crash_is_passed_over() -> None:
+def test_an_incomplete_line_after_a_crash_is_skipped() -> None:
     write("1", b"/data", moved(b"\xff", "1"))
     with (ledger_folder("operations") / "1.jsonl").open("ab") as stream:
         stream.write(b'{"kind":"moved","pa')

@@ -1,4 +1,4 @@
-"""What quotas leave, read from answers that were recorded elsewhere: none can be set up where the tests run."""
+"""Test quotas with recorded command output, because none can be set up where the tests run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
-from transfers.agent.commands import Mount, Quota, find_mount, questions, read_project, read_quotas
+from transfers.actions import Action, Verb
+from transfers.agent.commands import Mount, Quota, find_mount, quota_commands, read_project, read_quotas
 from transfers.entry import Entry, Kind, Verification
-from transfers.plan import Action, Verb
 from transfers.planner import TransferPlan, check_space
 from transfers.stores.base import Facts, Space, within_quotas
 
@@ -27,14 +27,14 @@ MOUNTS = (
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-def test_recorded_answers_mean_what_they_say(path: Path) -> None:
+def test_recorded_quota_outputs_are_parsed(path: Path) -> None:
     recorded: dict[str, Any] = json.loads(path.read_text())
     assert recorded["version"]
     assert recorded["origin"]
     assert [list(room) for room in read_quotas(recorded["stdout"])] == recorded["expect"]
 
 
-def test_with_raw_grace_every_column_is_there() -> None:
+def test_raw_grace_output_has_every_column() -> None:
     # The layout of quota-tools 4.x with -p: `0` where there is no grace, seconds since the epoch where there is.
     row = "/dev/sdb1  1000* 900 1000 1700000000 10 0 40 0"
     text = f"Disk quotas for user me (uid 1000): \nFilesystem blocks quota limit grace files\n{row}\n"
@@ -44,11 +44,11 @@ def test_with_raw_grace_every_column_is_there() -> None:
 @pytest.mark.parametrize(
     "text", ["", "quota: error\n", "Disk quotas for user me (uid 1000): none\n", "a b c d e f g h i\n"]
 )
-def test_what_says_nothing_limits_nothing(text: str) -> None:
+def test_output_without_a_limit_sets_no_limit(text: str) -> None:
     assert list(read_quotas(text)) == []
 
 
-def test_the_mount_is_the_deepest_that_holds_the_path() -> None:
+def test_the_deepest_mount_of_the_path_is_used() -> None:
     def folder(path: bytes) -> bytes:
         found = find_mount(MOUNTS, path)
         assert found is not None
@@ -61,11 +61,11 @@ def test_the_mount_is_the_deepest_that_holds_the_path() -> None:
     assert find_mount(b"rubbish\n", b"/") is None
 
 
-def test_only_where_a_quota_can_be_somebody_is_asked() -> None:
+def test_quotas_are_queried_only_on_filesystems_that_have_them() -> None:
     def asked(path: bytes, project: int | None = None) -> list[list[bytes]]:
         mount = find_mount(MOUNTS, path)
         assert mount is not None
-        return questions(mount, path, (1000, 100), project)
+        return quota_commands(mount, path, (1000, 100), project)
 
     assert asked(b"/x") == []
     assert asked(b"/with space/x") == []
@@ -79,17 +79,17 @@ def test_only_where_a_quota_can_be_somebody_is_asked() -> None:
         [b"-p", b"7", b"/lustre/me"],
     ]
     assert len(asked(b"/lustre/me")) == 2
-    assert questions(Mount(b"/", "tmpfs", "rw"), b"/", (1, 1), None) == []
+    assert quota_commands(Mount(b"/", "tmpfs", "rw"), b"/", (1, 1), None) == []
 
 
-def test_the_project_of_a_folder() -> None:
+def test_the_project_of_a_folder_is_read() -> None:
     # `lfs project -d`, the layout of Lustre's manual (13.3.1, "Project quotas"): number, inheritance, path.
     assert read_project("110255 P /projects/x\n") == 110255
     assert read_project("    0 - /home/x\n") is None
     assert read_project("lfs: not on a mounted Lustre filesystem") is None
 
 
-def test_the_least_of_all_is_what_is_left() -> None:
+def test_the_smallest_limit_applies() -> None:
     space = within_quotas(Space(100, None), [["user 1", 200, 7], ["group 2", 50, None], ["project 3", 60, 3]])
     assert (space.free_bytes, space.free_inodes) == (50, 3)
     assert space.by == {"bytes": "group 2", "inodes": "project 3"}
@@ -118,7 +118,7 @@ class _Full:
         (Space(9, 0, {"inodes": "user 1000"}), "no-space"),
     ],
 )
-def test_a_full_target_is_refused_by_its_reason(space: Space, code: str) -> None:
+def test_a_full_target_is_refused_with_its_reason(space: Space, code: str) -> None:
     found = TransferPlan()
     check_space(found, _Full(Space(0, 0)), "there")  # type: ignore[arg-type]
     found.count(Action(Verb.COPY, Entry(b"a", Kind.FILE, 10), "new"))
@@ -130,7 +130,7 @@ def test_a_full_target_is_refused_by_its_reason(space: Space, code: str) -> None
     found.close()
 
 
-def test_holes_need_no_room() -> None:
+def test_holes_need_no_space() -> None:
     found = TransferPlan()
     found.count(Action(Verb.COPY, Entry(b"image", Kind.FILE, 1 << 40, allocated=8192), "new"))
     check_space(found, _Full(Space(8192, 1)), "there")  # type: ignore[arg-type]

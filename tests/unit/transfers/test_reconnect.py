@@ -1,4 +1,4 @@
-"""Which errors are lost lines, how long is waited between tries, and what is still to be done afterwards."""
+"""Test which errors mean a lost connection, the pauses between tries, and resuming afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transfers.reconnect import RetryPolicy, is_lost
 
 
 def pauses_of(patience: RetryPolicy, now: float, tries: float = 0.0) -> list[float]:
-    """All pauses from now on, each try taking so long."""
+    """Return all pauses, if each try takes this long."""
     found: list[float] = []
     while (pause := patience.next_pause(now)) is not None:
         found.append(pause)
@@ -29,7 +29,7 @@ def lost_at(now: float, mark: object = None, *, seconds: float = 600.0) -> Retry
     return patience
 
 
-def test_pauses_grow_threefold_to_a_longest_and_end_with_the_time() -> None:
+def test_pauses_triple_up_to_a_limit_and_end_at_the_deadline() -> None:
     pauses = pauses_of(lost_at(50.0), 50.0)
     assert pauses[:5] == [3.0, 9.0, 27.0, 81.0, 90.0]
     assert sum(pauses) == 600.0
@@ -40,7 +40,7 @@ def test_pauses_grow_threefold_to_a_longest_and_end_with_the_time() -> None:
     tries=st.floats(0.0, 60.0),
     jitter=st.floats(0.9, 1.1),
 )
-def test_there_are_ever_fewer_tries_and_never_one_after_the_time(
+def test_tries_become_rarer_and_none_is_after_the_deadline(
     seconds: float, tries: float, jitter: float
 ) -> None:
     patience = RetryPolicy(seconds, lambda: jitter)
@@ -52,7 +52,7 @@ def test_there_are_ever_fewer_tries_and_never_one_after_the_time(
     assert len(pauses) <= 5 + seconds / 80
 
 
-def test_a_line_that_is_lost_again_without_getting_on_does_not_begin_afresh() -> None:
+def test_a_second_loss_without_progress_does_not_restart_the_policy() -> None:
     patience = lost_at(0.0, mark=(1, 0), seconds=20.0)
     assert [patience.next_pause(0.0), patience.next_pause(3.0)] == [3.0, 9.0]
     patience.lost(13.0, (1, 0))
@@ -61,7 +61,7 @@ def test_a_line_that_is_lost_again_without_getting_on_does_not_begin_afresh() ->
     assert pauses_of(patience, 13.0) == [3.0, 9.0, 8.0]
 
 
-def test_what_a_lost_line_is() -> None:
+def test_lost_connections_are_recognized_by_their_errors() -> None:
     assert is_lost(TryLaterError("connection-lost", "the agent ended"))
     assert is_lost(TryLaterError("unreachable", "Connection closed by remote host"))
     assert not is_lost(TryLaterError("locked", "the target is held", transient=False))
@@ -70,7 +70,7 @@ def test_what_a_lost_line_is() -> None:
     assert not is_lost(KeyboardInterrupt())
 
 
-def test_only_what_may_succeed_later_is_tried_again_and_the_last_error_is_the_one() -> None:
+def test_only_transient_errors_are_retried_and_the_last_error_is_raised() -> None:
     problems: list[HibaliError] = [
         TryLaterError("unreachable", "not yet"),
         AccessError("login-refused", "never"),
@@ -92,7 +92,7 @@ def test_only_what_may_succeed_later_is_tried_again_and_the_last_error_is_the_on
     assert len(problems) == 1
 
 
-def test_without_a_pause_nothing_is_tried() -> None:
+def test_nothing_is_retried_without_a_pause() -> None:
     def attempt() -> None:
         raise AssertionError
 
@@ -106,7 +106,7 @@ def test_without_a_pause_nothing_is_tried() -> None:
 
 
 @given(st.sets(st.integers(0, 200)))
-def test_what_is_answered_is_known_by_number(numbers: set[int]) -> None:
+def test_answered_items_are_stored_by_number(numbers: set[int]) -> None:
     answered = NumberSet()
     for number in numbers:
         answered.add(number)

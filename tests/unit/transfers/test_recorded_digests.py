@@ -1,4 +1,4 @@
-"""Digests on record, believed only while nothing about the file changed."""
+"""Test that recorded digests are used only for unchanged files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def keep(*entries: Entry) -> None:
     one.close()
 
 
-def test_what_is_unchanged_is_found_again() -> None:
+def test_digests_of_unchanged_files_are_found() -> None:
     for entry in (FILE, OBJECT):
         keep(entry)
     assert cache().find([FILE]) == cache().find([OBJECT]) == DIGEST
@@ -51,12 +51,12 @@ def test_what_is_unchanged_is_found_again() -> None:
         {"path": b"x"},
     ],
 )
-def test_any_change_of_identity_means_hashing(change: dict[str, object]) -> None:
+def test_a_changed_identity_invalidates_the_digest(change: dict[str, object]) -> None:
     keep(FILE)
     assert cache().find([FILE._replace(**change)]) is None  # type: ignore[arg-type]
 
 
-def test_both_of_two_files_have_to_be_unchanged() -> None:
+def test_both_files_must_be_unchanged() -> None:
     other = FILE._replace(inode=77)
     keep(FILE, other)
     assert cache().find([FILE, other]) == DIGEST
@@ -67,12 +67,12 @@ def test_both_of_two_files_have_to_be_unchanged() -> None:
 @pytest.mark.parametrize(
     "bare", [OBJECT._replace(etag=None), FILE._replace(inode=0), FILE._replace(ctime_ns=0)]
 )
-def test_a_store_that_tells_too_little_is_never_believed(bare: Entry) -> None:
+def test_files_without_an_identity_are_never_cached(bare: Entry) -> None:
     keep(bare)
     assert cache().find([bare]) is None
 
 
-def test_a_torn_or_foreign_line_costs_a_hashing_and_no_more(state: Path) -> None:
+def test_an_invalid_line_is_ignored_and_the_file_hashed_again(state: Path) -> None:
     keep(FILE)
     (file,) = (state / "digests").glob("*.jsonl")
     file.write_bytes(
@@ -83,7 +83,7 @@ def test_a_torn_or_foreign_line_costs_a_hashing_and_no_more(state: Path) -> None
     assert cache().find([FILE]) == DIGEST
 
 
-def test_it_begins_anew_unless_kept_and_ends_with_the_question() -> None:
+def test_the_cache_is_kept_only_on_request_and_belongs_to_its_key() -> None:
     keep(FILE)
     cache(keep=False).close()
     assert cache().find([FILE]) is None
@@ -92,7 +92,7 @@ def test_it_begins_anew_unless_kept_and_ends_with_the_question() -> None:
     assert cache().empty
 
 
-def test_what_was_overtaken_is_left_out_one_day(state: Path) -> None:
+def test_outdated_lines_are_compacted(state: Path) -> None:
     one = cache()
     one.begin({"seed": 7})
     for number in range(10_100):

@@ -1,4 +1,4 @@
-"""The rules of a lease at a server without an agent, whatever the server is: the contract suites have each store's own requests."""
+"""Test the rules of a lease at a server without an agent; the contract suites test each store's requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEASE = 2
 
 @dataclass
 class Server:
-    """One lock with the time of its last renewal."""
+    """A lock with the time of its last renewal."""
 
     record: dict[str, Any] = field(default_factory=dict)
     written: float = 0.0
@@ -49,7 +49,7 @@ class MemoryLease(Lease):
         return self.server.record is self._record
 
     def _renew(self) -> bool:
-        if not self._is_ours():
+        if not self._is_held():
             return False
         self.server.write(self._record)
         return True
@@ -69,10 +69,10 @@ def another(**more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_living_holder_is_named() -> None:
+def test_an_active_holder_is_reported() -> None:
     server = Server()
     server.write(another())
-    with pytest.raises(TryLaterError, match="held by sync from ann@host pid 7") as refused:
+    with pytest.raises(TryLaterError, match="locked by sync from ann@host pid 7") as refused:
         MemoryLease(server)
     assert refused.value.code == "locked"
     assert server.record["token"] == "another"
@@ -88,7 +88,7 @@ def test_a_dead_holder_is_replaced(dead: dict[str, Any]) -> None:
     assert server.record == {}
 
 
-def test_a_lock_that_another_took_is_lost_for_good_and_left_alone() -> None:
+def test_a_lock_taken_by_another_holder_is_lost_and_not_removed() -> None:
     server = Server()
     lease = MemoryLease(server)
     ours = server.record
@@ -111,7 +111,7 @@ def check_until(lease: MemoryLease, deadline: float) -> None:
         time.sleep(0.05)
 
 
-def test_a_lease_outlives_a_server_that_is_away_for_a_moment_and_no_longer() -> None:
+def test_a_lease_survives_a_short_outage_of_the_server_only() -> None:
     server = Server()
     lease = MemoryLease(server)
     began = time.monotonic()
@@ -124,7 +124,7 @@ def test_a_lease_outlives_a_server_that_is_away_for_a_moment_and_no_longer() -> 
     lease.release()
 
 
-def test_it_is_renewed_while_it_is_held_and_given_back_once() -> None:
+def test_a_lease_is_renewed_while_held_and_released_once() -> None:
     server = Server()
     lease = MemoryLease(server)
     first = server.written
@@ -140,8 +140,8 @@ def test_it_is_renewed_while_it_is_held_and_given_back_once() -> None:
     assert server.record["token"] == "another"
 
 
-def test_a_lock_that_is_being_released_is_not_taken_over_before_it_is_gone() -> None:
-    """Its holder would remove the lock of whoever had taken it over in between."""
+def test_a_lock_under_release_is_not_acquired_before_it_is_removed() -> None:
+    """Its holder would otherwise remove the lock of the next holder."""
 
     class WatchedRemoval(MemoryLease):
         def _remove(self) -> None:

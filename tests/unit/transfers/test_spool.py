@@ -1,7 +1,7 @@
 """Test that a plan stored on disk is read back unchanged."""
 
+from transfers.actions import Action, Verb
 from transfers.entry import Entry, Kind
-from transfers.plan import Action, Verb
 from transfers.spool import Spool
 
 ACTIONS = [
@@ -16,7 +16,7 @@ ACTIONS = [
 ]
 
 
-def test_actions_come_back_in_their_order() -> None:
+def test_actions_are_read_back_in_order() -> None:
     spool = Spool()
     for action in ACTIONS:
         spool.add(action)
@@ -25,7 +25,7 @@ def test_actions_come_back_in_their_order() -> None:
     spool.close()
 
 
-def test_two_readers_do_not_disturb_each_other() -> None:
+def test_two_readers_are_independent() -> None:
     spool = Spool()
     for action in ACTIONS:
         spool.add(action)

@@ -20,7 +20,7 @@ from transfers.movers.gridftp.process import (
     fits_list_file,
     is_supported_path,
     least_bytes,
-    mapped,
+    server_path,
 )
 from transfers.movers.gridftp.receiving import GridftpTransfer
 from transfers.movers.stream import ProgressReport, StreamMover
@@ -31,7 +31,7 @@ _BATCH = 50_000  # entries that are split by size before the first is sent
 
 
 class GridftpMover(StreamMover):
-    """A Mover (transfers.movers.base.Mover) with the retries of StreamMover.
+    """A Mover (transfers.movers.stream.Mover) with the retries of StreamMover.
 
     Small files are sent in packs over the agent's channels, without a round trip for each (decision 23).
     """
@@ -62,15 +62,15 @@ class GridftpMover(StreamMover):
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        coming = self._until_full(items)
-        while some := list(islice(coming, _BATCH)):
+        remaining = self._until_full(items)
+        while some := list(islice(remaining, _BATCH)):
             large, small = self._split_by_size(some)
             if small:
                 for store in (self._origin, self._target):
                     store.expect(sum(item.entry.size for item in small if item.carries))
                 yield from super()._transfer(source, target, small)
             if large and not self._full.is_set():
-                yield from self._by_server(large)
+                yield from self._transfer_large(large)
 
     def _split_by_size(self, items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
         large, small = [], []
@@ -90,7 +90,7 @@ class GridftpMover(StreamMover):
         written = self._target.root_path.rstrip(b"/") + b"/" + partial_path(b"", path)
         here, there = (read, written) if self._host is self._target else (written, read)
         server = self._server
-        return fits_list_file(HERE, here) and is_supported_path(server.url, mapped(there, server.paths))
+        return fits_list_file(HERE, here) and is_supported_path(server.url, server_path(there, server.paths))
 
     def _can_be_used(self) -> bool:
         if self._usable is None:
@@ -98,13 +98,13 @@ class GridftpMover(StreamMover):
             if not self._usable:
                 self._on_event(
                     Noted(
-                        f"{self._server.url}: {PROGRAM} is not installed here, so everything goes over ssh."
-                        " Debian has it in globus-gass-copy-progs"
+                        f"{self._server.url}: {PROGRAM} is not installed here, so all files are sent over ssh."
+                        " On Debian, install globus-gass-copy-progs."
                     )
                 )
         return self._usable
 
-    def _by_server(self, items: Sequence[Item]) -> Generator[Event | Committed, None, None]:
+    def _transfer_large(self, items: Sequence[Item]) -> Generator[Event | Committed, None, None]:
         host, target = self._host, self._target
         transfer = GridftpTransfer(
             self._server,
@@ -128,8 +128,8 @@ class GridftpMover(StreamMover):
         if receiver.declined is not None:
             self._usable = False
             yield Noted(
-                f"{self._server.url}: the server did not do it ({receiver.declined});"
-                " what is left goes over ssh"
+                f"{self._server.url}: the server refused ({receiver.declined});"
+                "the remaining files are sent over ssh"
             )
 
     def _ready_proxy(self) -> Path | None:
@@ -155,12 +155,6 @@ def gridftp_mover(
     server = host.gridftp
     if here.kind != "local" or server is None or server.use == "never" or rate:
         return None
-    reading, receiver = _plain(origin.store), _plain(target)
-    if reading is None or receiver is None:
+    if not (isinstance(origin.store, PosixStore) and isinstance(target, PosixStore)):
         return None
-    return GridftpMover(server, (reading, receiver), origin.name, on_event, host.proxy)
-
-
-def _plain(store: object) -> PosixStore | None:
-    """Return the store if it has plain files and an agent."""
-    return store if isinstance(store, PosixStore) else None
+    return GridftpMover(server, (origin.store, target), origin.name, on_event, host.proxy)

@@ -18,8 +18,8 @@ from hibali.text import printable
 from transfers.pipeline.batches import group_units
 from transfers.stores.base import Item, Unit
 
-_PROXY = "Make one: grid-proxy-init (or myproxy-logon), and the same line again goes on."
-_LOGIN = "Log in there once by hand with ssh; the same line again goes on."
+_PROXY = "Make one: grid-proxy-init (or myproxy-logon). Then run the same command again to resume."
+_LOGIN = "Log in there once with ssh. Then run the same command again to resume."
 _LAST = 2000  # an error chain of the Grid Community Toolkit has about ten lines
 
 _EXPIRED = re.compile(
@@ -58,26 +58,26 @@ def explain(stderr: bytes, url: str) -> HibaliError | DeclinedError:
     if _MISSING.search(errors):
         return AccessError("proxy-missing", "there is no proxy credential", subject=url, hint=_PROXY)
     if _AUTHORITY.search(errors):
-        hint = "X509_CERT_DIR names the folder with the certificates of the authorities."
+        hint = "Set X509_CERT_DIR to the folder with the certificates of the authorities."
         return AccessError(
-            "authority-unknown", f"the certificates cannot be checked: {argv}", subject=url, hint=hint
+            "authority-unknown", f"the certificates cannot be checked: {reason}", subject=url, hint=hint
         )
     if _NAME.search(errors):
-        hint = "Name the server in `url` as its certificate does."
+        hint = "Set the host in `url` to the name in its certificate."
         return AccessError(
-            "host-name-differs", f"the host's certificate has another name: {argv}", subject=url, hint=hint
+            "host-name-differs", f"the host's certificate has another name: {reason}", subject=url, hint=hint
         )
     if _AWAY.search(errors) and "500-" not in errors:
         return TryLaterError(
             "gridftp-unreachable",
-            f"the GridFTP server does not answer: {argv}",
+            f"the GridFTP server does not respond: {reason}",
             subject=url,
-            hint="The same line again goes on where it was.",
+            hint="Run the same command again to resume.",
         )
     if _DENIED.search(errors):
         hint = _LOGIN if url.startswith("sshftp:") else _PROXY
         return AccessError(
-            "gridftp-denied", f"the GridFTP server lets nobody in: {argv}", subject=url, hint=hint
+            "gridftp-denied", f"the GridFTP server rejected the login: {reason}", subject=url, hint=hint
         )
     return DeclinedError(reason)
 
@@ -86,7 +86,7 @@ def _short(errors: str) -> str:
     """Return the error lines, without debug output."""
     lines = [line.strip() for line in errors.splitlines()]
     lines = [line for line in lines if line and not line.startswith("debug:")]
-    return printable("; ".join(lines))[-_LAST:] or "it gave no reason"
+    return printable("; ".join(lines))[-_LAST:] or "no reason was given"
 
 
 PROGRAM = "globus-url-copy"
@@ -105,14 +105,14 @@ _MIN_BYTES_PER_LOGIN = 64 * _MIB  # bytes; a login takes 1-2 seconds on a long l
 _PIECES_EACH = 4  # pieces per connection, so that connections end at similar times
 _STALLED_SECONDS = 120
 
-_MOST_LETTERS = 500  # its buffer for a URL in a list has 512 bytes, and it does not check the length
+_MOST_LETTERS = 500  # the program's buffer for a URL has 512 bytes, and it does not check the length
 
 # A line break ends an FTP command, so names with these bytes are never sent.
 _NEVER = (b"\r", b"\n", b"\0")
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Parameters:
     """The parameters of a transfer.
 
     `streams` is per connection; `buffer` in bytes per stream, 0 for the kernel's default; `piece` in bytes.
@@ -129,18 +129,18 @@ def least_bytes(round_trip: float) -> int:
     return _LEAST_BYTES + int(_LEAST_RATE * min(round_trip, 1.0))
 
 
-def fit(size: int, round_trip: float, most: int) -> Fit:
+def choose_parameters(size: int, round_trip: float, most: int) -> Parameters:
     """Choose the parameters for `size` bytes, a `round_trip` in seconds and at most `most` connections."""
     connections = max(1, min(most, ceil(size / _MIN_BYTES_PER_LOGIN)))
     piece = size // (connections * _PIECES_EACH) // _MIB * _MIB
     piece = max(_LEAST_PIECE, min(_MOST_PIECE, piece))
     if round_trip <= _SHORT_ROUND_TRIP:
-        return Fit(connections, 1, 0, piece)
+        return Parameters(connections, 1, 0, piece)
     share = 2 * int(_FAST_LINE * round_trip) // (connections * _STREAMS_OVER_LONG_LINKS)
-    return Fit(connections, _STREAMS_OVER_LONG_LINKS, max(_MIB, min(_MOST_BUFFER, share)), piece)
+    return Parameters(connections, _STREAMS_OVER_LONG_LINKS, max(_MIB, min(_MOST_BUFFER, share)), piece)
 
 
-def share_out(items: Sequence[tuple[Item, int]], chosen: Fit) -> list[list[Unit]]:
+def distribute_pieces(items: Sequence[tuple[Item, int]], parameters: Parameters) -> list[list[Unit]]:
     """Return the pieces of each connection, in order; every item comes with its start offset.
 
     Pieces are distributed round-robin, so that each file is written from its start.
@@ -148,17 +148,17 @@ def share_out(items: Sequence[tuple[Item, int]], chosen: Fit) -> list[list[Unit]
     begins = {item.number: start for item, start in items}
     pieces = list(
         group_units(
-            (item for item, _ in items), lambda: chosen.piece, lambda item: begins[item.number], large=0
+            (item for item, _ in items), lambda: parameters.piece, lambda item: begins[item.number], large=0
         )
     )
     return [
         lane
-        for lane in (pieces[number :: chosen.connections] for number in range(chosen.connections))
+        for lane in (pieces[number :: parameters.connections] for number in range(parameters.connections))
         if lane
     ]
 
 
-def mapped(path: bytes, paths: Mapping[str, str]) -> bytes:
+def server_path(path: bytes, paths: Mapping[str, str]) -> bytes:
     """Map an absolute path to the server's path by the longest matching prefix in `paths`, if any."""
     best = b""
     found = path
@@ -190,14 +190,14 @@ def list_line(source: str, target: str, unit: Unit) -> str:
     return f'"{source}" "{target}" {unit.offset},{unit.length}\n'
 
 
-def argv(list_file: str, chosen: Fit) -> list[str]:
+def argv(list_file: str, parameters: Parameters) -> list[str]:
     """Return the command line of one connection.
 
     The pieces of a list are sent in order over data channels that stay open (`-fast`). With `-dbg` the
     program prints the end of each piece.
     """
-    buffer = ["-tcp-bs", str(chosen.buffer)] if chosen.buffer else []
-    streams = ["-p", str(chosen.streams)]
+    buffer = ["-tcp-bs", str(parameters.buffer)] if parameters.buffer else []
+    streams = ["-p", str(parameters.streams)]
     return [PROGRAM, "-fast", *streams, *buffer, "-st", str(_STALLED_SECONDS), "-dbg", "-f", list_file]
 
 
@@ -222,20 +222,20 @@ class Direction:
     def line(self, unit: Unit) -> str:
         """Return the line of a list file for this piece."""
         here = url_of(HERE, self.here(unit))
-        there = url_of(self.url, mapped(self.there(unit), self.paths))
+        there = url_of(self.url, server_path(self.there(unit), self.paths))
         return list_line(here, there, unit) if self.up else list_line(there, here, unit)
 
 
-class Copying:
+class CopyProcess:
     """A run of the program, which reports written pieces in order, then its end."""
 
     def __init__(
         self,
         pieces: Sequence[Unit],
         direction: Direction,
-        chosen: Fit,
-        passed: Callable[[Copying], None],
-        ended: Callable[[Copying], None],
+        parameters: Parameters,
+        passed: Callable[[CopyProcess], None],
+        ended: Callable[[CopyProcess], None],
     ) -> None:
         """Other threads call `passed` after further pieces, and `ended` last. Raise `NotFoundError`."""
         self.pieces = pieces
@@ -254,7 +254,7 @@ class Copying:
             environment["X509_USER_PROXY"] = str(direction.proxy)
         try:
             self._process = Process(
-                argv(str(list_file), chosen), environment, on_error=self._count_replies, guarded=True
+                argv(str(list_file), parameters), environment, on_error=self._count_replies, guarded=True
             )
         except BaseException:
             self._folder.cleanup()

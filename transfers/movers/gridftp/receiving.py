@@ -15,10 +15,17 @@ from hibali.errors import TryLaterError
 from transfers.agent import protocol
 from transfers.agent.large_files import partial_path
 from transfers.entry import Verification
-from transfers.movers.gridftp.process import Copying, DeclinedError, Direction, explain, fit, share_out
+from transfers.movers.gridftp.process import (
+    CopyProcess,
+    DeclinedError,
+    Direction,
+    choose_parameters,
+    distribute_pieces,
+    explain,
+)
 from transfers.movers.stream import ProgressReport
 from transfers.pipeline.batches import item_header, payload_of, problem_from, unit_header
-from transfers.pipeline.receiving import BegunFiles
+from transfers.pipeline.receiving import PartialFiles
 from transfers.remote.connection import Connection
 from transfers.stores.base import Committed, Item, Problem, Unit
 
@@ -45,12 +52,12 @@ def hash_listed(
         waiting[number] = item
         connection.send(protocol.UNIT, header)
         if len(waiting) >= _AHEAD:
-            yield _take(connection, waiting)
+            yield _next_hashed(connection, waiting)
     while waiting:
-        yield _take(connection, waiting)
+        yield _next_hashed(connection, waiting)
 
 
-def _take(connection: Connection, waiting: dict[int, Item]) -> Hashed:
+def _next_hashed(connection: Connection, waiting: dict[int, Item]) -> Hashed:
     frame = connection.receive()
     with connection.understanding():
         item = waiting.pop(int(frame.header["unit"]))
@@ -63,8 +70,8 @@ DECLINED = "gridftp-declined"
 _MOST_OPEN_FILES = 64  # concurrent files: the agent keeps each of them open
 
 _Event = (
-    protocol.Frame | tuple[Copying, bool] | Hashed | BaseException | None
-)  # a Copying with whether it has ended
+    protocol.Frame | tuple[CopyProcess, bool] | Hashed | BaseException | None
+)  # a CopyProcess with whether it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class GridftpTransfer:
     read_at: bytes
     name: bytes | None
     round_trip: float
-    reply: ProgressReport
+    progress: ProgressReport
     proxy: Path | None = None
 
 
@@ -91,15 +98,15 @@ class GridftpReceiver:
     def __init__(self, control: Connection, root: bytes, transfer: GridftpTransfer) -> None:
         self._control = control
         self._root = root
-        self._transfer_options = transfer
+        self._transfer = transfer
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._begun = BegunFiles()
+        self._partial_files = PartialFiles()
         self._seed = b""
         self._units = 0
         self._opening: set[int] = set()
         self._waiting: dict[int, Item] = {}
         self._digests: dict[int, str] = {}
-        self._copies: set[Copying] = set()
+        self._processes: set[CopyProcess] = set()
         self._hashing = False
         self._stopped = False
         self.declined: str | None = None  # why the server refused
@@ -111,27 +118,27 @@ class GridftpReceiver:
     def run(self, items: Iterator[Item]) -> Generator[Committed, None, None]:
         """Yield the result of each item. Raise the server's errors; a later call resumes partial files."""
         self._begin()
-        threading.Thread(target=self._listen, name="answers", daemon=True).start()
+        threading.Thread(target=self._listen, name="replies", daemon=True).start()
         try:
             while self.declined is None and (some := list(islice(items, _MOST_OPEN_FILES))):
                 yield from self._carry(some)
             yield from map(self._not_carried, items)
             self._control.send(protocol.REQUEST, {"do": "landed"})
             while not self.over:
-                self._take(self._events.get())
+                self._process_event(self._events.get())
         finally:
             self._stopped = True
             self._kill()
 
     def _kill(self) -> None:
-        for copying in self._copies:
-            copying.kill()
+        for process in self._processes:
+            process.kill()
 
     def _begin(self) -> None:
         self._control.send(protocol.REQUEST, {"do": "land"})
         reply = next(self._control.replies_to("land"))
         with self._control.understanding():
-            self._begun.read(reply.header)
+            self._partial_files.read(reply.header)
             self._seed = bytes.fromhex(reply.header["ticket"]["seed"])
 
     def _listen(self) -> None:
@@ -142,58 +149,58 @@ class GridftpReceiver:
                 self._events.put(frame)
                 if frame.kind == protocol.END:
                     return
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._events.put(problem)
 
     def _carry(self, items: Sequence[Item]) -> Iterator[Committed]:
         """Transfer a batch of files, from opening them until each has a result."""
         self._waiting = {item.number: item for item in items}
-        starts = [(item, self._begun.bytes_of(item)) for item in items]
+        starts = [(item, self._partial_files.bytes_of(item)) for item in items]
         for item, start in starts:
             self._opening.add(self._units)
             header = {"unit": self._units, "item": item_header(item), "from": start}
             self._units += 1
             self._control.send(protocol.FILE, header)
         while self._opening:
-            yield from self._take(self._events.get())
+            yield from self._process_event(self._events.get())
         starts = [(item, start) for item, start in starts if item.number in self._waiting]
         self._hashing = True
         ready = [item for item, _ in starts]
         threading.Thread(target=self._hash, args=(ready,), name="digests", daemon=True).start()
         size = sum(item.entry.size - start for item, start in starts)
-        chosen = fit(size, self._transfer_options.round_trip, self._transfer_options.server.connections)
-        for pieces in share_out(starts, chosen) if size else ():
+        parameters = choose_parameters(size, self._transfer.round_trip, self._transfer.server.connections)
+        for pieces in distribute_pieces(starts, parameters) if size else ():
             self._start(pieces, size)
-        while self._waiting or self._copies or self._hashing:
-            yield from self._take(self._events.get())
+        while self._waiting or self._processes or self._hashing:
+            yield from self._process_event(self._events.get())
             if not self._waiting:
                 self._kill()
-            if self.declined is not None and not (self._copies or self._hashing):
+            if self.declined is not None and not (self._processes or self._hashing):
                 break
         for item in self._waiting.values():
             yield self._not_carried(item)
 
     def _not_carried(self, item: Item) -> Committed:
         return Committed(
-            item, None, Verification.NONE, problem=Problem(DECLINED, self.declined or "", again=True)
+            item, None, Verification.NONE, problem=Problem(DECLINED, self.declined or "", retryable=True)
         )
 
     def _start(self, pieces: Sequence[Unit], size: int) -> None:
-        transfer = self._transfer_options
-        chosen = fit(size, transfer.round_trip, transfer.server.connections)
+        transfer = self._transfer
+        parameters = choose_parameters(size, transfer.round_trip, transfer.server.connections)
         self.logins += 1
-        self._copies.add(
-            Copying(
+        self._processes.add(
+            CopyProcess(
                 pieces,
                 self._direction(),
-                chosen,
-                lambda copying: self._events.put((copying, False)),
-                lambda copying: self._events.put((copying, True)),
+                parameters,
+                lambda process: self._events.put((process, False)),
+                lambda process: self._events.put((process, True)),
             )
         )
 
     def _direction(self) -> Direction:
-        transfer = self._transfer_options
+        transfer = self._transfer
 
         def read(unit: Unit) -> bytes:
             name = unit.items[0].entry.path if transfer.name is None else transfer.name
@@ -210,14 +217,14 @@ class GridftpReceiver:
         """Hash in a separate thread; the source's agent gets no other requests meanwhile."""
         try:
             for hashed in hash_listed(
-                self._transfer_options.source, items, self._transfer_options.name, lambda: self._stopped
+                self._transfer.source, items, self._transfer.name, lambda: self._stopped
             ):
                 self._events.put(hashed)
             self._events.put(None)
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._events.put(problem)
 
-    def _take(self, event: _Event) -> list[Committed]:
+    def _process_event(self, event: _Event) -> list[Committed]:
         """Process one event of any thread; return results of items."""
         if isinstance(event, BaseException):
             raise event
@@ -234,28 +241,28 @@ class GridftpReceiver:
             return []
         return self._receive_digest(*event)
 
-    def _report_written(self, copying: Copying) -> None:
+    def _report_written(self, process: CopyProcess) -> None:
         """Report newly written pieces to the agent."""
-        for unit in copying.newly_written():
+        for unit in process.newly_written():
             number = unit.items[0].number
             self.bytes += unit.length
-            self._transfer_options.reply.report_progress(unit, unit.length)
+            self._transfer.progress.report_progress(unit, unit.length)
             if number in self._waiting:
                 place = {"number": number, "offset": unit.offset, "length": unit.length, "digest": None}
                 self._control.send(protocol.PLACED, place)
 
-    def _receive_end(self, copying: Copying) -> None:
+    def _receive_end(self, process: CopyProcess) -> None:
         """Process the end of a connection; restart a failed one for the remaining pieces after progress."""
-        self._copies.remove(copying)
-        if copying.exit_code == 0 or self.declined is not None or not self._waiting:
+        self._processes.remove(process)
+        if process.exit_code == 0 or self.declined is not None or not self._waiting:
             return
-        problem = explain(copying.errors, self._transfer_options.server.url)
-        left = copying.pieces[copying.done :]
+        problem = explain(process.errors, self._transfer.server.url)
+        left = process.pieces[process.done :]
         if isinstance(problem, DeclinedError):
             self.declined = str(problem)
             self._stopped = True
             self._kill()
-        elif isinstance(problem, TryLaterError) and copying.done and left:
+        elif isinstance(problem, TryLaterError) and process.done and left:
             self._start(left, sum(unit.length for unit in left))
         else:
             raise problem
@@ -265,7 +272,7 @@ class GridftpReceiver:
             return []
         if problem is not None or digest is None:
             self._control.send(protocol.PLACED, {"number": item.number, "given_up": True})
-            return [self._failed(item.number, problem or Problem("failed", "it was not hashed"))]
+            return [self._failed(item.number, problem or Problem("failed", "the source file was not hashed"))]
         self._digests[item.number] = digest
         self._control.send(protocol.PLACED, {"number": item.number, "digest": digest})
         return []
@@ -277,14 +284,14 @@ class GridftpReceiver:
             self.over = True
             return []
         if frame.kind != protocol.COMMITTED:
-            raise self._control.broken(f"sent {frame.kind!r} while landing")
+            raise self._control.broken(f"sent {frame.kind!r} while receiving")
         if header["unit"] is not None:
             self._opening.remove(int(header["unit"]))
-        reply = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
+        results = [self._failed(int(number), problem_from(found)) for number, found in header["failed"]]
         for number in map(int, header["done"]):
             item = self._waiting.pop(number)
-            reply.append(Committed(item, self._digests.pop(number), Verification.DIGEST))
-        return reply
+            results.append(Committed(item, self._digests.pop(number), Verification.DIGEST))
+        return results
 
     def _failed(self, number: int, problem: Problem) -> Committed:
         return Committed(self._waiting.pop(number), None, Verification.NONE, problem=problem)

@@ -42,7 +42,7 @@ from hibali.errors import AccessError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder
 from hibali.http import MAX_RESPONSE_BYTES, RESPONSE_SECONDS, Deadline, too_long, watched
 from hibali.subprocesses import credentials_from, hidden_variable
-from transfers.stores.globus.errors import answered, login_needed
+from transfers.stores.globus.errors import login_needed, translated_errors
 
 if TYPE_CHECKING:
     import requests
@@ -54,7 +54,7 @@ _MOST = MAX_RESPONSE_BYTES
 _PIECE = 64 * 1024
 
 
-def bound_answers(client: globus_sdk.BaseClient) -> None:
+def limit_responses(client: globus_sdk.BaseClient) -> None:
     """Restrict a client of the SDK to its own service, and limit the size and time of responses."""
     adapter = _Adapter(client.base_url)
     for scheme in ("https://", "http://"):
@@ -69,8 +69,8 @@ class _Adapter(HTTPAdapter):
         self._origin = (parts.scheme, parts.netloc)
         super().__init__()
 
-    def init_poolmanager(self, *words: Any, **more: Any) -> None:
-        super().init_poolmanager(*words, **more)
+    def init_poolmanager(self, *arguments: Any, **more: Any) -> None:
+        super().init_poolmanager(*arguments, **more)
         _watch(self.poolmanager)
 
     def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
@@ -80,18 +80,18 @@ class _Adapter(HTTPAdapter):
             _watch(manager)
         return manager
 
-    def send(self, request: requests.PreparedRequest, *words: Any, **more: Any) -> requests.Response:
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **more: Any) -> requests.Response:
         parts = urlsplit(str(request.url))
         if (parts.scheme, parts.netloc) != self._origin:
             raise UsageError(
                 "wrong-endpoint",
-                "the service leads to another host, which is not followed",
+                "the service redirects to another host; redirects are not followed",
                 subject=_SUBJECT,
-                hint="Unset the variables GLOBUS_SDK_SERVICE_URL_*, which say where Globus is.",
+                hint="Unset the variables GLOBUS_SDK_SERVICE_URL_* (the addresses of Globus).",
             )
         more["stream"] = True
         with Deadline(_RESPONSE_SECONDS, _SUBJECT):
-            response = super().send(request, *words, **more)
+            response = super().send(request, *arguments, **more)
             pieces: list[bytes] = []
             size = 0
             for piece in response.iter_content(_PIECE):
@@ -130,7 +130,7 @@ def secret_of(client: GlobusClient, subject: str) -> str:
         key="secret_command",
         what="secret",
         subject=subject,
-        hint="Run it by hand: it has to print the secret of the Globus client as its first line.",
+        hint="Run the command yourself: it must print the secret of the Globus client as its first line.",
     )
 
 
@@ -138,9 +138,9 @@ def read_secret(text: bytes) -> str:
     """Return the first line; raise ValueError without any of the text."""
     line = text.partition(b"\n")[0].strip()
     if not line:
-        raise ValueError("its first line is empty")
+        raise ValueError("the first line of its output is empty")
     if not line.isascii() or not line.decode("ascii").isprintable():
-        raise ValueError("its first line is not plain text")
+        raise ValueError("the first line of its output is not plain text")
     return line.decode("ascii")
 
 
@@ -155,7 +155,7 @@ def _from_keyring(service: str, client_id: str, subject: str) -> str:
             "no-secret",
             f"the keyring cannot be read ({type(problem).__name__})",
             subject=subject,
-            hint=f"Without a desktop, name a secret_variable or a secret_command. See what `{hint.replace(' set ', ' get ')}` says.",
+            hint=f"Without a desktop, set secret_variable or secret_command. To see the keyring's error: `{hint.replace(' set ', ' get ')}`",
         ) from None
     if not found:
         raise AccessError(
@@ -210,7 +210,7 @@ def _check(path: Path) -> None:
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         raise RefusedError(
             "not-private",
-            "the tokens of Globus must be in a real file that is yours and that nobody else can read",
+            "the file of the Globus tokens must be a regular file that belongs to you and that only you can read",
             subject=str(path),
             hint=f"chmod 600 {path}",
         )
@@ -225,7 +225,7 @@ Renewing = (
 )
 
 
-class _InTurn(GlobusAuthorizer):
+class _LockedAuthorizer(GlobusAuthorizer):
     """A thread-safe authorizer."""
 
     def __init__(self, inner: Renewing, lock: threading.RLock) -> None:
@@ -249,7 +249,7 @@ class GlobusAccess:
         self._site = site
         self._lock = threading.RLock()
         self._tokens = open_tokens(client.client_id)
-        self._authorizers: dict[str, _InTurn] = {}
+        self._authorizers: dict[str, _LockedAuthorizer] = {}
         self._opened: list[globus_sdk.TransferClient] = []
         self._login: globus_sdk.AuthLoginClient | None = None
         self._consented: set[str] = set()
@@ -257,15 +257,15 @@ class GlobusAccess:
     def transfer(self) -> globus_sdk.TransferClient:
         """Return a logged-in client of the Transfer API for one thread; it is closed with this object.
 
-        Its methods raise errors of the SDK: call them inside `errors.answered`. Raises `AccessError`.
+        Its methods raise errors of the SDK: call them inside `errors.translated_errors`. Raises `AccessError`.
         """
         authorizer = self._authorizer(TRANSFER, TransferScopes.all)
         retries = RetryConfig()
         if self._client.confidential:
-            retries.checks.register_check(self._give_consent)
+            retries.checks.register_check(self._request_consent)
         made = globus_sdk.TransferClient(authorizer=authorizer, app_name=APP_NAME, retry_config=retries)
         check_url(made.base_url)
-        bound_answers(made)
+        limit_responses(made)
         with self._lock:
             self._opened.append(made)
         return made
@@ -273,7 +273,7 @@ class GlobusAccess:
     def https_header(self, collection: str) -> str:
         """Return the `Authorization` header for HTTPS, valid for at least a minute. Raise `AccessError`."""
         authorizer = self._authorizer(collection, GCSCollectionScopes(collection).https)
-        with answered(self._site):
+        with translated_errors(self._site):
             return authorizer.get_authorization_header()
 
     def close(self) -> None:
@@ -293,11 +293,11 @@ class GlobusAccess:
     ) -> None:
         self.close()
 
-    def _authorizer(self, server: str, scope: Scope) -> _InTurn:
+    def _authorizer(self, server: str, scope: Scope) -> _LockedAuthorizer:
         with self._lock:
             if server not in self._authorizers:
                 known = self._tokens.get_token_data(server)
-                self._authorizers[server] = _InTurn(self._renewing(known, scope), self._lock)
+                self._authorizers[server] = _LockedAuthorizer(self._renewing(known, scope), self._lock)
             return self._authorizers[server]
 
     def _renewing(self, known: TokenStorageData | None, scope: Scope) -> Renewing:
@@ -305,7 +305,7 @@ class GlobusAccess:
             self._login = login_client(self._client, self._site)
         if self._client.confidential:
             confidential = cast("globus_sdk.ConfidentialAppAuthClient", self._login)
-            with answered(self._site):
+            with translated_errors(self._site):
                 return ClientCredentialsAuthorizer(
                     confidential,
                     scope,
@@ -321,10 +321,10 @@ class GlobusAccess:
             access_token=known.access_token,
             expires_at=known.expires_at_seconds,
         )
-        made.on_refresh = self._keep_refreshed(made, known.refresh_token)
+        made.on_refresh = self._store_refreshed(made, known.refresh_token)
         return made
 
-    def _keep_refreshed(
+    def _store_refreshed(
         self, authorizer: RefreshTokenAuthorizer, before: str
     ) -> Callable[[globus_sdk.OAuthTokenResponse], None]:
         """Return a function that stores new tokens and keeps the old refresh token if the response has none.
@@ -333,18 +333,18 @@ class GlobusAccess:
         it.
         """
 
-        def keep(answer: globus_sdk.OAuthTokenResponse) -> None:
+        def store_response(response: globus_sdk.OAuthTokenResponse) -> None:
             authorizer.refresh_token = authorizer.refresh_token or before
-            self._tokens.store_token_response(answer)
-            for server in answer.by_resource_server:
+            self._tokens.store_token_response(response)
+            for server in response.by_resource_server:
                 stored = self._tokens.get_token_data(server)
                 if stored is not None and stored.refresh_token is None:
                     stored.refresh_token = authorizer.refresh_token
                     self._tokens.store_token_data_by_resource_server({server: stored})
 
-        return keep
+        return store_response
 
-    def _give_consent(self, context: RetryContext) -> RetryCheckResult:
+    def _request_consent(self, context: RetryContext) -> RetryCheckResult:
         """Request a token with the missing scope: this is how a confidential client consents."""
         if context.response is None or context.response.status_code != 403:
             return RetryCheckResult.no_decision
@@ -373,9 +373,9 @@ def open_access(sites: Sequence[Site]) -> GlobusAccess:
     if len(clients) > 1:
         raise UsageError(
             "two-clients",
-            "these sites name two clients of Globus, and one of them has to reach both collections",
+            "the two sites have different Globus clients, but one client must be able to use both collections",
             subject=", ".join(site.name for site in sites),
-            hint="Give both sites the same client_id, or name one in [globus] for all.",
+            hint="Set the same client_id for both sites, or one in [globus] for all sites.",
         )
     return GlobusAccess(clients.pop(), sites[0])
 
@@ -394,7 +394,7 @@ def client_of(site: Site) -> GlobusClient:
             "no-globus-client",
             "config.toml names no client_id for Globus",
             subject=site.name,
-            hint='Register an application with Globus and write [globus] client_id = "UUID": docs/globus.md says how.',
+            hint='Register an application with Globus and write [globus] client_id = "UUID": see docs/globus.md.',
         )
     return site.globus.client
 
@@ -406,7 +406,7 @@ def login_client(client: GlobusClient, site: Site) -> globus_sdk.AuthLoginClient
     secret = secret_of(client, site.name)
     made = globus_sdk.ConfidentialAppAuthClient(client.client_id, secret, app_name=APP_NAME)
     check_url(made.base_url)
-    bound_answers(made)
+    limit_responses(made)
     return made
 
 
@@ -414,7 +414,7 @@ def native_client(client: GlobusClient) -> globus_sdk.NativeAppAuthClient:
     """Return the client of Globus Auth for logins of people."""
     made = globus_sdk.NativeAppAuthClient(client.client_id, app_name=APP_NAME)
     check_url(made.base_url)
-    bound_answers(made)
+    limit_responses(made)
     return made
 
 
@@ -426,7 +426,7 @@ def check_url(url: str) -> None:
             "insecure-endpoint",
             f"the address of Globus {problem}",
             subject="GLOBUS_SDK_SERVICE_URL_*",
-            hint="Unset the variables of the SDK that say where Globus is.",
+            hint="Unset the SDK's variables for the addresses of Globus.",
         )
 
 

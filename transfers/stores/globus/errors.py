@@ -25,7 +25,7 @@ _LOGIN_ENDED = frozenset({"invalid_grant", "unauthorized_client", "invalid_token
 
 
 @contextmanager
-def answered(site: Site, subject: str = "", *, others: Sequence[Site] = ()) -> Iterator[None]:
+def translated_errors(site: Site, subject: str = "", *, others: Sequence[Site] = ()) -> Iterator[None]:
     """Translate errors of the SDK into ours; `subject` is the object of the request, by default the site.
 
     `others` are further sites of the request: a missing consent is reported for the site that lacks it.
@@ -44,7 +44,7 @@ def explain(problem: GlobusAPIError | NetworkError, site: Site, subject: str) ->
     assert client is not None
     if isinstance(problem, NetworkError):
         return TryLaterError(
-            "unreachable", f"Globus is not reached ({type(problem).__name__})", subject=subject
+            "unreachable", f"Globus cannot be reached ({type(problem).__name__})", subject=subject
         )
     if isinstance(problem, AuthAPIError):
         return _of_auth(problem, site, client, subject)
@@ -64,7 +64,7 @@ def login_needed(site: Site) -> AccessError:
     """Return the error for a missing login."""
     return AccessError(
         "login-needed",
-        "nobody is logged in to Globus for this site",
+        "you are not logged in to Globus for this site",
         subject=site.name,
         hint=f"hibali sites login {site.name}",
     )
@@ -72,28 +72,28 @@ def login_needed(site: Site) -> AccessError:
 
 def _of_auth(problem: AuthAPIError, site: Site, client: GlobusClient, subject: str) -> HibaliError:
     """Translate an error of Globus Auth; errors of the token endpoint follow RFC 6749, section 5.2."""
-    word = _oauth_word(problem)
+    oauth_code = _oauth_code(problem)
     if _passes(problem):
         return _later(problem, subject)
     if client.confidential:
         return AccessError(
             "client-refused",
-            f"Globus does not take the client's id or secret ({word or problem.http_status})",
+            f"Globus rejected the client's id or secret ({oauth_code or problem.http_status})",
             subject=subject,
-            hint=f"Make a new secret at https://app.globus.org/settings/developers, put it where the old one is, then: hibali sites login {site.name}",
+            hint=f"Make a new secret at https://app.globus.org/settings/developers, store it in place of the old one, then: hibali sites login {site.name}",
         )
-    if word in _LOGIN_ENDED or problem.http_status == 401:
+    if oauth_code in _LOGIN_ENDED or problem.http_status == 401:
         return AccessError(
             "login-expired",
-            "the login to Globus has ended: it expired or was revoked",
+            "the login to Globus expired or was revoked",
             subject=subject,
             hint=f"hibali sites login {site.name}",
         )
     return AccessError(
         "login-refused",
-        f"Globus refuses the login ({word or problem.http_status})",
+        f"Globus rejected the login ({oauth_code or problem.http_status})",
         subject=subject,
-        hint="Is client_id in config.toml that of a native app? See docs/globus.md.",
+        hint="Check that client_id in config.toml belongs to a native app; see docs/globus.md.",
     )
 
 
@@ -105,24 +105,22 @@ def _of_transfer(problem: GlobusAPIError, site: Site, client: GlobusClient, subj
         consent = requirements.code == "ConsentRequired"
         return AccessError(
             "consent-needed" if consent else "session-needed",
-            "Globus asks for a consent to reach the data of this collection"
+            "Globus requires your consent to access the data of this collection"
             if consent
-            else "this collection asks for a fresh or another login",
+            else "this collection requires a new login, or one with another identity",
             subject=subject,
-            hint=f"Nobody can consent for a client that acts as itself: a guest collection shared with it serves. Then: {line}"
+            hint=f"A confidential client cannot give this consent. Share a guest collection with it, then: {line}"
             if client.confidential
             else line,
         )
     if status == 401:
-        return AccessError(
-            "login-expired", "Globus does not take the login any more", subject=subject, hint=line
-        )
+        return AccessError("login-expired", "Globus no longer accepts the login", subject=subject, hint=line)
     if "GCDisconnected" in code or "GCPaused" in code:
         return TryLaterError(
             "collection-offline",
             "the collection is not connected",
             subject=subject,
-            hint="Start Globus Connect Personal there.",
+            hint="Start Globus Connect Personal on that machine.",
         )
     if code.endswith((".SizeLimit", ".Exists", ".NotDirectory")):
         return _of_folder(problem, subject)
@@ -150,7 +148,7 @@ def _of_folder(problem: GlobusAPIError, subject: str) -> IncompleteError:
         "folder-too-large",
         _sentence(problem),
         subject=subject,
-        hint="Where the site has ssh, name it as an ssh site with a globus table: its own listing has no such limit.",
+        hint="If the site has ssh, configure it as an ssh site with a globus table: listings over ssh have no such limit.",
     )
 
 
@@ -168,14 +166,14 @@ def _later(problem: GlobusAPIError, subject: str) -> TryLaterError:
 
 
 def _sentence(problem: GlobusAPIError) -> str:
-    said = printable((problem.message or problem.http_reason or "").partition("\n")[0])[:300]
-    return f"Globus answers {problem.code or problem.http_status}: {said}"
+    reason = printable((problem.message or problem.http_reason or "").partition("\n")[0])[:300]
+    return f"Globus reports {problem.code or problem.http_status}: {reason}"
 
 
-def _oauth_word(problem: AuthAPIError) -> str:
+def _oauth_code(problem: AuthAPIError) -> str:
     found = problem.raw_json or {}
-    word = found.get("error")
-    return word if isinstance(word, str) and word.replace("_", "").isalpha() else ""
+    oauth_code = found.get("error")
+    return oauth_code if isinstance(oauth_code, str) and oauth_code.replace("_", "").isalpha() else ""
 
 
 _DETAILS = 300  # maximum characters of an endpoint's message
@@ -190,7 +188,7 @@ class Fault:
     """
 
     code: str
-    words: str
+    message: str
     hopeless: bool = False
     of_item: bool = False
     hint: str = ""
@@ -199,45 +197,45 @@ class Fault:
 _ITEM = {
     "PERMISSION_DENIED": ("denied", "Globus is not allowed to read or write it (PERMISSION_DENIED)"),
     "FILE_ACCESS": ("denied", "Globus cannot open it (FILE_ACCESS)"),
-    "FILE_NOT_FOUND": ("vanished", "Globus does not find it (FILE_NOT_FOUND)"),
-    "QUOTA_EXCEEDED": ("no-quota", "the quota at the target is used up (QUOTA_EXCEEDED)"),
+    "FILE_NOT_FOUND": ("vanished", "the file does not exist (FILE_NOT_FOUND)"),
+    "QUOTA_EXCEEDED": ("no-quota", "the quota at the target is exceeded (QUOTA_EXCEEDED)"),
     "NO_SPACE_LEFT": ("no-space", "the target is full (NO_SPACE_LEFT)"),
-    "VERIFY_CHECKSUM": ("corrupt", "what arrived has another checksum than what was read (VERIFY_CHECKSUM)"),
+    "VERIFY_CHECKSUM": ("corrupt", "the checksums of source and target differ (VERIFY_CHECKSUM)"),
     "EXTERNAL_CHECKSUM_MISMATCH": (
         "source-changed",
-        "it is not what is on record of it (EXTERNAL_CHECKSUM_MISMATCH)",
+        "its checksum differs from the recorded one (EXTERNAL_CHECKSUM_MISMATCH)",
     ),
     "FILE_SIZE_CHANGED": ("source-changed", "it changed while Globus read it (FILE_SIZE_CHANGED)"),
-    "INVALID_PATH_NAME": ("name-not-allowed", "the collection does not take this name (INVALID_PATH_NAME)"),
-    "INVALID_SYMLINK": ("invalid-symlink", "it is a symlink that leads nowhere (INVALID_SYMLINK)"),
-    "IS_A_DIRECTORY": ("folder-in-the-way", "a folder has its name (IS_A_DIRECTORY)"),
-    "NOT_A_DIRECTORY": ("not-a-folder", "a file stands where its folder should be (NOT_A_DIRECTORY)"),
-    "NOT_A_FILE": ("special-file", "it is no file (NOT_A_FILE)"),
+    "INVALID_PATH_NAME": ("name-not-allowed", "the collection does not allow this name (INVALID_PATH_NAME)"),
+    "INVALID_SYMLINK": ("invalid-symlink", "it is a symlink whose target does not exist (INVALID_SYMLINK)"),
+    "IS_A_DIRECTORY": ("folder-in-the-way", "a folder with that name already exists (IS_A_DIRECTORY)"),
+    "NOT_A_DIRECTORY": ("not-a-folder", "a part of its path is a file, not a folder (NOT_A_DIRECTORY)"),
+    "NOT_A_FILE": ("special-file", "it is not a regular file (NOT_A_FILE)"),
 }
 _WHOLE = {
     "GC_NOT_CONNECTED": Fault(
         "collection-offline",
         "a collection is not connected (GC_NOT_CONNECTED)",
-        hint="Start Globus Connect Personal there.",
+        hint="Start Globus Connect Personal on that machine.",
     ),
     "GC_PAUSED": Fault(
         "collection-paused",
         "a collection is paused (GC_PAUSED)",
-        hint="Resume Globus Connect Personal there.",
+        hint="Resume Globus Connect Personal on that machine.",
     ),
-    "PAUSED": Fault("task-paused", "the task is paused by who runs a collection (PAUSED)"),
-    "CONNECT_FAILED": Fault("collection-offline", "a collection is not reached (CONNECT_FAILED)"),
-    "CONNECTION_BROKEN": Fault("connection-lost", "a connection broke (CONNECTION_BROKEN)"),
+    "PAUSED": Fault("task-paused", "a collection's administrator paused the task (PAUSED)"),
+    "CONNECT_FAILED": Fault("collection-offline", "a collection cannot be reached (CONNECT_FAILED)"),
+    "CONNECTION_BROKEN": Fault("connection-lost", "a connection was lost (CONNECTION_BROKEN)"),
     "CONNECTION_RESET": Fault("connection-lost", "a connection was reset (CONNECTION_RESET)"),
-    "TIMEOUT": Fault("timed-out", "a collection does not answer in time (TIMEOUT)"),
+    "TIMEOUT": Fault("timed-out", "a collection did not answer in time (TIMEOUT)"),
     "ENDPOINT_ERROR": Fault("collection-error", "a collection reports an error (ENDPOINT_ERROR)"),
     "ENDPOINT_TOO_BUSY": Fault("throttled", "a collection is too busy (ENDPOINT_TOO_BUSY)"),
-    "EXPIRED": Fault("task-expired", "the task's time has run out (EXPIRED)"),
-    "CANCELED": Fault("task-cancelled", "somebody cancelled the task (CANCELED)"),
+    "EXPIRED": Fault("task-expired", "the task reached its deadline (EXPIRED)"),
+    "CANCELED": Fault("task-cancelled", "the task was cancelled (CANCELED)"),
     "AUTH": Fault("denied", "a collection does not accept the login (AUTH)", hopeless=True),
     "NO_CREDENTIALS": Fault("login-expired", "a login has expired (NO_CREDENTIALS)", hopeless=True),
     "ACL_CHANGED": Fault(
-        "denied", "the right to use a collection was taken away (ACL_CHANGED)", hopeless=True
+        "denied", "the permission to use a collection was removed (ACL_CHANGED)", hopeless=True
     ),
 }
 _DENIED = frozenset({"AUTH", "NO_CREDENTIALS", "ACL_CHANGED"})
@@ -259,7 +257,7 @@ def fault_of(code: str) -> Fault:
 def error_of(code: str, subject: str, details: str = "", *, hint: str = "") -> HibaliError:
     """Return the error for a task that ended with this code."""
     fault = fault_of(code)
-    message = with_details(fault.words, details)
+    message = with_details(fault.message, details)
     hint = fault.hint or hint or "Run the same command again to resume."
     if code in _DENIED:
         return AccessError(fault.code, message, subject=subject, hint=hint)
@@ -268,7 +266,7 @@ def error_of(code: str, subject: str, details: str = "", *, hint: str = "") -> H
     return TryLaterError(fault.code, message, subject=subject, hint=hint, transient=False)
 
 
-def with_details(words: str, details: str) -> str:
+def with_details(message: str, details: str) -> str:
     """Append the endpoint's message, on one line and truncated."""
-    said = " ".join(printable(details.replace("\n", " ")).split())[:_DETAILS]
-    return f"{words}: {said}" if said else words
+    reason = " ".join(printable(details.replace("\n", " ")).split())[:_DETAILS]
+    return f"{message}: {reason}" if reason else message

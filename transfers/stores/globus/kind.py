@@ -5,7 +5,7 @@ from __future__ import annotations
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
 from hibali.locations import Location
-from transfers.stores.globus.requests import look_at
+from transfers.stores.globus.requests import inspect_collection
 from transfers.stores.globus.store import GlobusStore
 
 
@@ -17,4 +17,4 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> GlobusStor
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
     """Query the collection and fill `facts`. Raise connection errors."""
     del on_event
-    look_at(site, facts)
+    inspect_collection(site, facts)

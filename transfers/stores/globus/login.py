@@ -24,11 +24,11 @@ from transfers.stores.globus.clients import (
     open_access,
     open_tokens,
 )
-from transfers.stores.globus.errors import answered
+from transfers.stores.globus.errors import translated_errors
 from transfers.stores.globus.requests import list_a_little
 
-_ROUNDS = 3  # login, the collection's consent, an institution's further requirement
-Ask = Callable[[str, str], str]
+_ATTEMPTS = 3  # login, the collection's consent, an institution's further requirement
+AskCode = Callable[[str, str], str]
 
 
 @dataclass(slots=True)
@@ -39,26 +39,26 @@ class Login:
     facts: dict[str, str | int | bool] = field(default_factory=dict)
 
 
-def log_in(site: Site, ask: Ask) -> Login:
+def log_in(site: Site, ask_code: AskCode) -> Login:
     """Log in if needed, with the consents that the site's collection requires, and check that it responds.
 
-    `ask` gets a URL and the reason to open it, and returns the code shown there. A confidential client needs
+    `ask_code` gets a URL and the reason to open it, and returns the code shown there. A confidential client needs
     no login, and is only checked. Raises `AccessError` and connection errors.
     """
     found = Login("client" if client_of(site).confidential else "same")
     nothing = GlobusAuthorizationParameters()
     if found.change == "same" and not _has_token(site, TRANSFER):
-        _run_flow(site, nothing, "Log in to Globus", ask)
+        _run_flow(site, nothing, "Log in to Globus", ask_code)
         found.change = "logged in"
-    for left in reversed(range(_ROUNDS)):
-        asked = _look(site, found, last=left == 0)
-        if asked is None:
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        requirements_and_reason = _check_access(site, found, last=attempts_left == 0)
+        if requirements_and_reason is None:
             break
-        _run_flow(site, *asked, ask)
+        _run_flow(site, *requirements_and_reason, ask_code)
         found.change = "logged in"
     collection = site.globus.collection if site.globus is not None and site.globus.https else None
     if collection is not None and found.change == "same" and not _has_token(site, collection):
-        _run_flow(site, nothing, "Allow hibali to read what lies in this collection over HTTPS", ask)
+        _run_flow(site, nothing, "Allow hibali to read the files of this collection over HTTPS", ask_code)
         found.change = "logged in"
     return found
 
@@ -76,7 +76,7 @@ def log_out(site: Site) -> Login:
             return Login("same")
         login = login_client(client, site)
         try:
-            with answered(site):
+            with translated_errors(site):
                 for server, each in known.items():
                     for token in (each.access_token, each.refresh_token):
                         if token is not None:
@@ -98,15 +98,17 @@ def _has_token(site: Site, server: str) -> bool:
         tokens.close()
 
 
-def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationParameters, str] | None:
+def _check_access(
+    site: Site, found: Login, *, last: bool
+) -> tuple[GlobusAuthorizationParameters, str] | None:
     """Return None if the collection responds, or else the login's parameters and reason; raise if `last`."""
-    with open_access([site]) as access, answered(site):
+    with open_access([site]) as access, translated_errors(site):
         try:
             list_a_little(access.transfer(), site, found.facts)
         except globus_sdk.AuthAPIError:
             if client_of(site).confidential or last:
                 raise
-            return GlobusAuthorizationParameters(), "The login has ended. Log in to Globus again"
+            return GlobusAuthorizationParameters(), "The login has expired. Log in to Globus again"
         except globus_sdk.GlobusAPIError as problem:
             requirements = to_gare(problem)
             if requirements is None or client_of(site).confidential or last:
@@ -116,14 +118,14 @@ def _look(site: Site, found: Login, *, last: bool) -> tuple[GlobusAuthorizationP
             if consent:
                 _remember_data_access(site)
             return wanted, (
-                "Allow hibali to reach the data of this collection"
+                "Allow hibali to access the data of this collection"
                 if consent
-                else "This collection asks for another login"
+                else "This collection requires another login"
             )
     return None
 
 
-def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask: Ask) -> None:
+def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask_code: AskCode) -> None:
     """Run one login: show a URL, read the code, store the tokens. Raise `AccessError` for a rejected code."""
     client = client_of(site)
     native = native_client(client)
@@ -132,19 +134,19 @@ def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask: 
         label = f"hibali on {socket.gethostname()}"
         native.oauth2_start_flow(scopes, refresh_tokens=True, prefill_named_grant=label)
         url = native.oauth2_get_authorize_url(**_session_parameters(wanted))
-        code = ask(url, why).strip()
+        code = ask_code(url, why).strip()
         if not code:
-            raise _no_code(site, "no code was typed")
-        with answered(site):
+            raise _no_code(site, "no code was entered")
+        with translated_errors(site):
             try:
-                answer = native.oauth2_exchange_code_for_tokens(code)
+                response = native.oauth2_exchange_code_for_tokens(code)
             except globus_sdk.AuthAPIError as problem:
                 if problem.http_status in {400, 401}:
-                    raise _no_code(site, "Globus does not take this code") from None
+                    raise _no_code(site, "Globus rejected this code") from None
                 raise
         tokens = open_tokens(client.client_id)
         try:
-            tokens.store_token_response(answer)
+            tokens.store_token_response(response)
         finally:
             tokens.close()
     finally:
@@ -181,8 +183,8 @@ def _session_parameters(wanted: GlobusAuthorizationParameters) -> dict[str, Any]
         "session_required_single_domain",
         "prompt",  # "none" is for non-interactive pages
     )
-    given = {name: getattr(wanted, name) for name in names}
-    return {name: value for name, value in given.items() if value is not None and value != "none"}
+    parameters = {name: getattr(wanted, name) for name in names}
+    return {name: value for name, value in parameters.items() if value is not None and value != "none"}
 
 
 def _no_code(site: Site, message: str) -> AccessError:
@@ -190,5 +192,5 @@ def _no_code(site: Site, message: str) -> AccessError:
         "login-failed",
         message,
         subject=site.name,
-        hint=f"A code is good once, and not for long: hibali sites login {site.name}",
+        hint=f"A code can be used only once and expires soon. To get a new one: hibali sites login {site.name}",
     )

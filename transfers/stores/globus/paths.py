@@ -34,11 +34,11 @@ def path_in_collection(site: Site, path: str) -> str | None:
         return f"/{path}" if site.kind == "globus" else None
     if not site.globus.paths:
         return path
-    for there, within in sorted(site.globus.paths.items(), key=lambda pair: -len(pair[0])):
-        base = there.rstrip("/")
+    for site_path, collection_path in sorted(site.globus.paths.items(), key=lambda pair: -len(pair[0])):
+        base = site_path.rstrip("/")
         if path == base or path.startswith(f"{base}/") or not base:
             rest = path[len(base) :].strip("/")
-            return f"{within.rstrip('/')}/{rest}" if rest else within
+            return f"{collection_path.rstrip('/')}/{rest}" if rest else collection_path
     return None
 
 
@@ -47,11 +47,11 @@ def identity_of_collection(collection: str, path: str) -> Identity:
     return identity_of_keys(f"globus {collection.lower()}", path.encode("utf-8", "surrogateescape"))
 
 
-def identity_at(site: Site, where: bytes) -> list[Identity]:
+def identity_at(site: Site, root_path: bytes) -> list[Identity]:
     """Return the identity of a path in the site's filesystem, if the site's collection contains it."""
     if site.globus is None:
         return []
-    path = path_in_collection(site, where.decode("utf-8", "surrogateescape"))
+    path = path_in_collection(site, root_path.decode("utf-8", "surrogateescape"))
     return [] if path is None else [identity_of_collection(site.globus.collection, path)]
 
 
@@ -60,7 +60,7 @@ def below(root: str, path: bytes) -> str:
     return root.rstrip("/") + "/" + path.decode("utf-8") if path else root
 
 
-def can_be_told(path: bytes) -> bool:
+def is_supported_path(path: bytes) -> bool:
     """Return whether Globus supports this name: UTF-8 without line breaks."""
     if any(end in path for end in LINE_ENDS):
         return False
@@ -87,7 +87,7 @@ class CollectionPair:
     target_root: str
     deadline_seconds: float = GLOBUS_DEADLINE_SECONDS
 
-    def words(self) -> list[str]:
+    def key_fields(self) -> list[str]:
         """Return the values that identify the tasks between these folders."""
         return [self.source, self.source_root, self.target, self.target_root]
 

@@ -11,11 +11,11 @@ from hibali.config.model import Site
 from hibali.events import Listener, ignore
 from hibali.retry import with_retries
 from transfers.stores.globus.clients import client_of, open_access
-from transfers.stores.globus.errors import answered
+from transfers.stores.globus.errors import translated_errors
 from transfers.stores.globus.paths import path_in_collection
 
 Result = TypeVar("Result")
-Answer = dict[str, Any]
+Document = dict[str, Any]
 
 MOST_EVENTS = 1000  # the newest ones; more are never requested
 _PAGE = 1000
@@ -35,62 +35,62 @@ class Globus:
 
     def submission(self) -> str:
         """Return a new submission id, which makes one submission idempotent."""
-        return str(self._ask(self._client.get_submission_id)["value"])
+        return str(self._request(self._client.get_submission_id)["value"])
 
-    def submit(self, body: Answer) -> str:
+    def submit(self, body: Document) -> str:
         """Submit and return the task id; idempotent by submission id, so safe to repeat."""
         if body["DATA_TYPE"] == "delete":
-            return str(self._ask(lambda: self._client.submit_delete(body))["task_id"])
-        return str(self._ask(lambda: self._client.submit_transfer(body))["task_id"])
+            return str(self._request(lambda: self._client.submit_delete(body))["task_id"])
+        return str(self._request(lambda: self._client.submit_transfer(body))["task_id"])
 
-    def task(self, task: str) -> Answer:
+    def task(self, task: str) -> Document:
         """Return the task's document, with extra retries: a few failed polls must not abandon a task."""
-        return self._ask(lambda: self._client.get_task(task), attempts=8)
+        return self._request(lambda: self._client.get_task(task), attempts=8)
 
     def active(self, label: str) -> str | None:
         """Return the active task with this label, or None."""
-        asked = {"filter": "status:ACTIVE,INACTIVE/type:TRANSFER,DELETE", "limit": 100}
-        found = self._ask(lambda: self._client.task_list(query_params=asked))
+        query = {"filter": "status:ACTIVE,INACTIVE/type:TRANSFER,DELETE", "limit": 100}
+        found = self._request(lambda: self._client.task_list(query_params=query))
         for task in found["DATA"]:
             if task.get("label") == label and task.get("status") in {"ACTIVE", "INACTIVE"}:
                 return str(task["task_id"])
         return None
 
-    def events(self, task: str) -> list[Answer]:
+    def events(self, task: str) -> list[Document]:
         """Return at most `MOST_EVENTS` events, newest first."""
-        found = self._ask(lambda: self._client.task_event_list(task, limit=MOST_EVENTS, offset=0))
+        found = self._request(lambda: self._client.task_event_list(task, limit=MOST_EVENTS, offset=0))
         return list(found["DATA"])[:MOST_EVENTS]
 
-    def pause_words(self, task: str) -> str:
+    def pause_messages(self, task: str) -> str:
         """Return the messages of those who paused the task or its collections."""
-        found = self._ask(lambda: self._client.task_pause_info(task))
-        said = [rule.get("message") for rule in found.get("pause_rules") or []]
-        said += [found.get(key) for key in ("message", "source_pause_message", "destination_pause_message")]
-        return "; ".join(dict.fromkeys(str(words) for words in said if words))
+        found = self._request(lambda: self._client.task_pause_info(task))
+        texts = [rule.get("message") for rule in found.get("pause_rules") or []]
+        texts += [found.get(key) for key in ("message", "source_pause_message", "destination_pause_message")]
+        return "; ".join(dict.fromkeys(str(text) for text in texts if text))
 
-    def skipped(self, task: str) -> list[Answer]:
+    def skipped(self, task: str) -> list[Document]:
         """Return the source files that the task skipped, and the reasons."""
-        return self._pages(lambda asked: self._client.task_skipped_errors(task, query_params=asked))
+        return self._pages(lambda query: self._client.task_skipped_errors(task, query_params=query))
 
-    def moved(self, task: str) -> list[Answer]:
+    def moved(self, task: str) -> list[Document]:
         """Return the files that the task transferred."""
-        return self._pages(lambda asked: self._client.task_successful_transfers(task, query_params=asked))
+        return self._pages(lambda query: self._client.task_successful_transfers(task, query_params=query))
 
     def cancel(self, task: str) -> None:
         """Cancel the task, unless it ended."""
-        self._ask(lambda: self._client.cancel_task(task))
+        self._request(lambda: self._client.cancel_task(task))
 
-    def endpoint(self, collection: str) -> Answer:
+    def endpoint(self, collection: str) -> Document:
         """Return the document of a collection."""
-        return self._ask(lambda: self._client.get_endpoint(collection))
+        return self._request(lambda: self._client.get_endpoint(collection))
 
-    def stat(self, collection: str, path: str) -> Answer:
+    def stat(self, collection: str, path: str) -> Document:
         """Return the document of one path. Raise `NotFoundError`."""
-        return self._ask(lambda: self._client.operation_stat(collection, path), subject=path)
+        return self._request(lambda: self._client.operation_stat(collection, path), subject=path)
 
-    def page(self, collection: str, path: str, *, offset: int, limit: int) -> Answer:
+    def page(self, collection: str, path: str, *, offset: int, limit: int) -> Document:
         """Return one page of a folder, with hidden names."""
-        return self._ask(
+        return self._request(
             lambda: self._client.operation_ls(
                 collection, path, show_hidden=True, limit=limit, offset=offset, orderby="name"
             ),
@@ -99,35 +99,37 @@ class Globus:
 
     def make_folder(self, collection: str, path: str) -> None:
         """Create a folder; its parent must exist."""
-        self._ask(lambda: self._client.operation_mkdir(collection, path), subject=path)
+        self._request(lambda: self._client.operation_mkdir(collection, path), subject=path)
 
-    def _pages(self, ask: Callable[[Answer], Any]) -> list[Answer]:
-        found: list[Answer] = []
+    def _pages(self, get_page: Callable[[Document], Any]) -> list[Document]:
+        found: list[Document] = []
         marker: Any = None
         while True:
-            asked = {} if marker is None else {"marker": marker}
-            page = self._ask(lambda asked=asked: ask(asked))  # type: ignore[misc]
+            query = {} if marker is None else {"marker": marker}
+            page = self._request(lambda query=query: get_page(query))  # type: ignore[misc]
             found += page["DATA"]
             marker = page.get("next_marker")
             if marker is None:
                 return found
 
-    def _ask(self, question: Callable[[], Any], *, subject: str = "", attempts: int = 4) -> Answer:
-        from transfers.stores.globus.errors import answered
+    def _request(self, call: Callable[[], Any], *, subject: str = "", attempts: int = 4) -> Document:
+        from transfers.stores.globus.errors import translated_errors
 
-        def once() -> Answer:
-            with answered(self.site, f"{self.site.name}:{subject}" if subject else "", others=self._others):
-                return dict(question().data)
+        def attempt() -> Document:
+            with translated_errors(
+                self.site, f"{self.site.name}:{subject}" if subject else "", others=self._others
+            ):
+                return dict(call().data)
 
-        return with_retries(once, subject=self.site.name, attempts=attempts, on_event=self._on_event)
+        return with_retries(attempt, subject=self.site.name, attempts=attempts, on_event=self._on_event)
 
 
-def look_at(site: Site, facts: dict[str, str | int | bool]) -> None:
+def inspect_collection(site: Site, facts: dict[str, str | int | bool]) -> None:
     """Fill `facts` from the collection. Raise `AccessError`, `NotFoundError`, `TryLaterError`."""
     confidential = client_of(site).confidential
     with open_access([site]) as access:
         facts["globus login"] = "as the client itself" if confidential else "of a person"
-        with answered(site):
+        with translated_errors(site):
             list_a_little(access.transfer(), site, facts)
 
 

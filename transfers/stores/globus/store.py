@@ -55,14 +55,14 @@ _Stack = list[Iterator[Entry]]
 _Troubles = list[tuple[bytes, Problem]]
 
 
-def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
-    """Yield all entries below the root; `ask` returns a page of a folder, given an offset and a maximum.
+def list_below(get_page: Page, subject: str, *, shallow: bool = False) -> Iterator[Entry]:
+    """Yield all entries below the root; `get_page` returns a page of a folder, given an offset and a maximum.
 
-    Raises `ListingIncompleteError` at the end if folders could not be listed, and errors of `ask` for the
+    Raises `ListingIncompleteError` at the end if folders could not be listed, and errors of `get_page` for the
     root.
     """
     problems: _Troubles = []
-    stack: _Stack = [iter(_children(ask, b""))]
+    stack: _Stack = [iter(_children(get_page, b""))]
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
@@ -72,7 +72,7 @@ def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[En
             yield entry
         if entry.kind is Kind.FOLDER and not shallow:
             try:
-                stack.append(iter(_children(ask, entry.path)))
+                stack.append(iter(_children(get_page, entry.path)))
             except HibaliError as problem:
                 if problem.code not in _NAMED:
                     raise
@@ -81,18 +81,18 @@ def list_below(ask: Page, subject: str, *, shallow: bool = False) -> Iterator[En
         raise ListingIncompleteError(subject, problems)
 
 
-def _children(ask: Page, folder: bytes) -> list[Entry]:
+def _children(get_page: Page, folder: bytes) -> list[Entry]:
     found: list[Entry] = []
     offset = 0
     while True:
-        page = ask(folder, offset, _PAGE)
+        page = get_page(folder, offset, _PAGE)
         found += [entry for document in page["DATA"] if (entry := _child(folder, document)) is not None]
         offset += len(page["DATA"])
         total = int(page.get("total") or offset)
         if total > MOST_NAMES:
             raise IncompleteError(
                 _TOO_MANY,
-                f"Globus lists no folder with more than {MOST_NAMES} names",
+                f"Globus does not list folders with more than {MOST_NAMES} names",
                 subject=printable(folder),
             )
         if offset >= total or not page["DATA"]:
@@ -127,9 +127,11 @@ def _time_of(text: str) -> int:
 
 
 TASK_NAMES = 5_000
-_STANDSTILL = 600.0  # seconds; the next plan repeats deletions that failed
-_CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
-_NOT_EMPTY = Problem("folder-not-empty", "the folder holds what was not listed, and was left alone")
+_NO_PROGRESS_SECONDS = 600.0  # seconds; the next plan repeats deletions that failed
+_CHANGED = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
+_NOT_EMPTY = Problem(
+    "folder-not-empty", "the folder contains entries that were not listed, so it was not removed"
+)
 
 Listed = Callable[[bytes], dict[bytes, Entry]]
 
@@ -160,13 +162,13 @@ class CollectionRemover:
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store: remove files first, then the folders that are empty by then."""
         coming = iter(entries)
-        while some := list(islice(coming, TASK_NAMES)):
-            files = [entry for entry in some if entry.kind is not Kind.FOLDER]
-            folders = [entry for entry in some if entry.kind is Kind.FOLDER]
-            gone = {entry.path: problem for entry, problem in self._files(files)}
-            gone |= {entry.path: problem for entry, problem in self._folders(folders)}
-            for entry in some:
-                yield entry, gone[entry.path]
+        while batch := list(islice(coming, TASK_NAMES)):
+            files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
+            folders = [entry for entry in batch if entry.kind is Kind.FOLDER]
+            results = {entry.path: problem for entry, problem in self._files(files)}
+            results |= {entry.path: problem for entry, problem in self._folders(folders)}
+            for entry in batch:
+                yield entry, results[entry.path]
 
     def _files(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         existing = self._existing(entries)
@@ -180,26 +182,26 @@ class CollectionRemover:
             else:
                 yield entry, _CHANGED
         problem = self._delete(ready, recursive=False)
-        left = self._existing(ready) if problem is not None else {}
+        remaining = self._existing(ready) if problem is not None else {}
         for entry in ready:
-            yield entry, problem if entry.path in left else None
+            yield entry, problem if entry.path in remaining else None
 
     def _folders(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """Remove folders after listing each, deepest first: Globus deletes a folder with its contents."""
         ready: list[Entry] = []
-        going: set[bytes] = set()
+        removed: set[bytes] = set()
         for entry in entries:
             try:
                 inside = set(self._listed(entry.path))
             except NotFoundError:
                 yield entry, None
                 continue
-            if inside <= going:
-                going.add(entry.path)
+            if inside <= removed:
+                removed.add(entry.path)
                 ready.append(entry)
             else:
                 yield entry, _NOT_EMPTY
-        tops = [entry for entry in ready if entry.path.rpartition(b"/")[0] not in going]
+        tops = [entry for entry in ready if entry.path.rpartition(b"/")[0] not in removed]
         problem = self._delete(tops, recursive=True)
         for entry in ready:
             yield entry, problem
@@ -226,14 +228,14 @@ class CollectionRemover:
             deadline=deadline_after(self._deadline_seconds),
         )
         task = self._globus.submit({**body, "recursive": recursive})
-        following = Following(self._globus, task, self._on_event, give_up_after=_STANDSTILL)
+        following = Following(self._globus, task, self._on_event, give_up_after=_NO_PROGRESS_SECONDS)
         end = following.until_over(on_interruption=lambda: self._globus.cancel(task))
         if not end.code:
             return None
         fault = fault_of(end.code)
         if not fault.of_item:
             raise error_of(end.code, f"{self._collection}:{self._root}", end.details)
-        return Problem(fault.code, with_details(fault.words, end.details))
+        return Problem(fault.code, with_details(fault.message, end.details))
 
 
 def _is_same(found: Entry, listed: Entry) -> bool:
@@ -242,7 +244,7 @@ def _is_same(found: Entry, listed: Entry) -> bool:
     return same and (not listed.mtime_ns or found.mtime_ns == listed.mtime_ns)
 
 
-_AT_ONCE = 8
+_THREADS = 8
 _PIECE = 8 * 1024 * 1024
 _FACTS = Facts(
     kind="globus",
@@ -262,24 +264,24 @@ _FACTS = Facts(
     least_segment_bytes=_PIECE,
 )
 _BY_TASKS = Problem(
-    "only-by-globus", "content gets into a collection by Globus alone, and the source has no collection"
+    "only-by-globus", "only Globus can write to this collection, and the source has no collection"
 )
 
 
 class GlobusStore(RequestStore):
     """A store over the operations of Globus Transfer."""
 
-    def __init__(self, site: Site, where: str, *, on_event: Listener = ignore) -> None:
+    def __init__(self, site: Site, root_path: str, *, on_event: Listener = ignore) -> None:
         """`root_path` is a path of the site. Raise `UsageError`, or `AccessError` without a login."""
         from transfers.stores.globus.clients import open_access
 
         assert site.globus is not None
-        root = path_in_collection(site, where)
+        root = path_in_collection(site, root_path)
         assert root is not None
-        super().__init__(self.get, lambda path: path, threads=_AT_ONCE, name="globus")
+        super().__init__(self.get, lambda path: path, threads=_THREADS, name="globus")
         self.site = site
         self.root = root
-        self.root_path = where.encode("utf-8", "surrogateescape")
+        self.root_path = root_path.encode("utf-8", "surrogateescape")
         self._facts = _facts(https=site.globus.https)
         self._collection = site.globus.collection
         self._on_event = on_event
@@ -324,7 +326,7 @@ class GlobusStore(RequestStore):
         """See Store."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self.site.name)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self.site.name)
         if root.kind is Kind.FOLDER:
             yield from list_below(self._page, self.site.name, shallow=shallow)
 
@@ -333,25 +335,25 @@ class GlobusStore(RequestStore):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store: read over HTTPS; folders and links need no request."""
-        asked: list[Unit] = []
+        pending: list[Unit] = []
 
         def tagged() -> Iterator[Unit]:
             for unit in units:
-                asked.append(unit)
+                pending.append(unit)
                 items = [
                     replace(item, entry=item.entry._replace(etag=_tag(item.entry))) for item in unit.items
                 ]
                 yield replace(unit, items=tuple(items))
 
         for payload in super().read(tagged()):
-            payload.unit = asked.pop(0)
+            payload.unit = pending.pop(0)
             yield payload
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: read every file over HTTPS, if the site's settings allow it."""
         if not self._facts.hashes:
             why = Problem(
-                "cannot-hash", "without `https` in the site's globus table nothing can be read there"
+                "cannot-hash", "files cannot be read without `https = true` in the site's globus table"
             )
             return ((entry, None, why) for entry in entries)
         return super().digest(entries)
@@ -376,7 +378,7 @@ class GlobusStore(RequestStore):
             return got
         found = self.stat(path)
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", subject=self.site.name)
+            raise NotFoundError("vanished", "it does not exist", subject=self.site.name)
         return Got(got.content, _tag(found), found.size)
 
     def _https(self) -> Web:
@@ -385,9 +387,9 @@ class GlobusStore(RequestStore):
             if not self._facts.hashes:
                 raise UsageError(
                     "globus-needs-both",
-                    "what lies in a collection gets out of it by Globus alone, and the other end has no collection",
+                    "only Globus can read from this collection, and the target has no collection",
                     subject=self.site.name,
-                    hint=f"Name a place with a globus table, or let it be read over HTTPS: https = true in [sites.{self.site.name}.globus]",
+                    hint=f"Choose a target with a globus table, or allow reading over HTTPS: set https = true in [sites.{self.site.name}.globus]",
                 )
             server = str(self._globus.endpoint(self._collection).get("https_server") or "")
             if not server:
@@ -395,7 +397,7 @@ class GlobusStore(RequestStore):
                     "no-https",
                     "this collection has no HTTPS access",
                     subject=self.site.name,
-                    hint=f"Take `https` out of [sites.{self.site.name}.globus].",
+                    hint=f"Remove `https` from [sites.{self.site.name}.globus].",
                 )
             parts = urlsplit(server)
             check_endpoint(f"{parts.scheme}://{parts.netloc}", self.site.name)
@@ -466,13 +468,13 @@ class GlobusStore(RequestStore):
         """See Store; parents are created, too."""
         missing: list[str] = []
         path = self.root.rstrip("/")
-        while path not in {"", "/~"} and not self._stands(path):
+        while path not in {"", "/~"} and not self._exists(path):
             missing.append(path)
             path = path.rpartition("/")[0]
         for folder in reversed(missing):
             self._globus.make_folder(self._collection, folder)
 
-    def _stands(self, path: str) -> bool:
+    def _exists(self, path: str) -> bool:
         try:
             self._globus.stat(self._collection, path)
         except NotFoundError:

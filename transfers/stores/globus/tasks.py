@@ -26,7 +26,7 @@ from transfers.stores.globus.paths import (
     label_of,
     transfer_body,
 )
-from transfers.stores.globus.requests import MOST_EVENTS, Answer, Globus
+from transfers.stores.globus.requests import MOST_EVENTS, Document, Globus
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class BegunTask:
     files: list[Sent]
     task: str | None = None
 
-    def answered(self, task: str) -> None:
+    def record_task_id(self, task: str) -> None:
         """Record the task id that Globus returned."""
         self.task = task
         with Journal(self.path) as journal:
@@ -64,7 +64,7 @@ class BegunTask:
 
 def key_of(ends: CollectionPair) -> str:
     """Return the key of tasks between two folders."""
-    return hashlib.sha256(line_of_json({"ends": ends.words()}).encode("ascii")).hexdigest()[:32]
+    return hashlib.sha256(line_of_json({"ends": ends.key_fields()}).encode("ascii")).hexdigest()[:32]
 
 
 def begin_task(ends: CollectionPair, submission: str, label: str, files: Iterable[Sent]) -> BegunTask:
@@ -94,8 +94,8 @@ def _folder(ends: CollectionPair) -> Path:
 
 
 def _record(file: Sent) -> dict[str, Any]:
-    told = {**path_fields(file.path), **path_fields(file.written, "written"), "source": file.source}
-    return {"kind": "file", **told, "size": file.size, "mtime_ns": file.mtime_ns, "sha256": file.digest}
+    fields = {**path_fields(file.path), **path_fields(file.written, "written"), "source": file.source}
+    return {"kind": "file", **fields, "size": file.size, "mtime_ns": file.mtime_ns, "sha256": file.digest}
 
 
 def _read(path: Path) -> BegunTask | None:
@@ -118,7 +118,7 @@ def _read(path: Path) -> BegunTask | None:
 
 HOPELESS_SECONDS = 60.0  # limit for a task whose retries cannot succeed
 _LONGEST_PAUSE = 10.0
-_SAID = 20  # maximum reports of one kind of fault
+_MOST_REPORTS = 20  # maximum reports of one kind of fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +128,12 @@ class End:
     task: str
     code: str = ""
     details: str = ""
-    given_up: bool = False
+    cancelled: bool = False
     bytes: int = 0
     moved: int = 0
 
 
-class Standstill:
+class ProgressTimeout:
     """A measure of the time that a faulty task made no progress; pure."""
 
     def __init__(self, give_up_after: float | None) -> None:
@@ -141,7 +141,7 @@ class Standstill:
         self._mark: Any = None
         self._since = 0.0
 
-    def is_too_long(self, now: float, task: Answer) -> bool:
+    def is_too_long(self, now: float, task: Document) -> bool:
         """Return whether the limit is exceeded. A task without a fault has no limit."""
         mark = [task.get(key) for key in ("bytes_transferred", "files_transferred", "subtasks_succeeded")]
         code = code_of(task)
@@ -156,7 +156,7 @@ class Standstill:
         return HOPELESS_SECONDS if fault_of(code).hopeless else None
 
 
-def code_of(task: Answer) -> str:
+def code_of(task: Document) -> str:
     """Return the fault code of an active task; empty without a fault."""
     if task.get("is_paused"):
         return "PAUSED"
@@ -173,10 +173,10 @@ class Following:
         self._globus = globus
         self._task = task
         self._on_event = on_event
-        self._standstill = Standstill(give_up_after)
+        self._progress_timeout = ProgressTimeout(give_up_after)
         self._bytes = 0
         self._faults = 0
-        self._said: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._paused = False
 
     def until_over(self, *, on_interruption: Callable[[], None]) -> End:
@@ -191,42 +191,42 @@ class Following:
                 self._report_progress(task)
                 if task["status"] in {"SUCCEEDED", "FAILED"}:
                     return self._end(task)
-                self._tell_faults(task)
-                if self._standstill.is_too_long(time.monotonic(), task):
-                    return self._give_up(code_of(task))
+                self._report_faults(task)
+                if self._progress_timeout.is_too_long(time.monotonic(), task):
+                    return self._cancel(code_of(task))
                 pause(pauses.next_pause())
         except KeyboardInterrupt:
             on_interruption()
             raise
 
-    def _report_progress(self, task: Answer) -> None:
+    def _report_progress(self, task: Document) -> None:
         now = int(task.get("bytes_transferred") or 0)
         if now > self._bytes:
             self._on_event(Carried(now - self._bytes))
             self._bytes = now
 
-    def _tell_faults(self, task: Answer) -> None:
+    def _report_faults(self, task: Document) -> None:
         if task.get("is_paused") and not self._paused:
-            self._note("PAUSED", self._globus.pause_words(self._task))
+            self._note("PAUSED", self._globus.pause_messages(self._task))
         self._paused = bool(task.get("is_paused"))
         faults = int(task.get("faults") or 0)
         if faults > self._faults:
             new, self._faults = faults - self._faults, faults
-            self._tell_events(min(new, MOST_EVENTS))
+            self._report_events(min(new, MOST_EVENTS))
 
-    def _tell_events(self, count: int) -> None:
+    def _report_events(self, count: int) -> None:
         errors = [event for event in self._globus.events(self._task) if event.get("is_error")]
         for event in reversed(errors[:count]):
             self._note(str(event.get("code") or ""), str(event.get("details") or ""))
 
     def _note(self, code: str, details: str) -> None:
-        told = self._said[code] = self._said.get(code, 0) + 1
-        if told <= _SAID:
-            more = "; further ones are not told" if told == _SAID else ""
-            words = with_details(fault_of(code).words, details)
-            self._on_event(Noted(f"Globus task {self._task}: {words}{more}"))
+        count = self._reported[code] = self._reported.get(code, 0) + 1
+        if count <= _MOST_REPORTS:
+            more = "; further reports of this kind are not shown" if count == _MOST_REPORTS else ""
+            message = with_details(fault_of(code).message, details)
+            self._on_event(Noted(f"Globus task {self._task}: {message}{more}"))
 
-    def _give_up(self, code: str) -> End:
+    def _cancel(self, code: str) -> End:
         """Cancel the task and wait until it ended, so that it writes no more files."""
         details = self._last_details(code)
         self._globus.cancel(self._task)
@@ -237,9 +237,9 @@ class Following:
         if task["status"] == "SUCCEEDED":
             return self._end(task)
         moved = int(task.get("files_transferred") or 0)
-        return End(self._task, code, details, given_up=True, bytes=self._bytes, moved=moved)
+        return End(self._task, code, details, cancelled=True, bytes=self._bytes, moved=moved)
 
-    def _end(self, task: Answer) -> End:
+    def _end(self, task: Document) -> End:
         moved = int(task.get("files_transferred") or 0)
         if task["status"] == "SUCCEEDED":
             return End(self._task, bytes=self._bytes, moved=moved)
@@ -361,10 +361,10 @@ class Tasks:
                 raise
             self._wait_for_other(problem)
             submitted = self._globus.submit(body)
-        task.answered(submitted)
+        task.record_task_id(submitted)
         self._on_event(
             Noted(
-                f"Globus task {submitted} carries {counted(len(task.files), 'file')}: https://app.globus.org/activity/{submitted}",
+                f"Globus task {submitted} transfers {counted(len(task.files), 'file')}: https://app.globus.org/activity/{submitted}",
                 kept=True,
             )
         )
@@ -375,12 +375,12 @@ class Tasks:
         if other is None:
             raise TryLaterError(
                 _CONFLICT,
-                "Globus carries the very same files for somebody else just now",
+                "another task is transferring the same files between these collections",
                 subject=problem.subject,
-                hint="See https://app.globus.org/activity; later, run the same command again to resume.",
+                hint="See https://app.globus.org/activity. When that task has ended, run the same command again.",
                 transient=False,
             )
-        self._on_event(Noted(f"Globus is at the very same already; waiting for the end of task {other}"))
+        self._on_event(Noted(f"an identical Globus task is already active; waiting until task {other} ends"))
         self._follow(other)
 
     def _follow(self, task: str) -> End:
@@ -388,9 +388,9 @@ class Tasks:
         end = following.until_over(on_interruption=self.leaving(task))
         self.bytes += end.bytes
         if end.code:
-            words = with_details(fault_of(end.code).words, end.details)
-            ended = "was cancelled, because it got nowhere" if end.given_up else "failed"
-            self._on_event(Noted(f"Globus task {task} {ended}: {words}", kept=True))
+            message = with_details(fault_of(end.code).message, end.details)
+            ended = "was cancelled because it made no progress" if end.cancelled else "failed"
+            self._on_event(Noted(f"Globus task {task} {ended}: {message}", kept=True))
         return end
 
     def leaving(self, task: str) -> Callable[[], None]:

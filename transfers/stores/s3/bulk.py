@@ -55,7 +55,7 @@ class Bulk:
             headers = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
             if checksum:
                 headers[CHECKSUM] = checksum_of(sha256)
-            return self._requests.ask("PUT", key, headers=headers, body=content, sha256=sha256).etag
+            return self._requests.request("PUT", key, headers=headers, body=content, sha256=sha256).etag
         import obstore
 
         store = self._open(checksum=checksum)
@@ -113,24 +113,24 @@ class Bulk:
         if length is not None:
             headers["Range"] = f"bytes={offset}-{offset + length - 1}"
         try:
-            answer = self._requests.ask(
+            response = self._requests.request(
                 "GET", key, headers=headers, most=most if length is None else MAX_RESPONSE_BYTES
             )
         except IncompleteError as problem:
             raise changed(self._requests.subject) if problem.code == "answer-too-long" else problem from None
         if length is None:
-            return Got(answer.body, answer.etag, len(answer.body))
-        found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+            return Got(response.body, response.etag, len(response.body))
+        found = _RANGE.fullmatch(response.headers.get("content-range", ""))
         if found is None or int(found.group(1)) != offset:
             raise IncompleteError(
-                NOT_PARTIAL, "the server did not answer with the range asked", subject=self._requests.subject
+                NOT_PARTIAL, "the server did not send the requested range", subject=self._requests.subject
             )
-        return Got(answer.body, answer.etag, int(found.group(2)))
+        return Got(response.body, response.etag, int(found.group(2)))
 
     def _tried(self, attempt: Callable[[], _Result]) -> _Result:
         """Retry like single requests; a lost PUT can be repeated safely."""
 
-        def once() -> _Result:
+        def attempt_once() -> _Result:
             try:
                 return attempt()
             except HibaliError:
@@ -138,7 +138,7 @@ class Bulk:
             except Exception as problem:  # noqa: BLE001  # obstore raises its own, and several of Python's
                 raise from_obstore(problem, self._requests.subject) from None
 
-        return self._requests.tried(once)
+        return self._requests.tried(attempt_once)
 
     def _open(self, *, checksum: bool) -> Any:
         found = self._stores.get(checksum)

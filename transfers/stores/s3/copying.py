@@ -21,9 +21,12 @@ from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, find_begun
 
 _BATCH = 256
 MOST_BYTES = 5 * 1024**3  # of one copy request (Amazon S3 API reference, CopyObject)
-_TOO_LARGE = Problem("too-large", "the server copies no more than 5 GiB in one piece, so it stays as it is")
-_IN_THE_WAY = Problem("in-the-way", "another file of this name is kept there already")
-_CHANGED = Problem("target-changed", "it changed after it was listed and was left alone")
+_TOO_LARGE = Problem(
+    "too-large",
+    "the server cannot copy more than 5 GiB in one request, so the existing object was not replaced",
+)
+_IN_THE_WAY = Problem("in-the-way", "another file with that name already exists among the backups")
+_CHANGED = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
 
 
 def copy_source(bucket: str, key: bytes, etag: str | None) -> dict[str, str]:
@@ -34,7 +37,7 @@ def copy_source(bucket: str, key: bytes, etag: str | None) -> dict[str, str]:
     return headers
 
 
-class Keeping:
+class BackupCopier:
     """Backup copies below another prefix of the same bucket."""
 
     def __init__(
@@ -46,7 +49,7 @@ class Keeping:
         self._key_of = key_of
         self._prefix = prefix
 
-    def keep(
+    def back_up(
         self, entries: Iterable[Entry], check: Callable[[], None]
     ) -> Iterator[tuple[Entry, Problem | None]]:
         """Yield one answer for each entry; `check` raises if the lock was lost."""
@@ -61,15 +64,15 @@ class Keeping:
         headers = copy_source(self._requests.bucket, self._key_of(entry.path), entry.etag)
         key = self._prefix + b"/" + entry.path
         try:
-            kept = self._requests.ask("HEAD", key, accept=(404,))
-            if kept.status != 404:
-                return None if self._is_copy(kept, entry) else _IN_THE_WAY
-            answer = self._requests.ask("PUT", key, headers=headers, accept=(404, 412))
-            if answer.status == 404:
+            copy = self._requests.request("HEAD", key, accept=(404,))
+            if copy.status != 404:
+                return None if self._is_copy(copy, entry) else _IN_THE_WAY
+            response = self._requests.request("PUT", key, headers=headers, accept=(404, 412))
+            if response.status == 404:
                 return None
-            if answer.status == 412:
+            if response.status == 412:
                 return _CHANGED
-            made = name_of(parse(answer.body, self._requests.subject))
+            made = name_of(parse(response.body, self._requests.subject))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         # An answer with status 200 may carry an error.
@@ -77,18 +80,18 @@ class Keeping:
             None if made.endswith("CopyObjectResult") else Problem("not-kept", "the server did not copy it")
         )
 
-    def _is_copy(self, kept: Response, entry: Entry) -> bool:
+    def _is_copy(self, copy: Response, entry: Entry) -> bool:
         """Return whether an earlier call copied this object; a copy of a multipart one has another ETag."""
-        if kept.etag == entry.etag:
+        if copy.etag == entry.etag:
             return True
-        head = self._requests.ask("HEAD", self._key_of(entry.path), accept=(404,))
+        head = self._requests.request("HEAD", self._key_of(entry.path), accept=(404,))
         names = ("content-length", "x-amz-meta-sha256")
-        return all(head.headers.get(name) == kept.headers.get(name) is not None for name in names)
+        return all(head.headers.get(name) == copy.headers.get(name) is not None for name in names)
 
 
 PATIENCE_SECONDS = 900  # a server may copy gigabytes before it answers
 _PART_BYTES = 512 * 1024 * 1024  # if the source's part size is unknown
-_GONE_ON = frozenset({"source-changed", "no-space", "cannot-make-room", "unsafe-name"})
+_ITEM_CODES = frozenset({"source-changed", "no-space", "cannot-make-room", "unsafe-name"})
 _ENDS_ALL = frozenset({"unreachable", "bad-certificate"})
 _CONTENT_HEADERS = (
     "cache-control",
@@ -97,8 +100,8 @@ _CONTENT_HEADERS = (
     "content-language",
     "content-type",
 )
-_NO_ETAG = Problem(NOT_COPIED, "the source has no ETag, so nothing tells whether it changed")
-_CORRUPT = Problem(NOT_COPIED, "the copy's checksum is not the one on record for the source")
+_NO_ETAG = Problem(NOT_COPIED, "the source has no ETag, so a change cannot be detected")
+_CORRUPT = Problem(NOT_COPIED, "the copy's checksum differs from the source's recorded checksum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,9 @@ class From:
 
 @dataclass(slots=True)
 class Copying:
-    """One `copy` call, used once; `committed` has the results. `place` must wait for slow answers."""
+    """One `copy` call, used once; `committed` has the results. `write_target` must wait for slow answers."""
 
-    place: WriteTarget
+    write_target: WriteTarget
     source: From
     expected: ExpectedObjects
     committed: ManifestLines = field(default_factory=ManifestLines)
@@ -121,7 +124,7 @@ class Copying:
     def run(self, items: Iterable[Item]) -> Generator[Committed, None, None]:
         """See Copier.copy. Copies objects above the limit of one request in parts, one after the other."""
         under_way: deque[Future[Committed]] = deque()
-        holder, pool = self.place.holder, self.place.pool
+        holder, pool = self.write_target.holder, self.write_target.pool
         try:
             holder.check(now=True)
             for item in items:
@@ -148,7 +151,7 @@ class Copying:
         except HibaliError as error:
             if error.code in _ENDS_ALL:
                 raise
-            done = problem_of(error) if error.code in _GONE_ON else Problem(NOT_COPIED, error.message)
+            done = problem_of(error) if error.code in _ITEM_CODES else Problem(NOT_COPIED, error.message)
         if isinstance(done, Problem):
             return Committed(item, None, Verification.NONE, problem=done)
         known, verification = done
@@ -159,33 +162,33 @@ class Copying:
     ) -> tuple[Known, Verification] | Problem:
         if not item.entry.etag:
             return _NO_ETAG
-        key = self.place.key_of(item.entry.path)
-        problem = self.expected.look(item) if is_exact(item) else None
+        key = self.write_target.key_of(item.entry.path)
+        problem = self.expected.check_item(item) if is_exact(item) else None
         if problem is not None:
             return problem
-        if not self.place.honours.file_and_folder:
-            self.place.make_room(item)
+        if not self.write_target.support.file_and_folder:
+            self.write_target.clear_conflicts(item)
         done = copy(item, key)
         if not isinstance(done, Problem):
             self.committed.add(item.entry.path, line_of(item.entry.path, done[0]))
-            self.place.make_room(item)
+            self.write_target.clear_conflicts(item)
         return done
 
     def _whole(self, item: Item, key: bytes) -> tuple[Known, Verification] | Problem:
         """Copy with CopyObject, including metadata; request the copy's sha256 if the server supports it."""
         headers = {**self._from(item), "x-amz-checksum-algorithm": "SHA256"}
-        requests = self.place.requests
-        told = copied(requests.ask("PUT", key, headers=headers), requests.subject)
-        return self._judged(item.entry, key, told["ETag"].strip('"'), told.get("ChecksumSHA256", ""))
+        requests = self.write_target.requests
+        result = copied(requests.request("PUT", key, headers=headers), requests.subject)
+        return self._judged(item.entry, key, result["ETag"].strip('"'), result.get("ChecksumSHA256", ""))
 
     def _judged(
         self, entry: Entry, key: bytes, etag: str, checksum: str = ""
     ) -> tuple[Known, Verification] | Problem:
         """Return the proof that the answer allows. An ETag other than the source's may be wrong (rclone)."""
         if etag != entry.etag:
-            head = self.place.requests.ask("HEAD", key)
+            head = self.write_target.requests.request("HEAD", key)
             if head.headers.get("content-length") != str(entry.size):
-                return Problem(NOT_COPIED, "the copy is not as large as the source")
+                return Problem(NOT_COPIED, "the copy and the source have different sizes")
             etag = head.etag
         summed = checksum if "-" not in checksum else ""  # a checksum of checksums is not the whole's
         if entry.digest and summed and summed != checksum_of(entry.digest):
@@ -200,13 +203,15 @@ class Copying:
 
     def _in_parts(self, item: Item, key: bytes) -> tuple[Known, Verification] | Problem:
         """Copy with UploadPartCopy in the source's part sizes, which keeps the ETag; resumable."""
-        entry, place = item.entry, self.place
+        entry, write_target = item.entry, self.write_target
         size = self._part_bytes(item)
         source = {"copy": self._from(item), "size": entry.size, "etag": entry.etag, "part": size}
-        begun, existing = find_begun(place, key, source) or (self._begin(item, key, source), {})
-        upload = Upload(place.requests, key, begun.identifier, checksum=False, proves=True, existing=existing)
+        begun, existing = find_begun(write_target, key, source) or (self._begin(item, key, source), {})
+        upload = Upload(
+            write_target.requests, key, begun.identifier, checksum=False, proves=True, existing=existing
+        )
         copy = partial(self._part, item, upload, begun, size)
-        parts = [place.pool.submit(copy, number) for number in range(1, -(-entry.size // size) + 1)]
+        parts = [write_target.pool.submit(copy, number) for number in range(1, -(-entry.size // size) + 1)]
         try:
             for part in parts:
                 part.result()
@@ -215,33 +220,35 @@ class Copying:
             for part in parts:
                 part.cancel()
             wait(parts)
-            self._let_go(begun, error)
+            self._release_upload(begun, error)
             raise
-        place.uploads.end(begun)
+        write_target.uploads.end(begun)
         return self._judged(entry, key, etag)
 
     def _begin(self, item: Item, key: bytes, source: dict[str, object]) -> BegunUpload:
-        head = self.source.requests.ask("HEAD", self.source.key_of(item))
+        head = self.source.requests.request("HEAD", self.source.key_of(item))
         if head.etag != item.entry.etag:
             raise IncompleteError(
                 "source-changed", "it changed after it was listed", subject=self.source.requests.subject
             )
         before = "x-amz-meta-"
         metadata = {
-            name[len(before) :]: told for name, told in head.headers.items() if name.startswith(before)
+            name[len(before) :]: value for name, value in head.headers.items() if name.startswith(before)
         }
         metadata |= to_metadata(known_from(item.entry, item.entry.digest))
         more = {name: head.headers[name] for name in _CONTENT_HEADERS if name in head.headers}
-        place = self.place
-        begun = BegunUpload(place.requests.bucket, key, begin(place.requests, key, metadata, more), source)
-        place.uploads.begin(begun)
+        write_target = self.write_target
+        begun = BegunUpload(
+            write_target.requests.bucket, key, begin(write_target.requests, key, metadata, more), source
+        )
+        write_target.uploads.begin(begun)
         return begun
 
     def _part_bytes(self, item: Item) -> int:
         """Return the source's part size if it is multipart and the server reports it, else a default."""
         size, etag = item.entry.size, item.entry.etag or ""
         count = etag.rpartition("-")[2] if "-" in etag else ""
-        head = self.source.requests.ask(
+        head = self.source.requests.request(
             "HEAD", self.source.key_of(item), query={"partNumber": "1"}, accept=(400, 404, 416, 501)
         )
         first = head.headers.get("content-length", "") if head.status < 300 else ""
@@ -252,25 +259,25 @@ class Copying:
     def _part(self, item: Item, upload: Upload, begun: BegunUpload, size: int, number: int) -> None:
         first = (number - 1) * size
         length = min(size, item.entry.size - first)
-        self.place.holder.check()
+        self.write_target.holder.check()
         wanted = {**self._from(item), "x-amz-copy-source-range": f"bytes={first}-{first + length - 1}"}
         part = upload.copy(number, length, wanted)
         if part is not None:
-            self.place.uploads.add(begun, number, part)
+            self.write_target.uploads.add(begun, number, part)
 
-    def _let_go(self, begun: BegunUpload, error: BaseException) -> None:
+    def _release_upload(self, begun: BegunUpload, error: BaseException) -> None:
         """Keep a stopped upload for a resuming call; abort it if the bytes are sent another way."""
         if not isinstance(error, HibaliError) or error.code in _ENDS_ALL:
-            self.place.uploads.leave(begun)
+            self.write_target.uploads.leave(begun)
             return
         try:
-            abort(self.place.requests, begun.key, begun.identifier)
+            abort(self.write_target.requests, begun.key, begun.identifier)
         except HibaliError:
-            self.place.uploads.leave(begun)
+            self.write_target.uploads.leave(begun)
         else:
-            self.place.uploads.end(begun)
+            self.write_target.uploads.end(begun)
 
 
-def patient(place: WriteTarget) -> WriteTarget:
+def patient(write_target: WriteTarget) -> WriteTarget:
     """Return the same target with requests that wait for slow answers; the caller closes them."""
-    return replace(place, requests=place.requests.patient(PATIENCE_SECONDS))
+    return replace(write_target, requests=write_target.requests.patient(PATIENCE_SECONDS))

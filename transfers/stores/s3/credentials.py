@@ -69,7 +69,7 @@ class CredentialSource:
             key="credentials_command",
             what="credentials",
             subject=self._subject,
-            hint="Run it by hand: it has to print AWS process credentials as JSON.",
+            hint="Run the command yourself: it must print AWS process credentials as JSON.",
         )
 
     def _from_environment(self) -> Credentials | None:
@@ -92,7 +92,7 @@ class CredentialSource:
                 "no-credentials",
                 "there are no credentials for this object store",
                 subject=self._subject,
-                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the site's profile, credentials_command or anonymous.",
+                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or one of profile, credentials_command and anonymous of the site.",
             )
         return found
 
@@ -106,9 +106,9 @@ def parse_process_credentials(text: bytes) -> Credentials:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("what it printed is not JSON") from None
+        raise ValueError("its output is not JSON") from None
     if not isinstance(record, dict) or record.get("Version") != 1:
-        raise ValueError("what it printed is not Version 1 of that format")
+        raise ValueError("its output is not Version 1 of that format")
     access, secret = record.get("AccessKeyId"), record.get("SecretAccessKey")
     token, end = record.get("SessionToken"), record.get("Expiration")
     if not (isinstance(access, str) and isinstance(secret, str) and access and secret):
@@ -120,7 +120,7 @@ def parse_process_credentials(text: bytes) -> Credentials:
         try:
             expires = datetime.fromisoformat(end)
         except (TypeError, ValueError):
-            raise ValueError("Expiration is no ISO 8601 time") from None
+            raise ValueError("Expiration is not an ISO 8601 time") from None
         expires = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
         if expires <= datetime.now(UTC):
             raise ValueError("they have expired")
@@ -150,15 +150,15 @@ def profile_session(settings: S3Settings, subject: str) -> Any:
     return _guarded(make, subject)
 
 
-def _guarded(ask: Callable[[], Any], subject: str) -> Any:
+def _guarded(read: Callable[[], Any], subject: str) -> Any:
     from botocore.exceptions import BotoCoreError, ProfileNotFound
 
     try:
-        return ask()
+        return read()
     except ProfileNotFound:
         raise AccessError(
             "no-such-profile",
-            "there is no such profile in the AWS configuration files",
+            "the AWS configuration files have no such profile",
             subject=subject,
             hint="Correct the site's profile or AWS_PROFILE, or add it to ~/.aws/config.",
         ) from None
@@ -201,7 +201,7 @@ def find_endpoint(settings: S3Settings, subject: str) -> Endpoint:
     url = f"https://s3.{region}.amazonaws.com" if settings.endpoint == "aws" else settings.endpoint
     secure = check_endpoint(url, subject)
     if authorities and not Path(authorities).is_file():
-        raise UsageError("no-ca-bundle", "the CA bundle (AWS_CA_BUNDLE) is no file", subject=authorities)
+        raise UsageError("no-ca-bundle", "the CA bundle (AWS_CA_BUNDLE) is not a file", subject=authorities)
     return Endpoint(url.rstrip("/"), region, secure, authorities)
 
 
@@ -225,7 +225,9 @@ def check_endpoint(url: str, subject: str) -> bool:
     if not host or parts.scheme not in {"https", "http"}:
         raise UsageError("bad-endpoint", "the endpoint is not an http(s) URL", subject=subject)
     if parts.username or parts.password or parts.query or parts.fragment or parts.path not in {"", "/"}:
-        raise UsageError("bad-endpoint", "the endpoint may hold only scheme, host and port", subject=subject)
+        raise UsageError(
+            "bad-endpoint", "the endpoint may contain only scheme, host and port", subject=subject
+        )
     if parts.scheme == "http" and not is_loopback(host):
         raise UsageError(
             "insecure-endpoint", "the endpoint must be https, except on this machine", subject=subject

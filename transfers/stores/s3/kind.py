@@ -28,14 +28,14 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
     facts["access"] = "anonymous" if requests.source.current() is None else "signed"
     try:
         if not requests.bucket:
-            facts["buckets listed"] = requests.ask("GET", accept=(403,)).status < 300
+            facts["buckets listed"] = requests.request("GET", accept=(403,)).status < 300
             return
         facts["bucket"] = requests.bucket
         root = site.s3.prefix.strip("/").encode() if site.s3 else b""
         store = S3Store(requests, site.name, root, on_event=on_event)
         store.stat()
-        honours = store.probe(again=True)
-        for name, value in asdict(honours).items():
+        support = store.probe(refresh=True)
+        for name, value in asdict(support).items():
             facts[name.replace("_", " ")] = (
                 value if not isinstance(value, tuple) else " ".join(map(repr, value))
             )
@@ -66,7 +66,7 @@ def clean(
     if bucket is None and everybody:
         raise UsageError(
             "no-bucket",
-            "the site names no bucket whose uploads are meant",
+            "the site has no bucket setting, so --all does not know which bucket to clean",
             subject=site.name,
             hint="Set the site's bucket, or leave out --all.",
         )

@@ -55,34 +55,34 @@ def pages(
     seen: set[str] = set()
     # The server prepares the next page while the caller uses this one.
     with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
-        coming = ahead.submit(requests.ask, "GET", query=dict(query), most=_MOST_PAGE)
+        coming = ahead.submit(requests.request, "GET", query=dict(query), most=_MOST_PAGE)
         while True:
-            rows, rest = cut_rows(coming.result().body, b"Contents", _COLUMNS)
-            root = parse(rest, requests.subject)
+            rows, document = cut_rows(coming.result().body, b"Contents", _COLUMNS)
+            root = parse(document, requests.subject)
             if name_of(root) != "ListBucketResult":
-                raise violation(requests.subject, "the answer is no listing")
-            told = fields(root)
-            more = told.get("IsTruncated") == "true"
-            token = told.get("NextContinuationToken", "")
+                raise violation(requests.subject, "the response is not a listing")
+            result = fields(root)
+            more = result.get("IsTruncated") == "true"
+            token = result.get("NextContinuationToken", "")
             if more and (not token or token in seen):
-                raise violation(requests.subject, "it does not go on where it says that more is to come")
+                raise violation(requests.subject, "it announces a next page without a usable token")
             seen.add(token)
             if more and at_most == _PAGE:
                 coming = ahead.submit(
-                    requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
+                    requests.request, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
                 )
-            encoded = told.get("EncodingType") == "url"
+            encoded = result.get("EncodingType") == "url"
             found = _from_rows(rows, prefix, requests.subject, encoded=encoded)
             found += _entries(root, prefix, requests.subject, encoded=encoded)
-            count = told.get("KeyCount", "")
+            count = result.get("KeyCount", "")
             if count.isdigit() and int(count) != len(found):
-                raise violation(requests.subject, f"{len(found)} names came, {count} were announced")
+                raise violation(requests.subject, f"{len(found)} names arrived, but {count} were announced")
             yield found
             if not more:
                 return
             if at_most != _PAGE:  # the caller wants only a few keys
                 coming = ahead.submit(
-                    requests.ask, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
+                    requests.request, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
                 )
 
 
@@ -95,7 +95,7 @@ def _from_rows(
         key, size, etag, modified = row
         key = raw_key(key, encoded=encoded)
         if not key.startswith(prefix) or not size.isdigit():
-            raise violation(subject, "it names what was not asked for")
+            raise violation(subject, "it contains an unrequested name")
         found.append(Listed(key[start:], int(size), etag.decode("latin-1"), modified.decode("latin-1")))
     return found
 
@@ -104,17 +104,17 @@ def _entries(root: Element, prefix: bytes, subject: str, *, encoded: bool) -> It
     for element in root:
         name = name_of(element)
         if name == "Contents":
-            told = fields(element)
-            key = key_bytes(told.get("Key", ""), encoded=encoded)
-            size = told.get("Size", "")
+            result = fields(element)
+            key = key_bytes(result.get("Key", ""), encoded=encoded)
+            size = result.get("Size", "")
             if not key.startswith(prefix) or not size.isdigit():
-                raise violation(subject, "it names what was not asked for")
-            etag = told.get("ETag", "").strip('"')
-            yield Listed(key[len(prefix) :], int(size), etag, told.get("LastModified", ""))
+                raise violation(subject, "it contains an unrequested name")
+            etag = result.get("ETag", "").strip('"')
+            yield Listed(key[len(prefix) :], int(size), etag, result.get("LastModified", ""))
         elif name == "CommonPrefixes":
             key = key_bytes(text(element, "Prefix"), encoded=encoded)
             if not key.startswith(prefix) or not key.endswith(b"/"):
-                raise violation(subject, "it names what was not asked for")
+                raise violation(subject, "it contains an unrequested name")
             yield Listed(key[len(prefix) :], -1, "", "")
 
 
@@ -135,7 +135,7 @@ def in_order(found: Iterable[Listed], subject: str) -> Iterator[Listed]:
         for listed in heapq.merge(*(_read(run) for run in runs), last) if runs else last:
             path = listed.path
             if before is not None and path <= before:
-                raise violation(subject, f"{printable(path)} came twice")
+                raise violation(subject, f"{printable(path)} is listed twice")
             before = path
             yield listed
     finally:
@@ -181,7 +181,7 @@ def violation(subject: str, reason: str) -> IncompleteError:
         "listing-violation",
         f"the listing cannot be trusted: {reason}",
         subject=subject,
-        hint="Nothing was deleted. Report it to the server's people if it happens again.",
+        hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
     )
 
 
@@ -192,9 +192,9 @@ class Cache:
     """The append-only metadata cache of one root; thread-safe. Errors in it only cost extra requests."""
 
     def __init__(self, site: str, endpoint: str, bucket: str, root: bytes) -> None:
-        words = b"\n".join((endpoint.encode(), bucket.encode(), root))
+        identity = b"\n".join((endpoint.encode(), bucket.encode(), root))
         folder = private_folder(private_folder(state_folder() / "sites") / site)
-        self._path: Path = folder / f"{hashlib.sha256(words).hexdigest()[:32]}.jsonl"
+        self._path: Path = folder / f"{hashlib.sha256(identity).hexdigest()[:32]}.jsonl"
         self._known: dict[bytes, tuple[str, Known]] | None = None
         self._journal: Journal | None = None
         self._lock = threading.Lock()
@@ -232,7 +232,7 @@ class Cache:
             for record in read_records(self._path):
                 count += 1
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    _take(self._known, record)
+                    _read_record(self._known, record)
         if count > 2 * len(self._known) + _SLACK:
             self._compact(self._known)
         return self._known
@@ -243,5 +243,5 @@ class Cache:
             write_atomic(self._path, "".join(f"{line}\n" for line in lines).encode("ascii"))
 
 
-def _take(known: dict[bytes, tuple[str, Known]], record: dict[str, Any]) -> None:
+def _read_record(known: dict[bytes, tuple[str, Known]], record: dict[str, Any]) -> None:
     known[path_from_fields(record, "key")] = (str(record["modified"]), known_of(record))

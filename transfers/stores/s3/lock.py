@@ -9,7 +9,7 @@ from transfers.stores.s3.requests import Requests
 from transfers.stores.server_lease import Held, Lease, record_of
 
 NAME = b".hibali/lock"
-_TAKEN = frozenset({404, 409, 412})
+_HELD = frozenset({404, 409, 412})
 
 
 class S3Lock(Lease):
@@ -24,13 +24,13 @@ class S3Lock(Lease):
 
     def _create(self) -> bool:
         # After a lost answer, our own lock looks like another client's.
-        return self._put({"If-None-Match": "*"}) or self._is_ours()
+        return self._put({"If-None-Match": "*"}) or self._is_held()
 
     def _read(self) -> Held | None:
-        answer = self._requests.ask("GET", self._key, accept=_TAKEN)
-        return _held(answer) if answer.status < 300 else None
+        response = self._requests.request("GET", self._key, accept=_HELD)
+        return _held(response) if response.status < 300 else None
 
-    def _is_ours(self) -> bool:
+    def _is_held(self) -> bool:
         found = self._read()
         if found is None or found.holder.get("token") != self._token:
             return False
@@ -42,29 +42,29 @@ class S3Lock(Lease):
 
     def _renew(self) -> bool:
         # `check` may have read the lock just before the last PUT, or an answer was lost.
-        return self._put_again() or (self._is_ours() and self._put_again())
+        return self._put_if_unchanged() or (self._is_held() and self._put_if_unchanged())
 
-    def _put_again(self) -> bool:
+    def _put_if_unchanged(self) -> bool:
         return self._put({"If-Match": f'"{self._etag}"'})
 
     def _put(self, headers: dict[str, str]) -> bool:
         # Each write differs: an unchanged ETag would let another client take over a live lock.
         self._puts += 1
         body = line_of_json({**self._record, "beat": self._puts}).encode("ascii") + b"\n"
-        answer = self._requests.ask("PUT", self._key, body=body, headers=headers, accept=_TAKEN)
-        if answer.status < 300:
-            self._etag = answer.etag
-        return answer.status < 300
+        response = self._requests.request("PUT", self._key, body=body, headers=headers, accept=_HELD)
+        if response.status < 300:
+            self._etag = response.etag
+        return response.status < 300
 
     def _remove(self) -> None:
-        self._requests.ask("DELETE", self._key, accept=_TAKEN)
+        self._requests.request("DELETE", self._key, accept=_HELD)
 
 
 def find_lock(requests: Requests, key: bytes) -> Held | None:
     """Return the lock at a key; None if there is none or access is denied."""
-    answer = requests.ask("GET", key, accept=(403, 404))
-    return _held(answer) if answer.status < 300 else None
+    response = requests.request("GET", key, accept=(403, 404))
+    return _held(response) if response.status < 300 else None
 
 
-def _held(answer: Response) -> Held:
-    return Held(record_of(answer.body), answer.age, answer.etag)
+def _held(response: Response) -> Held:
+    return Held(record_of(response.body), response.age, response.etag)

@@ -271,7 +271,7 @@ class Cursor:
 
 
 _PIECE_BYTES = 8 * 1024 * 1024
-_ROUNDS = 5
+_ATTEMPTS = 5
 _NONE = frozenset({403, 404})
 _CHANGED = frozenset({404, 412})
 _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
@@ -284,7 +284,7 @@ class _ChangedError(Exception):
 
 def read_manifest(requests: Requests, key: bytes) -> tuple[ManifestLines, str | None]:
     """Return the manifest's lines (the caller closes them) and ETag; None if missing or changing."""
-    for _ in range(_ROUNDS):
+    for _ in range(_ATTEMPTS):
         lines = ManifestLines()
         try:
             return lines, _read_into(lines, requests, key)
@@ -299,16 +299,18 @@ def read_manifest(requests: Requests, key: bytes) -> tuple[ManifestLines, str | 
 def _read_into(lines: ManifestLines, requests: Requests, key: bytes) -> str | None:
     offset, held, etag = 0, b"", ""
     while True:
-        answer = _piece(requests, key, offset, etag)
-        if answer.status in _NONE:
+        response = _piece(requests, key, offset, etag)
+        if response.status in _NONE:
             return None
-        etag = answer.etag
-        told = _RANGE.fullmatch(answer.headers.get("content-range", ""))
-        if (told is None and offset) or (told is not None and int(told.group(1)) != offset):
+        etag = response.etag
+        content_range = _RANGE.fullmatch(response.headers.get("content-range", ""))
+        if (content_range is None and offset) or (
+            content_range is not None and int(content_range.group(1)) != offset
+        ):
             raise _ChangedError
-        offset += len(answer.body)
-        last = told is None or offset >= int(told.group(2)) or not answer.body
-        held += answer.body
+        offset += len(response.body)
+        last = content_range is None or offset >= int(content_range.group(2)) or not response.body
+        held += response.body
         stop = len(held) if last else held.rfind(b"\n") + 1
         lines.extend(lines_in(held[:stop]))
         if last:
@@ -319,13 +321,13 @@ def _read_into(lines: ManifestLines, requests: Requests, key: bytes) -> str | No
 def _piece(requests: Requests, key: bytes, offset: int, etag: str) -> Response:
     headers = {"Range": f"bytes={offset}-{offset + _PIECE_BYTES - 1}"}
     if not offset:
-        answer = requests.ask("GET", key, headers=headers, accept={*_NONE, 416})
+        response = requests.request("GET", key, headers=headers, accept={*_NONE, 416})
         # an empty object has no ranges
-        return answer if answer.status != 416 else requests.ask("GET", key, accept=_NONE)
-    answer = requests.ask("GET", key, headers={**headers, "If-Match": f'"{etag}"'}, accept=_CHANGED)
-    if answer.status >= 300 or answer.etag != etag:
+        return response if response.status != 416 else requests.request("GET", key, accept=_NONE)
+    response = requests.request("GET", key, headers={**headers, "If-Match": f'"{etag}"'}, accept=_CHANGED)
+    if response.status >= 300 or response.etag != etag:
         raise _ChangedError
-    return answer
+    return response
 
 
 def write_manifest(
@@ -338,16 +340,16 @@ def write_manifest(
     pieces = _pieces(lines)
     first = next(pieces, b"")
     if not first:
-        requests.ask("DELETE", key, accept=(404,))
+        requests.request("DELETE", key, accept=(404,))
         return True
     second = next(pieces, None)
     if second is not None:
         return _write_parts(requests, uploads, key, _chain(first, second, pieces), etag)
-    answer = requests.ask("PUT", key, body=first, headers=_condition(etag), accept=(404, 409, 412, 501))
-    if answer.status == 501 or (answer.status == 412 and _stands(requests, key, etag)):
+    response = requests.request("PUT", key, body=first, headers=_condition(etag), accept=(404, 409, 412, 501))
+    if response.status == 501 or (response.status == 412 and _is_current(requests, key, etag)):
         # the condition is unsupported, or compares something other than ETags (Ceph)
-        answer = requests.ask("PUT", key, body=first)
-    return answer.status < 300
+        response = requests.request("PUT", key, body=first)
+    return response.status < 300
 
 
 def merged(old: ManifestLines, changes: Iterable[Keyed]) -> Iterator[Keyed]:
@@ -375,10 +377,10 @@ def _chain(first: bytes, second: bytes, rest: Iterator[bytes]) -> Iterator[bytes
 def _write_parts(
     requests: Requests, uploads: Uploads, key: bytes, pieces: Iterator[bytes], etag: str | None
 ) -> bool:
-    for left in uploads.of_key(key):
-        if left.left:
-            abort(requests, key, left.identifier)
-            uploads.end(left)
+    for upload_left in uploads.of_key(key):
+        if upload_left.left:
+            abort(requests, key, upload_left.identifier)
+            uploads.end(upload_left)
     begun = BegunUpload(requests.bucket, key, begin(requests, key, {}), _SOURCE)
     uploads.begin(begun)
     try:
@@ -399,13 +401,13 @@ def _write_parts(
 
 def _complete(requests: Requests, upload: Upload, key: bytes, etag: str | None) -> None:
     """Check the ETag, then complete; some servers support no conditions, here (Ceph) or at all."""
-    if not _stands(requests, key, etag):
-        raise IncompleteError("source-changed", "another one stands there", subject=requests.subject)
+    if not _is_current(requests, key, etag):
+        raise IncompleteError("source-changed", "the existing manifest changed", subject=requests.subject)
     try:
         upload.complete(_condition(etag))
     except IncompleteError as problem:
         unknown = problem.code == "not-supported"
-        if not (unknown or (problem.code == "source-changed" and _stands(requests, key, etag))):
+        if not (unknown or (problem.code == "source-changed" and _is_current(requests, key, etag))):
             raise
         upload.complete()
 
@@ -414,7 +416,7 @@ def _condition(etag: str | None) -> dict[str, str]:
     return {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
 
 
-def _stands(requests: Requests, key: bytes, etag: str | None) -> bool:
+def _is_current(requests: Requests, key: bytes, etag: str | None) -> bool:
     """Return whether the object with that ETag exists; for None, whether there is no object."""
-    head = requests.ask("HEAD", key, accept=_NONE)
+    head = requests.request("HEAD", key, accept=_NONE)
     return etag is None if head.status >= 300 else head.etag == etag

@@ -69,7 +69,7 @@ class BegunUpload:
     @property
     def left(self) -> bool:
         """Whether the upload was released, or its process on this host has ended."""
-        return not self.owner or _is_gone(self.owner)
+        return not self.owner or _has_ended(self.owner)
 
     @property
     def elsewhere(self) -> bool:
@@ -92,8 +92,8 @@ class Uploads:
     """The append-only upload record of one root; thread-safe. Errors in it only cause resent bytes."""
 
     def __init__(self, site: str, endpoint: str, bucket: str, root: bytes) -> None:
-        words = b"\n".join((endpoint.encode(), bucket.encode(), root))
-        self._path = _folder(site) / f"{hashlib.sha256(words).hexdigest()[:32]}{_SUFFIX}"
+        identity = b"\n".join((endpoint.encode(), bucket.encode(), root))
+        self._path = _folder(site) / f"{hashlib.sha256(identity).hexdigest()[:32]}{_SUFFIX}"
         self._begun: dict[str, BegunUpload] | None = None
         self._journal: Journal | None = None
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ class Uploads:
             self._load()[begun.identifier] = begun
             self._append(begun.to_record(), durable=True)
 
-    def take(self, begun: BegunUpload) -> None:
+    def claim(self, begun: BegunUpload) -> None:
         """Make this process the owner, to resume the upload."""
         with self._lock:
             begun.owner = this_process()
@@ -188,11 +188,11 @@ def _read(path: Path) -> tuple[dict[str, BegunUpload], int]:
         for record in read_records(path):
             count += 1
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                _take_line(found, record)
+                _read_record(found, record)
     return found, count
 
 
-def _take_line(found: dict[str, BegunUpload], record: dict[str, Any]) -> None:
+def _read_record(found: dict[str, BegunUpload], record: dict[str, Any]) -> None:
     if "ended" in record:
         found.pop(record["ended"], None)
     elif "taken" in record:
@@ -202,8 +202,10 @@ def _take_line(found: dict[str, BegunUpload], record: dict[str, Any]) -> None:
         found[record["of"]].parts[int(record["part"])] = part
     else:
         key = path_from_fields(record, "key")
-        words = str(record["bucket"]), key, str(record["upload"]), dict(record["source"])
-        found[words[2]] = BegunUpload(*words, at=str(record["at"]), owner=dict(record["by"]))
+        fields_of_upload = str(record["bucket"]), key, str(record["upload"]), dict(record["source"])
+        found[fields_of_upload[2]] = BegunUpload(
+            *fields_of_upload, at=str(record["at"]), owner=dict(record["by"])
+        )
 
 
 def _rewrite(path: Path, begun: dict[str, BegunUpload]) -> None:
@@ -217,7 +219,7 @@ def _rewrite(path: Path, begun: dict[str, BegunUpload]) -> None:
         write_atomic(path, "".join(f"{line_of_json(line)}\n" for line in lines).encode("ascii"))
 
 
-def _is_gone(process: dict[str, Any]) -> bool:
+def _has_ended(process: dict[str, Any]) -> bool:
     """Return whether a process of this host has ended; False for another host (shared home)."""
     if process.get("host") != socket.gethostname():
         return False
@@ -225,7 +227,7 @@ def _is_gone(process: dict[str, Any]) -> bool:
 
 
 MOST_PARTS = 9500  # the protocol allows 10,000
-_NO_ANSWER = frozenset({400, 404, 405, 501})
+_NO_SUCH_UPLOAD = frozenset({400, 404, 405, 501})
 LEAST_BYTES = 5 * 1024 * 1024  # except the last (Amazon S3 user guide, "multipart upload limits")
 
 
@@ -240,10 +242,10 @@ def begin(
 ) -> str:
     """Begin an upload, invisible until completed, and return its id; `more` are other headers."""
     headers = {**(more or {}), **{f"x-amz-meta-{name}": value for name, value in metadata.items()}}
-    answer = requests.ask("POST", key, query={"uploads": ""}, headers=headers)
-    identifier = text(parse(answer.body, requests.subject), "UploadId")
+    response = requests.request("POST", key, query={"uploads": ""}, headers=headers)
+    identifier = text(parse(response.body, requests.subject), "UploadId")
     if not identifier:
-        raise IncompleteError("refused-by-server", "the server gave no upload id", subject=requests.subject)
+        raise IncompleteError("refused-by-server", "the server sent no upload id", subject=requests.subject)
     return identifier
 
 
@@ -279,34 +281,34 @@ class Upload:
         sha256 = hashlib.sha256(content).hexdigest()
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest() if self.claimed else ""
         part = self._existing.get(number)
-        stood = part is not None and (part.size, part.sha256) == (len(content), sha256)
-        if part is None or not stood:
+        is_stored = part is not None and (part.size, part.sha256) == (len(content), sha256)
+        if part is None or not is_stored:
             part = Part(len(content), sha256, self._put(number, content, sha256))
         with self._lock:
             self._etags[number] = part.etag
             self.claimed = self.claimed and part.etag == md5
             self._size += part.size
-        return None if stood else part
+        return None if is_stored else part
 
     def _put(self, number: int, content: Bytes, sha256: str) -> str:
         query = {"partNumber": str(number), "uploadId": self.identifier}
         headers = {CHECKSUM: checksum_of(sha256)} if self._checksum else {}
-        return self._requests.ask(
+        return self._requests.request(
             "PUT", self._key, query=query, headers=headers, body=content, sha256=sha256
         ).etag
 
     def copy(self, number: int, length: int, headers: Mapping[str, str]) -> Part | None:
         """Copy part `number` (`length` bytes) from the source in `headers`; return None if it exists."""
         part = self._existing.get(number)
-        stood = part is not None and part.size == length
-        if part is None or not stood:
+        is_stored = part is not None and part.size == length
+        if part is None or not is_stored:
             query = {"partNumber": str(number), "uploadId": self.identifier}
-            answer = self._requests.ask("PUT", self._key, query=query, headers=headers)
-            part = Part(length, "", copied(answer, self._requests.subject)["ETag"].strip('"'))
+            response = self._requests.request("PUT", self._key, query=query, headers=headers)
+            part = Part(length, "", copied(response, self._requests.subject)["ETag"].strip('"'))
         with self._lock:
             self._etags[number] = part.etag
             self._size += length
-        return None if stood else part
+        return None if is_stored else part
 
     def complete(self, condition: Mapping[str, str] | None = None) -> str:
         """Complete the upload; return the ETag from HEAD, because some servers answer another one (rclone).
@@ -314,11 +316,11 @@ class Upload:
         `condition` are headers for the object that must exist now.
         """
         self._complete(condition or {})
-        head = self._requests.ask("HEAD", self._key)
+        head = self._requests.request("HEAD", self._key)
         if head.headers.get("content-length") != str(self._size):
             raise IncompleteError(
                 "corrupt",
-                "the object is not as large as its parts",
+                "the size of the object differs from the sum of its parts",
                 subject=self._requests.subject,
                 transient=True,
             )
@@ -329,42 +331,42 @@ class Upload:
         etags = [self._etags[number] for number in range(1, len(self._etags) + 1)]
         query = {"uploadId": self.identifier}
         body = complete_document(etags)
-        answer = self._requests.ask(
+        response = self._requests.request(
             "POST", self._key, query=query, headers=condition, body=body, accept=(404,)
         )
-        if answer.status == 404:
-            self._find_completed(code_in(answer.body))
+        if response.status == 404:
+            self._find_completed(code_in(response.body))
             return
-        root = parse(answer.body, self._requests.subject)
+        root = parse(response.body, self._requests.subject)
         if name_of(root) == "Error":
-            raise error_of(500, code_in(answer.body), self._requests.subject)
+            raise error_of(500, code_in(response.body), self._requests.subject)
 
     def _find_completed(self, code: str) -> None:
         """Check whether an earlier request completed the missing upload and its answer was lost."""
-        head = self._requests.ask("HEAD", self._key, accept=(404,))
+        head = self._requests.request("HEAD", self._key, accept=(404,))
         same = head.headers.get("content-length") == str(self._size)
         if head.status >= 300 or not same or not head.etag.endswith(f"-{len(self._etags)}"):
             raise error_of(404, code, self._requests.subject)
 
 
-def copied(answer: Response, subject: str) -> dict[str, str]:
+def copied(response: Response, subject: str) -> dict[str, str]:
     """Parse the answer to CopyObject or UploadPartCopy; status 200 may carry an error."""
-    root = parse(answer.body, subject)
-    told = fields(root)
-    if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in told:
-        raise error_of(500, code_in(answer.body), subject)
-    return told
+    root = parse(response.body, subject)
+    result = fields(root)
+    if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in result:
+        raise error_of(500, code_in(response.body), subject)
+    return result
 
 
-def standing_parts(requests: Requests, key: bytes, identifier: str) -> dict[int, tuple[int, str]] | None:
+def stored_parts(requests: Requests, key: bytes, identifier: str) -> dict[int, tuple[int, str]] | None:
     """Return size and ETag of each stored part (ListParts); None without such an upload or answer."""
     found: dict[int, tuple[int, str]] = {}
     query = {"uploadId": identifier, "max-parts": "1000"}
     while True:
-        answer = requests.ask("GET", key, query=query, accept=_NO_ANSWER)
-        if answer.status >= 300:
+        response = requests.request("GET", key, query=query, accept=_NO_SUCH_UPLOAD)
+        if response.status >= 300:
             return None
-        root = parse(answer.body, requests.subject)
+        root = parse(response.body, requests.subject)
         if name_of(root) != "ListPartsResult":
             return None
         before = len(found)
@@ -381,7 +383,7 @@ def standing_parts(requests: Requests, key: bytes, identifier: str) -> dict[int,
 
 def abort(requests: Requests, key: bytes, identifier: str) -> None:
     """Abort an upload; a missing one is no error."""
-    requests.ask("DELETE", key, query={"uploadId": identifier}, accept=(404,))
+    requests.request("DELETE", key, query={"uploadId": identifier}, accept=(404,))
 
 
 class Pending(NamedTuple):
@@ -397,7 +399,7 @@ def pending_uploads(requests: Requests, prefix: bytes) -> Iterator[Pending]:
     query = {"uploads": "", "encoding-type": "url", "prefix": prefix.decode()}
     seen: set[tuple[str, str]] = set()
     while True:
-        root = parse(requests.ask("GET", query=query).body, requests.subject)
+        root = parse(requests.request("GET", query=query).body, requests.subject)
         encoded = text(root, "EncodingType") == "url"
         for element in children(root, "Upload"):
             key = key_bytes(text(element, "Key"), encoded=encoded)

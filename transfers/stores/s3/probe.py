@@ -27,12 +27,12 @@ _REFUSALS = frozenset({*range(400, 500), 501})
 _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
 _TABLE = "buckets"
 _KEY_BYTES = 1024  # Amazon S3 user guide, "Naming Amazon S3 objects"
-_LEFT_SECONDS = 3600  # a probe this old has ended
+_STALE_SECONDS = 3600  # a probe this old has ended
 SEGMENT_BYTES = 16 * 1024 * 1024  # each costs the server as much as a small object does
 
 
 @dataclass(frozen=True, slots=True)
-class Honours:
+class ServerSupport:
     """What a server supports, as probed; the default is nothing."""
 
     writable: bool = False
@@ -57,9 +57,9 @@ class Honours:
         return self.conditional_create and self.conditional_replace
 
 
-def facts_of(honours: Honours | None, root: bytes, read_verification: Verification) -> Facts:
+def facts_of(support: ServerSupport | None, root: bytes, read_verification: Verification) -> Facts:
     """Return the store's facts; for an unknown server, assume that locks work."""
-    seen = honours or Honours(
+    seen = support or ServerSupport(
         conditional_create=True, conditional_replace=True, metadata=True, file_and_folder=True
     )
     write = (
@@ -80,34 +80,34 @@ def facts_of(honours: Honours | None, root: bytes, read_verification: Verificati
         utf8_names=True,
         segment_bytes=SEGMENT_BYTES,
         least_segment_bytes=SEGMENT_BYTES,
-        refuses=tuple(word.encode() for word in seen.refuses),
-        known=honours is not None,
-        keeps=True,
+        refuses=tuple(character.encode() for character in seen.refuses),
+        known=support is not None,
+        backs_up=True,
         small_files=True,
         substores=True,
         removes_trees=True,
     )
 
 
-def probe_server(requests: Requests, prefix: bytes) -> Honours:
+def probe_server(requests: Requests, prefix: bytes) -> ServerSupport:
     """Probe the server below `prefix` (empty, or with a final slash). Raise connection errors.
 
     If writing is denied, nothing else can be probed.
     """
-    requests.ask("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) create a missing bucket
+    requests.request("HEAD", accept=(400, 403, 405))  # some servers (SeaweedFS) create a missing bucket
     folder = prefix + b".hibali/probe/"
     base = folder + secrets.token_hex(8).encode()
     probe = _Probe(requests, base)
     return run_probe(lambda: _run_and_clean(probe, folder), probe.stopped)
 
 
-def _run_and_clean(probe: _Probe, folder: bytes) -> Honours:
+def _run_and_clean(probe: _Probe, folder: bytes) -> ServerSupport:
     try:
         return probe.run()
     except AccessError as problem:
         if problem.code != "denied":
             raise
-        return Honours()
+        return ServerSupport()
     finally:
         with contextlib.suppress(HibaliError):
             probe.clean(folder)
@@ -121,12 +121,12 @@ class _Probe:
         self._base = base
         self.stopped = threading.Event()
 
-    def run(self) -> Honours:
+    def run(self) -> ServerSupport:
         """Run the probe. Raise `CancelledError` once `stopped` is set."""
         first = self._put(self._base, headers={"x-amz-meta-sha256": "known"})
         etag = first.etag
-        head = self._requests.ask("HEAD", self._base)
-        return Honours(
+        head = self._requests.request("HEAD", self._base)
+        return ServerSupport(
             writable=True,
             checks_sha256=self._refused(self._base + b"w", sha256=_WRONG),
             checks_checksum=self._refused(self._base + b"c", **{CHECKSUM: _checksum(b"")})
@@ -142,12 +142,12 @@ class _Probe:
 
     def clean(self, folder: bytes) -> None:
         """Remove this probe's objects, and old ones of killed probes (by the server's clock)."""
-        now = self._requests.ask("HEAD", accept=_REFUSALS).seconds
+        now = self._requests.request("HEAD", accept=_REFUSALS).seconds
         for listed in [listed for page in pages(self._requests, folder) for listed in page]:
             key = folder + listed.path
-            left = now is not None and now - time_of(listed.modified) / 1e9 > _LEFT_SECONDS
-            if key.startswith(self._base) or left:
-                self._requests.ask("DELETE", key, accept=_REFUSALS | {500})
+            is_stale = now is not None and now - time_of(listed.modified) / 1e9 > _STALE_SECONDS
+            if key.startswith(self._base) or is_stale:
+                self._requests.request("DELETE", key, accept=_REFUSALS | {500})
 
     def _refused(self, key: bytes, *, sha256: str | None = None, **headers: str) -> bool:
         return self._put(key, headers=headers, sha256=sha256, accept=_REFUSALS).status >= 300
@@ -166,7 +166,9 @@ class _Probe:
     ) -> Response:
         if self.stopped.is_set():
             raise CancelledError
-        return self._requests.ask("PUT", key, body=_CONTENT, headers=headers, sha256=sha256, accept=accept)
+        return self._requests.request(
+            "PUT", key, body=_CONTENT, headers=headers, sha256=sha256, accept=accept
+        )
 
     def _names(self) -> dict[str, Any]:
         tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
@@ -186,11 +188,11 @@ def _checksum(content: bytes) -> str:
     return checksum_of(hashlib.sha256(content).hexdigest())
 
 
-def recall(site: str, bucket: str, endpoint: str) -> Honours | None:
+def recall(site: str, bucket: str, endpoint: str) -> ServerSupport | None:
     """Return the stored probe result of this bucket and endpoint, if any."""
-    return server_probe.recall(Honours, site, _TABLE, bucket, endpoint)
+    return server_probe.recall(ServerSupport, site, _TABLE, bucket, endpoint)
 
 
-def remember(site: str, bucket: str, endpoint: str, honours: Honours) -> None:
+def remember(site: str, bucket: str, endpoint: str, support: ServerSupport) -> None:
     """Store the probe result for the next call."""
-    server_probe.remember(honours, site, _TABLE, bucket, endpoint)
+    server_probe.remember(support, site, _TABLE, bucket, endpoint)

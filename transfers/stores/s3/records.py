@@ -30,8 +30,8 @@ from transfers.stores.s3.manifest import (
 from transfers.stores.s3.multipart import Uploads
 from transfers.stores.s3.requests import Requests
 
-_AT_ONCE = 512
-_ROUNDS = 5
+_BATCH = 512
+_ATTEMPTS = 5
 
 _Above = tuple[bytes, ManifestLines]  # the root's path below the folder of a manifest, and its lines
 _Below = tuple[bytes, ManifestLines, Cursor]  # a folder with a final slash, its manifest's lines and a cursor
@@ -50,30 +50,30 @@ class Records:
         self._root = root
         self._learned = ManifestLines()
         self._nested: frozenset[bytes] = frozenset()
-        self._coming: Future[list[_Above]] | None = None
+        self._loading: Future[list[_Above]] | None = None
 
     def begin(self) -> None:
         """Load the manifests at and above the root while the listing runs."""
-        self._forget_coming()
-        self._coming = self._pool.submit(self._above)
+        self._discard_loading()
+        self._loading = self._pool.submit(self._above)
 
     def entries(self, listed: Iterable[Listed], nested: Iterable[bytes]) -> Iterator[Entry]:
         """Yield the listed entries in order with their records; `nested` are folders with manifests."""
         self._learned.close()
         self._nested = frozenset(nested)
         coming = iter(listed)
-        above = self._above() if self._coming is None else self._coming.result()
-        self._coming = None
+        above = self._above() if self._loading is None else self._loading.result()
+        self._loading = None
         manifests = _Manifests(self._load, self._nested, above)
         with closing(manifests):
-            while some := list(islice(coming, _AT_ONCE)):
-                known = [self._at_hand(one, manifests) for one in some]
-                unknown = [one for one, found in zip(some, known, strict=True) if found is None]
-                looked = iter(self._pool.map(self._look, unknown))
-                for one, found in zip(some, known, strict=True):
-                    yield entry_of(one, next(looked) if found is None else found)
+            while batch := list(islice(coming, _BATCH)):
+                known = [self._find_recorded(one, manifests) for one in batch]
+                unknown = [one for one, found in zip(batch, known, strict=True) if found is None]
+                requested = iter(self._pool.map(self._request_metadata, unknown))
+                for one, found in zip(batch, known, strict=True):
+                    yield entry_of(one, next(requested) if found is None else found)
 
-    def _at_hand(self, listed: Listed, manifests: _Manifests) -> Known | None:
+    def _find_recorded(self, listed: Listed, manifests: _Manifests) -> Known | None:
         """Return the record without a request, if there is one; folders have none."""
         if listed.size < 0:
             return Known("", 0)
@@ -89,13 +89,13 @@ class Records:
 
     def close(self) -> None:
         """Free what was loaded; safe to call twice."""
-        self._forget_coming()
+        self._discard_loading()
         self._learned.close()
 
-    def _forget_coming(self) -> None:
-        if self._coming is not None:
-            self._coming.add_done_callback(_let_go)
-        self._coming = None
+    def _discard_loading(self) -> None:
+        if self._loading is not None:
+            self._loading.add_done_callback(_close_loaded)
+        self._loading = None
 
     def _above(self) -> list[_Above]:
         """Return the manifests at and above the root, nearest first, with the root's path below each."""
@@ -110,11 +110,11 @@ class Records:
     def _load(self, folder: bytes) -> ManifestLines:
         return read_manifest(self._requests, self._manifest_key(folder))[0]
 
-    def _look(self, listed: Listed) -> Known:
+    def _request_metadata(self, listed: Listed) -> Known:
         """Request the user metadata of one object; cache it for this version of the object."""
         nothing = Known(listed.etag, listed.size)
         try:
-            head = self._requests.ask("HEAD", self._key(listed.path), accept=(403, 404))
+            head = self._requests.request("HEAD", self._key(listed.path), accept=(403, 404))
         except IncompleteError:
             return nothing
         if head.status >= 300 or head.etag != listed.etag:
@@ -125,18 +125,18 @@ class Records:
             self._learned.add(listed.path, line_of(listed.path, known))
         return known
 
-    def save(self, committed: ManifestLines, gone: ManifestLines, on_event: Listener) -> None:
+    def save(self, committed: ManifestLines, removed: ManifestLines, on_event: Listener) -> None:
         """Update the root's manifest, and remove the changed lines from manifests below it.
 
         A failed write is only reported: the objects' user metadata holds the same facts.
         """
-        if not committed and not gone:
+        if not committed and not removed:
             return
         subject = self._requests.subject
         try:
-            self._merge_into(b"", lambda: newest(self._learned, gone, committed))
-            for folder in self._touched(newest(gone, committed)):
-                self._merge_into(folder, partial(_inside, folder, gone, committed))
+            self._merge_into(b"", lambda: newest(self._learned, removed, committed))
+            for folder in self._touched(newest(removed, committed)):
+                self._merge_into(folder, partial(_inside, folder, removed, committed))
         except HibaliError as problem:
             on_event(Noted(f"{subject}: the digest manifest could not be written: {problem.message}"))
             return
@@ -150,14 +150,16 @@ class Records:
 
     def _merge_into(self, folder: bytes, changes: Callable[[], Iterator[Keyed]]) -> None:
         key = self._manifest_key(folder)
-        for _ in range(_ROUNDS):
+        for _ in range(_ATTEMPTS):
             old, etag = read_manifest(self._requests, key)
             with closing(old):
                 if not differs(old, changes()):
                     return
                 if write_manifest(self._requests, self._uploads, key, merged(old, changes()), etag):
                     return
-        raise IncompleteError("busy", "others kept changing it", subject=self._requests.subject)
+        raise IncompleteError(
+            "busy", "other clients changed it at the same time", subject=self._requests.subject
+        )
 
     def _key(self, path: bytes) -> bytes:
         return b"/".join(part for part in (self._root, path) if part)
@@ -207,7 +209,7 @@ class _Manifests:
             lines.close()
 
 
-def _let_go(loaded: Future[list[_Above]]) -> None:
+def _close_loaded(loaded: Future[list[_Above]]) -> None:
     """Free manifests that are loaded but no longer needed."""
     if not loaded.cancelled() and loaded.exception() is None:
         for _, lines in loaded.result():

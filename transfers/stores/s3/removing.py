@@ -33,7 +33,7 @@ from transfers.stores.server_lease import locked
 
 _BATCH = 256  # of at most 1000 (Amazon S3 API reference, DeleteObjects)
 
-_Answers = dict[bytes, Problem | None]
+_Problems = dict[bytes, Problem | None]
 
 
 class ObjectRemover:
@@ -54,19 +54,21 @@ class ObjectRemover:
         while batch := list(islice(coming, _BATCH)):
             check()
             files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
-            looked = dict(zip((e.path for e in files), self._pool.map(self._look, files), strict=True))
-            existing = [path for path, found in looked.items() if found is True]
-            answers = self.remove_keys([self._key_of(path) for path in existing])
+            existence = dict(
+                zip((e.path for e in files), self._pool.map(self._check_existence, files), strict=True)
+            )
+            existing = [path for path, found in existence.items() if found is True]
+            results = self.remove_keys([self._key_of(path) for path in existing])
             for entry in batch:
-                found = looked.get(entry.path)
+                found = existence.get(entry.path)
                 if found is True:
-                    found = answers.get(self._key_of(entry.path))
+                    found = results.get(self._key_of(entry.path))
                 yield entry, found if isinstance(found, Problem) else None
 
-    def _look(self, entry: Entry) -> bool | Problem:
+    def _check_existence(self, entry: Entry) -> bool | Problem:
         """Return whether the object exists; a problem if it changed since the listing."""
         try:
-            head = self._requests.ask("HEAD", self._key_of(entry.path), accept=(404,))
+            head = self._requests.request("HEAD", self._key_of(entry.path), accept=(404,))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         if head.status == 404:
@@ -74,45 +76,49 @@ class ObjectRemover:
         same = (
             head.etag == entry.etag if entry.etag else head.headers.get("content-length") == str(entry.size)
         )
-        return True if same else Problem("target-changed", "it is no longer what was listed, so it stays")
+        return (
+            True
+            if same
+            else Problem("target-changed", "it changed after it was listed, so it was not removed")
+        )
 
-    def remove_keys(self, keys: list[bytes]) -> _Answers:
+    def remove_keys(self, keys: list[bytes]) -> _Problems:
         """Remove full keys; return a problem for each key that could not be removed."""
         plain = [key for key in keys if is_plain(key)] if self._in_batches else []
-        answers: _Answers = {}
+        results: _Problems = {}
         for start in range(0, len(plain), _BATCH):
-            answers.update(self._remove_batch(plain[start : start + _BATCH]))
-        rest = [key for key in keys if key not in answers]
-        answers.update(zip(rest, self._pool.map(self._remove_one, rest), strict=True))
-        return answers
+            results.update(self._remove_batch(plain[start : start + _BATCH]))
+        one_by_one = [key for key in keys if key not in results]
+        results.update(zip(one_by_one, self._pool.map(self._remove_one, one_by_one), strict=True))
+        return results
 
-    def _remove_batch(self, keys: list[bytes]) -> _Answers:
+    def _remove_batch(self, keys: list[bytes]) -> _Problems:
         """Remove a batch with DeleteObjects; return nothing if the server does not support it."""
         body = delete_document(keys)
         checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
         try:
-            answer = self._requests.ask("POST", query={"delete": ""}, headers=headers, body=body)
+            response = self._requests.request("POST", query={"delete": ""}, headers=headers, body=body)
         except IncompleteError:
             self._in_batches = False
             return {}
-        answers: _Answers = dict.fromkeys(keys)
-        for error in children(parse(answer.body, self._requests.subject), "Error"):
+        results: _Problems = dict.fromkeys(keys)
+        for error in children(parse(response.body, self._requests.subject), "Error"):
             key = key_bytes(text(error, "Key"), encoded=False)
-            if key in answers:
+            if key in results:
                 problem = error_of(400, text(error, "Code"), self._requests.subject)
-                answers[key] = Problem(problem.code, problem.message)
-        return answers
+                results[key] = Problem(problem.code, problem.message)
+        return results
 
     def _remove_one(self, key: bytes) -> Problem | None:
         try:
-            self._requests.ask("DELETE", key, accept=(404,))
+            self._requests.request("DELETE", key, accept=(404,))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         return None
 
 
-_AT_ONCE = 1000
+_CLEAR_BATCH = 1000
 _LOCK = b"/" + lock.NAME
 
 
@@ -132,23 +138,23 @@ def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> Non
 
 def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem | None:
     """Remove the remaining own files below a prefix, unless other objects exist there."""
-    for some in _in_batches(_left(requests, prefix)):
-        foreign = [key for key, own in some if not own]
+    for batch in _in_batches(_list_remaining(requests, prefix)):
+        foreign = [key for key, own in batch if not own]
         if foreign:
-            return Problem("folder-not-empty", "something came meanwhile, and was left alone")
-    for some in _in_batches(_left(requests, prefix)):
-        keys = [key for key, own in some if own]
+            return Problem("folder-not-empty", "new objects were added meanwhile, and were not removed")
+    for batch in _in_batches(_list_remaining(requests, prefix)):
+        keys = [key for key, own in batch if own]
         for key in [key for key in keys if is_lock(key)]:
             found = lock.find_lock(requests, key)
             if found is not None and not found.free:
-                return Problem("locked", "another operation is at work there")
+                return Problem("locked", "another operation holds the lock")
         problems = [problem for problem in removing.remove_keys(keys).values() if problem is not None]
         if problems:
             return problems[0]
     return None
 
 
-def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
+def _list_remaining(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
     """Yield the remaining full keys, and whether each is hibali's own or a folder marker."""
     for page in pages(requests, prefix):
         for listed in page:
@@ -156,17 +162,17 @@ def _left(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:
-    while some := list(islice(coming, _AT_ONCE)):
-        yield some
+    while batch := list(islice(coming, _CLEAR_BATCH)):
+        yield batch
 
 
-def around(root: bytes, gone: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
+def forget_above(root: bytes, removed: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
     """Call `forget` for each prefix above the root, with the removed paths relative to it."""
     for folder in enclosing(root) if root else ():
         before = root[len(folder) :].lstrip(b"/")
-        with closing(ManifestLines()) as there:
-            there.extend((before + b"/" + path, b"") for path, _ in gone)
-            forget(folder, there)
+        with closing(ManifestLines()) as lines:
+            lines.extend((before + b"/" + path, b"") for path, _ in removed)
+            forget(folder, lines)
 
 
 _ELSEWHERE_SECONDS = 86400.0  # an upload of another host may be active for this long
@@ -177,44 +183,48 @@ def clean(
     requests: Requests, site: str, prefix: bytes, *, older_than: float, everybody: bool, dry: bool
 ) -> Iterator[Leftover]:
     """See transfers.check.clean_site; cleans one bucket below `prefix`."""
-    ours = {
+    recorded_uploads = {
         begun.identifier: begun
         for begun in begun_at(site)
         if begun.bucket == requests.bucket and begun.key.startswith(prefix)
     }
-    clock = requests.ask("HEAD", accept=range(400, 500)).seconds
+    clock = requests.request("HEAD", accept=range(400, 500)).seconds
     try:
         pending = list(pending_uploads(requests, prefix))
     except (IncompleteError, NotFoundError):
         # This server cannot list uploads: only those recorded here are known.
-        pending = [Pending(begun.key, begun.identifier, begun.at) for begun in ours.values()]
-    ended = {identifier for identifier, begun in ours.items() if _is_old(begun.at, clock)}
+        pending = [Pending(begun.key, begun.identifier, begun.at) for begun in recorded_uploads.values()]
+    ended = {identifier for identifier, begun in recorded_uploads.items() if _is_old(begun.at, clock)}
     ended -= {upload.identifier for upload in pending}
     try:
         for upload in pending:
-            mine = ours.get(upload.identifier)
-            age = _age(upload.begun or (mine.at if mine else ""), clock)
-            because = _stays(mine, age, older_than, everybody=everybody)
+            recorded = recorded_uploads.get(upload.identifier)
+            age = _age(upload.begun or (recorded.at if recorded else ""), clock)
+            because = _reason_to_keep(recorded, age, older_than, everybody=everybody)
             fate = CleanupResult.KEPT if because else CleanupResult.PLANNED
             if fate is CleanupResult.PLANNED and not dry:
                 because = _abort(requests, upload)
                 fate = CleanupResult.FAILED if because else CleanupResult.ENDED
                 ended |= set() if because else {upload.identifier}
-            yield Leftover(requests.bucket, upload.key, upload.begun, age, mine is not None, fate, because)
+            yield Leftover(
+                requests.bucket, upload.key, upload.begun, age, recorded is not None, fate, because
+            )
     finally:
         if not dry:
             forget(site, ended)
 
 
-def _stays(mine: BegunUpload | None, age: float | None, older_than: float, *, everybody: bool) -> str:
-    if mine is not None and not mine.left and not mine.elsewhere:
-        return "under way"
-    if mine is None and not everybody:
-        return "begun by others"
+def _reason_to_keep(
+    recorded: BegunUpload | None, age: float | None, older_than: float, *, everybody: bool
+) -> str:
+    if recorded is not None and not recorded.left and not recorded.elsewhere:
+        return "in progress"
+    if recorded is None and not everybody:
+        return "started by another user or machine"
     if age is None or age < older_than:
-        return "too young"
-    if mine is not None and mine.elsewhere and age < _ELSEWHERE_SECONDS:
-        return "begun on another host, too young"
+        return "too recent"
+    if recorded is not None and recorded.elsewhere and age < _ELSEWHERE_SECONDS:
+        return "started on another host, and too recent"
     return ""
 
 

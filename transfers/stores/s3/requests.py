@@ -67,10 +67,10 @@ def cut_rows(body: bytes, element: bytes, wanted: Sequence[bytes]) -> tuple[list
 def _layout(element: bytes, names: tuple[bytes, ...], wanted: frozenset[bytes]) -> re.Pattern[bytes]:
     """Return a pattern for an element with these children in this order; drops an ETag's quotes."""
     quote = rb"""(?:&quot;|&#34;|")"""
-    taken = dict.fromkeys(wanted, rb"([^<&]*)")
-    if b"ETag" in taken:
-        taken[b"ETag"] = quote + rb'([^<&"]*)' + quote
-    texts = (rb"<%s>%s</%s>" % (name, taken.get(name, rb"[^<]*"), name) for name in names)
+    patterns = dict.fromkeys(wanted, rb"([^<&]*)")
+    if b"ETag" in patterns:
+        patterns[b"ETag"] = quote + rb'([^<&"]*)' + quote
+    texts = (rb"<%s>%s</%s>" % (name, patterns.get(name, rb"[^<]*"), name) for name in names)
     return re.compile(rb"<%s>%s</%s>" % (element, b"".join(texts), element))
 
 
@@ -96,16 +96,16 @@ def text(element: Element, name: str) -> str:
     return ""
 
 
-def key_bytes(word: str, *, encoded: bool) -> bytes:
+def key_bytes(key: str, *, encoded: bool) -> bytes:
     """Return a key as bytes; `encoded` if the server said EncodingType url ("+" is then a space)."""
-    return unquote_to_bytes(word.replace("+", " ")) if encoded else word.encode("utf-8", "surrogateescape")
+    return unquote_to_bytes(key.replace("+", " ")) if encoded else key.encode("utf-8", "surrogateescape")
 
 
-def raw_key(word: bytes, *, encoded: bool) -> bytes:
+def raw_key(key: bytes, *, encoded: bool) -> bytes:
     """Return a key as bytes from a document's UTF-8 text; see `key_bytes`."""
-    if not encoded or (b"%" not in word and b"+" not in word):
-        return word
-    return unquote_to_bytes(word.replace(b"+", b" "))
+    if not encoded or (b"%" not in key and b"+" not in key):
+        return key
+    return unquote_to_bytes(key.replace(b"+", b" "))
 
 
 def is_plain(key: bytes) -> bool:
@@ -156,67 +156,75 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
 
     It repeats only the answer's code: the text may hold keys, signatures or an attacker's words.
     """
-    said = code or f"status {status}"
+    status_text = code or f"status {status}"
     if code == "NoSuchBucket":
         return NotFoundError(
             "no-such-bucket",
-            "there is no such bucket",
+            "the bucket does not exist",
             subject=subject,
-            hint="Make it with the server's own tools.",
+            hint="Create it with the server's own tools.",
         )
     if code == "RequestTimeTooSkewed":
         return AccessError(
             "clock-skew",
-            "the server says that this machine's clock is wrong",
+            "the server rejected the request because this machine's clock is wrong",
             subject=subject,
-            hint="Set the clock.",
+            hint="Set this machine's clock.",
         )
     if code in _FULL or status == 507:
-        return IncompleteError("no-space", f"the store is full or over its quota ({said})", subject=subject)
+        return IncompleteError(
+            "no-space", f"the store is full or over its quota ({status_text})", subject=subject
+        )
     if code in _CORRUPT:
         return IncompleteError(
-            "corrupt", f"the server received other bytes ({said})", subject=subject, transient=True
+            "corrupt", f"the server received damaged data ({status_text})", subject=subject, transient=True
         )
     if code == "InternalError" or status == 500:
-        return TryLaterError(FAILED, f"the server failed at this ({said})", subject=subject)
+        return TryLaterError(
+            FAILED, f"the server failed to process the request ({status_text})", subject=subject
+        )
     if code in _BUSY or status in {408, 429} or status >= 500:
         if status == 501:
-            return IncompleteError("not-supported", f"the server cannot do this ({said})", subject=subject)
-        return TryLaterError("busy", f"the server cannot answer now ({said})", subject=subject)
+            return IncompleteError(
+                "not-supported", f"the server does not support this request ({status_text})", subject=subject
+            )
+        return TryLaterError("busy", f"the server is busy or failing ({status_text})", subject=subject)
     if code in _EXPIRED | _WRONG_KEYS or status in {401, 403}:
-        return _denied(code, said, subject)
+        return _denied(code, status_text, subject)
     if code in _ELSEWHERE or 300 <= status < 400:
         return UsageError(
             "wrong-endpoint",
-            f"the server says that the bucket is elsewhere ({said}); redirects are not followed",
+            f"the bucket has another endpoint or region ({status_text}); redirects are not followed",
             subject=subject,
             hint="Correct endpoint and region of the site in config.toml.",
         )
     if status == 404:
-        return NotFoundError("vanished", "there is no such object", subject=subject)
+        return NotFoundError("vanished", "the object does not exist", subject=subject)
     if status == 412:
-        return IncompleteError("source-changed", "it changed meanwhile", subject=subject)
-    return IncompleteError("refused-by-server", f"the server refused the request ({said})", subject=subject)
+        return IncompleteError("source-changed", "it changed at the same time", subject=subject)
+    return IncompleteError(
+        "refused-by-server", f"the server refused the request ({status_text})", subject=subject
+    )
 
 
-def _denied(code: str, said: str, subject: str) -> AccessError:
+def _denied(code: str, status_text: str, subject: str) -> AccessError:
     if code in _EXPIRED:
         return AccessError(
             "expired",
-            f"the credentials have expired ({said})",
+            f"the credentials have expired ({status_text})",
             subject=subject,
-            hint="Get new ones, then try again.",
+            hint="Get new credentials, then run the same command again.",
         )
     if code in _WRONG_KEYS:
         return AccessError(
             "bad-credentials",
-            f"the server does not accept these keys ({said})",
+            f"the server rejected the access keys ({status_text})",
             subject=subject,
             hint="Check the site's profile, credentials_command, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         )
     return AccessError(
         "denied",
-        f"the server does not allow this ({said})",
+        f"the server denied access ({status_text})",
         subject=subject,
         hint="Ask the bucket's owner for access.",
     )
@@ -250,7 +258,7 @@ def from_obstore(problem: Exception, subject: str) -> HibaliError:
     if "certificate" in text:
         return bad_certificate(subject)
     if _RANGE_ERROR.search(text):
-        return IncompleteError(NOT_PARTIAL, "the server did not answer with the range asked", subject=subject)
+        return IncompleteError(NOT_PARTIAL, "the server did not send the requested range", subject=subject)
     return unreachable(subject)
 
 
@@ -264,7 +272,7 @@ def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
         or error.code == "vanished"
         or (denied and error.code == "denied")
     ):
-        return Problem(error.code, error.message, again=error.transient)
+        return Problem(error.code, error.message, retryable=error.transient)
     raise error
 
 
@@ -304,7 +312,7 @@ class Requests:
         self._on_event = on_event
         self._patience = max(_LEAST_PATIENCE, 2.0 * (patience or 0.0))
         patience = patience or _READ_SECONDS
-        self._gone = False  # all attempts of a request failed, and no answer has arrived since
+        self._unreachable = False  # all attempts of a request failed, and no answer has arrived since
         self.proxies: Mapping[str, str] = get_environ_proxies(endpoint.url)
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
@@ -318,10 +326,10 @@ class Requests:
 
     def patient(self, seconds: int) -> Requests:
         """Return requests that wait this many seconds for answers; closed separately."""
-        words = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
-        return Requests(*words, patience=seconds)
+        arguments = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
+        return Requests(*arguments, patience=seconds)
 
-    def ask(
+    def request(
         self,
         method: str,
         key: bytes = b"",
@@ -341,21 +349,21 @@ class Requests:
         digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
         address = self.endpoint.address(self.bucket, key)
         if query:
-            words = (
+            arguments = (
                 f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in query.items()
             )
-            address = f"{address}?{'&'.join(words)}"
+            address = f"{address}?{'&'.join(arguments)}"
 
-        def once() -> Response:
-            answer = self._send(method, address, dict(headers or {}), body, digest, most)
-            if answer.status < 300 or answer.status in accept:
-                return answer
-            code = code_in(answer.body)
-            if not code and method == "HEAD" and answer.status == 404 and not key:
+        def attempt_once() -> Response:
+            response = self._send(method, address, dict(headers or {}), body, digest, most)
+            if response.status < 300 or response.status in accept:
+                return response
+            code = code_in(response.body)
+            if not code and method == "HEAD" and response.status == 404 and not key:
                 code = "NoSuchBucket"
-            raise error_of(answer.status, code, self.subject)
+            raise error_of(response.status, code, self.subject)
 
-        return self.tried(once)
+        return self.tried(attempt_once)
 
     def tried(self, attempt: Callable[[], Result]) -> Result:
         """Call `attempt` with retries, but only once while the server is unreachable for any thread."""
@@ -363,14 +371,14 @@ class Requests:
             found = with_retries(
                 attempt,
                 subject=self.subject,
-                attempts=1 if self._gone else _ATTEMPTS,
+                attempts=1 if self._unreachable else _ATTEMPTS,
                 patience=_PATIENCE_SECONDS,
                 on_event=self._on_event,
             )
         except HibaliError as problem:
-            self._gone = problem.code == UNREACHABLE
+            self._unreachable = problem.code == UNREACHABLE
             raise
-        self._gone = False
+        self._unreachable = False
         return found
 
     def _send(
@@ -402,9 +410,9 @@ class Requests:
                 raise bad_certificate(self.subject) from None
             except (BotoCoreError, HTTPError, OSError):
                 raise unreachable(self.subject) from None
-        told = lowered.get("content-length", "")
+        announced = lowered.get("content-length", "")
         complete = found.status_code < 300 or len(content) < MAX_ERROR_BYTES
-        if method != "HEAD" and complete and told.isdigit() and int(told) != len(content):
+        if method != "HEAD" and complete and announced.isdigit() and int(announced) != len(content):
             raise unreachable(self.subject)  # botocore accepts a truncated answer
         return Response(found.status_code, lowered, content)
 
@@ -412,15 +420,15 @@ class Requests:
         """Read the body as sent: `Content-Encoding` belongs to the object and is never decoded."""
         raw = found.raw
         if found.status_code >= 300:
-            said: bytes = raw.read(MAX_ERROR_BYTES, decode_content=False)
-            if len(said) == MAX_ERROR_BYTES:
+            status_text: bytes = raw.read(MAX_ERROR_BYTES, decode_content=False)
+            if len(status_text) == MAX_ERROR_BYTES:
                 raw.close()
             else:
                 raw.read(1, decode_content=False)  # to the end, to reuse the connection
-            return said
-        told = headers.get("content-length", "")
+            return status_text
+        announced = headers.get("content-length", "")
         try:
-            if method != "HEAD" and told.isdigit() and int(told) > most:
+            if method != "HEAD" and announced.isdigit() and int(announced) > most:
                 raise too_long(self.subject, most)
             return read_at_most(lambda size: raw.read(size, decode_content=False), most, self.subject)
         except HibaliError:

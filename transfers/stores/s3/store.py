@@ -15,11 +15,11 @@ from hibali.http import Response
 from hibali.locations import Location
 from hibali.retry import pause
 from hibali.text import printable
+from transfers.actions import name_problem
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.overlap import identity_of_bucket
-from transfers.plan import name_problem
 from transfers.stores.base import (
     PACK_BYTES,
     Committed,
@@ -36,13 +36,13 @@ from transfers.stores.base import (
 from transfers.stores.pooled_reading import RequestStore
 from transfers.stores.s3 import manifest, removing
 from transfers.stores.s3.bulk import Bulk
-from transfers.stores.s3.copying import Copying, From, Keeping, patient
+from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
 from transfers.stores.s3.listing import Cache, Listed, in_order, is_folder_marker, pages, refuse_unsafe
 from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.multipart import Uploads
-from transfers.stores.s3.probe import Honours, facts_of, probe_server, recall, remember
+from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.s3.records import Records, time_of
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Requests
@@ -50,7 +50,7 @@ from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, Writing
 from transfers.stores.server_lease import NoLease
 
 _SETTLED_SECONDS = 2.0  # longer than any client needs between a HEAD and its PUT
-_STANDS = frozenset({409, 412})  # statuses of a conditional PUT if the key exists or is being written
+_EXISTS = frozenset({409, 412})  # statuses of a conditional PUT if the key exists or is being written
 
 
 class S3SmallFiles(SmallFiles):
@@ -61,16 +61,16 @@ class S3SmallFiles(SmallFiles):
         requests: Requests,
         pool: Executor,
         prefix: bytes,
-        probe: Callable[[], Honours],
-        let_go: Callable[[], None],
+        probe: Callable[[], ServerSupport],
+        close_store: Callable[[], None],
     ) -> None:
-        """Set the fields; `prefix` is empty or ends in "/", `let_go` closes the store."""
+        """Set the fields; `prefix` is empty or ends in "/", `close_store` closes the store."""
         self._requests = requests
         self._pool = pool
         self._prefix = prefix
         self._probe = probe
-        self._honours = Honours()
-        self._let_go = let_go
+        self._support = ServerSupport()
+        self._close_store = close_store
 
     def list(self) -> Iterator[Entry]:
         """See SmallFiles. Skips keys that cannot be paths; a prefix without keys is an empty folder."""
@@ -87,57 +87,59 @@ class S3SmallFiles(SmallFiles):
         return self._pool.map(self._read, entries)
 
     def _read(self, entry: Entry) -> bytes:
-        answer = self._get(self._prefix + entry.path, entry.size)
-        changed = answer.status >= 300 or (entry.etag and answer.etag != entry.etag)
-        if entry.size and (changed or len(answer.body) != entry.size):
+        response = self._get(self._prefix + entry.path, entry.size)
+        changed = response.status >= 300 or (entry.etag and response.etag != entry.etag)
+        if entry.size and (changed or len(response.body) != entry.size):
             raise IncompleteError(
-                "changed", "it changed since it was listed", subject=self._subject(entry.path), transient=True
+                "changed", "it changed after it was listed", subject=self._subject(entry.path), transient=True
             )
-        return answer.body if entry.size else b""
+        return response.body if entry.size else b""
 
     def _get(self, key: bytes, size: int) -> Response:
         """Read at most `size` bytes of an object; an empty object has no range, so ask for 1 byte."""
-        return self._requests.ask(
+        return self._requests.request(
             "GET", key, headers={"Range": f"bytes=0-{max(size, 1) - 1}"}, accept=(404, 416)
         )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """See SmallFiles. Needs no lock: PUT is conditional, or `create` reads the object back."""
-        self._honours = self._probe()
+        self._support = self._probe()
         yield
 
     def create(self, contents: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """See SmallFiles."""
-        put = self._put_new if self._honours.conditional_create else self._put_absent
-        stands = list(self._pool.map(put, contents, contents.values()))
-        if contents and not self._honours.locks:
+        put = self._put_new if self._support.conditional_create else self._put_absent
+        existed = list(self._pool.map(put, contents, contents.values()))
+        if contents and not self._support.locks:
             # Fischer's mutual exclusion, for servers without compare-and-set: the last writer after the wait
             # wins. Swift rejects a PUT if the key exists, but accepts both of two concurrent PUTs.
             pause(_SETTLED_SECONDS)
-            stands = [True] * len(contents)
-        doubtful = [path for path, there in zip(contents, stands, strict=True) if there]
+            existed = [True] * len(contents)
+        doubtful = [path for path, there in zip(contents, existed, strict=True) if there]
         found = zip(doubtful, self._pool.map(self._other, doubtful, map(contents.get, doubtful)), strict=True)
         return {path: other for path, other in found if other is not None}
 
     def _put_new(self, path: bytes, content: bytes) -> bool:
         """Put the content if the key does not exist; return whether the key existed."""
         headers = {"If-None-Match": "*"}
-        put = self._requests.ask("PUT", self._prefix + path, body=content, headers=headers, accept=_STANDS)
+        put = self._requests.request(
+            "PUT", self._prefix + path, body=content, headers=headers, accept=_EXISTS
+        )
         return put.status >= 300
 
     def _put_absent(self, path: bytes, content: bytes) -> bool:
         """Put the content unless HEAD finds the key (not atomic); return whether the key existed."""
-        existing = self._requests.ask("HEAD", self._prefix + path, accept=(404,))
+        existing = self._requests.request("HEAD", self._prefix + path, accept=(404,))
         if existing.status == 404:
-            self._requests.ask("PUT", self._prefix + path, body=content)
+            self._requests.request("PUT", self._prefix + path, body=content)
         return existing.status != 404
 
     def _other(self, path: bytes, content: bytes | None) -> bytes | None:
         """Return stored content that differs from `content`; a repeated PUT may find its own, so None."""
         found = self._get(self._prefix + path, PACK_BYTES)
         if found.status == 404:  # another client's PUT was rejected too, or has not finished
-            raise TryLaterError("locked", "somebody else is writing this", subject=self._subject(path))
+            raise TryLaterError("locked", "another client is writing this file", subject=self._subject(path))
         existing = found.body if found.status < 300 else b""
         return None if existing == content else existing
 
@@ -146,7 +148,7 @@ class S3SmallFiles(SmallFiles):
 
     def close(self) -> None:
         """See SmallFiles."""
-        self._let_go()
+        self._close_store()
 
 
 _Paths = list[bytes]
@@ -185,8 +187,8 @@ class S3Store(RequestStore):
         self._uploads = Uploads(site, requests.endpoint.url, requests.bucket, root)
         self._records = Records(requests, self._pool, self._cache, self._uploads, root)
         self._removing = ObjectRemover(requests, self._pool, self._key)
-        self._honours = recall(site, requests.bucket, requests.endpoint.url)
-        self._proof_read = Verification.RECORDED
+        self._support = recall(site, requests.bucket, requests.endpoint.url)
+        self._read_verification = Verification.RECORDED
         self._holder: S3Lock | NoLease = NoLease()
         self._writings: _Writings = []
         self._made = False
@@ -197,7 +199,7 @@ class S3Store(RequestStore):
     @property
     def facts(self) -> Facts:
         """The probed facts, with the proofs that this store's listings and resumed uploads allow."""
-        facts = facts_of(self._honours, self.root_path, self._proof_read)
+        facts = facts_of(self._support, self.root_path, self._read_verification)
         if any(writing.continued for writing in self._writings):
             return replace(facts, write_verification=weakest(facts.write_verification, Verification.RECORDED))
         return facts
@@ -211,16 +213,16 @@ class S3Store(RequestStore):
         """See Store."""
         return [identity_of_bucket(self._requests.endpoint.url, self._requests.bucket, self.root_path)]
 
-    def probe(self, *, again: bool = False) -> Honours:
-        """Return what the server honours; probe it if that is unknown, or with `again`."""
-        if self._honours is None or again:
-            self._honours = probe_server(self._requests, self._prefix())
-            remember(self._site, self._requests.bucket, self._requests.endpoint.url, self._honours)
-        return self._honours
+    def probe(self, *, refresh: bool = False) -> ServerSupport:
+        """Return what the server honours; probe it if that is unknown, or with `refresh`."""
+        if self._support is None or refresh:
+            self._support = probe_server(self._requests, self._prefix())
+            remember(self._site, self._requests.bucket, self._requests.endpoint.url, self._support)
+        return self._support
 
-    def _probe_to_write(self) -> Honours:
+    def _probe_to_write(self) -> ServerSupport:
         """Probe before a write; probe again if writing was denied earlier."""
-        return self.probe() if self.probe().writable else self.probe(again=True)
+        return self.probe() if self.probe().writable else self.probe(refresh=True)
 
     def _prefix(self) -> bytes:
         return self.root_path + b"/" if self.root_path else b""
@@ -233,11 +235,11 @@ class S3Store(RequestStore):
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store. If a file and a folder share the name, return the file, or with `slash` the folder."""
         key = self._key(path) if path else self.root_path
-        looks = [self._stat_file, self._stat_folder]
+        lookups = [self._stat_file, self._stat_folder]
         if not path and self._slash:
-            looks.reverse()
+            lookups.reverse()
         try:
-            found = (look(path, key) for look in looks)
+            found = (lookup(path, key) for lookup in lookups)
             return next((entry for entry in found if entry is not None), None)
         except AccessError:
             # The answer to HEAD has no body and gives no reason; the answer to a listing does.
@@ -247,7 +249,7 @@ class S3Store(RequestStore):
     def _stat_file(self, path: bytes, key: bytes) -> Entry | None:
         if not key:
             return None
-        head = self._requests.ask("HEAD", key, accept=(404,))
+        head = self._requests.request("HEAD", key, accept=(404,))
         length = head.headers.get("content-length", "")
         if head.status == 404 or not length.isdigit():
             return None
@@ -264,7 +266,9 @@ class S3Store(RequestStore):
     def _weaken(self, entry: Entry) -> None:
         if entry.digest is None:
             plain = entry.etag is not None and "-" not in entry.etag
-            self._proof_read = weakest(self._proof_read, Verification.CLAIMED if plain else Verification.SIZE)
+            self._read_verification = weakest(
+                self._read_verification, Verification.CLAIMED if plain else Verification.SIZE
+            )
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Raise `RefusedError("unsafe-name")` for a key that cannot be a safe path."""
@@ -306,7 +310,7 @@ class S3Store(RequestStore):
     def _check_root(self) -> None:
         """Raise `NotFoundError` after an empty listing, except for a file, a bucket or a created root."""
         if self.root_path and not self._made and self._stat_file(b"", self.root_path) is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._requests.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._requests.subject)
 
     def _size_now(self, entry: Entry) -> int | None:
         found = self._stat_file(entry.path, self._key(entry.path))
@@ -314,8 +318,8 @@ class S3Store(RequestStore):
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; updates the manifest at the end, also after an error."""
-        place = self._place()
-        writing = Writing(place)
+        write_target = self._write_target()
+        writing = Writing(write_target)
         self._writings.append(writing)
         try:
             yield from writing.run(ExpectedObjects(self._requests, self._pool, self._key).check(payloads))
@@ -331,12 +335,12 @@ class S3Store(RequestStore):
         store = origin.store
         assert isinstance(store, S3Store)
         source = From(store._requests, lambda item: store._key(origin.entry(item).path))  # noqa: SLF001  # its own kind
-        place = patient(self._place())
-        copying = Copying(place, source, ExpectedObjects(self._requests, self._pool, self._key))
+        write_target = patient(self._write_target())
+        copying = Copying(write_target, source, ExpectedObjects(self._requests, self._pool, self._key))
         try:
             yield from copying.run(items)
         finally:
-            place.requests.close()
+            write_target.requests.close()
             self._save(copying.committed)
 
     def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
@@ -349,17 +353,17 @@ class S3Store(RequestStore):
 
     def _save(self, committed: ManifestLines) -> None:
         """Update the manifest, then free the lines, because a store may write many times."""
-        gone = ManifestLines()
+        removed = ManifestLines()
         for path in self._cleared:
-            gone.add(path, b"")
+            removed.add(path, b"")
         if not self._is_substore:
-            self._records.save(committed, gone, self._on_event)
+            self._records.save(committed, removed, self._on_event)
         committed.close()
-        gone.close()
+        removed.close()
 
-    def _place(self) -> WriteTarget:
+    def _write_target(self) -> WriteTarget:
         """Probe the server and return the write target."""
-        honours = self.probe()
+        support = self.probe()
         self._cleared = []
         facts = self.facts
 
@@ -373,48 +377,48 @@ class S3Store(RequestStore):
             pool=self._pool,
             uploads=self._uploads,
             key_of=target_key,
-            make_room=self._make_room,
-            honours=honours,
+            clear_conflicts=self._clear_conflicts,
+            support=support,
             holder=self._holder,
         )
 
-    def _make_room(self, item: Item) -> None:
+    def _clear_conflicts(self, item: Item) -> None:
         """Remove what the plan clears for the item: the objects below a file's name, or a folder's file."""
         if not item.clear or item.replaces is None:
             return
         if item.entry.kind is Kind.FOLDER:
-            answers = list(self._removing.remove([item.replaces]))
-            problems = [problem for _, problem in answers if problem is not None]
-            gone = [item.replaces.path]
+            results = list(self._removing.remove([item.replaces]))
+            problems = [problem for _, problem in results if problem is not None]
+            removed = [item.replaces.path]
         else:
             below = item.entry.path + b"/"
             found = pages(self._requests, self._prefix() + below)
-            gone = [below + listed.path for page in found for listed in page]
-            answered = self._removing.remove_keys([self._prefix() + path for path in gone])
-            problems = [problem for problem in answered.values() if problem is not None]
-        self._cleared.extend(gone)
+            removed = [below + listed.path for page in found for listed in page]
+            problems_by_key = self._removing.remove_keys([self._prefix() + path for path in removed])
+            problems = [problem for problem in problems_by_key.values() if problem is not None]
+        self._cleared.extend(removed)
         if problems:
             raise IncompleteError("cannot-make-room", problems[0].message, subject=self._requests.subject)
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store."""
-        gone = ManifestLines()
+        removed = ManifestLines()
         try:
             self._holder.check(now=True)
             for entry, problem in self._removing.remove(entries, self._holder.check):
                 if problem is None:
-                    gone.add(entry.path, b"")
+                    removed.add(entry.path, b"")
                 yield entry, problem
         finally:
             if not self._is_substore:
-                self._records.save(ManifestLines(), gone, self._on_event)
-                removing.around(self.root_path, gone, self._forget)
-            gone.close()
+                self._records.save(ManifestLines(), removed, self._on_event)
+                removing.forget_above(self.root_path, removed, self._forget)
+            removed.close()
 
-    def _forget(self, folder: bytes, gone: ManifestLines) -> None:
+    def _forget(self, folder: bytes, removed: ManifestLines) -> None:
         """Remove these lines from the manifest of a prefix above this one."""
         around = Records(self._requests, self._pool, self._cache, self._uploads, folder)
-        around.save(ManifestLines(), gone, self._on_event)
+        around.save(ManifestLines(), removed, self._on_event)
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix has no symlinks."""
@@ -435,11 +439,13 @@ class S3Store(RequestStore):
         """See Store."""
         return S3SmallFiles(self._requests, self._pool, self._prefix(), self._probe_to_write, self.close)
 
-    def keep(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+    def back_up(
+        self, write_target: Location, entries: Iterable[Entry]
+    ) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the copies keep digests, times and modes as metadata."""
         self._holder.check(now=True)
-        keeping = Keeping(self._requests, self._pool, self._key, place.raw)
-        return keeping.keep(entries, self._holder.check)
+        copier = BackupCopier(self._requests, self._pool, self._key, write_target.raw)
+        return copier.back_up(entries, self._holder.check)
 
     def make_root(self) -> None:
         """See Store: probe the server; prefixes need no creation, and buckets are never created."""
@@ -458,7 +464,7 @@ class S3Store(RequestStore):
             self._holder = NoLease()
             self._on_event(
                 Noted(
-                    f"{self._requests.subject}: this server cannot hold a lock; write to it from one place at a time."
+                    f"{self._requests.subject}: this server does not support locks; do not write to it from several places at the same time."
                 )
             )
         return self._holder

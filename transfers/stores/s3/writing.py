@@ -25,13 +25,15 @@ from transfers.stores.s3.multipart import (
     abort,
     begin,
     part_bytes,
-    standing_parts,
+    stored_parts,
 )
-from transfers.stores.s3.probe import Honours
+from transfers.stores.s3.probe import ServerSupport
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Requests, problem_of
 from transfers.stores.server_lease import Lease, NoLease
 
-_CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
+_CHANGED = Problem(
+    "target-changed", "it changed at the target after the plan was made, so it was not replaced"
+)
 
 
 class ExpectedObjects:
@@ -46,21 +48,21 @@ class ExpectedObjects:
     def check(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """Yield the payloads; an item whose key holds an unplanned object gets a problem."""
         for payload in payloads:
-            asked = [
+            checked = [
                 (position, item)
                 for position, item in enumerate(payload.unit.items)
                 if is_exact(item) and not payload.unit.offset
             ]
-            found = self._pool.map(self.look, [item for _, item in asked])
-            for (position, _), problem in zip(asked, found, strict=True):
+            found = self._pool.map(self.check_item, [item for _, item in checked])
+            for (position, _), problem in zip(checked, found, strict=True):
                 if problem is not None:
                     payload.problems.setdefault(position, problem)
             yield payload
 
-    def look(self, item: Item) -> Problem | None:
+    def check_item(self, item: Item) -> Problem | None:
         """Return a problem if the item's key holds another object than planned."""
         try:
-            head = self._requests.ask("HEAD", self._key_of(item.entry.path), accept=(404,))
+            head = self._requests.request("HEAD", self._key_of(item.entry.path), accept=(404,))
         except HibaliError as error:
             return problem_of(error, denied=True)
         planned = item.replaces
@@ -74,8 +76,8 @@ def is_exact(item: Item) -> bool:
     return item.exact and not item.clear and item.entry.kind is Kind.FILE
 
 
-CORRUPT = Problem("corrupt", "what arrived here is not what was read (sha256)", again=True)
-OUT_OF_ORDER = Problem("out-of-order", "its segments did not come one after the other")
+CORRUPT = Problem("corrupt", "the received data differs from the source (sha256)", retryable=True)
+OUT_OF_ORDER = Problem("out-of-order", "its segments arrived out of order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +89,14 @@ class WriteTarget:
     pool: Executor
     uploads: Uploads
     key_of: Callable[[bytes], bytes]
-    make_room: Callable[[Item], None]
-    honours: Honours
+    clear_conflicts: Callable[[Item], None]
+    support: ServerSupport
     holder: Lease | NoLease
 
     @property
     def checksum(self) -> bool:
         """Whether to send a checksum: only if the server does not verify the signed payload's sha256."""
-        return self.honours.checks_checksum and not self.honours.checks_sha256
+        return self.support.checks_checksum and not self.support.checks_sha256
 
 
 class Large:
@@ -104,27 +106,27 @@ class Large:
     are unchanged. `continued` says whether a stored part was reused.
     """
 
-    def __init__(self, place: WriteTarget, item: Item, segment: int) -> None:
+    def __init__(self, write_target: WriteTarget, item: Item, segment: int) -> None:
         self.item = item
         self.problem: Problem | None = None
         self.continued = False
         self.sent: list[Future[None]] = []
-        self._place = place
+        self._write_target = write_target
         self._part = part_bytes(item.entry.size, segment)
         self._sha256: Any = hashlib.sha256()
         self._held = bytearray()
-        self._taken = 0
+        self._received = 0
         self._count = 0
         self._begun: BegunUpload | None = None
         self._upload: Upload | None = None
 
-    def take(self, payload: Payload) -> tuple[int, Bytes] | None:
+    def add(self, payload: Payload) -> tuple[int, Bytes] | None:
         """Take the next segment; return number and content of a complete part. One thread calls this."""
         unit = payload.unit
         self.problem = self.problem or payload.problems.get(0)
-        if self.problem is None and unit.offset != self._taken:
+        if self.problem is None and unit.offset != self._received:
             self.problem = OUT_OF_ORDER
-        self._taken = unit.offset + unit.length
+        self._received = unit.offset + unit.length
         if self.problem is not None:
             return None
         self._sha256.update(payload.data)
@@ -141,16 +143,16 @@ class Large:
     def _open(self) -> bool:
         """Begin or resume the upload; return False if that is a problem of this file."""
         if self._upload is None:
-            with self._kept():
-                key = self._place.key_of(self.item.entry.path)
+            with self._errors_as_problem():
+                key = self._write_target.key_of(self.item.entry.path)
                 begun, existing = self._find(key)
                 self._begun = begun
                 self._upload = Upload(
-                    self._place.requests,
+                    self._write_target.requests,
                     key,
                     begun.identifier,
-                    checksum=self._place.checksum,
-                    proves=self._place.honours.proves,
+                    checksum=self._write_target.checksum,
+                    proves=self._write_target.support.proves,
                     existing=existing,
                 )
         return self.problem is None
@@ -166,14 +168,14 @@ class Large:
             "digest": entry.digest,
             "part": self._part,
         }
-        resumed = find_begun(self._place, key, source)
+        resumed = find_begun(self._write_target, key, source)
         if resumed is not None:
             return resumed
         metadata = to_metadata(known_from(entry, entry.digest))
         made = BegunUpload(
-            self._place.requests.bucket, key, begin(self._place.requests, key, metadata), source
+            self._write_target.requests.bucket, key, begin(self._write_target.requests, key, metadata), source
         )
-        self._place.uploads.begin(made)
+        self._write_target.uploads.begin(made)
         return made, {}
 
     def send(self, number: int, content: Bytes) -> int:
@@ -181,12 +183,12 @@ class Large:
         if self._upload is None or self._begun is None or self.problem is not None:
             return 0
         size = 0
-        with self._kept():
+        with self._errors_as_problem():
             part = self._upload.send(number, content)
             if part is None:
                 self.continued = True
             else:
-                self._place.uploads.add(self._begun, number, part)
+                self._write_target.uploads.add(self._begun, number, part)
                 size = part.size
         return size
 
@@ -198,23 +200,23 @@ class Large:
             self.problem = CORRUPT
         etag = ""
         if self.problem is None and self._upload is not None:
-            with self._kept():
-                if not self._place.honours.file_and_folder:
-                    self._place.make_room(self.item)
+            with self._errors_as_problem():
+                if not self._write_target.support.file_and_folder:
+                    self._write_target.clear_conflicts(self.item)
                 etag = self._upload.complete()
         if self.problem is not None or self._upload is None or self._begun is None:
-            self.let_go()
+            self.release()
             return None
-        self._place.uploads.end(self._begun)
-        return known_from(self.item.entry, digest)._replace(etag=etag), self._proof(self._upload)
+        self._write_target.uploads.end(self._begun)
+        return known_from(self.item.entry, digest)._replace(etag=etag), self._verification(self._upload)
 
-    def _proof(self, upload: Upload) -> Verification:
+    def _verification(self, upload: Upload) -> Verification:
         """Return the proof: the server hashed reused parts in the earlier call, so claim no more."""
-        if self._place.honours.proves:
+        if self._write_target.support.proves:
             return Verification.RECORDED if self.continued else Verification.DIGEST
         return Verification.CLAIMED if upload.claimed else Verification.SIZE
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Keep the parts for a resuming call; abort the upload if the file itself is the problem.
 
         Waits for parts in flight, because they would keep an aborted upload alive.
@@ -223,15 +225,15 @@ class Large:
             sent.exception()
         if self._begun is None:
             return
-        if self.problem is None or self.problem.again:
-            self._place.uploads.leave(self._begun)
+        if self.problem is None or self.problem.retryable:
+            self._write_target.uploads.leave(self._begun)
             return
         with contextlib.suppress(HibaliError):
-            abort(self._place.requests, self._begun.key, self._begun.identifier)
-            self._place.uploads.end(self._begun)
+            abort(self._write_target.requests, self._begun.key, self._begun.identifier)
+            self._write_target.uploads.end(self._begun)
 
     @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _errors_as_problem(self) -> Iterator[None]:
         """Turn an error of one file into its problem; raise errors that affect all files."""
         try:
             yield
@@ -240,21 +242,21 @@ class Large:
 
 
 def find_begun(
-    place: WriteTarget, key: bytes, source: dict[str, Any]
+    write_target: WriteTarget, key: bytes, source: dict[str, Any]
 ) -> tuple[BegunUpload, dict[int, Part]] | None:
     """Return a released upload of this source and its stored parts; abort others."""
-    for begun in reversed(place.uploads.of_key(key)):
-        if not (begun.left or place.holder.held):
+    for begun in reversed(write_target.uploads.of_key(key)):
+        if not (begun.left or write_target.holder.held):
             continue  # another process may use it, and no lock says which
         if begun.source == source and begun.parts:
             # Parts that both this record and the server list identically.
-            told = standing_parts(place.requests, key, begun.identifier) or {}
-            existing = {n: part for n, part in begun.parts.items() if told.get(n) == (part.size, part.etag)}
+            listed = stored_parts(write_target.requests, key, begun.identifier) or {}
+            existing = {n: part for n, part in begun.parts.items() if listed.get(n) == (part.size, part.etag)}
             if existing:
-                place.uploads.take(begun)
+                write_target.uploads.claim(begun)
                 return begun, existing
-        abort(place.requests, key, begun.identifier)
-        place.uploads.end(begun)
+        abort(write_target.requests, key, begun.identifier)
+        write_target.uploads.end(begun)
     return None
 
 
@@ -263,9 +265,9 @@ def known_from(entry: Entry, digest: str | None) -> Known:
     return Known("", entry.size, digest, entry.mtime_ns, entry.mode)
 
 
-_AT_ONCE = 32
+_MOST_JOBS = 32
 _WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
-_CANNOT_HOLD = Problem("cannot-hold", "an object store holds files only")
+_CANNOT_HOLD = Problem("cannot-hold", "an object store cannot store symlinks and special files")
 
 
 class _Whole:
@@ -275,7 +277,7 @@ class _Whole:
         self.content = bytearray()
         self.problem: Problem | None = None
 
-    def take(self, payload: Payload) -> None:
+    def add(self, payload: Payload) -> None:
         self.problem = self.problem or payload.problems.get(0)
         if self.problem is None and payload.unit.offset != len(self.content):
             self.problem = OUT_OF_ORDER
@@ -286,9 +288,11 @@ class _Whole:
 class Writing:
     """One `write` call, used once: `committed` objects, `bytes` sent, `continued` if parts were reused."""
 
-    def __init__(self, place: WriteTarget) -> None:
-        self._place = place
-        self._jobs: Jobs[Committed] = Jobs(place.pool, most_jobs=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+    def __init__(self, write_target: WriteTarget) -> None:
+        self._write_target = write_target
+        self._jobs: Jobs[Committed] = Jobs(
+            write_target.pool, most_jobs=_MOST_JOBS, most_bytes=IN_FLIGHT_BYTES
+        )
         self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
         self._whole: dict[int, _Whole] = {}
@@ -301,21 +305,21 @@ class Writing:
         try:
             yield from self._jobs.run(lambda: self._feed(payloads))
         finally:
-            self._let_go()
+            self._release_uploads()
 
     def _feed(self, payloads: Iterable[Payload]) -> None:
         """Read the source and submit the writes; runs in its own thread."""
-        self._place.holder.check(now=True)
+        self._write_target.holder.check(now=True)
         for payload in payloads:
             if self._jobs.stopped:
                 return
-            self._place.holder.check()
+            self._write_target.holder.check()
             if payload.unit.segment:
-                self._take_segment(payload)
+                self._add_segment(payload)
             else:
-                self._take_pack(payload)
+                self._add_pack(payload)
 
-    def _take_pack(self, payload: Payload) -> None:
+    def _add_pack(self, payload: Payload) -> None:
         start = 0
         view = memoryview(payload.data)
         for position, item in enumerate(payload.unit.items):
@@ -328,7 +332,7 @@ class Writing:
             elif item.entry.kind is Kind.FOLDER:
                 self._clear(item)  # at once: later items may be inside it
             else:
-                self._jobs.submit(len(content), self._land, item, content, digest)
+                self._jobs.submit(len(content), self._write_whole, item, content, digest)
 
     def _unable(self, item: Item) -> Problem | None:
         return _CANNOT_HOLD if item.entry.kind in {Kind.LINK, Kind.SPECIAL} else None
@@ -336,7 +340,7 @@ class Writing:
     def _fail(self, item: Item, problem: Problem) -> None:
         self._jobs.report(Committed(item, None, Verification.NONE, problem=problem))
 
-    def _land(self, item: Item, content: memoryview, digest: str | None) -> None:
+    def _write_whole(self, item: Item, content: memoryview, digest: str | None) -> None:
         """Hash a whole file in memory, then put it."""
         found = hashlib.sha256(content).hexdigest()
         if found != digest or len(content) != item.entry.size:
@@ -345,24 +349,24 @@ class Writing:
         known = known_from(item.entry, digest)
         try:
             self._clear_first(item)
-            etag = self._place.bulk.put(
-                self._place.key_of(item.entry.path),
+            etag = self._write_target.bulk.put(
+                self._write_target.key_of(item.entry.path),
                 content,
                 to_metadata(known),
                 sha256=found,
-                checksum=self._place.checksum,
+                checksum=self._write_target.checksum,
             )
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        verification = Verification.DIGEST if self._place.honours.proves else _claimed(etag, content)
+        verification = Verification.DIGEST if self._write_target.support.proves else _claimed(etag, content)
         self._count(len(content))
         self._committed(item, known._replace(etag=etag), verification)
 
     def _clear(self, item: Item) -> None:
         """Make room for a folder, which itself needs no object."""
         try:
-            self._place.make_room(item)
+            self._write_target.clear_conflicts(item)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
@@ -370,24 +374,24 @@ class Writing:
 
     def _clear_first(self, item: Item) -> None:
         """Remove a conflicting object before the write if the server cannot store both at once."""
-        if not self._place.honours.file_and_folder:
-            self._place.make_room(item)
+        if not self._write_target.support.file_and_folder:
+            self._write_target.clear_conflicts(item)
 
     def _committed(self, item: Item, known: Known, verification: Verification) -> None:
         self.committed.add(item.entry.path, line_of(item.entry.path, known))
         try:
-            self._place.make_room(item)
+            self._write_target.clear_conflicts(item)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
         self._jobs.report(Committed(item, known.sha256, verification, known.etag))
 
-    def _take_segment(self, payload: Payload) -> None:
+    def _add_segment(self, payload: Payload) -> None:
         """Collect a file's segments (in order, without gaps) into parts."""
         unit, item = payload.unit, payload.unit.items[0]
         if unit.offset == 0 and unit.last and not payload.problems:
             self._jobs.submit(
-                len(payload.data), self._land, item, memoryview(payload.data), payload.digests[0]
+                len(payload.data), self._write_whole, item, memoryview(payload.data), payload.digests[0]
             )
             return
         if item.entry.size <= _WHOLE_BYTES:
@@ -395,8 +399,8 @@ class Writing:
             return
         large = self._large.get(item.number)
         if large is None:
-            large = self._large[item.number] = Large(self._place, item, unit.length)
-        part = large.take(payload)
+            large = self._large[item.number] = Large(self._write_target, item, unit.length)
+        part = large.add(payload)
         if part is not None:
             sent = self._jobs.submit(len(part[1]), self._send, large, *part)
             if sent is not None:
@@ -407,7 +411,7 @@ class Writing:
     def _gather(self, payload: Payload) -> None:
         item = payload.unit.items[0]
         whole = self._whole.setdefault(item.number, _Whole())
-        whole.take(payload)
+        whole.add(payload)
         if not payload.unit.last:
             return
         del self._whole[item.number]
@@ -415,7 +419,7 @@ class Writing:
             self._fail(item, whole.problem)
             return
         content = memoryview(whole.content)
-        self._jobs.submit(len(content), self._land, item, content, payload.digests[0])
+        self._jobs.submit(len(content), self._write_whole, item, content, payload.digests[0])
 
     def _send(self, large: Large, number: int, content: Bytes) -> None:
         self._count(large.send(number, content))
@@ -430,9 +434,9 @@ class Writing:
         self.continued = self.continued or large.continued
         self._committed(large.item, *done)
 
-    def _let_go(self) -> None:
+    def _release_uploads(self) -> None:
         for large in self._large.values():
-            large.let_go()
+            large.release()
         self._large.clear()
 
     def _count(self, size: int) -> None:

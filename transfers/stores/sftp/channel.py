@@ -16,7 +16,7 @@ from hibali.text import printable
 
 VERSION = 3
 
-INIT, VERSION_ANSWER = 1, 2
+INIT, VERSION_REPLY = 1, 2
 OPEN, CLOSE, READ, WRITE = 3, 4, 5, 6
 LSTAT, FSTAT, SETSTAT, FSETSTAT = 7, 8, 9, 10
 OPENDIR, READDIR, REMOVE, MKDIR, RMDIR = 11, 12, 13, 14, 15
@@ -33,7 +33,7 @@ _SIZE, _OWNER, _PERMISSIONS, _TIMES, _EXTENDED = 0x01, 0x02, 0x04, 0x08, 0x80000
 _LATEST = 0xFFFFFFFF
 
 
-class WireError(Exception):
+class MalformedPacketError(Exception):
     """A packet that is not valid SFTP."""
 
 
@@ -48,32 +48,32 @@ class Attributes:
 
 
 class Reader:
-    """A parser of one packet; raises `WireError` if the packet ends early."""
+    """A parser of one packet; raises `MalformedPacketError` if the packet ends early."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._at = 0
 
-    def take(self, length: int) -> bytes:
+    def read(self, length: int) -> bytes:
         """Return the next `length` bytes."""
         end = self._at + length
         if end > len(self._content):
-            raise WireError("a packet ends early")
+            raise MalformedPacketError("a packet ends early")
         found = self._content[self._at : end]
         self._at = end
         return found
 
     def number(self) -> int:
         """Return a 32-bit number."""
-        return int.from_bytes(self.take(4), "big")
+        return int.from_bytes(self.read(4), "big")
 
     def large(self) -> int:
         """Return a 64-bit number."""
-        return int.from_bytes(self.take(8), "big")
+        return int.from_bytes(self.read(8), "big")
 
     def text(self) -> bytes:
         """Return a length-prefixed string."""
-        return self.take(self.number())
+        return self.read(self.number())
 
     def attributes(self) -> Attributes:
         """Return the attributes of a file."""
@@ -138,10 +138,10 @@ def init() -> bytes:
 
 
 def extensions_of(content: bytes) -> dict[bytes, bytes]:
-    """Return the extensions in the server's VERSION packet. Raise `WireError` unless it is version 3."""
+    """Return the extensions in the server's VERSION packet. Raise `MalformedPacketError` unless it is version 3."""
     reader = Reader(content)
     if reader.number() != VERSION:
-        raise WireError("the server speaks another version of SFTP")
+        raise MalformedPacketError("the server does not use version 3 of SFTP")
     found: dict[bytes, bytes] = {}
     while not reader.done:
         name = reader.text()
@@ -169,37 +169,37 @@ class Pending:
     def __init__(self, channel: Channel, weight: int) -> None:
         self._channel = channel
         self._done = threading.Event()
-        self._answer: tuple[int, bytes] | None = None
+        self._reply: tuple[int, bytes] | None = None
         self.weight = weight
 
     def settle(self, kind: int, content: bytes) -> None:
         """Store the answer."""
-        self._answer = (kind, content)
+        self._reply = (kind, content)
         self._done.set()
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Mark that no answer will arrive."""
         self._done.set()
 
-    def answer(self, expected: int) -> Reader:
+    def reply(self, expected: int) -> Reader:
         """Wait for the answer. Raise `StatusError` for an error status, the channel's error if it closed."""
         self._done.wait()
-        if self._answer is None:
-            raise self._channel.gone()
-        kind, content = self._answer
+        if self._reply is None:
+            raise self._channel.end_error()
+        kind, content = self._reply
         reader = Reader(content)
         if kind == STATUS:
             code = reader.number()
             if code != OK or expected != STATUS:
-                said = b"" if reader.done else reader.text()
-                raise StatusError(code, printable(said)[:200])
+                output = b"" if reader.done else reader.text()
+                raise StatusError(code, printable(output)[:200])
         elif kind != expected:
             raise self._channel.broken(f"answered with a packet of type {kind}")
         return reader
 
     def wait(self) -> None:
         """Wait for the status OK."""
-        self.answer(STATUS)
+        self.reply(STATUS)
 
 
 class Channel:
@@ -211,7 +211,7 @@ class Channel:
         self.login = login
         self._process = Process(argv)
         self._sending = threading.Lock()
-        self._room = threading.Condition()
+        self._changed = threading.Condition()
         self._pending: dict[int, Pending] = {}
         self._held = 0
         self._next = 0
@@ -237,22 +237,24 @@ class Channel:
             self._write(init())
         try:
             kind, content = self._packet()
-            if kind != VERSION_ANSWER:
-                raise WireError("the first packet is no greeting")
+            if kind != VERSION_REPLY:
+                raise MalformedPacketError("its first packet is not VERSION")
             return extensions_of(content)
         except (OSError, EOFError):
-            raise self.gone() from None
-        except WireError as problem:
+            raise self.end_error() from None
+        except MalformedPacketError as problem:
             raise self.broken(str(problem)) from None
 
-    def ask(self, kind: int, content: bytes, data: bytes | memoryview = b"", *, weight: int = 0) -> Pending:
+    def request(
+        self, kind: int, content: bytes, data: bytes | memoryview = b"", *, weight: int = 0
+    ) -> Pending:
         """Send a request; wait only while too much is in flight. `data` ends the packet."""
         pending = Pending(self, max(weight, len(data)))
-        with self._room:
+        with self._changed:
             while self._failure is None and (
                 len(self._pending) >= _REQUESTS or (self._held and self._held + pending.weight > _UNDER_WAY)
             ):
-                self._room.wait()
+                self._changed.wait()
             if self._failure is not None:
                 raise self._failure
             self._next = (self._next + 1) & 0xFFFFFFFF
@@ -266,7 +268,7 @@ class Channel:
                 if data:
                     self._write(data)
         except (OSError, ValueError):
-            raise self.gone() from None
+            raise self.end_error() from None
         return pending
 
     def _write(self, content: bytes | memoryview) -> None:
@@ -277,7 +279,7 @@ class Channel:
     def _packet(self) -> tuple[int, bytes]:
         length = int.from_bytes(_exactly(self._process.stdout, 4), "big")
         if not 1 <= length <= _LONGEST_PACKET:
-            raise WireError("what came is no SFTP packet")
+            raise MalformedPacketError("it sent data that is not an SFTP packet")
         content = _exactly(self._process.stdout, length)
         return content[0], content[1:]
 
@@ -287,14 +289,14 @@ class Channel:
             while True:
                 kind, content = self._packet()
                 identifier = int.from_bytes(content[:4], "big")
-                with self._room:
+                with self._changed:
                     pending = self._pending.pop(identifier, None)
                     if pending is None:
-                        raise WireError("an answer came that nobody asked for")
+                        raise MalformedPacketError("it sent a reply to no request")
                     self._held -= pending.weight
-                    self._room.notify_all()
+                    self._changed.notify_all()
                 pending.settle(kind, content[4:])
-        except WireError as problem:
+        except MalformedPacketError as problem:
             self._fail(self.broken(str(problem)))
         except (OSError, EOFError, ValueError):
             self._fail(None)
@@ -303,17 +305,17 @@ class Channel:
         """Fail all waiting requests."""
         if problem is None:
             problem = self._why()
-        with self._room:
+        with self._changed:
             self._failure = self._failure or problem
-            left = list(self._pending.values())
+            unanswered = list(self._pending.values())
             self._pending.clear()
-            self._room.notify_all()
-        for pending in left:
-            pending.give_up()
+            self._changed.notify_all()
+        for pending in unanswered:
+            pending.cancel()
 
-    def gone(self) -> HibaliError:
+    def end_error(self) -> HibaliError:
         """Return the error that explains why there is no answer."""
-        with self._room:
+        with self._changed:
             if self._failure is not None:
                 return self._failure
         return self._why()
@@ -330,13 +332,13 @@ class Channel:
             "connection-lost", f"the SFTP server ended: {text or f'status {code}'}", subject=self.subject
         )
 
-    def broken(self, what: str) -> IncompleteError:
+    def broken(self, violation: str) -> IncompleteError:
         """Return the error for a server that violates the protocol."""
         return IncompleteError(
             "protocol",
-            f"the SFTP server broke the protocol: {what}",
+            f"the SFTP server violated the protocol: {violation}",
             subject=self.subject,
-            hint="Nothing it said was believed.",
+            hint="Its reply was ignored. Check that the site's sshd starts an SFTP server.",
         )
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from transfers.stores.sftp.channel import Attributes, Channel, Pending, StatusEr
 
 _PLAIN_CHUNK = 32 * 1024  # every server of version 3 must accept this
 _LARGEST_CHUNK = 255 * 1024
-_ROOM_KEPT = 64 * 1024  # with less free space, the filesystem counts as full
+_MIN_FREE_BYTES = 64 * 1024  # with less free space, the filesystem counts as full
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,145 +45,145 @@ class Client:
         """Return the maximum read and write length (limits@openssh.com), with upper bounds of our own."""
         found = [0, 0]
         if self.offers(b"limits@openssh.com"):
-            with contextlib.suppress(StatusError, channel.WireError):
-                reader = self._extended(b"limits@openssh.com", b"").answer(channel.EXTENDED_REPLY)
+            with contextlib.suppress(StatusError, channel.MalformedPacketError):
+                reader = self._extended(b"limits@openssh.com", b"").reply(channel.EXTENDED_REPLY)
                 reader.large()
                 found = [reader.large(), reader.large()]
         sizes = [min(size or _PLAIN_CHUNK, _LARGEST_CHUNK) for size in found]
         return sizes[0], sizes[1]
 
     def _extended(self, name: bytes, content: bytes) -> Pending:
-        return self.channel.ask(channel.EXTENDED, channel.text(name) + content)
+        return self.channel.request(channel.EXTENDED, channel.text(name) + content)
 
-    def ask_stat(self, path: bytes, *, follow: bool = False) -> Pending:
+    def request_stat(self, path: bytes, *, follow: bool = False) -> Pending:
         """Request the attributes of a path; parse the answer with `attributes_of`."""
-        return self.channel.ask(channel.STAT if follow else channel.LSTAT, channel.text(path))
+        return self.channel.request(channel.STAT if follow else channel.LSTAT, channel.text(path))
 
-    def ask_handle_stat(self, handle: bytes) -> Pending:
+    def request_handle_stat(self, handle: bytes) -> Pending:
         """Request the attributes of an open file."""
-        return self.channel.ask(channel.FSTAT, channel.text(handle))
+        return self.channel.request(channel.FSTAT, channel.text(handle))
 
     def attributes_of(self, pending: Pending) -> Attributes:
         """Return the attributes in an answer. Raise `StatusError`."""
         with self.understanding():
-            return pending.answer(channel.ATTRS).attributes()
+            return pending.reply(channel.ATTRS).attributes()
 
     def stat(self, path: bytes, *, follow: bool = False) -> Attributes | None:
         """Return the attributes of a path, None if it is missing. Raise a hibali error for other failures."""
         try:
-            return self.attributes_of(self.ask_stat(path, follow=follow))
+            return self.attributes_of(self.request_stat(path, follow=follow))
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE:
                 return None
             raise self.error(problem, path) from None
 
-    def ask_open(self, path: bytes, flags: int, mode: int | None = None) -> Pending:
+    def request_open(self, path: bytes, flags: int, mode: int | None = None) -> Pending:
         """Request to open a file; parse the answer with `handle_of`."""
         content = channel.text(path) + channel.number(flags) + channel.attributes(mode=mode)
-        return self.channel.ask(channel.OPEN, content)
+        return self.channel.request(channel.OPEN, content)
 
-    def ask_open_folder(self, path: bytes) -> Pending:
+    def request_open_folder(self, path: bytes) -> Pending:
         """Request to open a folder for listing; parse the answer with `handle_of`."""
-        return self.channel.ask(channel.OPENDIR, channel.text(path))
+        return self.channel.request(channel.OPENDIR, channel.text(path))
 
     def handle_of(self, pending: Pending) -> bytes:
         """Return the handle in an answer. Raise `StatusError`."""
         with self.understanding():
-            return pending.answer(channel.HANDLE).text()
+            return pending.reply(channel.HANDLE).text()
 
-    def ask_close(self, handle: bytes) -> Pending:
+    def request_close(self, handle: bytes) -> Pending:
         """Request to close a handle."""
-        return self.channel.ask(channel.CLOSE, channel.text(handle))
+        return self.channel.request(channel.CLOSE, channel.text(handle))
 
-    def ask_read(self, handle: bytes, offset: int, length: int) -> Pending:
+    def request_read(self, handle: bytes, offset: int, length: int) -> Pending:
         """Request up to `length` bytes; parse the answer with `data_of`."""
         content = channel.text(handle) + channel.large(offset) + channel.number(length)
-        return self.channel.ask(channel.READ, content, weight=length)
+        return self.channel.request(channel.READ, content, weight=length)
 
     def data_of(self, pending: Pending) -> bytes:
         """Return the bytes in an answer, b"" at the end of the file. Raise `StatusError`."""
         try:
             with self.understanding():
-                found = pending.answer(channel.DATA).text()
+                found = pending.reply(channel.DATA).text()
         except StatusError as problem:
             if problem.code == channel.END_OF_FILE:
                 return b""
             raise
         return found
 
-    def ask_write(self, handle: bytes, offset: int, content: memoryview) -> list[Pending]:
+    def request_write(self, handle: bytes, offset: int, content: memoryview) -> list[Pending]:
         """Send write requests for all of `content` from `offset`, in chunks that the server accepts."""
-        asked = []
+        requests = []
         for at in range(0, len(content), self.write_bytes):
             piece = content[at : at + self.write_bytes]
             head = channel.text(handle) + channel.large(offset + at) + channel.number(len(piece))
-            asked.append(self.channel.ask(channel.WRITE, head, piece))
-        return asked
+            requests.append(self.channel.request(channel.WRITE, head, piece))
+        return requests
 
-    def ask_set(self, handle: bytes, *, mode: int | None = None, mtime_ns: int | None = None) -> Pending:
+    def request_set(self, handle: bytes, *, mode: int | None = None, mtime_ns: int | None = None) -> Pending:
         """Request to set mode and time of an open file."""
-        return self.channel.ask(
+        return self.channel.request(
             channel.FSETSTAT, channel.text(handle) + channel.attributes(mode=mode, mtime_ns=mtime_ns)
         )
 
-    def ask_set_mode(self, path: bytes, mode: int) -> Pending:
+    def request_set_mode(self, path: bytes, mode: int) -> Pending:
         """Request to set the mode of a path; follows a symlink."""
-        return self.channel.ask(channel.SETSTAT, channel.text(path) + channel.attributes(mode=mode))
+        return self.channel.request(channel.SETSTAT, channel.text(path) + channel.attributes(mode=mode))
 
-    def ask_set_link_time(self, path: bytes, mtime_ns: int) -> Pending | None:
+    def request_set_link_time(self, path: bytes, mtime_ns: int) -> Pending | None:
         """Request to set a symlink's own time; None if unsupported."""
         if not self.offers(b"lsetstat@openssh.com"):
             return None
         content = channel.text(path) + channel.attributes(mtime_ns=mtime_ns)
         return self._extended(b"lsetstat@openssh.com", content)
 
-    def ask_sync(self, handle: bytes) -> Pending | None:
+    def request_sync(self, handle: bytes) -> Pending | None:
         """Request to sync an open file to disk; None if unsupported."""
         if not self.offers(b"fsync@openssh.com"):
             return None
         return self._extended(b"fsync@openssh.com", channel.text(handle))
 
-    def ask_rename(self, old: bytes, new: bytes) -> Pending:
+    def request_rename(self, old: bytes, new: bytes) -> Pending:
         """Request a rename that replaces a file; without the extension, an existing file is an error."""
         content = channel.text(old) + channel.text(new)
         if self.offers(b"posix-rename@openssh.com"):
             return self._extended(b"posix-rename@openssh.com", content)
-        return self.channel.ask(channel.RENAME, content)
+        return self.channel.request(channel.RENAME, content)
 
-    def ask_move(self, old: bytes, new: bytes) -> Pending:
+    def request_move(self, old: bytes, new: bytes) -> Pending:
         """Request a rename that fails if the new name exists, as version 3 defines."""
-        return self.channel.ask(channel.RENAME, channel.text(old) + channel.text(new))
+        return self.channel.request(channel.RENAME, channel.text(old) + channel.text(new))
 
-    def ask_copy(self, source: bytes, target: bytes) -> Pending | None:
+    def request_copy(self, source: bytes, target: bytes) -> Pending | None:
         """Request a copy between two open files at the server; None if unsupported."""
         if not self.offers(b"copy-data"):
             return None
         content = channel.text(source) + channel.large(0) * 2 + channel.text(target) + channel.large(0)
         return self._extended(b"copy-data", content)
 
-    def ask_link(self, old: bytes, new: bytes) -> Pending | None:
+    def request_link(self, old: bytes, new: bytes) -> Pending | None:
         """Request a hard link, which fails if the name exists; None if unsupported."""
         if not self.offers(b"hardlink@openssh.com"):
             return None
         return self._extended(b"hardlink@openssh.com", channel.text(old) + channel.text(new))
 
-    def ask_symlink(self, path: bytes, target: bytes) -> Pending:
+    def request_symlink(self, path: bytes, target: bytes) -> Pending:
         """Request a symlink; arguments in OpenSSH's order, which other servers adopted."""
-        return self.channel.ask(channel.SYMLINK, channel.text(target) + channel.text(path))
+        return self.channel.request(channel.SYMLINK, channel.text(target) + channel.text(path))
 
-    def ask_readlink(self, path: bytes) -> Pending:
+    def request_readlink(self, path: bytes) -> Pending:
         """Request a symlink's target; parse the answer with `names_of`."""
-        return self.channel.ask(channel.READLINK, channel.text(path))
+        return self.channel.request(channel.READLINK, channel.text(path))
 
-    def ask_names(self, handle: bytes) -> Pending:
+    def request_names(self, handle: bytes) -> Pending:
         """Request more names of an open folder; parse the answer with `names_of`."""
-        return self.channel.ask(channel.READDIR, channel.text(handle))
+        return self.channel.request(channel.READDIR, channel.text(handle))
 
     def names_of(self, pending: Pending) -> list[Listed]:
         """Return the names in an answer, none at the folder's end. Raise `StatusError`."""
         try:
             with self.understanding():
-                reader = pending.answer(channel.NAME)
+                reader = pending.reply(channel.NAME)
                 found = []
                 for _ in range(reader.number()):
                     name = reader.text()
@@ -195,34 +195,34 @@ class Client:
                 return []
             raise
 
-    def ask_remove(self, path: bytes) -> Pending:
+    def request_remove(self, path: bytes) -> Pending:
         """Request to remove a name that is not a folder."""
-        return self.channel.ask(channel.REMOVE, channel.text(path))
+        return self.channel.request(channel.REMOVE, channel.text(path))
 
-    def ask_remove_folder(self, path: bytes) -> Pending:
+    def request_remove_folder(self, path: bytes) -> Pending:
         """Request to remove an empty folder."""
-        return self.channel.ask(channel.RMDIR, channel.text(path))
+        return self.channel.request(channel.RMDIR, channel.text(path))
 
-    def ask_make_folder(self, path: bytes, mode: int) -> Pending:
+    def request_make_folder(self, path: bytes, mode: int) -> Pending:
         """Request to make a folder, which fails if the name exists."""
-        return self.channel.ask(channel.MKDIR, channel.text(path) + channel.attributes(mode=mode))
+        return self.channel.request(channel.MKDIR, channel.text(path) + channel.attributes(mode=mode))
 
     def real_path(self, path: bytes) -> bytes:
         """Return the absolute path of an existing one; `.` is the start folder. Raise a hibali error."""
         try:
-            (found,) = self.names_of(self.channel.ask(channel.REALPATH, channel.text(path)))
+            (found,) = self.names_of(self.channel.request(channel.REALPATH, channel.text(path)))
         except StatusError as problem:
             raise self.error(problem, path) from None
         except ValueError:
-            raise self.channel.broken("gave no path for a path") from None
+            raise self.channel.broken("sent no path") from None
         if not found.name.startswith(b"/") or b"\0" in found.name:
-            raise self.channel.broken("gave no absolute path")
+            raise self.channel.broken("sent a path that is not absolute")
         return found.name
 
     def small_files(self, paths: Sequence[bytes], longest: int) -> list[bytes]:
         """Return the contents of files, cut after `longest` bytes; b"" for an unreadable file."""
-        asked = [self.ask_open(path, channel.FOR_READING) for path in paths]
-        return [self._small_file(pending, longest) for pending in asked]
+        requests = [self.request_open(path, channel.FOR_READING) for path in paths]
+        return [self._small_file(pending, longest) for pending in requests]
 
     def _small_file(self, opened: Pending, longest: int) -> bytes:
         content = bytearray()
@@ -231,12 +231,12 @@ class Client:
             try:
                 while len(content) < longest:
                     size = min(self.read_bytes, longest - len(content))
-                    part = self.data_of(self.ask_read(handle, len(content), size))
+                    part = self.data_of(self.request_read(handle, len(content), size))
                     if not part:
                         break
                     content += part
             finally:
-                self.ask_close(handle)
+                self.request_close(handle)
         except StatusError:
             return b""
         return bytes(content)
@@ -252,7 +252,7 @@ class Client:
             return Space(None, None)
         try:
             with self.understanding():
-                reader = self._extended(b"statvfs@openssh.com", channel.text(path)).answer(
+                reader = self._extended(b"statvfs@openssh.com", channel.text(path)).reply(
                     channel.EXTENDED_REPLY
                 )
                 found = [reader.large() for _ in range(8)]
@@ -267,13 +267,13 @@ class Client:
         """Convert a parse error of an answer to the error for a broken protocol."""
         try:
             yield
-        except channel.WireError as problem:
+        except channel.MalformedPacketError as problem:
             raise self.channel.broken(str(problem)) from None
 
-    def settle(self, asked: Iterable[Pending | None]) -> StatusError | None:
+    def settle(self, requests: Iterable[Pending | None]) -> StatusError | None:
         """Wait for all requests; return the first error status, or None."""
         first: StatusError | None = None
-        for pending in asked:
+        for pending in requests:
             try:
                 if pending is not None:
                     pending.wait()
@@ -283,16 +283,16 @@ class Client:
 
     def error(self, problem: StatusError, path: bytes) -> HibaliError:
         """Convert an error status for one path to a hibali error."""
-        told = problem_of(problem)
+        found = problem_of(problem)
         kinds = {"vanished": NotFoundError, "denied": AccessError}
         subject = f"{self.subject}:{printable(path)}"
-        return kinds.get(told.code, IncompleteError)(told.code, told.message, subject=subject)
+        return kinds.get(found.code, IncompleteError)(found.code, found.message, subject=subject)
 
     def problem(self, problem: StatusError, folder: bytes, size: int = 0) -> Problem:
         """Convert a failed write in `folder`; SFTP 3 has no status for a full disk, so check free space."""
         if problem.code == channel.FAILURE:
             space = self.space(folder)
-            full = space.free_bytes is not None and space.free_bytes < max(size, _ROOM_KEPT)
+            full = space.free_bytes is not None and space.free_bytes < max(size, _MIN_FREE_BYTES)
             if full or space.free_inodes == 0:
                 return Problem("no-space", message_of("no-space"))
         return problem_of(problem)
@@ -305,9 +305,9 @@ class Client:
 _PROBLEMS = {
     channel.NO_SUCH_FILE: ("vanished", message_of("vanished")),
     channel.PERMISSION_DENIED: ("denied", message_of("denied")),
-    channel.UNSUPPORTED: ("not-supported", "the SFTP server cannot do this"),
-    channel.BAD_MESSAGE: ("not-accepted", "the SFTP server does not take this name"),
-    channel.END_OF_FILE: ("source-changed", "it ended early"),
+    channel.UNSUPPORTED: ("not-supported", "the SFTP server does not support this"),
+    channel.BAD_MESSAGE: ("not-accepted", "the SFTP server rejected this name"),
+    channel.END_OF_FILE: ("source-changed", "the file ended early"),
 }
 
 
@@ -318,13 +318,13 @@ def expand(client: Client, path: bytes) -> bytes:
     if path.startswith(b"$"):
         raise NotFoundError(
             "no-variables",
-            "an SFTP server cannot say what a variable means",
+            "an SFTP server cannot expand variables",
             subject=f"{client.subject}:{path.decode('utf-8', 'replace')}",
-            hint="Write the site's root in full.",
+            hint="Write the site's root as an absolute path.",
         )
     home = client.real_path(b".").rstrip(b"/")
-    rest = path.removeprefix(b"~").lstrip(b"/")
-    return home + b"/" + rest if rest else home or b"/"
+    relative = path.removeprefix(b"~").lstrip(b"/")
+    return home + b"/" + relative if relative else home or b"/"
 
 
 def problem_of(problem: StatusError) -> Problem:
@@ -367,19 +367,19 @@ def is_unchanged(entry: Entry, attributes: Attributes) -> bool:
 
 def listed_names(client: Client, path: bytes, ahead: int = 8) -> Sequence[Listed]:
     """Return all names in a folder, with `ahead` requests in flight. Raise `StatusError`."""
-    handle = client.handle_of(client.ask_open_folder(path))
+    handle = client.handle_of(client.request_open_folder(path))
     found: list[Listed] = []
-    asked = [client.ask_names(handle)]
+    requests = [client.request_names(handle)]
     try:
-        while asked:
-            some = client.names_of(asked.pop(0))
+        while requests:
+            some = client.names_of(requests.pop(0))
             found += some
             if some:
-                asked += [client.ask_names(handle) for _ in range(ahead - len(asked))]
+                requests += [client.request_names(handle) for _ in range(ahead - len(requests))]
             else:
                 break
-        for pending in asked:
+        for pending in requests:
             found += client.names_of(pending)
     finally:
-        client.ask_close(handle)
+        client.request_close(handle)
     return [one for one in found if one.name not in {b".", b".."}]

@@ -57,8 +57,8 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
 
 def subsystem(login: Login) -> list[str]:
     """Return the ssh arguments that start the SFTP server over the kept login."""
-    words = login.argv("sftp")
-    return [*words[:-3], "-s", *words[-3:]]  # before `-- HOST sftp`
+    argv = login.argv("sftp")
+    return [*argv[:-3], "-s", *argv[-3:]]  # before `-- HOST sftp`
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> SftpStore:

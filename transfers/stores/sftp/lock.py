@@ -16,7 +16,7 @@ from transfers.stores.server_lease import Held, Lease, journal_of, locked, recor
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, kind_of, listed_names
-from transfers.stores.sftp.paths import Beneath
+from transfers.stores.sftp.paths import SafePaths
 
 OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"
@@ -27,39 +27,39 @@ _PRIVATE = 0o600
 class Own:
     """Hibali's own small files below one root."""
 
-    def __init__(self, client: Client, beneath: Beneath) -> None:
+    def __init__(self, client: Client, safe_paths: SafePaths) -> None:
         self._client = client
-        self._beneath = beneath
+        self._safe_paths = safe_paths
         self.user: int | None = None  # our user id at the server, once known
 
     def read(self, path: bytes) -> tuple[bytes, Attributes] | None:
         """Read a small regular file and its attributes; None if it is missing. Raise `StatusError`."""
-        full = self._beneath.full(path)
+        full = self._safe_paths.full(path)
         client = self._client
         try:
-            if kind_of(client.attributes_of(client.ask_stat(full))) is not Kind.FILE:
+            if kind_of(client.attributes_of(client.request_stat(full))) is not Kind.FILE:
                 raise StatusError(channel.FAILURE, "it is not a file")
-            handle = client.handle_of(client.ask_open(full, channel.FOR_READING))
+            handle = client.handle_of(client.request_open(full, channel.FOR_READING))
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE:
                 return None
             raise
         try:
-            asked = client.ask_handle_stat(handle)
-            content = client.data_of(client.ask_read(handle, 0, min(_LIMIT, client.read_bytes)))
-            return content, client.attributes_of(asked)
+            requests = client.request_handle_stat(handle)
+            content = client.data_of(client.request_read(handle, 0, min(_LIMIT, client.read_bytes)))
+            return content, client.attributes_of(requests)
         finally:
-            client.ask_close(handle)
+            client.request_close(handle)
 
     def write(self, path: bytes, content: bytes) -> Attributes:
         """Create a private file, synced to disk if the server supports that. Raise `StatusError`."""
         client = self._client
         flags = channel.FOR_WRITING | channel.FOR_READING | channel.CREATE | channel.EXCLUSIVE
-        handle = client.handle_of(client.ask_open(self._beneath.full(path), flags, _PRIVATE))
-        asked = [*client.ask_write(handle, 0, memoryview(content)), client.ask_sync(handle)]
-        attributes = client.ask_handle_stat(handle)
-        asked.append(client.ask_close(handle))
-        refused = client.settle(asked)
+        handle = client.handle_of(client.request_open(self._safe_paths.full(path), flags, _PRIVATE))
+        requests = [*client.request_write(handle, 0, memoryview(content)), client.request_sync(handle)]
+        attributes = client.request_handle_stat(handle)
+        requests.append(client.request_close(handle))
+        refused = client.settle(requests)
         found = client.attributes_of(attributes)
         if refused is not None:
             raise refused
@@ -81,25 +81,25 @@ class Own:
         """
         client = self._client
         flags = channel.FOR_WRITING | channel.FOR_READING
-        handle = client.handle_of(client.ask_open(self._beneath.full(path), flags))
+        handle = client.handle_of(client.request_open(self._safe_paths.full(path), flags))
         try:
-            if client.data_of(client.ask_read(handle, 0, min(_LIMIT, client.read_bytes))) != content:
+            if client.data_of(client.request_read(handle, 0, min(_LIMIT, client.read_bytes))) != content:
                 return False
-            refused = client.settle(client.ask_write(handle, 0, memoryview(content)))
+            refused = client.settle(client.request_write(handle, 0, memoryview(content)))
             if refused is not None:
                 raise refused
             return True
         finally:
-            client.ask_close(handle)
+            client.request_close(handle)
 
     def remove(self, path: bytes) -> None:
         """Remove a file; ignore errors, because the next run recognizes it by name."""
         with contextlib.suppress(StatusError):
-            self._client.ask_remove(self._beneath.full(path)).wait()
+            self._client.request_remove(self._safe_paths.full(path)).wait()
 
     def rename(self, old: bytes, new: bytes) -> None:
         """Rename, replacing the target. Raise `StatusError`."""
-        self._client.ask_rename(self._beneath.full(old), self._beneath.full(new)).wait()
+        self._client.request_rename(self._safe_paths.full(old), self._safe_paths.full(new)).wait()
 
     def seeds(self, folder: bytes = b"") -> list[bytes]:
         """Return the seeds of unfinished operations of our account in `folder`, newest first."""
@@ -139,11 +139,11 @@ class SftpLock(Lease):
     check_seconds = 0.0
 
     def __init__(
-        self, client: Client, beneath: Beneath, own: Own, operation: str, seconds: int = LEASE_SECONDS
+        self, client: Client, safe_paths: SafePaths, own: Own, operation: str, seconds: int = LEASE_SECONDS
     ) -> None:
         """Take the lock. Raise `RefusedError` and `AccessError` besides the errors of `Lease`."""
         self._client = client
-        self._beneath = beneath
+        self._safe_paths = safe_paths
         self._own = own
         self._now = 0  # time of our record by the server's clock
         self._unmade: StatusError | None = None
@@ -158,32 +158,32 @@ class SftpLock(Lease):
     def _content(self) -> bytes:
         return json.dumps(self._record).encode("ascii") + b"\n"
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         """Take the lock; retry if another holder's release removed `.hibali` meanwhile."""
         problem = StatusError(channel.FAILURE, "")
         for _ in range(_TRIES):
             try:
-                self._take_in_folder()
+                self._acquire_in_folder()
                 return
             except StatusError as refused:
                 problem = refused
                 if refused.code != channel.NO_SUCH_FILE:
                     break
-        found = self._client.problem(self._unmade or problem, self._beneath.full(b""))
+        found = self._client.problem(self._unmade or problem, self._safe_paths.full(b""))
         if found.code == "no-space":
             raise RefusedError(found.code, found.message, subject=self._client.subject)
-        raise self._client.error(self._unmade or problem, self._beneath.full(OWN))
+        raise self._client.error(self._unmade or problem, self._safe_paths.full(OWN))
 
-    def _take_in_folder(self) -> None:
+    def _acquire_in_folder(self) -> None:
         folder = self._folder()
         if folder.user != self._own.user:
             self._own.find_user()
         if (folder.user is not None and folder.user != self._own.user) or (folder.mode or 0) & 0o022:
-            raise self._refused("not-private", "is another account's, or others can write it")
+            raise self._refused("not-private", "belongs to another account, or others can write to it")
         began = time.monotonic()
         self._now = self._own.write(self._part, self._content).seconds or 0
         try:
-            super()._take()
+            super()._acquire()
             self._renewed = began  # the lock has the time of the record file
             self._sweep()
         finally:
@@ -191,12 +191,12 @@ class SftpLock(Lease):
 
     def _folder(self) -> Attributes:
         """Make `.hibali` below the root if it is missing (mode 0700); return its attributes."""
-        full = self._beneath.full(OWN)
-        made = self._client.ask_make_folder(full, 0o700)
-        look = self._client.ask_stat(full)
+        full = self._safe_paths.full(OWN)
+        made = self._client.request_make_folder(full, 0o700)
+        pending_stat = self._client.request_stat(full)
         refused = self._client.settle([made])
         try:
-            found = self._client.attributes_of(look)
+            found = self._client.attributes_of(pending_stat)
         except StatusError as problem:
             if problem.code != channel.NO_SUCH_FILE or refused is None:
                 raise
@@ -204,15 +204,15 @@ class SftpLock(Lease):
             self._unmade = refused
             raise (problem if refused.code == channel.FAILURE else refused) from None
         if kind_of(found) is not Kind.FOLDER:
-            raise self._refused("reserved-name", "is no folder, and hibali needs the name")
+            raise self._refused("reserved-name", "is not a folder, but hibali needs this name")
         return found
 
-    def _refused(self, code: str, what: str) -> RefusedError:
-        return RefusedError(code, f"`.hibali` there {what}", subject=self._client.subject)
+    def _refused(self, code: str, reason: str) -> RefusedError:
+        return RefusedError(code, f"`.hibali` there {reason}", subject=self._client.subject)
 
     def _create(self) -> bool:
         """Link our record to the lock's name; without hard links, create the lock exclusively."""
-        linked = self._client.ask_link(self._beneath.full(self._part), self._beneath.full(_LOCK))
+        linked = self._client.request_link(self._safe_paths.full(self._part), self._safe_paths.full(_LOCK))
         if linked is not None:
             refused = self._client.settle([linked])
             if refused is None:
@@ -245,8 +245,8 @@ class SftpLock(Lease):
                 self._own.remove(marker)
             raise locked(found.holder, self._client.subject) from None
         try:
-            again = self._read()
-            if again is None or again.holder.get("token") != found.holder.get("token"):
+            current = self._read()
+            if current is None or current.holder.get("token") != found.holder.get("token"):
                 return False
             if not self._client.offers(b"posix-rename@openssh.com"):
                 self._own.remove(_LOCK)
@@ -263,13 +263,13 @@ class SftpLock(Lease):
     def _sweep(self) -> None:
         """Remove records of calls that were killed while they took the lock; a live one retries."""
         with contextlib.suppress(StatusError):
-            for name in [one.name for one in listed_names(self._client, self._beneath.full(OWN))]:
+            for name in [one.name for one in listed_names(self._client, self._safe_paths.full(OWN))]:
                 if protocol.is_lock_part(name):
                     self._own.remove(OWN + b"/" + name)
 
-    def _is_ours(self) -> bool:
+    def _is_held(self) -> bool:
         try:
-            return super()._is_ours()
+            return super()._is_held()
         except StatusError:
             return False
 
@@ -284,13 +284,13 @@ class SftpLock(Lease):
         try:
             return self._own.refresh(_LOCK, self._content)
         except StatusError as problem:
-            raise self._client.error(problem, self._beneath.full(_LOCK)) from None
+            raise self._client.error(problem, self._safe_paths.full(_LOCK)) from None
 
     def _remove(self) -> None:
         with contextlib.suppress(StatusError):
-            self._client.ask_remove(self._beneath.full(_LOCK)).wait()
+            self._client.request_remove(self._safe_paths.full(_LOCK)).wait()
             # The folder may still hold a journal for the next run or a user's files.
-            self._client.ask_remove_folder(self._beneath.full(OWN)).wait()
+            self._client.request_remove_folder(self._safe_paths.full(OWN)).wait()
 
 
 def find_lock(own: Own, clock: int) -> Held | None:

@@ -27,13 +27,13 @@ def refusal(path: bytes) -> Problem | None:
     """Return why a relative path is refused, or None."""
     reason = unsafe_component(path)
     if reason:
-        return Problem("unsafe-name", f"the name climbs or is empty: {reason}")
+        return Problem("unsafe-name", f"the name is not a safe relative path: {reason}")
     if len(path) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in path.split(b"/")):
         return Problem("name-too-long", "File name too long")
     return None
 
 
-class Beneath:
+class SafePaths:
     """Safe paths below one root; thread-safe."""
 
     def __init__(self, client: Client, root: bytes) -> None:
@@ -49,11 +49,11 @@ class Beneath:
 
         A symlink or a file in place of a folder is a problem of every path below it.
         """
-        given = list(paths)
-        wrong = {path: problem for path in given if (problem := refusal(path)) is not None}
-        folders = sorted({above for path in given if path not in wrong for above in _above(path)})
+        all_paths = list(paths)
+        wrong = {path: problem for path in all_paths if (problem := refusal(path)) is not None}
+        folders = sorted({above for path in all_paths if path not in wrong for above in _above(path)})
         found = self._look(folders, make=make)
-        for path in given:
+        for path in all_paths:
             if path not in wrong:
                 bad = next((found[above] for above in _above(path) if above in found), None)
                 if bad is not None:
@@ -65,25 +65,25 @@ class Beneath:
         wrong, missing = self._check(folders)
         if not (make and missing):
             return {**wrong, **dict.fromkeys(missing, _VANISHED)}
-        asked = [self._client.ask_make_folder(self.full(folder), _FOLDER_MODE) for folder in missing]
+        requests = [self._client.request_make_folder(self.full(folder), _FOLDER_MODE) for folder in missing]
         refused: dict[bytes, StatusError] = {}
-        for folder, pending in zip(missing, asked, strict=True):
+        for folder, pending in zip(missing, requests, strict=True):
             try:
                 pending.wait()
             except StatusError as problem:  # another client may have made it
                 refused[folder] = problem
-        again, absent = self._check(missing)
+        still_wrong, absent = self._check(missing)
         for folder in absent:
             cause = refused.get(folder)
-            again[folder] = self._client.problem(cause, self.full(b"")) if cause else _VANISHED
-        return {**wrong, **again}
+            still_wrong[folder] = self._client.problem(cause, self.full(b"")) if cause else _VANISHED
+        return {**wrong, **still_wrong}
 
     def _check(self, folders: list[bytes]) -> tuple[dict[bytes, Problem], list[bytes]]:
         """Return the problems of existing names that are no folders, and the missing folders."""
-        asked = [self._client.ask_stat(self.full(folder)) for folder in folders]
+        requests = [self._client.request_stat(self.full(folder)) for folder in folders]
         wrong: dict[bytes, Problem] = {}
         missing = []
-        for folder, pending in zip(folders, asked, strict=True):
+        for folder, pending in zip(folders, requests, strict=True):
             try:
                 kind = kind_of(self._client.attributes_of(pending))
             except StatusError as problem:
@@ -152,7 +152,7 @@ class Guard:
                 "leaves-root",
                 f"symlinks in this path lead out of the configured root, to {printable(found.path)}",
                 subject=f"{self._client.subject}:{printable(path)}",
-                hint="To delete there, name that path instead, or configure it as a root of the site.",
+                hint="To delete files there, use that path instead, or configure it as a root of the site.",
             )
         return found
 
@@ -167,9 +167,9 @@ class Guard:
         if now != before:
             raise IncompleteError(
                 "root-changed",
-                f"this path led to {printable(before)} and leads to {printable(now)} now",
+                f"this path led to {printable(before)} before and leads to {printable(now)} now",
                 subject=f"{self._client.subject}:{printable(path)}",
-                hint="Look at who can write in the folders above it.",
+                hint="Check which accounts can write to the folders above it.",
             )
 
     def _prepare(self) -> None:
@@ -218,14 +218,14 @@ class _Walk:
 
     def _look(self, names: list[bytes]) -> dict[bytes, Attributes | None]:
         """Request the attributes of all next components in one round trip; symlinks are rare."""
-        path, asked = self.path, []
+        path, requests = self.path, []
         for name in reversed(names):
             if name == b"..":
                 break
             path = _join(path, name)
-            asked.append((path, self._client.ask_stat(path)))
+            requests.append((path, self._client.request_stat(path)))
         found: dict[bytes, Attributes | None] = {}
-        for path, pending in asked:
+        for path, pending in requests:
             try:
                 found[path] = self._client.attributes_of(pending)
             except StatusError:  # missing, or the later use reports the error
@@ -239,7 +239,7 @@ class _Walk:
                 "symlink-in-the-way", "too many levels of symbolic links", subject=self._subject(full)
             )
         try:
-            names = self._client.names_of(self._client.ask_readlink(full))
+            names = self._client.names_of(self._client.request_readlink(full))
         except StatusError as problem:
             raise self._client.error(problem, full) from None
         target = names[0].name if names else b""
@@ -255,7 +255,7 @@ class _Walk:
             "foreign-symlink",
             f"{printable(full)} is a symlink to {printable(target)} that belongs to {whose}",
             subject=self._subject(full),
-            hint="If you trust where it leads, name that path instead.",
+            hint="If you trust its target, use that path instead.",
         )
         if self._guarded:
             raise refusal

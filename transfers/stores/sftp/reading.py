@@ -20,7 +20,7 @@ from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
 from transfers.stores.sftp.lock import Own
-from transfers.stores.sftp.paths import Beneath
+from transfers.stores.sftp.paths import SafePaths
 
 _FOLDERS_AHEAD = 32
 _THREADS = 8
@@ -31,16 +31,16 @@ _Found = tuple[list[Entry], list[tuple[bytes, Problem]]]
 class Listing:
     """One walk of a tree; `problems` and `orphans` are complete after the iteration."""
 
-    def __init__(self, client: Client, beneath: Beneath, own: Own, *, shallow: bool = False) -> None:
+    def __init__(self, client: Client, safe_paths: SafePaths, own: Own, *, shallow: bool = False) -> None:
         self._client = client
-        self._beneath = beneath
+        self._safe_paths = safe_paths
         self._own = own
         self._shallow = shallow
         self._seeds: list[bytes] = []
         self._ahead: dict[bytes, Future[_Found]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
-        self.places: list[bytes] = []  # folders below that have their own `.hibali`
+        self.own_folders: list[bytes] = []  # folders below that have their own `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
@@ -61,22 +61,22 @@ class Listing:
 
     def _children(self, folder: bytes) -> list[Entry]:
         """Return a folder's entries, sorted, without own names; start listing its subfolders."""
-        asked = self._ahead.pop(folder, None)
-        found, problems = asked.result() if asked is not None else self._look(folder)
+        future = self._ahead.pop(folder, None)
+        found, problems = future.result() if future is not None else self._look(folder)
         self.problems += problems
         if any(entry.path.rpartition(b"/")[2] == protocol.OWN_FOLDER for entry in found):
             self._seeds += self._own.seeds(folder)
             if folder:
-                self.places.append(folder)
-        kept = [entry for entry in found if not self._is_own(folder, entry.path)]
-        kept.sort(key=lambda entry: entry.order)
+                self.own_folders.append(folder)
+        current = [entry for entry in found if not self._is_own(folder, entry.path)]
+        current.sort(key=lambda entry: entry.order)
         if not self._shallow:
-            for entry in kept:
+            for entry in current:
                 if len(self._ahead) >= _FOLDERS_AHEAD:
                     break
                 if entry.kind is Kind.FOLDER:
                     self._ahead[entry.path] = self._pool.submit(self._look, entry.path)
-        return kept
+        return current
 
     def _is_own(self, folder: bytes, path: bytes) -> bool:
         name = path.rpartition(b"/")[2]
@@ -93,7 +93,7 @@ class Listing:
     def _look(self, folder: bytes) -> _Found:
         """List one folder; runs in threads of the pool."""
         try:
-            listed = listed_names(self._client, self._beneath.full(folder).rstrip(b"/") or b"/")
+            listed = listed_names(self._client, self._safe_paths.full(folder).rstrip(b"/") or b"/")
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE and folder:
                 return [], []  # removed meanwhile, so it has no entries
@@ -108,15 +108,17 @@ class Listing:
         # Some servers send the attributes of a link's target or none: stat all but plain files and folders.
         plain = [entry for entry in entries if entry.kind in {Kind.FILE, Kind.FOLDER}]
         other = [entry.path for entry in entries if entry.kind not in {Kind.FILE, Kind.FOLDER}]
-        looked, problems = self._look_again(other)
+        looked, problems = self._stat_exactly(other)
         return plain + looked, problems
 
-    def _look_again(self, paths: list[bytes]) -> _Found:
-        client, full = self._client, self._beneath.full
-        asked = [(path, client.ask_stat(full(path)), client.ask_readlink(full(path))) for path in paths]
+    def _stat_exactly(self, paths: list[bytes]) -> _Found:
+        client, full = self._client, self._safe_paths.full
+        requests = [
+            (path, client.request_stat(full(path)), client.request_readlink(full(path))) for path in paths
+        ]
         found: list[Entry] = []
         problems: list[tuple[bytes, Problem]] = []
-        for path, looked, pointed in asked:
+        for path, looked, pointed in requests:
             try:
                 attributes = client.attributes_of(looked)
                 link = b""
@@ -128,33 +130,33 @@ class Listing:
                 if problem.code != channel.NO_SUCH_FILE:
                     problems.append((path, problem_of(problem)))
             except ValueError:
-                problems.append((path, Problem("failed", "the SFTP server told no target of a link")))
+                problems.append((path, Problem("failed", "the SFTP server sent no target of a symlink")))
         return found, problems
 
     def _violation(self, folder: bytes, name: bytes) -> IncompleteError:
         return IncompleteError(
             "listing-violation",
-            f"the listing cannot be trusted: it has the name {printable(name)} twice, or one that is no name",
+            f"the listing cannot be trusted: the name {printable(name)} is invalid or listed twice",
             subject=f"{self._client.subject}:{printable(folder)}",
-            hint="Nothing was deleted. Report it to the site if it happens again.",
+            hint="Nothing was deleted. If it happens again, report it to the site.",
         )
 
 
-Asked = TypeVar("Asked")
-Given = TypeVar("Given")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 def in_order(
-    things: Iterable[Asked],
-    do: Callable[[Asked], Given],
+    things: Iterable[Value],
+    do: Callable[[Value], Result],
     *,
     most_jobs: int,
-    weigh: Callable[[Asked], int] = lambda _: 0,
+    weigh: Callable[[Value], int] = lambda _: 0,
     most: int = 0,
-) -> Iterator[tuple[Asked, Given]]:
+) -> Iterator[tuple[Value, Result]]:
     """Yield each thing with its result of `do`, in order; `most_jobs` or `most` weight run at a time."""
     coming = iter(things)
-    under_way: deque[tuple[Asked, int, Future[Given]]] = deque()
+    under_way: deque[tuple[Value, int, Future[Result]]] = deque()
     held = 0
     pool = ThreadPoolExecutor(most_jobs, thread_name_prefix="sftp")
     try:
@@ -176,7 +178,7 @@ def in_order(
 
 
 _CHANGED = Problem("source-changed", "it changed after it was listed")
-_AT_ONCE = 4  # units or batches in flight
+_MOST_JOBS = 4  # units or batches in flight
 
 
 class _Sum(Protocol):
@@ -201,24 +203,24 @@ class Opened:
 class Files:
     """Reads of regular files below a root; thread-safe."""
 
-    def __init__(self, client: Client, beneath: Beneath, stopped: threading.Event | None = None) -> None:
+    def __init__(self, client: Client, safe_paths: SafePaths, stopped: threading.Event | None = None) -> None:
         """Set the fields; `stopped` ends the hashing of large files early."""
         self._client = client
-        self._beneath = beneath
+        self._safe_paths = safe_paths
         self._stopped = stopped or threading.Event()
 
     def open_all(self, paths: Sequence[bytes]) -> list[Opened]:
         """Open regular files; others get a problem, because opening a FIFO would block the server."""
         client = self._client
-        wrong = self._beneath.parents(paths)
+        wrong = self._safe_paths.parents(paths)
         opened = [Opened(problem=wrong.get(path)) for path in paths]
         good = [
-            (one, self._beneath.full(path))
+            (one, self._safe_paths.full(path))
             for one, path in zip(opened, paths, strict=True)
             if not one.problem
         ]
-        looks = [client.ask_stat(full) for _, full in good]
-        for (one, _), pending in zip(good, looks, strict=True):
+        pending_stats = [client.request_stat(full) for _, full in good]
+        for (one, _), pending in zip(good, pending_stats, strict=True):
             try:
                 if kind_of(client.attributes_of(pending)) is not Kind.FILE:
                     one.problem = Problem("not-a-file", "it is not a regular file")
@@ -226,7 +228,7 @@ class Files:
                 one.problem = problem_of(problem)
         good = [(one, full) for one, full in good if one.problem is None]
         for (one, _), pending in zip(
-            good, [client.ask_open(full, channel.FOR_READING) for _, full in good], strict=True
+            good, [client.request_open(full, channel.FOR_READING) for _, full in good], strict=True
         ):
             try:
                 one.handle = client.handle_of(pending)
@@ -236,8 +238,8 @@ class Files:
         return opened
 
     def _look(self, opened: Sequence[Opened]) -> None:
-        asked = [self._client.ask_handle_stat(one.handle) for one in opened]
-        for one, pending in zip(opened, asked, strict=True):
+        requests = [self._client.request_handle_stat(one.handle) for one in opened]
+        for one, pending in zip(opened, requests, strict=True):
             try:
                 one.found = self._client.attributes_of(pending)
             except StatusError as problem:
@@ -247,27 +249,27 @@ class Files:
         """Close the open files without waiting for the answers."""
         for one in opened:
             if one.handle:
-                self._client.ask_close(one.handle)
+                self._client.request_close(one.handle)
                 one.handle = b""
 
-    def ask_range(self, opened: Opened, offset: int, length: int) -> list[tuple[int, int, Pending]]:
+    def request_range(self, opened: Opened, offset: int, length: int) -> list[tuple[int, int, Pending]]:
         """Send all requests for a range of an open file."""
         piece = self._client.read_bytes
         return [
-            (at, size, self._client.ask_read(opened.handle, at, size))
+            (at, size, self._client.request_read(opened.handle, at, size))
             for at in range(offset, offset + length, piece)
             if (size := min(piece, offset + length - at))
         ]
 
-    def collect(self, opened: Opened, asked: Iterable[tuple[int, int, Pending]]) -> bytearray:
+    def collect(self, opened: Opened, requests: Iterable[tuple[int, int, Pending]]) -> bytearray:
         """Return the bytes of a range, completing short reads; an error goes to `opened.problem`."""
         content = bytearray()
-        for at, size, pending in asked:
+        for at, size, pending in requests:
             try:
                 part = self._client.data_of(pending)
                 while len(part) < size:
-                    rest = self._client.ask_read(opened.handle, at + len(part), size - len(part))
-                    more = self._client.data_of(rest)
+                    more_pending = self._client.request_read(opened.handle, at + len(part), size - len(part))
+                    more = self._client.data_of(more_pending)
                     if not more:
                         break
                     part += more
@@ -282,11 +284,11 @@ class Files:
 
     def read_ranges(self, opened: Sequence[Opened], ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         """Read one range of each open file; a file that changed meanwhile gets a problem."""
-        asked = [
-            [] if one.problem else self.ask_range(one, offset, length)
+        requests = [
+            [] if one.problem else self.request_range(one, offset, length)
             for one, (offset, length) in zip(opened, ranges, strict=True)
         ]
-        contents = [self.collect(one, some) for one, some in zip(opened, asked, strict=True)]
+        contents = [self.collect(one, some) for one, some in zip(opened, requests, strict=True)]
         before = [one.found for one in opened]
         self._look([one for one in opened if one.handle])
         for one, found in zip(opened, before, strict=True):
@@ -321,12 +323,12 @@ class Files:
         size = opened.size
 
         def piece(at: int) -> list[tuple[int, int, Pending]]:
-            return self.ask_range(opened, at, min(PACK_BYTES, size - at)) if at < size else []
+            return self.request_range(opened, at, min(PACK_BYTES, size - at)) if at < size else []
 
-        asked = [piece(0), piece(PACK_BYTES)]
+        requests = [piece(0), piece(PACK_BYTES)]
         for at in range(0, size, PACK_BYTES):
-            asked.append(piece(at + 2 * PACK_BYTES))
-            summed.update(self.collect(opened, asked.pop(0)))
+            requests.append(piece(at + 2 * PACK_BYTES))
+            summed.update(self.collect(opened, requests.pop(0)))
             if self._stopped.is_set():
                 opened.problem = opened.problem or Problem("not-tried", "it was interrupted")
             if opened.problem:
@@ -347,15 +349,15 @@ class Reading:
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
         for (unit, wanted), (opened, contents) in in_order(
-            fill_gaps(units), self._fetch, most_jobs=_AT_ONCE, weigh=_bytes_of, most=WINDOW_BYTES
+            fill_gaps(units), self._fetch, most_jobs=_MOST_JOBS, weigh=_bytes_of, most=WINDOW_BYTES
         ):
             payload = self._payload(unit, opened, contents)
             if wanted:
                 yield payload
 
-    def _fetch(self, asked: tuple[Unit, bool]) -> tuple[list[Opened], list[bytearray]]:
+    def _fetch(self, unit_and_wanted: tuple[Unit, bool]) -> tuple[list[Opened], list[bytearray]]:
         """Open and read one unit; runs in a thread of the pool."""
-        unit, _ = asked
+        unit, _ = unit_and_wanted
         items = [item for item in unit.items if item.entry.kind is Kind.FILE]
         opened = self._files.open_all([item.entry.path for item in items])
         try:
@@ -381,7 +383,9 @@ class Reading:
             one, content = next(read)
             digest = self._digest(unit, content)
             if digest is None and unit.last and one.problem is None:
-                one.problem = Problem("earlier-segment", "an earlier segment of this file failed", again=True)
+                one.problem = Problem(
+                    "earlier-segment", "an earlier segment of this file failed", retryable=True
+                )
             if one.problem is not None:
                 problems[position] = one.problem
                 content, digest = bytearray(), None
@@ -411,17 +415,17 @@ class Reading:
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: reads all bytes, because SFTP servers cannot hash."""
-        for batch, answers in in_order(
+        for batch, results in in_order(
             _batches(entries),
             lambda some: self._files.hash_all([entry.path for entry in some]),
-            most_jobs=_AT_ONCE,
+            most_jobs=_MOST_JOBS,
         ):
-            for entry, (digest, problem) in zip(batch, answers, strict=True):
+            for entry, (digest, problem) in zip(batch, results, strict=True):
                 yield entry, digest, problem
 
 
-def _bytes_of(asked: tuple[Unit, bool]) -> int:
-    unit, _ = asked
+def _bytes_of(unit_and_wanted: tuple[Unit, bool]) -> int:
+    unit, _ = unit_and_wanted
     if unit.segment:
         return min(unit.length, SEGMENT_BYTES)
     return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)

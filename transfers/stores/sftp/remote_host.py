@@ -27,12 +27,12 @@ from transfers.stores.base import Space
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import StatusError
 from transfers.stores.sftp.client import Client, entry_of, expand, kind_of, listed_names
-from transfers.stores.sftp.paths import Beneath, Guard
+from transfers.stores.sftp.paths import Guard, SafePaths
 from transfers.stores.sftp.reading import Files
 
 # Characters that forced-command wrappers and login shells pass on unchanged (S7).
-_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
-_ONCE_SECONDS = 60.0
+_PLAIN_ARGUMENT = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
+_RUN_ONCE_SECONDS = 60.0
 # A killed caller may have left a command in flight; after this long it cannot take effect any more.
 _ON_THE_WAY_SECONDS = 60.0
 _OUTPUT = 8 * 1024 * 1024
@@ -66,10 +66,10 @@ class SftpHost:
 
     def _user(self) -> str:
         """Return the account name from ssh, because SFTP has no names."""
-        given = subprocesses.run([*self._command, "-G", "--", self._login.host], timeout=15)
-        for line in given.stdout.decode("utf-8", "replace").splitlines():
-            word, _, name = line.partition(" ")
-            if word == "user" and name:
+        options = subprocesses.run([*self._command, "-G", "--", self._login.host], timeout=15)
+        for line in options.stdout.decode("utf-8", "replace").splitlines():
+            argument, _, name = line.partition(" ")
+            if argument == "user" and name:
                 return name
         return ""
 
@@ -100,7 +100,7 @@ class SftpHost:
         if above and self._client.stat(above, follow=True) is None:
             self._make_folder(above)
         try:
-            self._client.ask_make_folder(path, 0o700).wait()
+            self._client.request_make_folder(path, 0o700).wait()
         except StatusError as problem:
             found = self._client.stat(path, follow=True)
             if found is None or (kind_of(found) is not Kind.FOLDER and not exclusive):
@@ -116,28 +116,34 @@ class SftpHost:
         mode = 0o700 if executable else 0o600
         flags = channel.FOR_WRITING | channel.CREATE | channel.EXCLUSIVE
         try:
-            handle = client.handle_of(client.ask_open(partial, flags, mode))
-            written = client.ask_write(handle, 0, memoryview(content))
-            ended = [client.ask_set(handle, mode=mode), client.ask_sync(handle), client.ask_close(handle)]
+            handle = client.handle_of(client.request_open(partial, flags, mode))
+            written = client.request_write(handle, 0, memoryview(content))
+            ended = [
+                client.request_set(handle, mode=mode),
+                client.request_sync(handle),
+                client.request_close(handle),
+            ]
             refused = client.settle([*written, *ended]) or self._rename_over(partial, path)
         except StatusError as problem:
             raise self._refusal(problem, path, len(content)) from None
         if refused is not None:
-            client.settle([client.ask_remove(partial)])
+            client.settle([client.request_remove(partial)])
             raise self._refusal(refused, path, len(content))
 
     def _rename_over(self, old: bytes, new: bytes) -> StatusError | None:
         client = self._client
-        refused = client.settle([client.ask_rename(old, new)])
+        refused = client.settle([client.request_rename(old, new)])
         if refused is not None and not client.offers(b"posix-rename@openssh.com"):
-            client.settle([client.ask_remove(new)])
-            refused = client.settle([client.ask_rename(old, new)])
+            client.settle([client.request_remove(new)])
+            refused = client.settle([client.request_rename(old, new)])
         return refused
 
     def _refusal(self, problem: StatusError, path: bytes, size: int = 0) -> HibaliError:
-        told = self._client.problem(problem, path.rpartition(b"/")[0] or b"/", size)
-        if told.code == "no-space":
-            return RefusedError(told.code, told.message, subject=f"{self._client.subject}:{printable(path)}")
+        found = self._client.problem(problem, path.rpartition(b"/")[0] or b"/", size)
+        if found.code == "no-space":
+            return RefusedError(
+                found.code, found.message, subject=f"{self._client.subject}:{printable(path)}"
+            )
         return self._client.error(problem, path)
 
     def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
@@ -155,7 +161,7 @@ class SftpHost:
                 "not-a-file", "it is not a regular file", subject=f"{client.subject}:{printable(path)}"
             )
         try:
-            handle = client.handle_of(client.ask_open(path, channel.FOR_READING))
+            handle = client.handle_of(client.request_open(path, channel.FOR_READING))
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE:
                 return None
@@ -164,14 +170,14 @@ class SftpHost:
         try:
             while len(content) < maximum:
                 size = min(client.read_bytes, maximum - len(content))
-                part = client.data_of(client.ask_read(handle, offset + len(content), size))
+                part = client.data_of(client.request_read(handle, offset + len(content), size))
                 if not part:
                     break
                 content += part
         except StatusError as problem:
             raise client.error(problem, path) from None
         finally:
-            client.ask_close(handle)
+            client.request_close(handle)
         return bytes(content)
 
     def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
@@ -215,7 +221,7 @@ class SftpHost:
         if found is None:
             raise NotFoundError(
                 "vanished",
-                "there is nothing of that name",
+                "it does not exist",
                 subject=f"{self._client.subject}:{printable(source)}",
             )
         try:
@@ -224,8 +230,8 @@ class SftpHost:
                 for name in self.names(source):
                     self._copy(source + b"/" + name, target + b"/" + name)
             elif kind_of(found) is Kind.LINK:
-                (link,) = self._client.names_of(self._client.ask_readlink(source))
-                self._client.ask_symlink(target, link.name).wait()
+                (link,) = self._client.names_of(self._client.request_readlink(source))
+                self._client.request_symlink(target, link.name).wait()
             elif kind_of(found) is Kind.FILE:
                 self._copy_file(source, target, (found.mode or 0) & 0o100)
         except StatusError as problem:
@@ -234,29 +240,29 @@ class SftpHost:
     def _copy_file(self, source: bytes, target: bytes, execute: int) -> None:
         client = self._client
         flags = channel.FOR_WRITING | channel.CREATE | channel.EXCLUSIVE
-        reading = client.handle_of(client.ask_open(source, channel.FOR_READING))
+        reading = client.handle_of(client.request_open(source, channel.FOR_READING))
         writing = b""
         try:
-            writing = client.handle_of(client.ask_open(target, flags, 0o600 | execute))
-            copied = client.ask_copy(reading, writing)
+            writing = client.handle_of(client.request_open(target, flags, 0o600 | execute))
+            copied = client.request_copy(reading, writing)
             if copied is not None:
                 copied.wait()
                 return
             offset = 0
-            while part := client.data_of(client.ask_read(reading, offset, client.read_bytes)):
-                refused = client.settle(client.ask_write(writing, offset, memoryview(part)))
+            while part := client.data_of(client.request_read(reading, offset, client.read_bytes)):
+                refused = client.settle(client.request_write(writing, offset, memoryview(part)))
                 if refused is not None:
                     raise refused
                 offset += len(part)
         finally:
             for handle in (reading, writing):
                 if handle:
-                    client.ask_close(handle)
+                    client.request_close(handle)
 
     def move(self, source: bytes, target: bytes) -> None:
         """See RemoteHost."""
         self._guard.check_above([source, target])
-        self._client.settle([self._client.ask_move(source, target)])
+        self._client.settle([self._client.request_move(source, target)])
 
     def remove_tree(self, path: bytes) -> None:
         """See RemoteHost; links are removed, not followed."""
@@ -275,9 +281,9 @@ class SftpHost:
             if kind_of(found) is Kind.FOLDER:
                 for name in self.names(path):
                     self._remove_tree(path + b"/" + name)
-                client.ask_remove_folder(path).wait()
+                client.request_remove_folder(path).wait()
             else:
-                client.ask_remove(path).wait()
+                client.request_remove(path).wait()
         except StatusError as problem:
             if problem.code != channel.NO_SUCH_FILE:
                 raise client.error(problem, path) from None
@@ -295,7 +301,7 @@ class SftpHost:
         A wrapper that refuses prints text and exits 0, so the caller must recognize a valid answer.
         """
         del folder
-        line = " ".join(_plain(word, self._client.subject) for word in argv)
+        line = " ".join(_plain(argument, self._client.subject) for argument in argv)
         self._login.ensure()
         found = subprocesses.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
         if found.exit_code == _REFUSED:
@@ -306,12 +312,12 @@ class SftpHost:
         self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
     ) -> OnceResult:
         """See RemoteHost. No remote process records the answer, so a lost answer stays unknown."""
-        for word in argv:
-            _plain(word, self._client.subject)
+        for argument in argv:
+            _plain(argument, self._client.subject)
         result_file = marker + b"/answer.json"
         if self.make_folder(marker, exclusive=True):
             try:
-                finished = self.run(argv, folder=folder, timeout=_ONCE_SECONDS)
+                finished = self.run(argv, folder=folder, timeout=_RUN_ONCE_SECONDS)
             except TryLaterError:
                 return OnceResult(fresh=True, finished=None, age_seconds=0.0)
             self.put(result_file, json.dumps(_record(finished)).encode("ascii"))
@@ -327,18 +333,18 @@ class SftpHost:
         probe = marker.rpartition(b"/")[0] + b"/.hibali-" + os.urandom(16).hex().encode("ascii")
         self.put(probe, b"")
         now, made = self._client.stat(probe), self._client.stat(marker)
-        self._client.settle([self._client.ask_remove(probe)])
+        self._client.settle([self._client.request_remove(probe)])
         if now is None or made is None:
             return 0.0
         return float((now.seconds or 0) - (made.seconds or 0))
 
     def digest(self, path: bytes) -> str:
         """See RemoteHost: this machine reads the whole file."""
-        files = Files(self._client, Beneath(self._client, b"/"))
+        files = Files(self._client, SafePaths(self._client, b"/"))
         ((digest, problem),) = files.hash_all([self._client.real_path(path).lstrip(b"/")])
         if digest is None:
-            told = problem.message if problem else "the site gave no digest"
-            raise NotFoundError("no-digest", told, subject=f"{self._client.subject}:{printable(path)}")
+            found = problem.message if problem else "the site sent no digest"
+            raise NotFoundError("no-digest", found, subject=f"{self._client.subject}:{printable(path)}")
         return digest
 
     def close(self) -> None:
@@ -346,15 +352,15 @@ class SftpHost:
         self._client.close()
 
 
-def _plain(word: bytes | str, where: str) -> str:
+def _plain(argument: bytes | str, subject: str) -> str:
     """Return a word that no shell expands. Raise `UsageError` for any other."""
-    text = word if isinstance(word, str) else word.decode("utf-8", "replace")
-    if not _WORD.fullmatch(text):
+    text = argument if isinstance(argument, str) else argument.decode("utf-8", "replace")
+    if not _PLAIN_ARGUMENT.fullmatch(text):
         raise UsageError(
             "unsafe-word",
-            "without an agent a command's words can hold only letters, digits and _./:=@%+,-",
-            subject=f"{where}:{printable(text)}",
-            hint="Choose a work folder of the site whose path has no other characters.",
+            "without an agent, the arguments of a command may contain only letters, digits and _./:=@%+,-",
+            subject=f"{subject}:{printable(text)}",
+            hint="Choose a work folder for the site whose path has no other characters.",
         )
     return text
 

@@ -37,37 +37,38 @@ from transfers.stores.sftp.client import (
     problem_of,
 )
 from transfers.stores.sftp.lock import OWN, Own, SftpLock, find_lock
-from transfers.stores.sftp.paths import Beneath, Guard
+from transfers.stores.sftp.paths import Guard, SafePaths
 from transfers.stores.sftp.reading import Files, Listing, Reading
-from transfers.stores.sftp.writing import Landing, SftpTarget
+from transfers.stores.sftp.writing import SftpReceiver, SftpTarget
 
 
 def adjust_all(
-    client: Client, beneath: Beneath, batch: Sequence[Adjustment]
+    client: Client, safe_paths: SafePaths, batch: Sequence[Adjustment]
 ) -> Iterator[tuple[Adjustment, Problem | None]]:
     """Check all entries, then set them in the given order, a folder's contents before the folder."""
-    wrong = beneath.parents([one.entry.path for one in batch])
-    looks = [
-        None if one.entry.path in wrong else client.ask_stat(beneath.full(one.entry.path)) for one in batch
+    wrong = safe_paths.parents([one.entry.path for one in batch])
+    pending_stats = [
+        None if one.entry.path in wrong else client.request_stat(safe_paths.full(one.entry.path))
+        for one in batch
     ]
     problems = [wrong.get(one.entry.path) for one in batch]
-    asked = []
-    for position, (one, look) in enumerate(zip(batch, looks, strict=True)):
-        if look is None:
+    requests = []
+    for position, (one, pending_stat) in enumerate(zip(batch, pending_stats, strict=True)):
+        if pending_stat is None:
             continue
         try:
-            mode = _mode_to_set(one, client.attributes_of(look))
+            mode = _mode_to_set(one, client.attributes_of(pending_stat))
         except StatusError as problem:
-            gone = problem.code == channel.NO_SUCH_FILE
+            is_missing = problem.code == channel.NO_SUCH_FILE
             problems[position] = (
-                Problem("vanished", "there is nothing there") if gone else problem_of(problem)
+                Problem("vanished", "it does not exist") if is_missing else problem_of(problem)
             )
         except ValueError as problem:
             problems[position] = Problem("target-changed", str(problem))
         else:
             if mode is not None:
-                asked.append((position, client.ask_set_mode(beneath.full(one.entry.path), mode)))
-    for position, pending in asked:
+                requests.append((position, client.request_set_mode(safe_paths.full(one.entry.path), mode)))
+    for position, pending in requests:
         try:
             pending.wait()
         except StatusError as problem:
@@ -79,7 +80,7 @@ def _mode_to_set(one: Adjustment, found: Attributes) -> int | None:
     """Return the mode to set, or None. Raise ValueError if the entry changed since the listing."""
     folder = one.entry.kind is Kind.FOLDER
     if kind_of(found) is not one.entry.kind or not (folder or is_unchanged(one.entry, found)):
-        raise ValueError("it changed after it was listed and was left alone")
+        raise ValueError("it changed after it was listed, so it was left unchanged")
     mode = found.mode or 0
     if one.permissions is None or mode & 0o777 == one.permissions:
         return None
@@ -90,15 +91,15 @@ def _mode_to_set(one: Adjustment, found: Attributes) -> int | None:
 class SftpTreeRemover:
     """The removal of one root whose lock is held."""
 
-    def __init__(self, client: Client, beneath: Beneath, own: Own, lock: SftpLock) -> None:
+    def __init__(self, client: Client, safe_paths: SafePaths, own: Own, lock: SftpLock) -> None:
         self._client = client
-        self._beneath = beneath
+        self._safe_paths = safe_paths
         self._own = own
         self._lock = lock
-        self._where = beneath.full(b"").rstrip(b"/")
+        self._root_path = safe_paths.full(b"").rstrip(b"/")
 
-    def check(self, places: list[bytes], itself_at: bytes | None) -> None:
-        """Raise `TryLaterError("locked")` if this account holds a lock above, or at one of `places`.
+    def check(self, own_folders: list[bytes], itself_at: bytes | None) -> None:
+        """Raise `TryLaterError("locked")` if this account holds a lock above, or at one of `own_folders`.
 
         `itself_at`, the root's path as typed, must be a folder and no symlink.
         """
@@ -107,42 +108,42 @@ class SftpTreeRemover:
             if found is None or kind_of(found) is not Kind.FOLDER:
                 raise RefusedError(
                     "symlink-in-the-way",
-                    "it is a symlink, or was replaced just now",
+                    "it is a symlink or was just replaced",
                     subject=self._client.subject,
                 )
         try:
             clock = self._lock.clock()
         except StatusError as problem:
-            raise self._client.error(problem, self._where) from None
-        above = self._client.real_path(self._where or b"/")
-        folders = [self._beneath.full(place) for place in places]
+            raise self._client.error(problem, self._root_path) from None
+        above = self._client.real_path(self._root_path or b"/")
+        folders = [self._safe_paths.full(own_folder) for own_folder in own_folders]
         while above != b"/":
             above = above.rpartition(b"/")[0] or b"/"
             folders.append(above)
         for folder in folders:
-            own = Own(self._client, Beneath(self._client, folder))
+            own = Own(self._client, SafePaths(self._client, folder))
             own.user = self._own.user
             held = find_lock(own, clock)
             if held is not None and not held.free:
                 raise locked(held.holder, self._client.subject)
 
-    def sweep(self, places: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
+    def sweep(self, own_folders: list[bytes], lease: int) -> list[tuple[bytes, Problem]]:
         """Remove own files at the places below; return the failures."""
         problems = []
-        for place in places:
+        for own_folder in own_folders:
             self._lock.check()
-            problem = self._clear_place(place, lease)
+            problem = self._clear_own_folder(own_folder, lease)
             if problem is not None:
-                problems.append((place, problem))
+                problems.append((own_folder, problem))
         return problems
 
-    def _clear_place(self, place: bytes, lease: int) -> Problem | None:
+    def _clear_own_folder(self, own_folder: bytes, lease: int) -> Problem | None:
         """Remove the own files at one place, with its lock held."""
-        path = place + b"/" + OWN
-        wrong = self._beneath.parents([path])
+        path = own_folder + b"/" + OWN
+        wrong = self._safe_paths.parents([path])
         if path in wrong:
             return None if wrong[path].code == "vanished" else wrong[path]
-        inner = Beneath(self._client, self._beneath.full(place))
+        inner = SafePaths(self._client, self._safe_paths.full(own_folder))
         own = Own(self._client, inner)
         own.user = self._own.user
         try:
@@ -163,12 +164,14 @@ class SftpTreeRemover:
     def remove_root(self) -> Problem | None:
         """Remove the empty root folder; a missing one is no error. Never follows a symlink."""
         try:
-            self._client.ask_remove_folder(self._where).wait()
+            self._client.request_remove_folder(self._root_path).wait()
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE:
                 return None
             if problem.code == channel.FAILURE:  # servers give no other status for it
-                return Problem("folder-not-empty", "it is not empty: something came meanwhile, or was left")
+                return Problem(
+                    "folder-not-empty", "it is not empty: files were added meanwhile, or could not be removed"
+                )
             return problem_of(problem)
         return None
 
@@ -183,7 +186,7 @@ _BATCH = 256
 
 _Entries = list[Entry]  # inside the class, `list` is a method
 _Numbered = list[tuple[int, Entry]]
-_Asked = list[tuple[int, Pending]]
+_Requests = list[tuple[int, Pending]]
 _Problems = list[Problem | None]
 
 
@@ -213,17 +216,17 @@ class SftpStore(Store):
         self._client = client
         self._read_back = read_back
         self._lease = lease
-        self._stand_at(path)
+        self._set_root(path)
         self._lock: SftpLock | None = None
         self._orphans: list[bytes] = []
-        self._places: list[bytes] = []
+        self._own_folders: list[bytes] = []
         self._tidy = False  # all orphans are known and no other partial file exists
         self._seen: tuple[str, bytes] | None = None  # the host and its mount table
 
-    def _stand_at(self, path: bytes) -> None:
-        self._beneath = Beneath(self._client, path)
-        self._files = Files(self._client, self._beneath)
-        self._own = Own(self._client, self._beneath)
+    def _set_root(self, path: bytes) -> None:
+        self._safe_paths = SafePaths(self._client, path)
+        self._files = Files(self._client, self._safe_paths)
+        self._own = Own(self._client, self._safe_paths)
 
     def _reach(self) -> None:
         """Resolve the root's path, once. Raise `RefusedError`."""
@@ -231,7 +234,7 @@ class SftpStore(Store):
             return
         self._real = self._guard.reach(self.root_path, confined=self._confined).path
         if self._real != self.root_path:
-            self._stand_at(self._real)
+            self._set_root(self._real)
         self._reached = True
 
     def _check_path(self) -> None:
@@ -283,19 +286,19 @@ class SftpStore(Store):
             found = self._client.stat(self.root_path, follow=True)
             return None if found is None else entry_of(b"", found)
         self._reach()
-        wrong = self._beneath.parents([path])
+        wrong = self._safe_paths.parents([path])
         if path in wrong:
             if wrong[path].code in {"vanished", "not-a-folder", "symlink-in-the-way"}:
                 return None
             raise IncompleteError(wrong[path].code, wrong[path].message, subject=self._client.subject)
-        full = self._beneath.full(path)
+        full = self._safe_paths.full(path)
         found = self._client.stat(full)
         if found is None:
             return None
         if kind_of(found) is not Kind.LINK:
             return entry_of(path, found)
         try:
-            names = self._client.names_of(self._client.ask_readlink(full))
+            names = self._client.names_of(self._client.request_readlink(full))
         except StatusError as problem:
             raise self._client.error(problem, full) from None
         return entry_of(path, found, names[0].name if names else b"")
@@ -344,7 +347,7 @@ class SftpStore(Store):
         self._reach()
         found = self.stat()
         if found is None:
-            raise NotFoundError("vanished", "there is nothing of that name", subject=self._client.subject)
+            raise NotFoundError("vanished", "it does not exist", subject=self._client.subject)
         if self._own.user is None:
             self._own.user = self._client.home_user()
         return found.kind is Kind.FOLDER
@@ -359,7 +362,7 @@ class SftpStore(Store):
             path = b"/" + b"/".join(parts[:count])
             found = self._client.stat(path, follow=True)
             if found is None:
-                refused = self._client.settle([self._client.ask_make_folder(path, 0o777)])
+                refused = self._client.settle([self._client.request_make_folder(path, 0o777)])
                 found = self._client.stat(path, follow=True)
                 if found is None and refused is not None:
                     raise self._client.error(refused, path)
@@ -382,9 +385,9 @@ class SftpStore(Store):
         """See Store. SFTP sends no final count; complete answers up to the end replace it."""
         if not self._open_folder():
             return
-        listing = Listing(self._client, self._beneath, self._own, shallow=shallow)
+        listing = Listing(self._client, self._safe_paths, self._own, shallow=shallow)
         yield from listing
-        self._orphans, self._places = listing.orphans, listing.places
+        self._orphans, self._own_folders = listing.orphans, listing.own_folders
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._client.subject, listing.problems)
@@ -407,15 +410,15 @@ class SftpStore(Store):
             before = self._own.seeds()
             seed = self._own.open_seed()
         except StatusError as problem:
-            told = self._client.problem(problem, self._beneath.full(b""))
-            if told.code == "no-space":
-                raise RefusedError(told.code, told.message, subject=self._client.subject) from None
+            found = self._client.problem(problem, self._safe_paths.full(b""))
+            if found.code == "no-space":
+                raise RefusedError(found.code, found.message, subject=self._client.subject) from None
             raise self._client.error(problem, self.root_path) from None
         self._tidy = self._tidy or not before
-        landing = Landing(
+        receiver = SftpReceiver(
             SftpTarget(
                 self._client,
-                self._beneath,
+                self._safe_paths,
                 seed,
                 lock.check,
                 read_back=self._read_back,
@@ -423,12 +426,12 @@ class SftpStore(Store):
             )
         )
         try:
-            yield from landing.run(payloads)
+            yield from receiver.run(payloads)
             lock.check()
-            self._purge([*landing.aside, *self._orphans])
+            self._purge([*receiver.aside, *self._orphans])
             self._orphans = []
         finally:
-            self._tidy = self._tidy and not landing.left
+            self._tidy = self._tidy and not receiver.left
 
     def _held(self) -> SftpLock:
         if self._lock is None:
@@ -444,17 +447,17 @@ class SftpStore(Store):
     def _remove_tree(self, path: bytes) -> None:
         """Remove a name and everything below it, without following symlinks; a missing one is no error."""
         client = self._client
-        full = self._beneath.full(path)
+        full = self._safe_paths.full(path)
         found = client.stat(full)
         if found is None:
             return
         try:
             if kind_of(found) is not Kind.FOLDER:
-                client.ask_remove(full).wait()
+                client.request_remove(full).wait()
                 return
             for one in listed_names(client, full):
                 self._remove_tree(path + b"/" + one.name)
-            client.ask_remove_folder(full).wait()
+            client.request_remove_folder(full).wait()
         except StatusError as problem:
             if problem.code != channel.NO_SUCH_FILE:
                 raise client.error(problem, full) from None
@@ -474,13 +477,13 @@ class SftpStore(Store):
         coming = iter(adjustments)
         while batch := [*islice(coming, _BATCH)]:
             lock.check()
-            yield from adjust_all(self._client, self._beneath, batch)
+            yield from adjust_all(self._client, self._safe_paths, batch)
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
         lock = self._held()
         itself_at = self.root_path if itself else None
-        SftpTreeRemover(self._client, self._beneath, self._own, lock).check(self._places, itself_at)
+        SftpTreeRemover(self._client, self._safe_paths, self._own, lock).check(self._own_folders, itself_at)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
@@ -488,41 +491,45 @@ class SftpStore(Store):
         self._check_path()
         self._purge(self._orphans)
         self._orphans = []
-        return SftpTreeRemover(self._client, self._beneath, self._own, lock).sweep(self._places, self._lease)
+        return SftpTreeRemover(self._client, self._safe_paths, self._own, lock).sweep(
+            self._own_folders, self._lease
+        )
 
     def remove_root(self) -> Problem | None:
         """See Store."""
         self._check_path()
-        vacating = SftpTreeRemover(self._client, self._beneath, self._own, self._held())
-        vacating.remove_own()
+        remover = SftpTreeRemover(self._client, self._safe_paths, self._own, self._held())
+        remover.remove_own()
         self._tidy = False
         self.unlock()
-        return vacating.remove_root()
+        return remover.remove_root()
 
     def _remove_batch(self, batch: _Entries) -> Iterator[tuple[Entry, Problem | None]]:
         client = self._client
-        wrong = self._beneath.parents([entry.path for entry in batch])
+        wrong = self._safe_paths.parents([entry.path for entry in batch])
         problems: _Problems = []
-        looks = [
-            None if entry.path in wrong else client.ask_stat(self._beneath.full(entry.path))
+        pending_stats = [
+            None if entry.path in wrong else client.request_stat(self._safe_paths.full(entry.path))
             for entry in batch
         ]
         doomed: _Numbered = []
-        for position, (entry, look) in enumerate(zip(batch, looks, strict=True)):
+        for position, (entry, pending_stat) in enumerate(zip(batch, pending_stats, strict=True)):
             problems.append(wrong.get(entry.path))
-            if look is None:
+            if pending_stat is None:
                 if problems[-1] is not None and problems[-1].code == "vanished":
                     problems[-1] = None
                 continue
             try:
-                found = client.attributes_of(look)
+                found = client.attributes_of(pending_stat)
             except StatusError as problem:
                 problems[-1] = None if problem.code == channel.NO_SUCH_FILE else problem_of(problem)
                 continue
             if kind_of(found) is not entry.kind or (
                 entry.kind is Kind.FILE and not is_unchanged(entry, found)
             ):
-                problems[-1] = Problem("target-changed", "it changed after it was listed and was left alone")
+                problems[-1] = Problem(
+                    "target-changed", "it changed after it was listed, so it was left unchanged"
+                )
             else:
                 doomed.append((position, entry))
         for position, refused in self._remove_all(doomed):
@@ -532,20 +539,20 @@ class SftpStore(Store):
     def _remove_all(self, doomed: Iterable[tuple[int, Entry]]) -> Iterator[tuple[int, Problem | None]]:
         """Remove in the given order, a folder's contents before the folder."""
         client = self._client
-        asked: _Asked = []
+        requests: _Requests = []
         for position, entry in doomed:
-            full = self._beneath.full(entry.path)
+            full = self._safe_paths.full(entry.path)
             if entry.kind is Kind.FOLDER:
-                client.settle(pending for _, pending in asked)
-                asked.append((position, client.ask_remove_folder(full)))
+                client.settle(pending for _, pending in requests)
+                requests.append((position, client.request_remove_folder(full)))
             else:
-                asked.append((position, client.ask_remove(full)))
-        for position, pending in asked:
+                requests.append((position, client.request_remove(full)))
+        for position, pending in requests:
             try:
                 pending.wait()
             except StatusError as problem:
-                gone = problem.code == channel.NO_SUCH_FILE
-                yield position, None if gone else problem_of(problem)
+                is_missing = problem.code == channel.NO_SUCH_FILE
+                yield position, None if is_missing else problem_of(problem)
 
     def lock(self, operation: str, *, make: bool = False) -> _Held:
         """See Store."""
@@ -553,7 +560,7 @@ class SftpStore(Store):
             self.make_root()
         self._open_folder()
         self._check_path()
-        self._lock = SftpLock(self._client, self._beneath, self._own, operation, self._lease)
+        self._lock = SftpLock(self._client, self._safe_paths, self._own, operation, self._lease)
         return _Held(self)
 
     def unlock(self) -> None:

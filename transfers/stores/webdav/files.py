@@ -23,8 +23,8 @@ from transfers.stores.pooled_reading import Got, changed
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.webdav.multistatus import (
     FIND,
+    FIND_FREE_BYTES,
     FIND_LOCK,
-    FIND_ROOM,
     KNOWN,
     LOCK_OWNER,
     LOCK_TOKEN,
@@ -32,7 +32,7 @@ from transfers.stores.webdav.multistatus import (
     ResponseEntry,
     set_property,
 )
-from transfers.stores.webdav.requests import Wire, error_of
+from transfers.stores.webdav.requests import WebdavClient, error_of
 
 _SECOND = 1_000_000_000
 _FIRST_SECOND, _LAST_SECOND = (
@@ -40,7 +40,7 @@ _FIRST_SECOND, _LAST_SECOND = (
     253_402_300_799,
 )  # of the years 1000 and 9999: the range of an HTTP date
 _FIRST_IN_HEADER = 86_401  # Nextcloud answers 500 to an X-OC-Mtime of the first day of 1970 or before
-_WORD = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
+_KNOWN_VALUE = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
 
 
 class Found(NamedTuple):
@@ -74,11 +74,11 @@ def found_of(told: ResponseEntry) -> Found:
     """Parse an answer to PROPFIND; hibali's own property counts only for the same tag and size."""
     if told.folder:
         return Found(folder=True, size=0, mtime_ns=0, tag="")
-    told_size = told.properties.get("DAV: getcontentlength", "")
-    size = int(told_size) if told_size.isdigit() and len(told_size) < 20 else -1
+    length = told.properties.get("DAV: getcontentlength", "")
+    size = int(length) if length.isdigit() and len(length) < 20 else -1
     modified = told.properties.get("DAV: getlastmodified", "")
     tag = tag_of(told.properties.get("DAV: getetag", ""), modified)
-    known = _WORD.fullmatch(told.properties.get(KNOWN, ""))
+    known = _KNOWN_VALUE.fullmatch(told.properties.get(KNOWN, ""))
     if known and (int(known[2]), known[5]) == (size, quote(tag, safe="")):
         return Found(
             folder=False, size=size, mtime_ns=int(known[3]), tag=tag, digest=known[1], mode=int(known[4])
@@ -86,7 +86,7 @@ def found_of(told: ResponseEntry) -> Found:
     return Found(folder=False, size=size, mtime_ns=time_of(modified), tag=tag)
 
 
-def known_word(entry: Entry, digest: str, tag: str) -> str:
+def known_value(entry: Entry, digest: str, tag: str) -> str:
     """Return hibali's property for a committed file."""
     return f"1 {digest} {entry.size} {entry.mtime_ns} {entry.mode & 0o777 if entry.mode >= 0 else -1} {quote(tag, safe='')}"
 
@@ -132,36 +132,36 @@ class Children(NamedTuple):
 class Files:
     """WebDAV requests by name; thread-safe. Every path is bytes below the site's URL."""
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.subject = wire.subject
+    def __init__(self, client: WebdavClient) -> None:
+        self.client = client
+        self.subject = client.subject
 
-    def look(self, path: bytes) -> Found | None:
+    def stat(self, path: bytes) -> Found | None:
         """Return the properties of a path, None if it is missing."""
         told: list[ResponseEntry] = []
-        answer = self._find(path, "0", told.append)
-        if answer.status in _ABSENT:
+        response = self._find(path, "0", told.append)
+        if response.status in _ABSENT:
             return None
-        if answer.status == 400:
+        if response.status == 400:
             # Some servers (Apache) answer 400 for a name below a file.
-            if self._lies_in_a_file(path):
+            if self._is_below_file(path):
                 return None
             raise error_of(400, self.subject)
-        mine = [one for one in told if self.wire.name_in(one.href, path) == b""]
-        if len(mine) != 1:
+        own_responses = [one for one in told if self.client.name_in(one.href, path) == b""]
+        if len(own_responses) != 1:
             raise self._violation(path)
-        if mine[0].status:
-            code = int(mine[0].status) if mine[0].status.isdigit() else 500
+        if own_responses[0].status:
+            code = int(own_responses[0].status) if own_responses[0].status.isdigit() else 500
             if code in _ABSENT:
                 return None
             raise error_of(code, self.subject)
-        return found_of(mine[0])
+        return found_of(own_responses[0])
 
-    def _lies_in_a_file(self, path: bytes) -> bool:
+    def _is_below_file(self, path: bytes) -> bool:
         above = path.rpartition(b"/")[0]
         if not above:
             return False
-        found = self.look(above)
+        found = self.stat(above)
         return found is None or not found.folder
 
     def children(self, folder: bytes) -> Children:
@@ -174,8 +174,8 @@ class Files:
         inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
         own: set[bytes] = set()  # Apache lists a lock twice while it is being taken
 
-        def take(one: ResponseEntry) -> None:
-            name = self.wire.name_in(one.href, folder)
+        def receive(one: ResponseEntry) -> None:
+            name = self.client.name_in(one.href, folder)
             if name and not (inside_own and name in protocol.OWN):
                 spools[-1].append(_line_of(name, found_of(one), one.status))
                 counted["own"] += name == protocol.OWN_FOLDER
@@ -190,11 +190,11 @@ class Files:
             own.clear()
 
         try:
-            answer = self._find(folder, "1", take, begin)
-            if answer.status in _ABSENT:
-                raise NotFoundError("vanished", "there is nothing of that name", subject=self.subject)
-            if answer.status >= 300:
-                raise error_of(answer.status, self.subject)
+            response = self._find(folder, "1", receive, begin)
+            if response.status in _ABSENT:
+                raise NotFoundError("vanished", "it does not exist", subject=self.subject)
+            if response.status >= 300:
+                raise error_of(response.status, self.subject)
             if (counted["itself"], counted["wrong"]) != (1, 0):
                 raise self._violation(folder)
             for name in own:
@@ -208,70 +208,70 @@ class Files:
         self,
         path: bytes,
         depth: str,
-        take: Callable[[ResponseEntry], None],
+        receive: Callable[[ResponseEntry], None],
         begin: Callable[[], None] = lambda: None,
     ) -> Response:
         parsers: list[MultiStatus] = []
 
-        def start(answer: Response) -> None:
-            if answer.status != 207:
+        def start(response: Response) -> None:
+            if response.status != 207:
                 raise IncompleteError(
                     "not-webdav",
-                    "what answers there speaks no WebDAV",
+                    "the server at this URL does not support WebDAV",
                     subject=self.subject,
                     hint="Correct the site's url in config.toml.",
                 )
             begin()
-            parsers[:] = [MultiStatus(take, self.subject)]
+            parsers[:] = [MultiStatus(receive, self.subject)]
 
         def feed(piece: bytes) -> None:
             parsers[0].feed(piece)
 
-        answer = self.wire.ask(
+        response = self.client.request(
             "PROPFIND",
             path,
             folder=depth == "1",
             headers={"Depth": depth, "Content-Type": "application/xml"},
             body=FIND,
             accept=(400, 404, 410),
-            take=feed,
+            receive=feed,
             begin=start,
         )
-        if parsers and answer.status < 300:
+        if parsers and response.status < 300:
             parsers[0].close()
-        return answer
+        return response
 
     def _violation(self, folder: bytes) -> IncompleteError:
         return IncompleteError(
             "listing-violation",
-            "the listing cannot be trusted: it names what was not asked for, or leaves out what was",
+            "the listing cannot be trusted: it contains unrequested names, or lacks the requested one",
             subject=f"{self.subject}:{printable(folder)}",
-            hint="Nothing was deleted. Report it to the server's people if it happens again.",
+            hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
         )
 
-    def room(self, path: bytes) -> int | None:
+    def free_bytes(self, path: bytes) -> int | None:
         """Return the free bytes if the server reports them (RFC 4331)."""
-        word = self._properties(path, FIND_ROOM).get("DAV: quota-available-bytes", "")
-        return int(word) if word.isdigit() and len(word) < 20 else None
+        value = self._properties(path, FIND_FREE_BYTES).get("DAV: quota-available-bytes", "")
+        return int(value) if value.isdigit() and len(value) < 20 else None
 
     def lock_at(self, path: bytes) -> tuple[str, str]:
         """Return owner and token of the lock on a path, empty if there is none."""
         found = self._properties(path, FIND_LOCK)
         return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
 
-    def _properties(self, path: bytes, asked: bytes) -> dict[str, str]:
+    def _properties(self, path: bytes, body: bytes) -> dict[str, str]:
         told: list[ResponseEntry] = []
-        answer = self.wire.ask(
+        response = self.client.request(
             "PROPFIND",
             path,
             headers={"Depth": "0", "Content-Type": "application/xml"},
-            body=asked,
+            body=body,
             accept=range(400, 500),
         )
-        if answer.status != 207:
+        if response.status != 207:
             return {}
         parser = MultiStatus(told.append, self.subject)
-        parser.feed(answer.body)
+        parser.feed(response.body)
         parser.close()
         return told[0].properties if told else {}
 
@@ -289,19 +289,21 @@ class Files:
         content = bytearray()
         heads: list[Response] = []
 
-        def take(piece: bytes) -> None:
+        def receive(piece: bytes) -> None:
             if length is not None and heads[0].status == 206 and len(content) + len(piece) > length:
                 raise changed(self.subject)
             content.extend(piece)
 
-        def begin(answer: Response) -> None:
+        def begin(response: Response) -> None:
             content.clear()
-            heads[:] = [answer]
-            if length is not None and answer.status != 206:
-                told = answer.headers.get("content-length", "")
+            heads[:] = [response]
+            if length is not None and response.status != 206:
+                told = response.headers.get("content-length", "")
                 if not told.isdigit() or int(told) > _MOST_WHOLE:
                     raise IncompleteError(
-                        "no-ranges", "the server sends large files only whole", subject=self.subject
+                        "no-ranges",
+                        "the server does not support range requests, which large files need",
+                        subject=self.subject,
                     )
 
         headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
@@ -309,11 +311,11 @@ class Files:
             most if length is None else max(length, _MOST_WHOLE)
         )  # the whole file if the server has no ranges
         try:
-            answer = self.wire.ask(
+            response = self.client.request(
                 "GET",
                 path,
                 headers=headers,
-                take=take,
+                receive=receive,
                 begin=begin,
                 accept=(416,),
                 most=limit,
@@ -321,17 +323,17 @@ class Files:
             )
         except IncompleteError as problem:
             raise changed(self.subject) if problem.code == "answer-too-long" else problem from None
-        if answer.status == 416:
+        if response.status == 416:
             raise IncompleteError("source-changed", "it changed while it was read", subject=self.subject)
         tag = self._tag_in(heads[0], path)
         if length is None:
             return Got(content, tag, len(content))
-        if answer.status != 206:
+        if response.status != 206:
             return Got(content[offset : offset + length], tag, len(content))
-        found = _RANGE.fullmatch(answer.headers.get("content-range", ""))
+        found = _RANGE.fullmatch(response.headers.get("content-range", ""))
         if found is None or int(found[1]) != offset:
             raise IncompleteError(
-                "not-the-range-asked", "the server did not answer with the range asked", subject=self.subject
+                "not-the-range-asked", "the server did not send the requested range", subject=self.subject
             )
         return Got(content, tag, int(found[2]))
 
@@ -340,7 +342,7 @@ class Files:
         etag = head.headers.get("etag", "")
         if etag:
             return tag_of(etag, "")
-        found = self.look(path)
+        found = self.stat(path)
         return "" if found is None else found.tag
 
     def digest(self, path: bytes, expected: int) -> tuple[str, int, str]:
@@ -352,18 +354,18 @@ class Files:
         size = 0
         heads: list[Response] = []
 
-        def begin(answer: Response) -> None:
+        def begin(response: Response) -> None:
             nonlocal summed, size
             summed, size = hashlib.sha256(), 0
-            heads[:] = [answer]
+            heads[:] = [response]
 
-        def take(piece: bytes) -> None:
+        def receive(piece: bytes) -> None:
             nonlocal size
             summed.update(piece)
             size += len(piece)
 
         try:
-            self.wire.ask("GET", path, take=take, begin=begin, most=expected, content=expected)
+            self.client.request("GET", path, receive=receive, begin=begin, most=expected, content=expected)
         except IncompleteError as problem:
             if problem.code != "answer-too-long":
                 raise
@@ -372,15 +374,15 @@ class Files:
 
     def put(self, path: bytes, content: Bytes, headers: dict[str, str]) -> None:
         """Write a whole small file, replacing an existing one."""
-        self.wire.ask("PUT", path, headers=headers, body=content)
+        self.client.request("PUT", path, headers=headers, body=content)
 
     def make_folder(self, path: bytes) -> None:
         """Make one folder whose parents exist; an existing one is no error, a file of that name is."""
         status = 0
         for _ in range(_TRIES):
             # Apache answers 403 if another client creates or removes it at the same time.
-            status = self.wire.ask("MKCOL", path, folder=True, accept=(400, 403, 405, 409)).status
-            found = None if status < 300 else self.look(path)
+            status = self.client.request("MKCOL", path, folder=True, accept=(400, 403, 405, 409)).status
+            found = None if status < 300 else self.stat(path)
             if status < 300 or (found is not None and found.folder):
                 return
             if found is not None:
@@ -394,22 +396,24 @@ class Files:
     def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
         """Send MOVE; return a success status, 404 if the source is missing, 412 for a failed condition."""
         return self._judge(
-            self.wire.ask(
+            self.client.request(
                 "MOVE",
                 path,
-                headers={**headers, "Destination": self.wire.address(to), "Overwrite": "FT"[overwrite]},
+                headers={**headers, "Destination": self.client.address(to), "Overwrite": "FT"[overwrite]},
                 accept=(404, 412),
             )
         )
 
     def delete(self, path: bytes, headers: dict[str, str] | None = None, *, folder: bool = False) -> int:
         """Send DELETE; return a success status, 404, or 412 for a failed condition."""
-        return self._judge(self.wire.ask("DELETE", path, headers=headers, folder=folder, accept=(404, 412)))
+        return self._judge(
+            self.client.request("DELETE", path, headers=headers, folder=folder, accept=(404, 412))
+        )
 
     def set_property(self, path: bytes, name: str, value: str) -> bool:
         """Set one property (PROPPATCH); return whether the server accepted it."""
         try:
-            answer = self.wire.ask(
+            response = self.client.request(
                 "PROPPATCH",
                 path,
                 headers={"Content-Type": "application/xml"},
@@ -420,20 +424,20 @@ class Files:
             if problem.code == "not-supported":
                 return False
             raise
-        return answer.status < 300 and not self._failures(answer)
+        return response.status < 300 and not self._failures(response)
 
-    def _judge(self, answer: Response) -> int:
+    def _judge(self, response: Response) -> int:
         """Raise for a failed part, which status 207 may hide."""
-        for code in self._failures(answer):
+        for code in self._failures(response):
             raise error_of(code, self.subject)
-        return answer.status
+        return response.status
 
-    def _failures(self, answer: Response) -> list[int]:
-        if answer.status != 207:
+    def _failures(self, response: Response) -> list[int]:
+        if response.status != 207:
             return []
         told: list[ResponseEntry] = []
         parser = MultiStatus(told.append, self.subject)
-        parser.feed(answer.body)
+        parser.feed(response.body)
         parser.close()
         codes = [int(one.status) for one in told if one.status.isdigit()]
         return [code for code in codes if code >= 300]

@@ -14,7 +14,7 @@ from transfers.agent.lease import LEASE_SECONDS
 from transfers.stores.server_lease import Held, Lease, journal_of, locked, record_of, seeds_in
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info
-from transfers.stores.webdav.requests import Wire, error_of
+from transfers.stores.webdav.requests import WebdavClient, error_of
 
 OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"
@@ -70,32 +70,32 @@ _NAME = OWN + b"/lock"
 _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})
 
 
-def token_in(answer: Response) -> str:
+def token_in(response: Response) -> str:
     """Return the lock token of an answer to LOCK, or ""."""
-    word = answer.headers.get("lock-token", "").strip()
-    return word[1:-1] if word.startswith("<") and word.endswith(">") and " " not in word else ""
+    token = response.headers.get("lock-token", "").strip()
+    return token[1:-1] if token.startswith("<") and token.endswith(">") and " " not in token else ""
 
 
-def holding(wire: Wire, path: bytes, token: str) -> dict[str, str]:
+def holding(client: WebdavClient, path: bytes, token: str) -> dict[str, str]:
     """Return the header that states that we hold the lock of this path."""
-    return {"If": f"<{wire.address(path)}> (<{token}>)"}
+    return {"If": f"<{client.address(path)}> (<{token}>)"}
 
 
-def ask_lock(wire: Wire, path: bytes, seconds: int, owner: str, depth: str = "0") -> Response:
+def request_lock(client: WebdavClient, path: bytes, seconds: int, owner: str, depth: str = "0") -> Response:
     """Send LOCK with a timeout in seconds; return a status in `_REFUSED` if the server rejects it."""
     headers = {"Depth": depth, "Timeout": f"Second-{seconds}", "Content-Type": "application/xml"}
-    return wire.ask("LOCK", path, headers=headers, body=lock_info(owner), accept=_REFUSED, attempts=1)
+    return client.request("LOCK", path, headers=headers, body=lock_info(owner), accept=_REFUSED, attempts=1)
 
 
-def unlock(wire: Wire, path: bytes, token: str) -> None:
+def unlock(client: WebdavClient, path: bytes, token: str) -> None:
     """Send UNLOCK; a missing lock is no error."""
-    wire.ask("UNLOCK", path, headers={"Lock-Token": f"<{token}>"}, accept=range(400, 500))
+    client.request("UNLOCK", path, headers={"Lock-Token": f"<{token}>"}, accept=range(400, 500))
 
 
 def find_lock(files: Files, folder: bytes) -> Held | None:
     """Return the lock of a folder, None if there is none or access is denied."""
-    answer = files.wire.ask("GET", below(folder, _NAME), accept=(400, 403, 404, 409, 410))
-    return Held(record_of(answer.body), answer.age) if answer.status < 300 else None
+    response = files.client.request("GET", below(folder, _NAME), accept=(400, 403, 404, 409, 410))
+    return Held(record_of(response.body), response.age) if response.status < 300 else None
 
 
 class DavLock(Lease):
@@ -103,7 +103,7 @@ class DavLock(Lease):
 
     def __init__(self, files: Files, root: bytes, operation: str, seconds: int = LEASE_SECONDS) -> None:
         self._files = files
-        self._wire = files.wire
+        self._client = files.client
         self._folder = below(root, OWN)
         self._path = below(root, _NAME)
         self._puts = 0
@@ -113,9 +113,9 @@ class DavLock(Lease):
 
     def _create(self) -> bool:
         self._files.make_folder(self._folder)
-        answer = ask_lock(self._wire, self._path, self._seconds, self._token)
-        granted = token_in(answer) if answer.status < 300 else ""
-        self._status = answer.status
+        response = request_lock(self._client, self._path, self._seconds, self._token)
+        granted = token_in(response) if response.status < 300 else ""
+        self._status = response.status
         found = self._read()
         if granted:
             # Otherwise a live holder lost its LOCK at the server, or an agent uses this folder.
@@ -123,7 +123,7 @@ class DavLock(Lease):
                 self._lock, self._status = granted, self._put(granted).status
                 if self._status < 300:
                     return True
-            unlock(self._wire, self._path, granted)
+            unlock(self._client, self._path, granted)
         elif found is None and self._status == 423:
             raise locked({}, self._subject)  # another client is taking or releasing it
         elif found is None:  # another holder's release removed the folder
@@ -131,16 +131,16 @@ class DavLock(Lease):
         return False
 
     def _read(self) -> Held | None:
-        answer = self._wire.ask("GET", self._path, accept=(403, 404, 409, 410))
-        record = record_of(answer.body) if answer.status < 300 else {}
-        return Held(record, answer.age) if record else None
+        response = self._client.request("GET", self._path, accept=(403, 404, 409, 410))
+        record = record_of(response.body) if response.status < 300 else {}
+        return Held(record, response.age) if record else None
 
     def _replace(self, found: Held) -> bool:
         """End the dead holder's LOCK, so that `_create` can get ours."""
         lock = found.holder.get("lock")
         if not isinstance(lock, str):
             raise locked(found.holder, self._subject)
-        unlock(self._wire, self._path, lock)  # this token ends no other lock
+        unlock(self._client, self._path, lock)  # this token ends no other lock
         return False
 
     def _refusal(self, holder: dict[str, Any]) -> HibaliError:
@@ -152,37 +152,39 @@ class DavLock(Lease):
         """End our LOCK if Apache granted it but answered with an error."""
         owner, token = self._files.lock_at(self._path)
         if self._token in owner:
-            unlock(self._wire, self._path, token)
+            unlock(self._client, self._path, token)
 
     def _put(self, lock: str) -> Response:
         self._puts += 1
         record = {**self._record, "lock": lock, "beat": self._puts}
-        return self._wire.ask(
+        return self._client.request(
             "PUT",
             self._path,
-            headers=holding(self._wire, self._path, lock),
+            headers=holding(self._client, self._path, lock),
             body=line_of_json(record).encode("ascii") + b"\n",
             accept=_REFUSED,
         )
 
     def _renew(self) -> bool:
-        if not self._is_ours() or self._put(self._lock).status >= 300:
+        if not self._is_held() or self._put(self._lock).status >= 300:
             return False
-        headers = {**holding(self._wire, self._path, self._lock), "Timeout": f"Second-{self._seconds}"}
-        return self._wire.ask("LOCK", self._path, headers=headers, accept=_REFUSED).status < 300
+        headers = {**holding(self._client, self._path, self._lock), "Timeout": f"Second-{self._seconds}"}
+        return self._client.request("LOCK", self._path, headers=headers, accept=_REFUSED).status < 300
 
     def _remove(self) -> None:
         """Remove lock and folder in one request if nothing else is in it, so no client sees one alone."""
-        mine = holding(self._wire, self._path, self._lock)
+        upload_lock = holding(self._client, self._path, self._lock)
         names = [name for name, _ in self._files.children(self._folder).names]
-        if names == [b"lock"] and self._delete(self._folder, mine, folder=True):
+        if names == [b"lock"] and self._delete(self._folder, upload_lock, folder=True):
             return
-        if not self._delete(self._path, mine):
-            unlock(self._wire, self._path, self._lock)
+        if not self._delete(self._path, upload_lock):
+            unlock(self._client, self._path, self._lock)
             self._delete(self._path, {})
 
     def _delete(self, path: bytes, headers: dict[str, str], *, folder: bool = False) -> bool:
-        return self._wire.ask("DELETE", path, headers=headers, folder=folder, accept=_REFUSED).status in {
+        return self._client.request(
+            "DELETE", path, headers=headers, folder=folder, accept=_REFUSED
+        ).status in {
             200,
             204,
             404,

@@ -15,13 +15,13 @@ KNOWN = f"{OWN} known"
 _DAV = "DAV:"
 _MOST_DEPTH = 32
 _MOST_TEXT = 64 * 1024  # of one element
-_MOST_ANSWER = 256 * 1024  # of the whole response for one name
+_MOST_RESPONSE = 256 * 1024  # of the whole response for one name
 
 FIND = (
     f'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="{_DAV}" xmlns:H="{OWN}"><D:prop>'
     "<D:resourcetype/><D:getcontentlength/><D:getlastmodified/><D:getetag/><H:known/></D:prop></D:propfind>"
 ).encode()
-FIND_ROOM = (
+FIND_FREE_BYTES = (
     f'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="{_DAV}"><D:prop>'
     "<D:quota-available-bytes/></D:prop></D:propfind>"
 ).encode()
@@ -61,8 +61,8 @@ def set_property(name: str, value: str) -> bytes:
 class MultiStatus:
     """A streaming parser of multi-status answers (RFC 4918, section 13); reports each complete response."""
 
-    def __init__(self, tell: Callable[[ResponseEntry], None], subject: str) -> None:
-        self._tell = tell
+    def __init__(self, on_response: Callable[[ResponseEntry], None], subject: str) -> None:
+        self._on_response = on_response
         self._subject = subject
         self._path: list[str] = []
         self._text: list[str] = []
@@ -77,7 +77,7 @@ class MultiStatus:
         refuse_declarations(self._parser)
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._take_text
+        self._parser.CharacterDataHandler = self._add_text
 
     def feed(self, content: bytes) -> None:
         """Parse the next chunk. Raise `TryLaterError` if it is invalid."""
@@ -96,7 +96,7 @@ class MultiStatus:
     def _bad(self) -> TryLaterError:
         return TryLaterError(
             "bad-answer",
-            "the server's answer is not the XML it should be",
+            "the server's response is not valid WebDAV XML",
             subject=self._subject,
             transient=False,
         )
@@ -115,10 +115,10 @@ class MultiStatus:
         elif depth == 3 and name == "DAV: propstat":
             self._part_folder, self._part, self._part_status = False, {}, ""
 
-    def _take_text(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         self._seen += len(text)
         self._weight += len(text)
-        if self._seen > _MOST_TEXT or self._weight > _MOST_ANSWER:
+        if self._seen > _MOST_TEXT or self._weight > _MOST_RESPONSE:
             raise self._bad()
         self._text.append(text)
 
@@ -138,7 +138,7 @@ class MultiStatus:
         if depth == 2:
             if not self._href:
                 raise self._bad()
-            self._tell(ResponseEntry(self._href, self._folder, self._found, self._status))
+            self._on_response(ResponseEntry(self._href, self._folder, self._found, self._status))
         elif name == "DAV: href":
             self._href = self._written()
         elif name == "DAV: status":
@@ -169,5 +169,5 @@ class MultiStatus:
 
 def _code(line: str) -> str:
     """Return the number in a status line."""
-    words = line.split()
-    return words[1] if len(words) > 1 else ""
+    parts = line.split()
+    return parts[1] if len(parts) > 1 else ""

@@ -14,8 +14,8 @@ from transfers.entry import Entry, Kind, Verification
 from transfers.stores import server_probe
 from transfers.stores.base import Facts
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
-from transfers.stores.webdav.files import Files, Found, date_of, known_word
-from transfers.stores.webdav.lock import OWN, Own, ask_lock, below, holding, token_in
+from transfers.stores.webdav.files import Files, Found, date_of, known_value
+from transfers.stores.webdav.lock import OWN, Own, below, holding, request_lock, token_in
 from transfers.stores.webdav.multistatus import KNOWN
 
 SEGMENT_BYTES = 8 * 1024 * 1024
@@ -48,7 +48,7 @@ _ODD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Honours:
+class ServerSupport:
     """What a server supports, as probed; the default is nothing."""
 
     writable: bool = False  # PUT, MOVE that does not replace unless allowed, MOVE that replaces, DELETE
@@ -69,9 +69,9 @@ class Honours:
         return self.properties or bool(self.times)
 
 
-def facts_of(honours: Honours | None, read_verification: Verification, *, read_back: bool) -> Facts:
+def facts_of(support: ServerSupport | None, read_verification: Verification, *, read_back: bool) -> Facts:
     """Return the store's facts; for an unknown server, assume that locks work."""
-    seen = honours or Honours(writable=True, locks=True, properties=True, utf8_names=True)
+    seen = support or ServerSupport(writable=True, locks=True, properties=True, utf8_names=True)
     return Facts(
         kind="webdav",
         read_verification=read_verification,
@@ -79,30 +79,30 @@ def facts_of(honours: Honours | None, read_verification: Verification, *, read_b
         links=False,
         modes=seen.properties,
         mtimes=seen.mtimes,
-        mtime_unit_ns=1 if honours is not None and seen.properties else _SECOND,
+        mtime_unit_ns=1 if support is not None and seen.properties else _SECOND,
         locks=seen.locks,
         swaps=False,
         name_bytes=seen.name_bytes,
         utf8_names=seen.utf8_names,
         folds_case=seen.folds_case,
         segment_bytes=SEGMENT_BYTES,
-        refuses=tuple(word.encode() for word in seen.refuses),
-        known=honours is not None,
+        refuses=tuple(character.encode() for character in seen.refuses),
+        known=support is not None,
         removes_trees=True,
     )
 
 
-def recall(site: str, origin: str, base: str) -> Honours | None:
+def recall(site: str, origin: str, base: str) -> ServerSupport | None:
     """Return the stored probe result of this server and path, if any."""
-    return server_probe.recall(Honours, site, _TABLE, base, origin)
+    return server_probe.recall(ServerSupport, site, _TABLE, base, origin)
 
 
-def remember(site: str, origin: str, base: str, honours: Honours) -> None:
+def remember(site: str, origin: str, base: str, support: ServerSupport) -> None:
     """Store the probe result for the next call."""
-    server_probe.remember(honours, site, _TABLE, base, origin)
+    server_probe.remember(support, site, _TABLE, base, origin)
 
 
-def probe_server(files: Files, root: bytes) -> Honours:
+def probe_server(files: Files, root: bytes) -> ServerSupport:
     """Probe the server in the existing folder `root`. Raise connection errors.
 
     If writing is denied, nothing else can be probed.
@@ -116,13 +116,13 @@ class _Probe:
 
     def __init__(self, files: Files, root: bytes) -> None:
         self._files = files
-        self._wire = files.wire
+        self._client = files.client
         self._root = root
         self._all = below(root, OWN + b"/probe")
         self._folder = self._all + b"/" + secrets.token_hex(8).encode("ascii")
         self.stopped = threading.Event()
 
-    def run_and_clean(self) -> Honours:
+    def run_and_clean(self) -> ServerSupport:
         """Run the probe and remove its files. Raise `CancelledError` once `stopped` is set."""
         try:
             for folder in (below(self._root, OWN), self._all, self._folder):
@@ -131,11 +131,11 @@ class _Probe:
         except AccessError as problem:
             if problem.code != "denied":
                 raise
-            return Honours()
+            return ServerSupport()
         except IncompleteError as problem:
             if problem.code not in {"not-supported", "refused-by-server"}:
                 raise
-            return Honours()
+            return ServerSupport()
         finally:
             self._clean()
 
@@ -146,13 +146,13 @@ class _Probe:
                 self._files.delete(self._all, folder=True)
             Own(self._files, self._root).remove_folder()
 
-    def _run(self) -> Honours:
+    def _run(self) -> ServerSupport:
         moved, old = self._put(b"a", _FIRST), self._put(b"b", _OTHER)
         entry = Entry(b"", Kind.FILE, len(_FIRST), _TIME, 0o644)
-        kept = self._files.set_property(self._path(b"a"), KNOWN, known_word(entry, _DIGEST, moved.tag))
+        is_set = self._files.set_property(self._path(b"a"), KNOWN, known_value(entry, _DIGEST, moved.tag))
         if self._move({}, overwrite=False) != 412:
-            return Honours()  # MOVE replaced a file despite Overwrite: F
-        wrong = f'<{self._wire.address(self._path(b"b"))}> (["no tag of it"])'
+            return ServerSupport()  # MOVE replaced a file despite Overwrite: F
+        wrong = f'<{self._client.address(self._path(b"b"))}> (["no tag of it"])'
         right = wrong.replace("no tag of it", old.tag)
         if_tag = (
             self._move({"If": wrong}, overwrite=True) == 412
@@ -161,19 +161,19 @@ class _Probe:
         if not if_tag:
             # If the wrong tag was accepted, both files must be created again.
             moved = self._put(b"a", _FIRST)
-            kept = kept and self._files.set_property(
-                self._path(b"a"), KNOWN, known_word(entry, _DIGEST, moved.tag)
+            is_set = is_set and self._files.set_property(
+                self._path(b"a"), KNOWN, known_value(entry, _DIGEST, moved.tag)
             )
             self._put(b"b", _OTHER)
             if self._move({}, overwrite=True) >= 300:
-                return Honours()
+                return ServerSupport()
         now = self._found(b"b")
         if now is None or now.size != len(_FIRST) or self._found(b"a") is not None:
-            return Honours()
-        return Honours(
+            return ServerSupport()
+        return ServerSupport(
             writable=True,
             locks=self._locks(),
-            properties=kept and now.digest == _DIGEST and now.mtime_ns == _TIME,
+            properties=is_set and now.digest == _DIGEST and now.mtime_ns == _TIME,
             times=self._times(),
             ranges=self._ranges(),
             if_match=self._if_match(),
@@ -191,12 +191,14 @@ class _Probe:
         found = self._found(name)
         if found is None:
             raise IncompleteError(
-                "refused-by-server", "what was put is not there", subject=self._files.subject
+                "refused-by-server",
+                "a file that was just written does not exist",
+                subject=self._files.subject,
             )
         return found
 
     def _found(self, name: bytes) -> Found | None:
-        return self._files.look(self._path(name))
+        return self._files.stat(self._path(name))
 
     def _move(self, headers: dict[str, str], *, overwrite: bool) -> int:
         try:
@@ -207,16 +209,16 @@ class _Probe:
     def _locks(self) -> bool:
         path = self._path(b"lock")
         try:
-            token = token_in(ask_lock(self._wire, path, 60, "hibali"))
-            mine = holding(self._wire, path, token)
-            asked = {"Timeout": "Second-60"}
+            token = token_in(request_lock(self._client, path, 60, "hibali"))
+            upload_lock = holding(self._client, path, token)
+            headers = {"Timeout": "Second-60"}
             return (
                 token != ""
-                and ask_lock(self._wire, path, 60, "hibali").status == 423
+                and request_lock(self._client, path, 60, "hibali").status == 423
                 and self._status("PUT", path, {}) == 423
-                and self._status("PUT", path, mine) < 300
-                and self._status("LOCK", path, {**mine, **asked}) < 300
-                and self._status("DELETE", path, mine) < 300
+                and self._status("PUT", path, upload_lock) < 300
+                and self._status("LOCK", path, {**upload_lock, **headers}) < 300
+                and self._status("DELETE", path, upload_lock) < 300
             )
         except HibaliError as problem:
             if problem.code in {"not-supported", "refused-by-server", "busy", "denied"}:
@@ -225,19 +227,19 @@ class _Probe:
 
     def _status(self, method: str, path: bytes, headers: dict[str, str]) -> int:
         body = _FIRST if method == "PUT" else b""
-        return self._wire.ask(method, path, headers=headers, body=body, accept=range(400, 500)).status
+        return self._client.request(method, path, headers=headers, body=body, accept=range(400, 500)).status
 
     def _times(self) -> str:
-        asked = {TIME_HEADER: str(_TIME // _SECOND)}
-        if self._put(b"t", _FIRST, asked).mtime_ns == _TIME:
+        headers = {TIME_HEADER: str(_TIME // _SECOND)}
+        if self._put(b"t", _FIRST, headers).mtime_ns == _TIME:
             return "header"
         self._files.set_property(self._path(b"t"), MODIFIED, date_of(_TIME))
         found = self._found(b"t")
         return "proppatch" if found is not None and found.mtime_ns == _TIME else ""
 
     def _ranges(self) -> bool:
-        answer = self._wire.ask("GET", self._path(b"t"), headers={"Range": "bytes=2-4"})
-        return answer.status == 206 and answer.body == _FIRST[2:5]
+        response = self._client.request("GET", self._path(b"t"), headers={"Range": "bytes=2-4"})
+        return response.status == 206 and response.body == _FIRST[2:5]
 
     def _if_match(self) -> bool:
         found = self._found(b"t")
@@ -253,7 +255,11 @@ class _Probe:
         byte, long, upper = b"x\xff", b"l" * LONG_NAME, b"UPPER"
         for name in (*tried, byte, long, upper):
             self._try(name)
-        found = {name for name, told in self._files.children(self._folder).names if told.size == len(_FIRST)}
+        found = {
+            name
+            for name, found_file in self._files.children(self._folder).names
+            if found_file.size == len(_FIRST)
+        }
         return {
             "refuses": refused_characters(tried, found),
             "name_bytes": 0 if long in found else 255,
@@ -270,6 +276,6 @@ class _Probe:
             raise CancelledError
         with contextlib.suppress(HibaliError):
             part = self._path(b"part")
-            self._wire.ask("PUT", part, body=_FIRST, accept=range(400, 501))
-            headers = {"Destination": self._wire.address(self._path(name)), "Overwrite": "F"}
-            self._wire.ask("MOVE", part, headers=headers, accept=range(400, 600), attempts=1)
+            self._client.request("PUT", part, body=_FIRST, accept=range(400, 501))
+            headers = {"Destination": self._client.address(self._path(name)), "Overwrite": "F"}
+            self._client.request("MOVE", part, headers=headers, accept=range(400, 600), attempts=1)

@@ -36,7 +36,7 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
     if not secure and host not in {"localhost", "127.0.0.1", "::1"}:
         raise UsageError(
             "insecure-endpoint",
-            "a login travels over https only",
+            "hibali sends a login only over https",
             subject=site.name,
             hint="Correct the site's url.",
         )
@@ -46,7 +46,7 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
         key="credentials_command",
         what="login",
         subject=site.name,
-        hint='Run it by hand: it has to print {"username": ..., "password": ...} or {"token": ...} as JSON.',
+        hint='Run the command yourself: it must print {"username": ..., "password": ...} or {"token": ...} as JSON.',
     )
 
 
@@ -55,13 +55,13 @@ def read_login(text: bytes) -> Login:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("what it printed is not JSON") from None
+        raise ValueError("its output is not JSON") from None
     if isinstance(record, dict) and all(isinstance(value, str) and value for value in record.values()):
         if record.keys() == {"token"}:
             return Login(token=record["token"])
         if record.keys() == {"username", "password"}:
             return Login(record["username"], record["password"])
-    raise ValueError("what it printed has neither a username and a password nor a token")
+    raise ValueError("its output has neither a username and a password nor a token")
 
 
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -69,40 +69,46 @@ BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 def error_of(status: int, subject: str) -> HibaliError:
     """Return the error for a status (RFC 9110, RFC 4918); it repeats no text of the answer."""
-    said = f"status {status}"
+    status_text = f"status {status}"
     if status in {401, 403, 407}:
         return AccessError(
             "denied",
-            f"the server does not allow this ({said})",
+            f"the server denied access ({status_text})",
             subject=subject,
-            hint="Check the site's credentials_command, and what its login may do there.",
+            hint="Check the site's credentials_command and the permissions of its login.",
         )
     if status in {404, 410}:
-        return NotFoundError("vanished", "there is nothing of that name", subject=subject)
+        return NotFoundError("vanished", "it does not exist", subject=subject)
     if status == 507:
-        return IncompleteError("no-space", f"the server has no more room ({said})", subject=subject)
+        return IncompleteError("no-space", f"the server has no free space ({status_text})", subject=subject)
     if status == 413:
         return IncompleteError(
-            "too-large", f"the server takes no file of this size ({said})", subject=subject
+            "too-large", f"the server does not accept files of this size ({status_text})", subject=subject
         )
     if status == 423:
-        return IncompleteError("locked-by-another", f"another client has locked it ({said})", subject=subject)
+        return IncompleteError(
+            "locked-by-another", f"another client has locked it ({status_text})", subject=subject
+        )
     if status == 412:
-        return IncompleteError("target-changed", "it changed after it was looked at", subject=subject)
+        return IncompleteError("target-changed", "it changed after it was checked", subject=subject)
     if status in {405, 501}:
-        return IncompleteError("not-supported", f"the server cannot do this ({said})", subject=subject)
+        return IncompleteError(
+            "not-supported", f"the server does not support this request ({status_text})", subject=subject
+        )
     if status in BUSY:
-        return TryLaterError("busy", f"the server cannot answer now ({said})", subject=subject)
+        return TryLaterError("busy", f"the server is busy or failing ({status_text})", subject=subject)
     if 300 <= status < 400:
         return elsewhere(subject)
-    return IncompleteError("refused-by-server", f"the server refused the request ({said})", subject=subject)
+    return IncompleteError(
+        "refused-by-server", f"the server refused the request ({status_text})", subject=subject
+    )
 
 
 def elsewhere(subject: str) -> UsageError:
     """Return the error for a redirect to a host that is not configured (S15)."""
     return UsageError(
         "wrong-endpoint",
-        "the server leads to another place, which is not followed",
+        "the server redirects to another host or path; the redirect is not followed",
         subject=subject,
         hint="Correct the site's url in config.toml.",
     )
@@ -112,12 +118,12 @@ _RESPONSE_SECONDS = RESPONSE_SECONDS
 _LISTING_SECONDS = 3600.0  # a listing of a million names takes long
 _MOST_REDIRECTS = 3
 _MOST_BODY = 4 * 1024 * 1024  # of an answer that is held in memory
-_MOST_TAKEN = 1024 * 1024 * 1024  # of a listing, which is parsed while it arrives and stored on disk
+_MOST_LISTING = 1024 * 1024 * 1024  # of a listing, which is parsed while it arrives and stored on disk
 _LONGEST_PAUSE = 30.0  # upper bound for Retry-After
 _SAFE = "/-_.~"
 
 
-class Wire:
+class WebdavClient:
     """One server below one URL; thread-safe. Every path is unquoted bytes below that URL."""
 
     def __init__(
@@ -154,7 +160,7 @@ class Wire:
         name = name.removesuffix(b"/")
         return None if name in {b"", b".", b".."} or b"\0" in name else name
 
-    def ask(
+    def request(
         self,
         method: str,
         path: bytes = b"",
@@ -163,7 +169,7 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         body: Bytes = b"",
         accept: Collection[int] = (),
-        take: Receive | None = None,
+        receive: Receive | None = None,
         begin: Callable[[Response], None] | None = None,
         attempts: int = 4,
         most: int | None = None,
@@ -171,63 +177,63 @@ class Wire:
     ) -> Response:
         """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
-        `take` receives a successful body in chunks, after `begin` received the head, up to `most` bytes.
+        `receive` receives a successful body in chunks, after `begin` received the head, up to `most` bytes.
         Without it the body is returned, up to 4 MiB. `content` is the expected size of file content in
         bytes, which extends the timeout.
         """
-        limit = _MOST_BODY if take is None else _MOST_TAKEN if most is None else most
+        limit = _MOST_BODY if receive is None else _MOST_LISTING if most is None else most
         seconds = request_timeout(
-            len(body) + content, _RESPONSE_SECONDS if take is None else _LISTING_SECONDS
+            len(body) + content, _RESPONSE_SECONDS if receive is None else _LISTING_SECONDS
         )
 
-        def once() -> Response:
+        def attempt_once() -> Response:
             target = self.target(path, folder=folder)
             for _ in range(_MOST_REDIRECTS + 1):
-                answer = self._client.request(
+                response = self._client.request(
                     method,
                     target,
                     headers=headers,
                     body=body,
                     limit=limit,
                     seconds=seconds,
-                    receive=take,
+                    receive=receive,
                     begin=begin,
                 )
-                if answer.status not in {301, 302, 307, 308}:
-                    return self._judged(answer, accept)
-                target = self._follow(target, answer)
+                if response.status not in {301, 302, 307, 308}:
+                    return self._judged(response, accept)
+                target = self._follow(target, response)
             raise elsewhere(self.subject)
 
-        return with_retries(once, subject=self.subject, attempts=attempts, on_event=self._on_event)
+        return with_retries(attempt_once, subject=self.subject, attempts=attempts, on_event=self._on_event)
 
     def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Response:
         """Send PUT with chunks of `size` bytes in total, without retry, because sent chunks are not kept.
 
         An error of `pieces` is raised, and the upload ends incomplete.
         """
-        answer = self._client.upload(self.target(path), pieces, size, headers)
-        if answer.status >= 300:
-            raise error_of(answer.status, self.subject)
-        return answer
+        response = self._client.upload(self.target(path), pieces, size, headers)
+        if response.status >= 300:
+            raise error_of(response.status, self.subject)
+        return response
 
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
 
-    def _judged(self, answer: Response, accept: Collection[int]) -> Response:
-        if answer.status < 300 or answer.status in accept:
-            return answer
-        if answer.status in BUSY:
-            asked = answer.headers.get("retry-after", "")
-            pause(min(float(asked), _LONGEST_PAUSE) if asked.isdigit() else 0.0)
-        raise error_of(answer.status, self.subject)
+    def _judged(self, response: Response, accept: Collection[int]) -> Response:
+        if response.status < 300 or response.status in accept:
+            return response
+        if response.status in BUSY:
+            retry_after = response.headers.get("retry-after", "")
+            pause(min(float(retry_after), _LONGEST_PAUSE) if retry_after.isdigit() else 0.0)
+        raise error_of(response.status, self.subject)
 
-    def _follow(self, target: str, answer: Response) -> str:
+    def _follow(self, target: str, response: Response) -> str:
         """Return the target of a redirect on this host. Raise `UsageError` for another host."""
-        there = urlsplit(urljoin(self.origin + target, answer.headers.get("location", "")))
-        if f"{there.scheme}://{there.netloc}" != self.origin or there.query or not there.path:
+        location = urlsplit(urljoin(self.origin + target, response.headers.get("location", "")))
+        if f"{location.scheme}://{location.netloc}" != self.origin or location.query or not location.path:
             raise elsewhere(self.subject)
-        return quote_from_bytes(unquote_to_bytes(there.path), safe=_SAFE)
+        return quote_from_bytes(unquote_to_bytes(location.path), safe=_SAFE)
 
 
 def _authorization(login: Login) -> str:

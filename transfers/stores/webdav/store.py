@@ -10,12 +10,12 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
 from hibali.http import CONNECTIONS
 from hibali.text import printable
+from transfers.actions import name_problem
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind, Verification
 from transfers.overlap import identity_of_url
-from transfers.plan import name_problem
 from transfers.stores.base import (
     Committed,
     Facts,
@@ -30,8 +30,8 @@ from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
-from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
-from transfers.stores.webdav.requests import Wire
+from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
+from transfers.stores.webdav.requests import WebdavClient
 from transfers.stores.webdav.writing import FileRemover, TreeRemover, WebdavTarget, Writing
 
 _FOLDERS_AHEAD = 8
@@ -39,7 +39,7 @@ _NAMES_AHEAD = 64
 
 
 class Listing:
-    """One walk of a tree; `problems`, `orphans` and `places` are complete after the iteration."""
+    """One walk of a tree; `problems`, `orphans` and `own_folders` are complete after the iteration."""
 
     def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
         """Set the fields; `root` is a folder, and entries are relative to it."""
@@ -52,7 +52,7 @@ class Listing:
         self._ahead: dict[bytes, Future[Children]] = {}
         self.problems: list[tuple[bytes, Problem]] = []
         self.orphans: list[bytes] = []
-        self.places: list[bytes] = []  # folders with a `.hibali`
+        self.own_folders: list[bytes] = []  # folders with a `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
@@ -70,19 +70,19 @@ class Listing:
 
     def _children(self, folder: bytes) -> Iterator[tuple[Entry, bool]]:
         """Yield a folder's entries without own names, and whether each is a folder."""
-        asked = self._ahead.pop(folder, None)
+        future = self._ahead.pop(folder, None)
         try:
-            children = asked.result() if asked is not None else self._look(folder)
+            children = future.result() if future is not None else self._list_children(folder)
             if children.own:
                 self._seeds += self._own.seeds(folder)
-                self.places.append(folder)
+                self.own_folders.append(folder)
         except HibaliError as problem:
             if not folder:
                 raise
             if problem.code != "vanished":  # removed meanwhile, so it has no entries
                 self.problems.append((folder, problem_of(problem, denied=True)))
             return
-        for name, found in self._look_ahead(folder, children.names):
+        for name, found in self._list_subfolders_ahead(folder, children.names):
             path = below(folder, name)
             self._refuse_unsafe(name, path)
             if self._is_own(folder, path):
@@ -92,10 +92,10 @@ class Listing:
             else:
                 yield found.entry(path), found.folder
 
-    def _look(self, folder: bytes) -> Children:
+    def _list_children(self, folder: bytes) -> Children:
         return self._files.children(below(self._root, folder))
 
-    def _look_ahead(
+    def _list_subfolders_ahead(
         self, folder: bytes, names: Iterator[tuple[bytes, Found]]
     ) -> Iterator[tuple[bytes, Found]]:
         """Yield the names without slashes, and request the next folders ahead."""
@@ -105,7 +105,7 @@ class Listing:
             coming.append((name, found))
             if found.folder and not self._shallow and name != OWN and len(self._ahead) < _FOLDERS_AHEAD:
                 path = below(folder, name)
-                self._ahead[path] = self._pool.submit(self._look, path)
+                self._ahead[path] = self._pool.submit(self._list_children, path)
             if len(coming) > _NAMES_AHEAD:
                 yield coming.popleft()
         yield from coming
@@ -134,8 +134,8 @@ class Listing:
 def _why(found: Found) -> Problem:
     """Return the problem of a name whose properties the server did not send."""
     if found.tag in {"401", "403"}:
-        return Problem("denied", "the server does not allow this")
-    return Problem("no-size", "the server does not tell how large it is")
+        return Problem("denied", "the server denied access")
+    return Problem("no-size", "the server does not report its size")
 
 
 _Writings = list[Writing]
@@ -147,7 +147,7 @@ class DavStore(RequestStore):
 
     def __init__(
         self,
-        wire: Wire,
+        client: WebdavClient,
         site: str,
         root: bytes,
         *,
@@ -156,27 +156,27 @@ class DavStore(RequestStore):
         lease: int = LEASE_SECONDS,
     ) -> None:
         """Set the fields; `root` is a path below the site's URL without outer slashes."""
-        self._files = Files(wire)
+        self._files = Files(client)
         super().__init__(self._files.get, self._path, threads=CONNECTIONS, name="webdav")
         self.root_path = root
-        self._wire = wire
+        self._client = client
         self._site = site
         self._read_back = read_back
         self._on_event = on_event
         self._lease = lease
         self._own = Own(self._files, root)
-        self._honours = recall(site, wire.origin, wire.base)
-        self._proof_read = Verification.RECORDED
+        self._support = recall(site, client.origin, client.base)
+        self._read_verification = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
         self._writings: _Writings = []
         self._orphans: _Paths = []
-        self._places: _Paths = []  # folders below that have a `.hibali`
+        self._own_folders: _Paths = []  # folders below that have a `.hibali`
         self._tidy = False  # all orphans are known and no other partial file exists
 
     @property
     def facts(self) -> Facts:
         """The probed facts, with the proof that this store's listings allow."""
-        return facts_of(self._honours, self._proof_read, read_back=self._read_back)
+        return facts_of(self._support, self._read_verification, read_back=self._read_back)
 
     @property
     def wire_bytes(self) -> int:
@@ -185,14 +185,14 @@ class DavStore(RequestStore):
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [identity_of_url(self._wire.origin + self._wire.base, self.root_path)]
+        return [identity_of_url(self._client.origin + self._client.base, self.root_path)]
 
-    def probe(self, *, again: bool = False) -> Honours:
-        """Return what the server honours, probing it if unknown or with `again`; the root must exist."""
-        if self._honours is None or again:
-            self._honours = probe_server(self._files, self.root_path)
-            remember(self._site, self._wire.origin, self._wire.base, self._honours)
-        return self._honours
+    def probe(self, *, refresh: bool = False) -> ServerSupport:
+        """Return what the server honours, probing it if unknown or with `refresh`; the root must exist."""
+        if self._support is None or refresh:
+            self._support = probe_server(self._files, self.root_path)
+            remember(self._site, self._client.origin, self._client.base, self._support)
+        return self._support
 
     def _path(self, path: bytes) -> bytes:
         """Return a path below the site's URL. Raise `RefusedError` if it could climb or is ambiguous (S1)."""
@@ -205,13 +205,13 @@ class DavStore(RequestStore):
     def _safe(self, path: bytes, reason: str | None) -> bytes:
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._wire.subject
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._client.subject
             )
         return below(self.root_path, path)
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
-        found = self._files.look(self._path(path) if path else self.root_path)
+        found = self._files.stat(self._path(path) if path else self.root_path)
         if found is None:
             return None
         entry = found.entry(path)
@@ -222,20 +222,20 @@ class DavStore(RequestStore):
         """See Store."""
         parts = self.root_path.strip(b"/").split(b"/")
         for count in range(len(parts) - 1, 0, -1):
-            found = self._files.look(b"/".join(parts[:count]))
+            found = self._files.stat(b"/".join(parts[:count]))
             if found is not None:
                 return not found.folder
         return False
 
     def _weaken(self, entry: Entry) -> None:
         if entry.kind is Kind.FILE and entry.digest is None:
-            self._proof_read = Verification.SIZE
+            self._read_verification = Verification.SIZE
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. A complete XML document replaces a final count."""
         root = self.stat()
         if root is None:
-            raise NotFoundError("no-such-place", "there is nothing there", subject=self._wire.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._client.subject)
         if root.kind is Kind.FILE:
             return
         listing = Listing(self._files, self._pool, self.root_path, self._own, shallow=shallow)
@@ -243,44 +243,44 @@ class DavStore(RequestStore):
             self._weaken(entry)
             yield entry
         self._orphans = listing.orphans
-        self._places = [place for place in listing.places if place]
+        self._own_folders = [write_target for write_target in listing.own_folders if write_target]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
-            raise ListingIncompleteError(self._wire.subject, listing.problems)
+            raise ListingIncompleteError(self._client.subject, listing.problems)
 
     def _size_now(self, entry: Entry) -> int | None:
-        found = self._files.look(self._path(entry.path))
+        found = self._files.stat(self._path(entry.path))
         return None if found is None or found.folder else found.size
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; requires the lock if the server supports locks."""
-        place = self._place()
-        writing = Writing(place, self._pool)
+        write_target = self._write_target()
+        writing = Writing(write_target, self._pool)
         self._writings.append(writing)
         whole = False
         try:
             yield from writing.run(payloads)
             self._holder.check(now=True)
-            place.purge()
+            write_target.purge()
             self._purge()
             whole = True
         finally:
-            if whole and self._tidy and not place.left:
+            if whole and self._tidy and not write_target.left:
                 self._own.end_journal()
                 if not self._holder.held:
                     self._own.remove_folder()
             self._tidy = False
 
-    def _place(self) -> WebdavTarget:
+    def _write_target(self) -> WebdavTarget:
         """Probe the server, check the lock, and return the write target."""
-        honours = self._writable()
-        self._check_held(honours)
+        support = self._writable()
+        self._check_held(support)
         earlier = self._own.seeds()
         self._tidy = self._tidy or not earlier
         return WebdavTarget(
             files=self._files,
             removing=self._removing(),
-            honours=honours,
+            support=support,
             holder=self._holder,
             root=self.root_path,
             seed=self._own.open_seed(earlier),
@@ -288,20 +288,20 @@ class DavStore(RequestStore):
             read_back=self._read_back,
         )
 
-    def _writable(self) -> Honours:
-        honours = self.probe()
-        if not honours.writable:
+    def _writable(self) -> ServerSupport:
+        support = self.probe()
+        if not support.writable:
             raise RefusedError(
                 "read-only-site",
-                "this server does not let us write there, or not safely",
-                subject=self._wire.subject,
-                hint=f"`hibali sites check {self._site}` shows what it does.",
+                "this server does not allow writing, or not safely",
+                subject=self._client.subject,
+                hint=f"`hibali sites check {self._site}` shows its capabilities.",
             )
-        return honours
+        return support
 
-    def _check_held(self, honours: Honours) -> None:
-        if honours.locks and not self._holder.held:
-            raise lost_lease(self._wire.subject, "the target is not locked")
+    def _check_held(self, support: ServerSupport) -> None:
+        if support.locks and not self._holder.held:
+            raise lost_lease(self._client.subject, "the target is not locked")
 
     def _removing(self) -> FileRemover:
         return FileRemover(self._files, self._pool, self.probe(), self._path)
@@ -321,27 +321,27 @@ class DavStore(RequestStore):
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; WebDAV does not report symlinks."""
         del itself
-        self._vacating().check()
+        self._tree_remover().check()
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
         self._purge()
-        return self._vacating().sweep(self._lease, self._holder.check, locks=self.facts.locks)
+        return self._tree_remover().sweep(self._lease, self._holder.check, locks=self.facts.locks)
 
     def remove_root(self) -> Problem | None:
         """See Store."""
         self._holder.check(now=True)
-        return self._vacating().remove_root(
+        return self._tree_remover().remove_root(
             self._holder, lambda: self._removing().remove_folder(self.root_path)
         )
 
-    def _vacating(self) -> TreeRemover:
-        return TreeRemover(self._files, self.root_path, self._places)
+    def _tree_remover(self) -> TreeRemover:
+        return TreeRemover(self._files, self.root_path, self._own_folders)
 
     def make_root(self) -> None:
         """See Store; probes the server."""
         parts = self.root_path.split(b"/") if self.root_path else []
-        if self._files.look(self.root_path) is None:
+        if self._files.stat(self.root_path) is None:
             for count in range(1, len(parts) + 1):
                 self._files.make_folder(b"/".join(parts[:count]))
         self.probe()
@@ -351,28 +351,32 @@ class DavStore(RequestStore):
         if make:
             self.make_root()
         if not self.probe().writable:
-            self.probe(again=True)
-        honours = self._writable()
-        if honours.locks:
+            self.probe(refresh=True)
+        support = self._writable()
+        if support.locks:
             self._holder = DavLock(self._files, self.root_path, operation, self._lease)
         else:
             self._holder = NoLease()
-            self._note("this server cannot hold a lock; write to it from one place at a time.")
-        if not honours.mtimes:
-            self._note("this server keeps no times, so files are sent again each time; --checksum compares.")
+            self._note(
+                "this server does not support locks; do not write to it from several places at the same time."
+            )
+        if not support.mtimes:
+            self._note(
+                "this server does not store modification times, so every push sends all files again; to compare by content instead, use --checksum."
+            )
         return self._holder
 
     def _note(self, text: str) -> None:
-        self._on_event(Noted(f"{self._wire.subject}: {text}"))
+        self._on_event(Noted(f"{self._client.subject}: {text}"))
 
     def space(self) -> Space:
         """See Store; the space of the nearest existing folder above."""
         path = self.root_path
-        while path and self._files.look(path) is None:
+        while path and self._files.stat(path) is None:
             path = path.rpartition(b"/")[0]
-        return Space(self._files.room(path), None)
+        return Space(self._files.free_bytes(path), None)
 
     def close(self) -> None:
         """See Store."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._wire.close()
+        self._client.close()

@@ -20,25 +20,27 @@ from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Committed, Item, Payload, Problem
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES, problem_of
 from transfers.stores.server_lease import Lease, NoLease, locked
-from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_word
+from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_value
 from transfers.stores.webdav.lock import (
     OWN,
     DavLock,
     Own,
-    ask_lock,
     below,
     find_lock,
     holding,
+    request_lock,
     token_in,
     unlock,
 )
 from transfers.stores.webdav.multistatus import KNOWN
-from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, Honours
+from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, ServerSupport
 
-CORRUPT = Problem("corrupt", "what is read back differs from what was sent", again=True)
-_CHANGED = Problem("target-changed", "it is no longer what the plan saw at the target, and was left alone")
-_FOLDER = Problem("folder-in-the-way", "a folder of that name stands at the target")
-_ROUNDS = 3
+CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)
+_CHANGED = Problem(
+    "target-changed", "it changed at the target after the plan was made, so it was not replaced"
+)
+_FOLDER = Problem("folder-in-the-way", "a folder with that name already exists at the target")
+_ATTEMPTS = 3
 
 
 class Refused(Exception):  # noqa: N818  # one item's problem on its way up
@@ -55,7 +57,7 @@ class WebdavTarget:
 
     files: Files
     removing: FileRemover
-    honours: Honours
+    support: ServerSupport
     holder: Lease | NoLease
     root: bytes
     seed: bytes
@@ -66,14 +68,14 @@ class WebdavTarget:
     _made: set[bytes] = field(default_factory=set)
     _making: threading.Lock = field(default_factory=threading.Lock)
 
-    def name_for(self, path: bytes, what: bytes = b"") -> bytes:
-        """Return the full partial path beside `path`; `what` distinguishes several for one path."""
+    def name_for(self, path: bytes, prefix: bytes = b"") -> bytes:
+        """Return the full partial path beside `path`; `prefix` distinguishes several for one path."""
         folder = path.rpartition(b"/")[0]
-        return below(self.root, below(folder, protocol.partial_name(self.seed, what + path)))
+        return below(self.root, below(folder, protocol.partial_name(self.seed, prefix + path)))
 
     def headers_of(self, entry: Entry) -> dict[str, str]:
         """Return the headers of a PUT."""
-        if self.honours.times != "header":
+        if self.support.times != "header":
             return {}
         return {TIME_HEADER: str(header_seconds(entry.mtime_ns))}
 
@@ -99,66 +101,69 @@ class WebdavTarget:
     def finish(self, item: Item, name: bytes, digest: str) -> Found:
         """Read a partial file back, set its time and commit it. Raise `Refused`, `HibaliError`."""
         entry = item.entry
-        if self.honours.times == "proppatch":
+        if self.support.times == "proppatch":
             self.files.set_property(name, MODIFIED, date_of(entry.mtime_ns))
-        tag = self._look_back(entry, name, digest)
-        kept = bool(tag) and self.honours.properties
-        if kept and not self.files.set_property(name, KNOWN, known_word(entry, digest, tag)):
-            raise Refused(Problem("no-property", "the server did not keep its time and digest"))
+        tag = self._check_written(entry, name, digest)
+        is_set = bool(tag) and self.support.properties
+        if is_set and not self.files.set_property(name, KNOWN, known_value(entry, digest, tag)):
+            raise Refused(Problem("no-property", "the server did not store its time and digest"))
         self.holder.check()
         self._move(item, name, digest)
         return Found(folder=False, size=entry.size, mtime_ns=entry.mtime_ns, tag=tag, digest=digest)
 
-    def _look_back(self, entry: Entry, name: bytes, digest: str) -> str:
+    def _check_written(self, entry: Entry, name: bytes, digest: str) -> str:
         """Check that the partial file is what was sent; return its tag."""
         if self.read_back:
             found, size, tag = self.files.digest(name, entry.size)
             if (found, size) != (digest, entry.size):
                 raise Refused(CORRUPT)
             return tag
-        there = self.files.look(name)
-        if there is None or there.size != entry.size:
+        existing = self.files.stat(name)
+        if existing is None or existing.size != entry.size:
             raise Refused(CORRUPT)
-        return there.tag
+        return existing.tag
 
     def _move(self, item: Item, name: bytes, digest: str) -> None:
         """Commit after a check: MOVE first deletes the target, even a full folder (RFC 4918, 9.9.3)."""
         to = self.path_of(item.entry.path)
-        looked = item.exact or item.replaces is not None
-        for _ in range(_ROUNDS):
-            there = self.files.look(to) if looked else None
-            problem = self._unfit(item, there)
+        checked = item.exact or item.replaces is not None
+        for _ in range(_ATTEMPTS):
+            existing = self.files.stat(to) if checked else None
+            problem = self._unfit(item, existing)
             if problem is not None:
                 raise Refused(problem)
-            if there is not None and there.folder:
+            if existing is not None and existing.folder:
                 self._set_aside(item, to)
-                there = None
-            if self._moved(name, to, there, digest, item.entry.size):
+                existing = None
+            if self._moved(name, to, existing, digest, item.entry.size):
                 return
-            looked = True
+            checked = True
         raise Refused(_CHANGED)
 
-    def _unfit(self, item: Item, there: Found | None) -> Problem | None:
+    def _unfit(self, item: Item, existing: Found | None) -> Problem | None:
         """Return why the existing target may not be replaced, or None."""
-        if there is None:
+        if existing is None:
             return None
-        if there.folder:
+        if existing.folder:
             agreed = item.replaces is not None and item.replaces.kind is Kind.FOLDER and item.clear
             return None if agreed else _FOLDER
-        if item.exact and (item.replaces is None or not there.is_still(item.replaces)):
+        if item.exact and (item.replaces is None or not existing.is_still(item.replaces)):
             return _CHANGED
         return None
 
-    def _moved(self, name: bytes, to: bytes, there: Found | None, digest: str, size: int) -> bool:
+    def _moved(self, name: bytes, to: bytes, existing: Found | None, digest: str, size: int) -> bool:
         """Return whether MOVE succeeded; False if the target changed since the check."""
         headers = {}
-        if there is not None and self.honours.if_tag and not there.tag.startswith("@"):
-            headers["If"] = f'<{self.files.wire.address(to)}> (["{there.tag}"])'
-        status = self.files.move(name, to, headers, overwrite=there is not None)
+        if existing is not None and self.support.if_tag and not existing.tag.startswith("@"):
+            headers["If"] = f'<{self.files.client.address(to)}> (["{existing.tag}"])'
+        status = self.files.move(name, to, headers, overwrite=existing is not None)
         if status == 404 and self.files.digest(to, size)[0] != digest:
             # A repeated MOVE whose first answer was lost finds no source.
             raise IncompleteError(
-                "corrupt", "it vanished before it had its name", subject=self.files.subject, transient=True
+                "corrupt",
+                "it disappeared before it was renamed to its final name",
+                subject=self.files.subject,
+                transient=True,
             )
         return status != 412
 
@@ -168,8 +173,8 @@ class WebdavTarget:
         if self.files.move(path, aside, {}, overwrite=False) < 300:
             self.aside.append(aside)
             with self._making:
-                gone = item.entry.path + b"/"
-                self._made = {made for made in self._made if not (made + b"/").startswith(gone)}
+                is_deleted = item.entry.path + b"/"
+                self._made = {made for made in self._made if not (made + b"/").startswith(is_deleted)}
 
     def drop(self, name: bytes) -> None:
         """Remove a partial file that will not be committed; set `left` if it stays for the next run."""
@@ -185,19 +190,19 @@ class WebdavTarget:
         self.aside.clear()
 
 
-_AT_ONCE = 8  # connections that write
+_MOST_JOBS = 8  # connections that write
 _PIECES = 2  # chunks of one large file that wait to be sent
 _WAIT_SECONDS = 0.2
-_CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server holds files and folders only")
-_DIFFERS = Problem("corrupt", "what arrived differs from what was read", again=True)
-_EARLIER = Problem("earlier-segment", "an earlier segment of this file failed", again=True)
+_CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server cannot store symlinks and special files")
+_DIFFERS = Problem("corrupt", "the received data differs from the source", retryable=True)
+_EARLIER = Problem("earlier-segment", "an earlier segment of this file failed", retryable=True)
 
 
-class _GivenUpError(Exception):
+class _UploadAbandonedError(Exception):
     """The stream of a large file ended before its last chunk."""
 
 
-class _BegunAgainError(Exception):
+class _UploadRestartedError(Exception):
     """The source restarts this file; the first attempt is not reported."""
 
 
@@ -209,13 +214,13 @@ class _Large:
         self.offset = 0
         self.digest: str | None = None
         self.problem: Problem | None = None
-        self.again = False  # the source restarts the file
+        self.restarted = False  # the source restarts the file
         self.over = threading.Event()  # the sender accepts no more chunks
         self.ended = threading.Event()  # the sender has finished and removed its partial file
         self._summed = hashlib.sha256()
         self._pieces: queue.Queue[Bytes | None] = queue.Queue(_PIECES)
 
-    def give(self, content: Bytes | None, stopped: Callable[[], bool]) -> None:
+    def add(self, content: Bytes | None, stopped: Callable[[], bool]) -> None:
         """Queue a chunk when there is room, None as the end; discard it if the sender has stopped."""
         if content is not None:
             self._summed.update(content)
@@ -228,17 +233,17 @@ class _Large:
                 continue
 
     def pieces(self, stopped: Callable[[], bool]) -> Iterator[Bytes]:
-        """Yield the chunks, the last one only after the digest matches. Raise `_GivenUpError` otherwise."""
+        """Yield the chunks, the last one only after the digest matches. Raise `_UploadAbandonedError` otherwise."""
         held: Bytes | None = None
         while (piece := self._next(stopped)) is not None:
             if held is not None:
                 yield held
             held = piece
         if self.digest is None or self.offset != self.item.entry.size:
-            raise _GivenUpError
+            raise _UploadAbandonedError
         if self._summed.hexdigest() != self.digest:
             self.problem = _DIFFERS
-            raise _GivenUpError
+            raise _UploadAbandonedError
         if held is not None:
             yield held
 
@@ -248,15 +253,15 @@ class _Large:
                 return self._pieces.get(timeout=_WAIT_SECONDS)
             except queue.Empty:
                 if stopped():
-                    raise _GivenUpError from None
+                    raise _UploadAbandonedError from None
 
 
 class Writing:
     """One `write` call, used once; `bytes` counts what was sent and read back."""
 
-    def __init__(self, place: WebdavTarget, pool: Executor) -> None:
-        self._place = place
-        self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=_AT_ONCE, most_bytes=IN_FLIGHT_BYTES)
+    def __init__(self, write_target: WebdavTarget, pool: Executor) -> None:
+        self._write_target = write_target
+        self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=_MOST_JOBS, most_bytes=IN_FLIGHT_BYTES)
         self._large: dict[int, _Large] = {}
         self._failed: set[int] = set()  # files whose later segments report nothing
         self._counting = threading.Lock()
@@ -272,20 +277,20 @@ class Writing:
     def _feed(self, payloads: Iterable[Payload]) -> None:
         """Read the source and submit the writes; runs in its own thread."""
         try:
-            self._place.holder.check(now=True)
+            self._write_target.holder.check(now=True)
             for payload in payloads:
                 if self._jobs.stopped:
                     return
-                self._place.holder.check()
+                self._write_target.holder.check()
                 if payload.unit.segment:
-                    self._take_segment(payload)
+                    self._add_segment(payload)
                 else:
-                    self._take_pack(payload)
+                    self._add_pack(payload)
         finally:
             for large in self._large.values():
-                large.give(None, self._stopped)
+                large.add(None, self._stopped)
 
-    def _take_pack(self, payload: Payload) -> None:
+    def _add_pack(self, payload: Payload) -> None:
         start = 0
         view = memoryview(payload.data)
         for position, item in enumerate(payload.unit.items):
@@ -300,7 +305,7 @@ class Writing:
                 self._guarded(item, partial(self._make_folder, item))  # at once: later items may be inside it
             else:
                 digest = payload.digests[position] or ""
-                self._jobs.submit(len(content), self._land, item, content, digest)
+                self._jobs.submit(len(content), self._write_whole, item, content, digest)
 
     def _fail(self, item: Item, problem: Problem) -> None:
         self._jobs.report(Committed(item, None, Verification.NONE, problem=problem))
@@ -318,46 +323,46 @@ class Writing:
         return False
 
     def _make_folder(self, item: Item) -> None:
-        self._place.make_folder(item)
+        self._write_target.make_folder(item)
         self._jobs.report(Committed(item, None, Verification.DIGEST))
 
-    def _land(self, item: Item, content: memoryview, digest: str) -> None:
+    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
         """Hash a whole file in memory, then write it."""
         if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
             self._fail(item, _DIFFERS)
             return
 
         def send(name: bytes) -> None:
-            self._place.files.put(name, content, self._place.headers_of(item.entry))
+            self._write_target.files.put(name, content, self._write_target.headers_of(item.entry))
 
         self._through(item, lambda: digest, send)
 
     def _through(self, item: Item, digest: Callable[[], str], send: Callable[[bytes], None]) -> None:
         """Make the folders, send a partial file, verify and move it; remove it after a failure."""
-        place = self._place
+        write_target = self._write_target
         name = b""
 
         def act() -> None:
             nonlocal name
-            place.path_of(item.entry.path)  # check that the server supports the name
-            place.make_folders(item.entry.path)
-            name = place.name_for(item.entry.path)
+            write_target.path_of(item.entry.path)  # check that the server supports the name
+            write_target.make_folders(item.entry.path)
+            name = write_target.name_for(item.entry.path)
             send(name)
-            found = place.finish(item, name, digest())
+            found = write_target.finish(item, name, digest())
             name = b""
-            self._count(item.entry.size * (2 if place.read_back else 1))
-            verification = Verification.DIGEST if place.read_back else Verification.SIZE
+            self._count(item.entry.size * (2 if write_target.read_back else 1))
+            verification = Verification.DIGEST if write_target.read_back else Verification.SIZE
             self._jobs.report(Committed(item, found.digest, verification, found.tag or None))
 
         try:
             self._guarded(item, act)
-        except _BegunAgainError:
+        except _UploadRestartedError:
             pass
         finally:
             if name:
-                place.drop(name)
+                write_target.drop(name)
 
-    def _take_segment(self, payload: Payload) -> None:
+    def _add_segment(self, payload: Payload) -> None:
         """Queue a file's segments (in order, without gaps) as one stream."""
         unit, item = payload.unit, payload.unit.items[0]
         problem = payload.problems.get(0)
@@ -369,18 +374,18 @@ class Writing:
         if problem is not None:
             self._end(item, problem)
         elif large is not None:
-            large.give(memoryview(payload.data), self._stopped)
+            large.add(memoryview(payload.data), self._stopped)
             if unit.last:
                 large.digest = payload.digests[0]
                 del self._large[item.number]
-                large.give(None, self._stopped)
+                large.add(None, self._stopped)
 
     def _begin(self, item: Item, length: int, problem: Problem | None) -> None:
         self._failed.discard(item.number)
         earlier = self._large.pop(item.number, None)
         if earlier is not None:
-            earlier.again = True
-            earlier.give(None, self._stopped)
+            earlier.restarted = True
+            earlier.add(None, self._stopped)
             while not (earlier.ended.wait(_WAIT_SECONDS) or self._jobs.stopped):
                 pass  # both would use the same partial name
         if problem is None:
@@ -392,28 +397,28 @@ class Writing:
         large = self._large.pop(item.number, None)
         if large is not None:
             large.problem = problem
-            large.give(None, self._stopped)
+            large.add(None, self._stopped)
         elif item.number not in self._failed:
             self._fail(item, problem)
         self._failed.add(item.number)
 
     def _send(self, large: _Large) -> None:
         """Stream one large file; runs in a thread of the pool."""
-        item, place = large.item, self._place
+        item, write_target = large.item, self._write_target
 
         def send(name: bytes) -> None:
             try:
-                place.files.wire.put(
-                    name, large.pieces(self._stopped), item.entry.size, place.headers_of(item.entry)
+                write_target.files.client.put(
+                    name, large.pieces(self._stopped), item.entry.size, write_target.headers_of(item.entry)
                 )
-            except _GivenUpError:
+            except _UploadAbandonedError:
                 # The server may still store what it received after we removed the partial file.
-                place.left = True
-                if large.again:
-                    raise _BegunAgainError from None
+                write_target.left = True
+                if large.restarted:
+                    raise _UploadRestartedError from None
                 raise Refused(large.problem or _EARLIER) from None
             except HibaliError:
-                place.left = True
+                write_target.left = True
                 raise
             finally:
                 large.over.set()
@@ -431,20 +436,20 @@ class Writing:
 
 _BATCH = 256
 _FOLDER_SECONDS = 60
-_CHANGED_SINCE = Problem("target-changed", "it changed after it was listed and was left alone")
-_NOT_EMPTY = Problem("folder-not-empty", "it holds something that was not listed, so it stays")
+_CHANGED_SINCE = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
+_NOT_EMPTY = Problem("folder-not-empty", "it contains entries that were not listed, so it was not removed")
 
 
 class FileRemover:
     """A remover of files (concurrently) and of empty folders (one by one)."""
 
     def __init__(
-        self, files: Files, pool: Executor, honours: Honours, path_of: Callable[[bytes], bytes]
+        self, files: Files, pool: Executor, support: ServerSupport, path_of: Callable[[bytes], bytes]
     ) -> None:
         """Set the fields; `path_of` returns the full path of one below the root."""
         self._files = files
         self._pool = pool
-        self._honours = honours
+        self._support = support
         self._path_of = path_of
 
     def remove(
@@ -471,62 +476,64 @@ class FileRemover:
 
     def remove_file(self, path: bytes, entry: Entry) -> Problem | None:
         """Remove a file that is unchanged since the listing; a missing one is no error."""
-        found = self._files.look(path)
+        found = self._files.stat(path)
         if found is None:
             return None
         if not found.is_still(entry):
             return _CHANGED_SINCE
-        if self._honours.if_match and not found.tag.startswith("@"):
+        if self._support.if_match and not found.tag.startswith("@"):
             status = self._files.delete(path, {"If-Match": f'"{found.tag}"'})
             if status != 412:
                 return None
-            again = self._files.look(path)
-            if again is None:
+            current = self._files.stat(path)
+            if current is None:
                 return None
             # The file is unchanged: its tag is weak in its first second, which conditions reject.
-            if again != found:
+            if current != found:
                 return _CHANGED_SINCE
         self._files.delete(path)
         return None
 
     def remove_folder(self, path: bytes) -> Problem | None:
         """Remove an empty folder; LOCK, if supported, keeps it empty between check and DELETE."""
-        found = self._files.look(path)
+        found = self._files.stat(path)
         if found is None:
             return None
         if not found.folder:
             return _CHANGED_SINCE
         token = ""
-        if self._honours.locks:
-            token = token_in(ask_lock(self._files.wire, path, _FOLDER_SECONDS, "hibali", depth="infinity"))
+        if self._support.locks:
+            token = token_in(
+                request_lock(self._files.client, path, _FOLDER_SECONDS, "hibali", depth="infinity")
+            )
             if not token:
                 return Problem("locked-by-another", "another client has locked it")
-        headers = holding(self._files.wire, path, token) if token else {}
-        gone = False
+        headers = holding(self._files.client, path, token) if token else {}
+        is_deleted = False
         try:
             if next(self._files.children(path).names, None) is not None:
                 return _NOT_EMPTY
-            gone = self._files.delete(path, headers, folder=True) < 300
+            is_deleted = self._files.delete(path, headers, folder=True) < 300
         finally:
-            if token and not gone:
+            if token and not is_deleted:
                 with contextlib.suppress(HibaliError):
-                    unlock(self._files.wire, path, token)
-        return None if gone else _CHANGED_SINCE
+                    unlock(self._files.client, path, token)
+        return None if is_deleted else _CHANGED_SINCE
 
 
 class TreeRemover:
     """The removal of a root below the site's URL, and of the `.hibali` folders below it."""
 
-    def __init__(self, files: Files, root: bytes, places: Iterable[bytes]) -> None:
+    def __init__(self, files: Files, root: bytes, own_folders: Iterable[bytes]) -> None:
         self._files = files
         self._root = root
-        self._places = list(places)
+        self._own_folders = list(own_folders)
 
     def check(self) -> None:
         """Raise `TryLaterError("locked")` if a lock is held above, or at one of the places."""
         parts = self._root.split(b"/") if self._root else []
         above = [b"/".join(parts[:count]) for count in range(len(parts))]
-        for folder in [*above, *(below(self._root, place) for place in self._places)]:
+        for folder in [*above, *(below(self._root, write_target) for write_target in self._own_folders)]:
             found = find_lock(self._files, folder)
             if found is not None and not found.free:
                 raise locked(found.holder, self._files.subject)
@@ -534,23 +541,23 @@ class TreeRemover:
     def sweep(self, lease: int, check: Callable[[], None], *, locks: bool) -> list[tuple[bytes, Problem]]:
         """Remove own files at the places, with their locks held if supported; return the failures."""
         problems = []
-        for place in self._places:
+        for write_target in self._own_folders:
             check()
-            folder = below(self._root, place)
+            folder = below(self._root, write_target)
             try:
                 held = DavLock(self._files, folder, "rm", lease) if locks else NoLease()
-                self.remove_own(place)
+                self.remove_own(write_target)
                 held.release()
                 Own(self._files, folder).remove_folder()
             except HibaliError as problem:
-                problems.append((place, Problem(problem.code, problem.message)))
+                problems.append((write_target, Problem(problem.code, problem.message)))
         return problems
 
-    def remove_own(self, place: bytes = b"") -> None:
+    def remove_own(self, write_target: bytes = b"") -> None:
         """Remove own files in the `.hibali` there, except a held lock."""
         for name in protocol.OWN:
             if name != b"lock":
-                self._files.delete(below(below(self._root, place), OWN + b"/" + name))
+                self._files.delete(below(below(self._root, write_target), OWN + b"/" + name))
 
     def remove_root(self, holder: Lease | NoLease, remove: Callable[[], Problem | None]) -> Problem | None:
         """Release the lock and `remove` the root, which must be empty then."""

@@ -126,7 +126,10 @@ class BoxStore(Store):
         digest = hashlib.sha256(content).hexdigest()
         if expected is not None and digest != expected:
             return Committed(
-                item, None, Verification.NONE, problem=Problem("corrupt", "it arrived damaged", again=True)
+                item,
+                None,
+                Verification.NONE,
+                problem=Problem("corrupt", "it arrived damaged", retryable=True),
             )
         if sum(entry.kind is Kind.FILE for entry in self.list()) >= self._settings.most_files:
             return Committed(item, None, Verification.NONE, problem=Problem("box-full", "the box is full"))

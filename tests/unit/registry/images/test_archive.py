@@ -1,4 +1,4 @@
-"""Test recognising image archives, and refusing damaged, hostile and endless ones."""
+"""Test reading image archives, and refusing damaged, hostile and endless ones."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def tar_bomb() -> bytes:
     member.size = 6 << 30
     squeeze.write(member.tobuf(tarfile.GNU_FORMAT))
     squeeze.close()
-    # a gzip file may be several, one after the other
+    # a gzip file may have several members
     return held.getvalue() + gzip.compress(bytes(64 << 20), 6) * 96
 
 

@@ -100,8 +100,10 @@ def test_git_stores_the_record_but_not_the_content(
         link = f"tool/1.0/image/{record.hex}.tar"
         assert git(repository, "ls-files", "-s", link).startswith("120000")
         env = annex_environment(os.environ, state)
-        words = ["git", "annex", "fsck", "--fast", "--json", "--", link]
-        checked = subprocess.run(words, cwd=repository, env=env, check=True, capture_output=True, text=True)
+        arguments = ["git", "annex", "fsck", "--fast", "--json", "--", link]
+        checked = subprocess.run(
+            arguments, cwd=repository, env=env, check=True, capture_output=True, text=True
+        )
         assert '"success":true' in checked.stdout
     else:
         assert (catalogue.image_file(tool).stat().st_mode & 0o777) == 0o400
@@ -298,33 +300,33 @@ def test_after_a_kill_at_any_change_the_same_command_completes(
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, catalogue: Catalogue, tool: Pipeline, archive: Path) -> FolderImageStore:
-    """A shelf with the image of `tool`, whose content is not here any more."""
+def image_store(tmp_path: Path, catalogue: Catalogue, tool: Pipeline, archive: Path) -> FolderImageStore:
+    """Return an image store with the image of `tool`, whose local content was removed."""
     (tmp_path / "lab").mkdir()
-    shelf = FolderImageStore(tmp_path / "lab" / ".images")
+    image_store = FolderImageStore(tmp_path / "lab" / ".images")
     record, _ = catalogue.images.add(tool, archive)
-    assert shelf.present([record]) == set()
-    shelf.put(record, catalogue.image_file(tool))
-    assert shelf.present([record]) == {record.digest}
+    assert image_store.present([record]) == set()
+    image_store.put(record, catalogue.image_file(tool))
+    assert image_store.present([record]) == {record.digest}
     assert catalogue.images.drop(tool) == record
-    return shelf
+    return image_store
 
 
-def lying(shelf: FolderImageStore, record: ImageRecord) -> Path:
-    return shelf._folder / image_path(record)
+def stored_file(image_store: FolderImageStore, record: ImageRecord) -> Path:
+    return image_store._folder / image_path(record)
 
 
 def test_image_content_is_fetched_on_request(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path
+    catalogue: Catalogue, tool: Pipeline, image_store: FolderImageStore, archive: Path
 ) -> None:
     with pytest.raises(NotFoundError) as missing:
         catalogue.image_file(tool)
     assert missing.value.code == "image-not-here"
     assert "image get tool@1.0 --from" in missing.value.hint
-    record, change = catalogue.images.receive(tool, shelf.get, "lab")
+    record, change = catalogue.images.receive(tool, image_store.get, "lab")
     assert change == "added"
     assert catalogue.image_file(tool).read_bytes() == archive.read_bytes()
-    assert catalogue.images.receive(tool, shelf.get, "lab") == (record, "same")
+    assert catalogue.images.receive(tool, image_store.get, "lab") == (record, "same")
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -338,42 +340,52 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "damage", ["flipped", *(pytest.param(each, marks=pytest.mark.heavy) for each in ("cut", "longer"))]
 )
 def test_tampered_image_content_is_not_stored(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path, damage: str, state: Path
+    catalogue: Catalogue,
+    tool: Pipeline,
+    image_store: FolderImageStore,
+    archive: Path,
+    damage: str,
+    state: Path,
 ) -> None:
     record = catalogue.images.require(tool)
-    lying(shelf, record).write_bytes(DAMAGES[damage](archive.read_bytes()))
+    stored_file(image_store, record).write_bytes(DAMAGES[damage](archive.read_bytes()))
     before = stored(state)
     with pytest.raises(RefusedError) as refused:
-        catalogue.images.receive(tool, shelf.get, "lab")
+        catalogue.images.receive(tool, image_store.get, "lab")
     assert refused.value.code == "image-tampered"
     assert stored(state) == before
     with pytest.raises(NotFoundError):
         catalogue.image_file(tool)
-    shelf.put(record, archive)
-    assert catalogue.images.receive(tool, shelf.get, "lab")[1] == "added"
+    image_store.put(record, archive)
+    assert catalogue.images.receive(tool, image_store.get, "lab")[1] == "added"
 
 
 def test_missing_or_hostile_image_content_is_refused(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore
+    catalogue: Catalogue, tool: Pipeline, image_store: FolderImageStore
 ) -> None:
     record = catalogue.images.require(tool)
-    place = lying(shelf, record)
+    place = stored_file(image_store, record)
     place.unlink()
     with pytest.raises(NotFoundError, match="does not have"):
-        catalogue.images.receive(tool, shelf.get, "lab")
+        catalogue.images.receive(tool, image_store.get, "lab")
     os.mkfifo(place)
     with pytest.raises(RefusedError):
-        catalogue.images.receive(tool, shelf.get, "lab")
-    assert shelf.present([record]) == set()
+        catalogue.images.receive(tool, image_store.get, "lab")
+    assert image_store.present([record]) == set()
     place.unlink()
     place.symlink_to("/dev/zero")
     with pytest.raises(IncompleteError):
-        catalogue.images.receive(tool, shelf.get, "lab")
+        catalogue.images.receive(tool, image_store.get, "lab")
 
 
 @pytest.mark.parametrize("begun", ["right", "wrong", pytest.param("too long", marks=pytest.mark.heavy)])
 def test_an_interrupted_fetch_resumes(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, archive: Path, begun: str, state: Path
+    catalogue: Catalogue,
+    tool: Pipeline,
+    image_store: FolderImageStore,
+    archive: Path,
+    begun: str,
+    state: Path,
 ) -> None:
     record = catalogue.images.require(tool)
     content = archive.read_bytes()
@@ -381,33 +393,33 @@ def test_an_interrupted_fetch_resumes(
     work.mkdir(mode=0o700)
     left = {"right": content[:100_000], "wrong": b"x" * 100_000, "too long": content * 2}[begun]
     (work / "content.part").write_bytes(left)
-    assert catalogue.images.receive(tool, shelf.get, "lab")[1] == "added"
+    assert catalogue.images.receive(tool, image_store.get, "lab")[1] == "added"
     assert catalogue.image_file(tool).read_bytes() == content
     assert not work.exists()
 
 
 def test_an_archive_that_does_not_match_its_record_is_not_stored(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore
+    catalogue: Catalogue, tool: Pipeline, image_store: FolderImageStore
 ) -> None:
-    """The record is false in a field that no digest covers."""
+    """The record is wrong in a field that no digest covers."""
     second = catalogue.add(described("2.0"))
     record = catalogue.images.require(tool)
     lie = ImageRecord(record.digest, record.size, record.format, f"sha256:{'1' * 64}", record.names)
     catalogue.images.add_record(second, lie)
-    with pytest.raises(RefusedError, match="the record says"):
-        catalogue.images.receive(second, shelf.get, "lab")
+    with pytest.raises(RefusedError, match="the record describes"):
+        catalogue.images.receive(second, image_store.get, "lab")
     with pytest.raises(NotFoundError):
         catalogue.image_file(second)
 
 
 def test_a_concurrent_transfer_of_one_image_is_refused(
-    catalogue: Catalogue, tool: Pipeline, shelf: FolderImageStore, state: Path
+    catalogue: Catalogue, tool: Pipeline, image_store: FolderImageStore, state: Path
 ) -> None:
     def meanwhile(record: ImageRecord, target: Path) -> None:
         with pytest.raises(TryLaterError) as busy:
-            Catalogue(state, history=True).images.receive(tool, shelf.get, "lab")
+            Catalogue(state, history=True).images.receive(tool, image_store.get, "lab")
         assert busy.value.code == "locked"
-        shelf.get(record, target)
+        image_store.get(record, target)
 
     assert catalogue.images.receive(tool, meanwhile, "lab")[1] == "added"
 
@@ -425,7 +437,7 @@ def test_unusable_image_stores_are_refused(
         FolderImageStore(tmp_path / "file").get(record, tmp_path / "x")
     other = make_image(tmp_path / "other.tar")
     (tmp_path / "shelf").mkdir()
-    shelf = FolderImageStore(tmp_path / "shelf")
+    image_store = FolderImageStore(tmp_path / "shelf")
     with pytest.raises(IncompleteError, match="damaged"):
-        shelf.put(record, other)
+        image_store.put(record, other)
     assert [each for each in (tmp_path / "shelf").rglob("*") if each.is_file()] == []

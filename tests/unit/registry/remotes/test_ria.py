@@ -13,7 +13,7 @@ ID = "3cd8e4c7-a8b2-4b6e-b6a7-5e2d0c8ef3a1"
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         (f"ria+file:///data/ria#{ID}", f"/data/ria/3cd/{ID[3:]}"),
         (
@@ -23,10 +23,10 @@ ID = "3cd8e4c7-a8b2-4b6e-b6a7-5e2d0c8ef3a1"
         (f"ria+https://store.example.org/ria#{ID}", f"https://store.example.org/ria/3cd/{ID[3:]}"),
     ],
 )
-def test_a_dataset_is_found_by_its_id(url: str, told: str) -> None:
+def test_a_dataset_is_found_by_its_id(url: str, expected: str) -> None:
     place = read_ria_url(url)
     assert place is not None
-    assert place.git_url == told
+    assert place.git_url == expected
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_a_created_store_matches_datalad(tmp_path: Path) -> None:
     assert (store / "error_logs").is_dir()
 
 
-@pytest.mark.parametrize(("version", "taken"), [("1", True), ("1|l\n", True), ("2\n", False), ("", False)])
-def test_a_store_of_another_layout_is_refused(tmp_path: Path, version: str, *, taken: bool) -> None:
+@pytest.mark.parametrize(("version", "accepted"), [("1", True), ("1|l\n", True), ("2\n", False), ("", False)])
+def test_a_store_of_another_layout_is_refused(tmp_path: Path, version: str, *, accepted: bool) -> None:
     (tmp_path / "ria-layout-version").write_text(version)
     place = read_ria_url(f"ria+file://{tmp_path}#{ID}")
     assert place is not None
-    if taken:
+    if accepted:
         make_dataset(place)
         return
     with pytest.raises(RefusedError) as refused:

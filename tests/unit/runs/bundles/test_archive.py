@@ -32,7 +32,7 @@ def sha(content: bytes) -> str:
 
 
 def texts(**changed: Any) -> dict[str, bytes]:
-    """The members of a small bundle that is right but for what is changed; None takes one out."""
+    """Return the members of a small valid bundle with these changes; None removes a member."""
     member = "inputs/0/input.txt"
     record = {
         "schema": 1,
@@ -77,7 +77,7 @@ def bundle_file(tmp_path: Path) -> Callable[..., Path]:
 
 
 def refusal(path: Path) -> str:
-    """Why it is refused, whenever that shows."""
+    """Return the reason why the bundle is refused, in any step."""
     with pytest.raises(RefusedError) as caught, Archive(path) as archive:
         check_contents(archive, read_bundle(archive))
     assert caught.value.code == "bad-bundle"
@@ -98,13 +98,13 @@ def test_a_valid_bundle_is_read_and_unpacked(bundle_file: Callable[..., Path], h
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"after": {"descriptor.json": RAW + b"\n"}}, "descriptor.json is not what its digest says"),
-        ({"after": {"inputs/0/input.txt": b"hellO\n"}}, "inputs/0/input.txt is not what its digest says"),
-        ({"after": {"bundle.sha256": b""}}, "does not speak of"),
-        ({"files": {"invocation.json": None}}, "it has no invocation.json"),
-        ({"files": {"inputs/0/input.txt": None}}, "the inputs in it are not those"),
-        ({"files": {"inputs/1/more.txt": b"x"}}, "the inputs in it are not those"),
-        ({"files": {"invocation.json": b'{"in": "/etc/passwd"}'}}, "do not speak of the same inputs"),
+        ({"after": {"descriptor.json": RAW + b"\n"}}, "descriptor.json does not match its digest"),
+        ({"after": {"inputs/0/input.txt": b"hellO\n"}}, "inputs/0/input.txt does not match its digest"),
+        ({"after": {"bundle.sha256": b""}}, "does not list"),
+        ({"files": {"invocation.json": None}}, "invocation.json is missing"),
+        ({"files": {"inputs/0/input.txt": None}}, "its input files differ from those"),
+        ({"files": {"inputs/1/more.txt": b"x"}}, "its input files differ from those"),
+        ({"files": {"invocation.json": b'{"in": "/etc/passwd"}'}}, "list different inputs"),
         (
             {"files": {"invocation.json": b'{"in": "inputs/0/input.txt", "in": "x"}'}},
             "repeated with another value",
@@ -115,12 +115,15 @@ def test_a_valid_bundle_is_read_and_unpacked(bundle_file: Callable[..., Path], h
         ({"record": {"run": {**RUN, "image": "/etc/passwd"}}}, "bundle.json"),
         ({"record": {"run": {**RUN, "image": f"sha256:{'0' * 64}\n"}}}, "bundle.json"),
         ({"files": {"descriptor.json": b"{}"}}, "descriptor.json"),
-        ({"record": {"pipeline": {"name": "x", "version": "1.0", "digest": "0" * 64}}}, "it says 000"),
+        (
+            {"record": {"pipeline": {"name": "x", "version": "1.0", "digest": "0" * 64}}},
+            "bundle.json names 000",
+        ),
         ({"record": {"pipeline": {"name": "../x", "version": "1.0", "digest": "0" * 64}}}, ""),
         ({"files": {"inputs.sha256": f"{'0' * 64}  inputs/0/../../x\n".encode()}}, "inputs.sha256"),
-        ({"files": {"inputs.sha256": f"{'0' * 64}  inputs/7/x\n".encode()}}, "that are no inputs"),
+        ({"files": {"inputs.sha256": f"{'0' * 64}  inputs/7/x\n".encode()}}, "that belong to no input"),
         ({"files": {"outputs.sha256": f"{'0' * 64}  /etc/x\n".encode()}}, "absolute"),
-        ({"files": {"image.tar": b"x"}}, "nothing says what image.tar is"),
+        ({"files": {"image.tar": b"x"}}, "image.json does not describe image.tar"),
     ],
 )
 def test_invalid_bundles_are_refused(
@@ -134,7 +137,7 @@ def test_invalid_bundles_are_refused(
     ["../x", "/etc/x", "inputs/0/../../x", "inputs/0/a%2e%2e", "inputs/00/x", "x", "inputs/0/%2e%2e", "a\\b"],
 )
 def test_invalid_member_names_are_refused(tmp_path: Path, name: str) -> None:
-    assert "no such member" in refusal(write(tmp_path / "b.zip", {**texts(), name: b"x"}))
+    assert "no member of this name" in refusal(write(tmp_path / "b.zip", {**texts(), name: b"x"}))
 
 
 def test_a_file_below_a_file_is_refused(tmp_path: Path) -> None:
@@ -149,7 +152,9 @@ def test_a_file_below_a_file_is_refused(tmp_path: Path) -> None:
         "inputs.sha256": "".join(f"{sha(b'x')}  {name}\n" for name in listed).encode(),
         **dict.fromkeys(listed, b"x"),
     }
-    assert "is a folder as well" in refusal(write(tmp_path / "b.zip", texts(record=record, files=files)))
+    assert "has a file and a folder with the same name" in refusal(
+        write(tmp_path / "b.zip", texts(record=record, files=files))
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -157,7 +162,7 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "b.zip", texts())
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("descriptor.json", b"{}")
-    assert "two members of one name" in refusal(path)
+    assert "two members have the same name" in refusal(path)
 
 
 def test_a_symlink_is_refused(tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ def test_a_symlink_is_refused(tmp_path: Path) -> None:
     info.create_system, info.external_attr = 3, 0o120777 << 16
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(info, b"/etc/passwd")
-    assert "no regular file" in refusal(path)
+    assert "not a regular file" in refusal(path)
 
 
 def test_other_and_truncated_files_are_refused(tmp_path: Path) -> None:
@@ -178,7 +183,7 @@ def test_other_and_truncated_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_flipped_byte_is_detected(tmp_path: Path) -> None:
-    """Flipped bits are found, or lie where nothing is read from (a time of a member, say), and then change nothing."""
+    """Flipped bits are detected, or are in bytes that are never read (such as the time of a member)."""
     path = write(tmp_path / "b.zip", texts())
     whole = path.read_bytes()
     with Archive(path) as archive:
@@ -195,7 +200,7 @@ def test_every_flipped_byte_is_detected(tmp_path: Path) -> None:
 
 
 def _bomb(path: Path, size: int) -> None:
-    """A member of zeros that deflates a thousand times."""
+    """Write a member of zeros that compresses a thousand times."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in texts().items():
             if not name.startswith("inputs/"):
@@ -206,7 +211,7 @@ def _bomb(path: Path, size: int) -> None:
 
 
 def _lying_bomb(path: Path, size: int) -> None:
-    """The same, and it says that it is small."""
+    """Write the same with a false small size."""
     _bomb(path, size)
     raw = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
@@ -218,7 +223,7 @@ def _lying_bomb(path: Path, size: int) -> None:
 
 
 def _long_list(path: Path, size: int) -> None:
-    """A list of members that would take gigabytes of memory."""
+    """Write a list of members that would need gigabytes of memory."""
     entry = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
     count = min(size // len(entry), 600_000)
     raw = entry * count

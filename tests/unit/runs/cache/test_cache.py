@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hibali.config.model import Purge, Site, local_site
 from hibali.events import Event, Noted
-from hibali.locations import Location, parse_location
+from hibali.locations import Location, parse_location, path_at
 from runs.cache.entries import (
     Hold,
     Name,
@@ -37,7 +38,7 @@ from runs.cache.listing import (
 )
 from runs.inputs import identify_local
 from runs.model import Run, State
-from runs.stage import Cache, Synchroniser, at_site, open_cache
+from runs.stage import Cache, Synchroniser, open_cache
 from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
@@ -80,7 +81,7 @@ def test_a_name_is_read_as_it_was_written_and_found_by_its_path(name: Name) -> N
 @pytest.mark.parametrize(
     "text", ["", "sha256", "sha256:ab", "origin:" + "A" * 64, "image:" + "a" * 64, "x:" + "a" * 64, None]
 )
-def test_what_is_no_name_is_none(text: object) -> None:
+def test_an_invalid_name_is_rejected(text: object) -> None:
     assert read_name(text) is None
 
 
@@ -94,11 +95,11 @@ def test_what_is_no_name_is_none(text: object) -> None:
         b"images/x/ready",
     ],
 )
-def test_what_lies_elsewhere_is_no_entry(path: bytes) -> None:
+def test_a_path_outside_the_cache_is_not_an_entry(path: bytes) -> None:
     assert split_path(path) is None
 
 
-def test_a_listing_is_counted_by_entry_and_an_image_in_the_making_is_none() -> None:
+def test_a_listing_is_counted_by_entry_without_incomplete_images() -> None:
     tree, image, making = B.path, Name("image", "1" * 64, "x").path, Name("image", "2" * 64, "x").path
     listed = [
         Entry(A.path, Kind.FILE, 5, mtime_ns=7, ctime_ns=20),
@@ -121,7 +122,7 @@ def a_survey(*kept: CacheEntry, now: float = 1000.0) -> CacheContents:
     return CacheContents(tuple(sorted(kept, key=lambda each: each.used_ns)), (), frozenset(), int(now * 1e9))
 
 
-def test_the_least_recently_used_goes_first_and_what_is_held_stays() -> None:
+def test_the_least_recently_used_entry_is_evicted_first_and_held_ones_are_kept() -> None:
     old = CacheEntry(A, bytes=10, used_ns=int(1e9))
     held = CacheEntry(B, bytes=10, used_ns=int(2e9), held_by=(RUN,))
     new = CacheEntry(C, bytes=10, used_ns=int(990e9))
@@ -134,7 +135,7 @@ def test_the_least_recently_used_goes_first_and_what_is_held_stays() -> None:
     assert choose_entries(contents, keep_seconds=100) == [old]
 
 
-def test_the_last_use_counts_and_only_runs_that_are_not_over_hold() -> None:
+def test_the_last_use_counts_and_only_unfinished_runs_hold_entries() -> None:
     from runs.cache.entries import Use
 
     found = count_entries([Entry(each.path, Kind.FILE, 1, ctime_ns=5) for each in (A, B, C)])
@@ -177,7 +178,12 @@ class Bench:
     def list_entries(self, *runs: Run) -> CacheContents:
         known = {run.id: run for run in runs}
         return list_entries(
-            self.host, Synchroniser(), at_site(self.site), bytes(self.work), known.get, time.time_ns()
+            self.host,
+            Synchroniser(),
+            partial(path_at, self.site),
+            bytes(self.work),
+            known.get,
+            time.time_ns(),
         )
 
     def evict(self, contents: CacheContents) -> list[Evicted]:
@@ -191,7 +197,7 @@ def bench(host: RemoteHost, tmp_path: Path) -> Bench:
     return Bench(host, tmp_path)
 
 
-def test_what_a_run_holds_stays_until_it_is_over(bench: Bench) -> None:
+def test_entries_of_a_run_are_kept_until_it_has_ended(bench: Bench) -> None:
     [held] = bench.stage(RUN, bench.inputs[0])
     [free] = bench.stage(None, bench.inputs[1])
     contents = bench.list_entries()
@@ -209,7 +215,7 @@ def test_what_a_run_holds_stays_until_it_is_over(bench: Bench) -> None:
     assert list((bench.work / "cache" / "held").iterdir()) == []
 
 
-def test_a_run_that_comes_between_the_look_and_the_removal_keeps_its_input(bench: Bench) -> None:
+def test_a_run_that_starts_between_listing_and_removal_keeps_its_input(bench: Bench) -> None:
     [path] = bench.stage(None, bench.inputs[0])
     contents = bench.list_entries()
     inode = path.stat().st_ino
@@ -244,7 +250,7 @@ def test_an_eviction_that_was_killed_is_finished_by_the_next(bench: Bench) -> No
     assert [path.name for path in aside.iterdir()] == ["notes of mine"]
 
 
-def test_what_was_taken_out_and_put_back_is_hashed_again_and_not_moved(bench: Bench) -> None:
+def test_a_restored_entry_is_hashed_again_and_not_transferred(bench: Bench) -> None:
     [path] = bench.stage(None, bench.inputs[0])
     contents = bench.list_entries()
     bench.stage(RUN, bench.inputs[0])
@@ -255,7 +261,7 @@ def test_what_was_taken_out_and_put_back_is_hashed_again_and_not_moved(bench: Be
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
 
 
-def test_a_file_that_was_added_to_a_tree_does_not_stay(bench: Bench, tmp_path: Path) -> None:
+def test_a_file_added_to_a_cached_tree_is_removed(bench: Bench, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "a").write_text("1")
@@ -286,7 +292,7 @@ def test_times_are_refreshed_only_where_that_is_allowed(bench: Bench, refresh: b
         assert path.read_text() == "one"
 
 
-def test_what_is_outside_the_root_is_not_the_site_s_to_delete(bench: Bench, tmp_path: Path) -> None:
+def test_files_outside_the_purged_root_are_not_deleted_by_the_site(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "else").mkdir()
     site = replace(bench.site, roots={"s": str(tmp_path / "else")}, purge=Purge("s", 10, refresh_times=True))
     [path] = bench.stage(None, bench.inputs[0])
@@ -299,7 +305,7 @@ def test_what_is_outside_the_root_is_not_the_site_s_to_delete(bench: Bench, tmp_
     assert times_at(bench.host, bench.site) is None
 
 
-def test_what_will_be_gone_before_the_start_is_told(bench: Bench) -> None:
+def test_inputs_that_may_be_purged_before_the_start_are_reported(bench: Bench) -> None:
     site = replace(bench.site, purge=Purge("s", 10))
     [path] = bench.stage(None, bench.inputs[0])
     for days, hours, warned in ((9, 1, False), (9, 30, True), (11, 0, True)):
@@ -308,17 +314,17 @@ def test_what_will_be_gone_before_the_start_is_told(bench: Bench) -> None:
         bench.cache(site, told).warn_of_purge({"the input in": bytes(path)}, hours * 3600.0)
         assert [type(each) for each in told] == [Noted] * warned
     assert isinstance(told[0], Noted)
-    assert "after 10 days" in told[0].message
+    assert "10 days after" in told[0].message
 
 
-def test_the_expected_wait_is_what_runs_there_waited() -> None:
+def test_the_expected_wait_is_that_of_earlier_runs() -> None:
     at = [a_run(started=f"2026-01-02T0{hour}:04:05Z") for hour in (4, 6)]
     assert expected_wait(at, "here") == 3 * 3600
     assert expected_wait(at, "elsewhere") == 0
     assert expected_wait([a_run()], "here") == 0
 
 
-def test_a_file_s_age_is_by_what_the_site_says() -> None:
+def test_the_age_of_a_file_follows_the_purge_settings() -> None:
     entry = Entry(b"x", Kind.FILE, 1, mtime_ns=5, ctime_ns=9)
     assert [oldest_ns(Purge("s", 1, by), [entry]) for by in ("mtime", "ctime", "atime")] == [5, 9, 9]
     assert oldest_ns(Purge("s", 1), [Entry(b"x", Kind.FOLDER)]) is None

@@ -37,7 +37,7 @@ def record(code: int = 0, signal: str = "") -> ExitRecord:
     return ExitRecord(code, signal, "n1", "7", "2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z")
 
 
-def test_a_journal_is_read_to_its_torn_end() -> None:
+def test_a_journal_with_a_torn_end_is_read() -> None:
     lines = [
         {"kind": "pilot", "job": "7"},
         {"kind": "tasks", "begun": [1, 2, 3], "ended": [1]},
@@ -50,7 +50,7 @@ def test_a_journal_is_read_to_its_torn_end() -> None:
     assert read_journal(b"[]\n\xff\n{}\n") == PilotProgress()
 
 
-def test_a_task_of_an_allocation_waits_runs_and_ends_by_itself() -> None:
+def test_tasks_of_an_allocation_have_their_own_states() -> None:
     told = PilotProgress(frozenset([1, 2]), frozenset([1]), frozenset([4]))
     assert [task_status(number, RUNNING, told).phase for number in (1, 2, 3, 4)] == [
         Phase.ENDED,
@@ -72,10 +72,12 @@ def judged(
     return resolve_in_allocation(seen, status, found, cancelled=cancelled, allocation=2, more=more)
 
 
-def test_what_an_allocation_cut_off_goes_on_in_the_next_one_if_there_may_be_one() -> None:
+def test_interrupted_tasks_continue_in_the_next_allocation() -> None:
     killed = Observation(State.FAILED, "TIMEOUT", "ended by the scheduler: TIMEOUT")
     assert judged(killed, TIMEOUT).state is State.STAGED
-    assert judged(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before it: TIMEOUT"
+    assert (
+        judged(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before the task: TIMEOUT"
+    )
     assert judged(killed, TIMEOUT, more=False).state is State.FAILED
     lost = Observation(State.LOST, "", "it left no record")
     assert judged(lost, Status(Phase.UNKNOWN, ""), more=False).state is State.FAILED
@@ -122,7 +124,7 @@ def seen(state: str, tasks: str) -> dict[str, Any]:
     return {"kind": "tasks", "changes": [change], "ends": []}
 
 
-def test_what_is_left_goes_into_one_more_chunk_until_there_are_enough() -> None:
+def test_unfinished_tasks_get_another_chunk_up_to_the_limit() -> None:
     first = {"kind": "chunk", "chunk": 1, "job": "7"}
     assert sweep_of(sweep_with()).unfinished() == ()
     assert sweep_of(sweep_with(first, seen("STAGED", "2"), seen("RUNNING", "1"))).unfinished() == ()
@@ -144,7 +146,7 @@ def test_what_is_left_goes_into_one_more_chunk_until_there_are_enough() -> None:
     assert run.to_record()["pilot"] == {"allocations": 2, "most": 2}
 
 
-def test_nobody_waits_for_the_job_of_a_pilot() -> None:
+def test_jobs_do_not_depend_on_the_job_of_a_pilot() -> None:
     run = sweep_with(
         {"kind": "chunk", "chunk": 1, "job": "7"}, seen("RUNNING", "2-3"), seen("SUCCEEDED", "1")
     )
@@ -153,7 +155,7 @@ def test_nobody_waits_for_the_job_of_a_pilot() -> None:
     assert find_task_jobs(run, [1, 2], slurm) is None
 
 
-def test_what_tasks_cannot_share_is_refused() -> None:
+def test_resources_that_tasks_cannot_share_are_rejected() -> None:
     assert check_pilot_resources(DecidedResources(Resources(cores=8), suggested=Resources(cores=4))) == 4
     assert check_pilot_resources(DecidedResources(Resources(cores=2), suggested=Resources(cores=4))) == 2
     assert check_pilot_resources(DecidedResources()) == 1
@@ -177,14 +179,17 @@ def line_of(version: list[int], machine: str = "x86_64", libc: str = "2.28", pat
     return json.dumps([path, version, "linux", machine, ["glibc", libc], False])
 
 
-def test_the_first_python_that_fits_is_taken(local: Any) -> None:
+def test_the_first_suitable_python_is_used(local: Any) -> None:
     host: Any = FarWithPythons("Welcome!", line_of([3, 6]), line_of([3, 9], path="/q"), line_of([3, 12]))
     assert find_python(host, local) == "/q"
     for lines, because in (
         ((line_of([3, 8]),), "is 3.8"),
         ((line_of([3, 12], machine="aarch64"),), "aarch64"),
         ((line_of([3, 12], libc="2.17"),), "2.17"),
-        (("[1]", "{}", line_of([3, 12], path="relative"), line_of([3, 12], path="/a\nb")), "none answered"),
+        (
+            ("[1]", "{}", line_of([3, 12], path="relative"), line_of([3, 12], path="/a\nb")),
+            "no Python was found",
+        ),
     ):
         host = FarWithPythons(*lines)
         with pytest.raises(RefusedError) as told:
@@ -199,7 +204,7 @@ def local() -> Any:
     return local_site()
 
 
-def test_only_the_library_that_is_known_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_the_known_library_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(setup, "find_spec", lambda _: None)
     with pytest.raises(UsageError) as missing:
         setup.find_library()
@@ -215,7 +220,7 @@ def test_only_the_library_that_is_known_is_taken(monkeypatch: pytest.MonkeyPatch
         setup.find_library()
 
 
-def test_the_scripts_are_shell() -> None:
+def test_the_scripts_are_valid_shell() -> None:
     for text in (allocation_script(RUN, 1, ("#SBATCH --time=1",), JobVariables()), task_script(RUN, 1)):
         for shell in ("/bin/sh", "bash"):
             subprocess.run([shell, "-n"], input=text.encode(), check=True)
@@ -237,7 +242,7 @@ def end(tasks: program.Tasks, number: int, **fields: Any) -> None:
     Path(tasks.folder(number), "exit.json").write_text(json.dumps(found))
 
 
-def test_a_record_of_its_own_end_is_an_end(tasks: program.Tasks) -> None:
+def test_an_exit_record_without_a_signal_is_an_end(tasks: program.Tasks) -> None:
     assert not tasks.has_ended(1)
     for fields, ended in (
         ({}, True),
@@ -253,7 +258,7 @@ def test_a_record_of_its_own_end_is_an_end(tasks: program.Tasks) -> None:
     assert not tasks.has_ended(1)
 
 
-def test_a_folder_is_clean_again_and_what_was_said_stays(tasks: program.Tasks, tmp_path: Path) -> None:
+def test_reset_restores_the_folder_and_keeps_logs(tasks: program.Tasks, tmp_path: Path) -> None:
     folder = Path(tasks.folder(1))
     (tmp_path / "source").write_text("input")
 
@@ -287,7 +292,7 @@ def test_a_folder_is_clean_again_and_what_was_said_stays(tasks: program.Tasks, t
         assert (folder / "inputs" / "command").read_text() == "run\n"
 
 
-def test_making_clean_goes_on_where_it_was_killed(tasks: program.Tasks) -> None:
+def test_reset_resumes_after_a_kill(tasks: program.Tasks) -> None:
     folder = Path(tasks.folder(1))
     (folder / "started").mkdir()
     (folder / "earlier-1").mkdir()
@@ -297,7 +302,7 @@ def test_making_clean_goes_on_where_it_was_killed(tasks: program.Tasks) -> None:
     assert (folder / "earlier-2" / "started").is_dir()
 
 
-def test_what_an_earlier_allocation_left_at_work_is_ended(tasks: program.Tasks) -> None:
+def test_processes_of_an_earlier_allocation_are_killed(tasks: program.Tasks) -> None:
     words = [sys.executable, "-c", "import time; time.sleep(600)"]
     left = subprocess.Popen(words, cwd=Path(tasks.folder(1), "work"), start_new_session=True)
     other = subprocess.Popen(words, cwd=tasks.folder(2), start_new_session=True)
@@ -313,11 +318,21 @@ def test_what_an_earlier_allocation_left_at_work_is_ended(tasks: program.Tasks) 
 
 def test_cores_are_those_of_the_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program.os, "sched_getaffinity", lambda _: set(range(4)))
-    for name in program._CORES:
-        monkeypatch.delenv(name, raising=False)
-    assert [program.count_cores(asked) for asked in (None, 2, 9)] == [4, 2, 4]
-    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "3")
-    assert program.count_cores(2) == 3
+    assert [program.count_cores("", requested) for requested in (None, 2, 9)] == [4, 2, 4]
+    assert [program.count_cores(granted, 2) for granted in ("3", "9", "0", "many")] == [3, 4, 2, 2]
+
+
+def test_the_scheduler_names_the_variable_of_the_cores() -> None:
+    variables = {
+        "slurm": "SLURM_CPUS_ON_NODE",
+        "pbs": "NCPUS",
+        "sge": "NSLOTS",
+        "lsf": "LSB_DJOB_NUMPROC",
+        "oar": "",
+    }
+    for name, variable in variables.items():
+        script = allocation_script(RUN, 1, (), load_scheduler(name).variables)
+        assert f"\nnative_cores={f'${{{variable}:-}}' if variable else ''}\n" in script
 
 
 def test_another_file_is_never_loaded(tmp_path: Path) -> None:

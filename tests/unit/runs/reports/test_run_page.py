@@ -54,7 +54,7 @@ def reported(each: Run, began: float = NOW - 100, **more: Any) -> ReportedRun:
 
 
 class Page(HTMLParser):
-    """What a browser would make of it, as far as these tests ask."""
+    """Parse the page as a browser would, as far as these tests need it."""
 
     def __init__(self, page: bytes) -> None:
         super().__init__()

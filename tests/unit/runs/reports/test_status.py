@@ -73,12 +73,12 @@ def test_every_result_has_its_mark() -> None:
 def test_the_headline_summarizes_the_schedules() -> None:
     well, bad = health(firing(20, "done", exit=0)), health(firing(20, "failed", exit=1))
     paused = health(paused=True)
-    assert headline(Overview(NOW)) == "Nothing is scheduled yet"
+    assert headline(Overview(NOW)) == "No schedules yet"
     assert headline(Overview(NOW, [well] * 8)) == "All 8 schedules are well"
-    assert headline(Overview(NOW, [well] * 6 + [bad] * 2)) == "2 of 8 schedules need you"
-    assert headline(Overview(NOW, [well, bad])) == "1 of 2 schedules needs you"
+    assert headline(Overview(NOW, [well] * 6 + [bad] * 2)) == "2 of 8 schedules need attention"
+    assert headline(Overview(NOW, [well, bad])) == "1 of 2 schedules needs attention"
     assert headline(Overview(NOW, [well, well, paused])) == "2 of 3 schedules are well, 1 paused"
-    assert headline(Overview(NOW, [bad])) == "The one schedule needs you"
+    assert headline(Overview(NOW, [bad])) == "The only schedule needs attention"
 
 
 def operation(number: int, **more: Any) -> Operation:

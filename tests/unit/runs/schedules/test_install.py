@@ -17,7 +17,7 @@ FOREIGN = b'MAILTO=""\n# caf\xe9\r\n0   3 *\t* * /bin/a  b % c\n\n  nonsense\n@r
 
 
 @given(st.binary(max_size=200), st.lists(st.text("ab %*", max_size=10), max_size=3))
-def test_foreign_lines_stay(foreign: bytes, lines: list[str]) -> None:
+def test_foreign_lines_are_kept(foreign: bytes, lines: list[str]) -> None:
     once = with_block(foreign, OWNER, lines)
     assert with_block(once, OWNER, lines) == once
     assert split_block(once, OWNER)[1] == lines
@@ -32,7 +32,7 @@ def test_each_configuration_has_a_block_of_its_own() -> None:
     assert with_block(with_block(changed, OTHER, []), OWNER, []) == FOREIGN
 
 
-def test_marks_that_are_no_pair_are_refused() -> None:
+def test_damaged_marks_are_rejected() -> None:
     whole = with_block(FOREIGN, OWNER, ["a"])
     lines = whole.splitlines(keepends=True)
     for broken in (b"".join(lines[1:]), b"".join([lines[0], *lines]), b"".join(lines[:2] + lines[3:])):
@@ -40,7 +40,7 @@ def test_marks_that_are_no_pair_are_refused() -> None:
             with_block(broken, OWNER, ["a"])
 
 
-def test_a_line_is_read_by_cron_as_it_was_meant() -> None:
+def test_cron_reads_a_line_as_intended() -> None:
     line = crontab_line("0 3 * * *", ["/opt/100% x/hibali", "run", "a'b"], {"HIBALI_CONFIG": "/c d"}, "/l%g")
     assert "%" not in line.replace("\\%", "")
     command = line.removeprefix("0 3 * * * ").replace("\\%", "%")  # what cron hands to the shell

@@ -48,7 +48,7 @@ def listening(statuses: list[int], location: str = "") -> Iterator[tuple[str, li
         thread.join()
 
 
-def test_a_url_gets_the_record_and_is_asked_again() -> None:
+def test_a_url_gets_the_record_and_is_retried() -> None:
     with listening([503, 200]) as (origin, got):
         send_run_notice(read_target(f"{origin}/hooks/{SECRET}?x=1"), RUN, "FAILED", b'{"id":"x"}')
     assert got == [(f"/hooks/{SECRET}?x=1", "application/json", {"id": "x"})] * 2
@@ -57,9 +57,7 @@ def test_a_url_gets_the_record_and_is_asked_again() -> None:
 @pytest.mark.parametrize(
     ("statuses", "error"), [([404], RefusedError), ([302], RefusedError), ([500] * 3, TryLaterError)]
 )
-def test_a_url_that_does_not_take_it_is_named_without_its_secret(
-    statuses: list[int], error: type[HibaliError]
-) -> None:
+def test_a_failing_url_is_reported_without_its_secret(statuses: list[int], error: type[HibaliError]) -> None:
     with listening(statuses, f"http://127.0.0.1:9/{SECRET}") as (origin, _), pytest.raises(error) as told:
         send_run_notice(read_target(f"{origin}/{SECRET}"), RUN, "FAILED", b"{}")
     assert SECRET not in json.dumps(told.value.to_record())
@@ -80,7 +78,7 @@ def test_a_url_that_does_not_take_it_is_named_without_its_secret(
         f"https://[::1/{SECRET}",
     ],
 )
-def test_a_url_that_nothing_is_sent_to_is_refused_without_its_secret(url: str) -> None:
+def test_an_unsupported_url_is_rejected_without_its_secret(url: str) -> None:
     with pytest.raises(UsageError) as told:
         read_target(url)
     assert SECRET not in json.dumps(told.value.to_record())
@@ -95,11 +93,11 @@ def test_a_command_gets_id_and_state_as_words_and_the_record_on_its_input(tmp_pa
     assert (tmp_path / "record").read_bytes() == b"{}\n"
 
 
-def test_a_command_that_fails_says_no_more_than_its_name() -> None:
+def test_a_failing_command_is_reported_only_by_its_name() -> None:
     with pytest.raises(HibaliError) as told:
         send_run_notice(read_target(f"sh -c 'echo {SECRET} >&2; exit 3'"), RUN, "FAILED", b"{}")
     assert SECRET not in json.dumps(told.value.to_record())
-    assert told.value.message == "it ended with 3"
+    assert told.value.message == "it exited with 3"
     with pytest.raises(NotFoundError):
         send_run_notice(read_target("/no/such/program"), RUN, "FAILED", b"{}")
     for text in ("", "  ", "'open"):

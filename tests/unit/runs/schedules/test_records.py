@@ -18,7 +18,7 @@ from runs.schedules.records import (
 )
 
 
-def test_firings_are_read_as_they_were_noted(hibali_home: Any) -> None:
+def test_triggers_are_read_as_they_were_recorded(hibali_home: Any) -> None:
     del hibali_home
     assert read_triggers("nightly") == []
     note_begun("nightly", "a", due="2026-01-01T03:00:00Z", by="cron", made_up=True)
@@ -51,7 +51,7 @@ def test_firings_are_read_as_they_were_noted(hibali_home: Any) -> None:
     assert first.to_record()["files_moved"] == 1
 
 
-def test_foreign_lines_are_passed_over() -> None:
+def test_unknown_records_are_skipped() -> None:
     lines: list[dict[str, Any]] = [
         {"kind": "ended", "id": "x", "exit": 0},
         {"kind": "begun"},
@@ -60,7 +60,7 @@ def test_foreign_lines_are_passed_over() -> None:
     assert fold_triggers(lines, "nightly") == []
 
 
-def test_a_log_gives_way_to_a_new_one(hibali_home: Any) -> None:
+def test_logs_are_rotated(hibali_home: Any) -> None:
     del hibali_home
     for number in range(6):
         log = Log("nightly")

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import parser as strict_parser
 from hibali.errors import AccessError
 from runs.schedules import notices as telling
 from runs.schedules.environment import Credential, certificate_end
+from runs.schedules.maintenance import metrics_text
 from runs.schedules.notices import (
     Notice,
     NoticeHistory,
@@ -24,7 +25,6 @@ from runs.schedules.notices import (
 from runs.schedules.preflight import Key, LoginMethod, explain_login, problems_of
 from runs.schedules.records import Trigger
 from runs.schedules.schedule import Notices, Schedule, read_expression
-from runs.schedules.tend import metrics_text
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 assert openmetrics
@@ -42,7 +42,7 @@ def ended(code: int, **more: Any) -> Trigger:
     )
 
 
-def test_a_trouble_is_told_once_a_day_and_its_end_once() -> None:
+def test_a_problem_is_notified_once_a_day_and_its_end_once() -> None:
     told, heard = NoticeHistory(), []
     days = {1: [0, 5, 5, 5, 0, 0], 2: [5, 4, 5, 0], 3: [0]}
     for day, codes in days.items():
@@ -58,7 +58,7 @@ def test_a_trouble_is_told_once_a_day_and_its_end_once() -> None:
     assert parse_history("rubbish") == NoticeHistory()
 
 
-def test_silence_and_expiry() -> None:
+def test_notifications_of_silence_and_expiry() -> None:
     day = timedelta(days=1)
     before = NOW - 10 * day
     assert notice_of_silence("nightly", [ended(5)], before, NOW, day) is None
@@ -85,7 +85,7 @@ def test_the_end_of_a_certificate() -> None:
         certificate_end("nothing", UTC)
 
 
-def test_obstacles_that_no_login_shows() -> None:
+def test_problems_that_a_login_does_not_show() -> None:
     def codes(**facts: Any) -> list[str]:
         way = LoginMethod("far", "far", ("ssh",), "far.example.org", "22", **facts)
         return [problem.code for problem in problems_of(way, NOW - timedelta(hours=2), NOW)]
@@ -103,7 +103,7 @@ def test_obstacles_that_no_login_shows() -> None:
 @pytest.mark.parametrize(
     ("methods", "code"), [("keyboard-interactive", "second-factor"), ("publickey,password", "login-refused")]
 )
-def test_a_second_factor_is_told_from_a_wrong_key(methods: str, code: str) -> None:
+def test_a_second_factor_is_distinguished_from_a_wrong_key(methods: str, code: str) -> None:
     way = LoginMethod("far", "far", ("ssh",), "far", "22")
     refused = AccessError("login-refused", f"me@far: Permission denied ({methods}).", subject="far")
     assert explain_login(refused, "far", way, []).code == code

@@ -36,7 +36,7 @@ def at(text: str) -> datetime:
         ("30 2 * * *", "2026-10-25T12:00:00", "2026-10-25T02:30", "2026-10-26T02:30"),
     ],
 )
-def test_due_before_and_after(text: str, moment: str, before: str, after: str) -> None:
+def test_due_times_before_and_after_a_moment(text: str, moment: str, before: str, after: str) -> None:
     expression = read_expression(text)
     assert expression.until(at(moment), BERLIN) == at(before).astimezone(UTC)
     assert expression.after(at(moment), BERLIN) == at(after).astimezone(UTC)
@@ -57,12 +57,12 @@ def test_due_before_and_after(text: str, moment: str, before: str, after: str) -
         "%s 3 * * *",
     ],
 )
-def test_what_cron_would_not_take(text: str) -> None:
+def test_invalid_cron_expressions_are_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         read_expression(text)
 
 
-def test_in_the_words_of_systemd() -> None:
+def test_conversion_to_systemd_calendars() -> None:
     assert read_expression("0 3 * * *").on_calendar() == ["*-*-* 03:00:00"]
     assert read_expression("*/30 1 * * 1-5").on_calendar() == ["Mon,Tue,Wed,Thu,Fri *-*-* 01:00,30:00"]
     assert read_expression("5 4 13 * 5").on_calendar() == ["*-*-13 04:05:00", "Fri *-*-* 04:05:00"]
@@ -71,7 +71,7 @@ def test_in_the_words_of_systemd() -> None:
 @pytest.mark.parametrize(
     "text", ["0 3 * * *", "*/20 1,2 * * 1-5", "5 4 13 * 5", "0 0 29 2 *", "59 23 * 2-3 7", "0 6 */10 * *"]
 )
-def test_systemd_reads_it_alike(text: str) -> None:
+def test_systemd_agrees_on_the_due_times(text: str) -> None:
     if shutil.which("systemd-analyze") is None:
         lacks("systemd-analyze is missing")
     moment = datetime(2026, 1, 10, 12, tzinfo=UTC)
@@ -89,7 +89,7 @@ def test_systemd_reads_it_alike(text: str) -> None:
     assert min(nexts) == f"{expression.after(moment, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def test_what_is_to_be_done_now() -> None:
+def test_decisions_at_a_moment() -> None:
     nightly = read_expression("0 3 * * *")
     yesterday, today = at("2026-01-09T03:00:00"), at("2026-01-10T03:00:00")
 
@@ -121,7 +121,7 @@ def test_pauses_grow_and_end_with_the_window() -> None:
     assert pause_before_retry(1, 0.0, 20.0) == 1.0
 
 
-def test_a_jitter_is_known_beforehand() -> None:
+def test_jitter_is_deterministic() -> None:
     found = {jitter_of(1200, "nightly", "host", str(day)) for day in range(50)}
     assert len(found) == 50
     assert all(0 <= each < 1200 for each in found)

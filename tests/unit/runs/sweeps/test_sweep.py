@@ -67,13 +67,11 @@ def run_of(found: Sweep | None) -> Run:
         ("FAILED LOST", "LOST"),
     ],
 )
-def test_a_sweep_runs_until_the_last_task_has_ended_and_is_then_as_bad_as_the_worst(
-    states: str, together: str
-) -> None:
+def test_a_sweep_has_the_worst_state_of_its_tasks_after_the_last_end(states: str, together: str) -> None:
     assert state_of(RunStatus(State(word)) for word in states.split()) is State(together)
 
 
-def test_a_task_is_read_as_a_run_by_itself() -> None:
+def test_a_task_can_be_read_as_a_run() -> None:
     run = run_of(sweep([State.SUCCEEDED, State.FAILED]))
     task = one_task(run, 2)
     assert (task.state, task.job, task.sweep, task.task) == (State.FAILED, "7", None, 2)
@@ -106,7 +104,7 @@ def test_counts_for_a_list() -> None:
     assert tasks_text(sweep([State.SUCCEEDED, State.RUNNING, State.LOST])) == "2/3, 1 unsuccessful"
 
 
-def test_what_does_not_fit_the_queue_goes_in_halves() -> None:
+def test_sweeps_larger_than_the_queue_are_split_into_halves() -> None:
     assert [len(each) for each in split_tasks(range(1, 1001), array_size=1000, queued_jobs=2000)] == [1000]
     assert [len(each) for each in split_tasks(range(1, 1001), array_size=1000, queued_jobs=100)] == [50] * 20
     assert [len(each) for each in split_tasks(range(1, 1002), array_size=1000, queued_jobs=2000)] == [
@@ -116,7 +114,7 @@ def test_what_does_not_fit_the_queue_goes_in_halves() -> None:
     assert [len(each) for each in split_tasks([1, 2], array_size=9, queued_jobs=1)] == [1, 1]
 
 
-def test_slurm_tells_its_largest_array() -> None:
+def test_the_largest_array_of_slurm_is_read() -> None:
     slurm = load_scheduler("slurm")
     assert slurm.array_limit_argv()
     assert load_scheduler("lsf").array_limit_argv() == ()
@@ -148,7 +146,7 @@ def execute(folder: Path, *words: str, **environment: str) -> int:
     ).returncode
 
 
-def test_an_index_is_the_task_of_its_line_and_runs_once(tmp_path: Path) -> None:
+def test_an_array_index_runs_the_task_of_its_line_once(tmp_path: Path) -> None:
     run = lay(tmp_path, [3, 17], "pwd; exit 4")
     chunk = run / "chunks" / "2"
     there = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "14"}
@@ -175,7 +173,7 @@ def test_an_index_is_the_task_of_its_line_and_runs_once(tmp_path: Path) -> None:
         ("lsf", (), {"LSB_JOBID": "8", "LSB_JOBINDEX": "1"}, "8"),
     ],
 )
-def test_every_scheduler_tells_the_index_in_its_way(
+def test_the_index_of_every_scheduler_is_read(
     tmp_path: Path, scheduler: str, words: tuple[str, ...], environment: dict[str, str], job: str
 ) -> None:
     run = lay(tmp_path, [5, 6], "true", scheduler)
@@ -184,7 +182,7 @@ def test_every_scheduler_tells_the_index_in_its_way(
 
 
 @pytest.mark.parametrize("index", ["", "0", "3", "1p;id", "../1", "-1", "999999999999"])
-def test_an_index_that_is_none_runs_nothing(tmp_path: Path, index: str) -> None:
+def test_an_invalid_index_runs_nothing(tmp_path: Path, index: str) -> None:
     run = lay(tmp_path, [1, 2], "echo ran >ran")
     assert execute(run / "chunks" / "2", SLURM_ARRAY_TASK_ID=index) == 75
     assert not list(run.glob("tasks/*/started"))
@@ -208,7 +206,7 @@ def host(hibali_home: object) -> Iterator[RemoteHost]:
     opened.close()
 
 
-def test_many_files_are_put_and_read_at_once(host: RemoteHost, tmp_path: Path) -> None:
+def test_many_files_are_written_and_read_at_once(host: RemoteHost, tmp_path: Path) -> None:
     root = bytes(tmp_path) + b"/\xff"
     folders = [root, *(root + b"/%d" % number for number in range(900))]
     files = [SmallFile(folder + b"/file", b"\0\xff%d" % n) for n, folder in enumerate(folders)]
@@ -225,7 +223,7 @@ def test_many_files_are_put_and_read_at_once(host: RemoteHost, tmp_path: Path) -
     assert [path.name for path in (there / "5").iterdir()] == ["file"]
 
 
-def test_many_files_that_do_not_fit_leave_nothing(host: RemoteHost, tmp_path: Path) -> None:
+def test_many_files_without_space_leave_nothing(host: RemoteHost, tmp_path: Path) -> None:
     files = [SmallFile(bytes(tmp_path) + b"/a", b"x"), SmallFile(bytes(tmp_path) + b"/none/b", b"x")]
     with pytest.raises(HibaliError):
         host.put_all(files)
@@ -266,7 +264,7 @@ LEFT = {
 }
 
 
-def test_a_table_in_cells(tmp_path: Path) -> None:
+def test_a_table_as_csv(tmp_path: Path) -> None:
     path = tmp_path / "all.csv"
     write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED, State.RUNNING])), LEFT)
     with path.open(newline="") as stream:
@@ -285,7 +283,7 @@ def test_a_table_in_cells(tmp_path: Path) -> None:
     assert (rows[2]["out"], rows[2]["out.sha256"]) == ("", "")
 
 
-def test_a_table_in_lines(tmp_path: Path) -> None:
+def test_a_table_as_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
     write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED])), LEFT)
     first, second = map(json.loads, path.read_text().splitlines())
@@ -294,7 +292,7 @@ def test_a_table_in_lines(tmp_path: Path) -> None:
     assert second["outputs"][0]["path_base64"]
 
 
-def test_a_table_that_could_not_be_written_is_refused_before(
+def test_an_unwritable_table_is_rejected_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for wrong in (tmp_path / "all.xlsx", tmp_path / "none" / "all.csv"):
@@ -308,7 +306,7 @@ def test_a_table_that_could_not_be_written_is_refused_before(
     assert "pyarrow" in refused.value.message
 
 
-def test_a_table_in_parquet(tmp_path: Path) -> None:
+def test_a_table_as_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "all.parquet"
     check_table(path)
@@ -318,7 +316,7 @@ def test_a_table_in_parquet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ended", ["", "yesterday", "2026-01-02"])
-def test_a_time_that_is_none_makes_no_duration(ended: str) -> None:
+def test_an_invalid_time_gives_no_duration(ended: str) -> None:
     assert seconds_between("2026-01-02T03:04:05Z", ended) is None
 
 
@@ -338,7 +336,7 @@ def test_tasks_of_an_array_have_folders_of_their_own_on_fast_storage(tmp_path: P
     assert not list(node.iterdir())
 
 
-def test_a_mark_is_about_the_tasks_that_answer_it() -> None:
+def test_a_fast_option_concerns_the_tasks_with_that_input() -> None:
     site = Site("s", "local", tiers={"local": Tier("/fast"), "other": Tier("/other")})
     marks = FastOptions(("in=local", "more=other"), "local")
     one = [Input("in", 0, "a")]

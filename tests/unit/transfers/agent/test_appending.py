@@ -17,7 +17,7 @@ from transfers.agent.safe_path import Root
 
 
 def nothing() -> None:
-    """Whoever asks may go on."""
+    """Allow everything."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def sha256(content: bytes) -> str:
 def piece(
     before: bytes, content: bytes, path: bytes = b"log", **other: Any
 ) -> tuple[dict[str, Any], bytearray]:
-    """The request that adds `content` behind `before`."""
+    """Return the request that appends `content` after `before`."""
     header = {
         "path": path,
         "from": len(before),
@@ -48,7 +48,7 @@ def piece(
     return {**header, **other}, bytearray(content)
 
 
-def test_a_file_grows_piece_by_piece_and_gets_its_time_with_the_last(root: Root, tmp_path: Path) -> None:
+def test_append_pieces_and_set_mtime_with_the_last(root: Root, tmp_path: Path) -> None:
     growths = Growths(root, nothing, nothing)
     assert growths.append(*piece(b"", b"one ", b"sub/log", last=False)) == {"problem": None}
     made = tmp_path / "sub" / "log"
@@ -71,7 +71,7 @@ def test_a_file_grows_piece_by_piece_and_gets_its_time_with_the_last(root: Root,
         (None, piece(b"12345", b"6"), "target-changed"),
     ],
 )
-def test_nothing_is_written_where_anything_is_not_as_hashed(
+def test_append_nothing_if_a_digest_differs(
     root: Root,
     tmp_path: Path,
     existing: bytes | None,
@@ -86,7 +86,7 @@ def test_nothing_is_written_where_anything_is_not_as_hashed(
     assert (log.read_bytes() if log.exists() else None) == existing
 
 
-def test_what_others_wrote_meanwhile_is_read_again(root: Root, tmp_path: Path) -> None:
+def test_rehash_target_that_others_changed(root: Root, tmp_path: Path) -> None:
     growths = Growths(root, nothing, nothing)
     growths.append(*piece(b"", b"12345"))
     (tmp_path / "log").write_bytes(b"54321")
@@ -95,7 +95,7 @@ def test_what_others_wrote_meanwhile_is_read_again(root: Root, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "second name"])
-def test_only_a_plain_file_of_ours_is_written_to(root: Root, tmp_path: Path, kind: str) -> None:
+def test_append_only_to_own_regular_file(root: Root, tmp_path: Path, kind: str) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"12345")
     if kind == "link":
@@ -109,7 +109,7 @@ def test_only_a_plain_file_of_ours_is_written_to(root: Root, tmp_path: Path, kin
     assert other.read_bytes() == b"12345"
 
 
-def test_nothing_is_written_without_the_lock(root: Root, tmp_path: Path) -> None:
+def test_append_nothing_without_the_lock(root: Root, tmp_path: Path) -> None:
     def lost() -> None:
         raise LostLeaseError("the lease ran out")
 
@@ -118,7 +118,7 @@ def test_nothing_is_written_without_the_lock(root: Root, tmp_path: Path) -> None
     assert not (tmp_path / "log").exists()
 
 
-def test_a_tail_is_read_with_the_digests_around_it(root: Root, tmp_path: Path) -> None:
+def test_read_tail_with_its_digests(root: Root, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one two three")
     tails = Tails(root, nothing)
     for start, stop in ((4, 7), (7, 8), (0, 3), (8, 8)):  # with and without what was hashed before
@@ -133,7 +133,7 @@ def test_a_tail_is_read_with_the_digests_around_it(root: Root, tmp_path: Path) -
         }
 
 
-def test_a_source_that_became_shorter_or_another_is_noticed(root: Root, tmp_path: Path) -> None:
+def test_report_truncated_or_replaced_source(root: Root, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"12345")
     tails = Tails(root, nothing)

@@ -1,4 +1,4 @@
-"""Landing packs: what an agent knows of the partial files that it could not remove."""
+"""Test that the receiver knows of partial files that it could not remove."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ITEM = {
 }
 
 
-def test_a_partial_file_in_a_folder_that_was_swapped_is_known_to_be_left(tmp_path: Path) -> None:
-    """So that the journal stays, and the next call finds and removes it."""
+def test_report_partial_file_left_in_replaced_folder(tmp_path: Path) -> None:
+    """The journal must remain, so that the next call finds and removes the file."""
     folder = tmp_path / "sub"
     folder.mkdir()
     root = open_root(tmp_path)
@@ -29,6 +29,6 @@ def test_a_partial_file_in_a_folder_that_was_swapped_is_known_to_be_left(tmp_pat
     folder.mkdir()
     root.forget(b"sub")
     committer = Committer(root, SEED)
-    answers = committer.commit(outcomes)
-    assert answers[0]["problem"] is not None
+    results = committer.commit(outcomes)
+    assert results[0]["problem"] is not None
     assert committer.left

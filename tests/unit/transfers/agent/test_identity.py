@@ -1,4 +1,4 @@
-"""Two descriptions of folders tell whether one is the other, or inside it."""
+"""Test whether two identities describe the same folder, or one inside the other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOUNTS = b"""\
 
 
 def at(path: bytes, machine: str = "m") -> Identity:
-    """As a server without inodes describes it."""
+    """Return an identity of a server without inodes."""
     return identity_of(machine, places_of(path, read_mounts(MOUNTS)))
 
 
@@ -56,7 +56,7 @@ def at(path: bytes, machine: str = "m") -> Identity:
         (b"/home/me/x y/a", b"/data/proj/x/b", None),
     ],
 )
-def test_bind_mounts_are_seen_in_the_table_of_mounts(one: bytes, other: bytes, expected: str | None) -> None:
+def test_recognize_bind_mounts_by_mountinfo(one: bytes, other: bytes, expected: str | None) -> None:
     assert relation(at(one), at(other)) == expected
     opposite = {INSIDE: AROUND, AROUND: INSIDE}.get(expected or "", expected)
     assert relation(at(other), at(one)) == opposite
@@ -64,7 +64,7 @@ def test_bind_mounts_are_seen_in_the_table_of_mounts(one: bytes, other: bytes, e
     assert relation(at(one, ""), at(other, "")) is None
 
 
-def test_a_folder_is_itself_by_any_name(tmp_path: Path) -> None:
+def test_recognize_folder_by_any_path(tmp_path: Path) -> None:
     make_tree(tmp_path, {b"ov/a/x": b"1", b"ovary/x": b"1"})
     (tmp_path / "link").symlink_to("ov")
 
@@ -82,7 +82,7 @@ def test_a_folder_is_itself_by_any_name(tmp_path: Path) -> None:
     assert relation(here("ov/a"), here("ov/b")) is None
 
 
-def test_a_folder_that_two_machines_share_is_known_by_inode_and_change_time(tmp_path: Path) -> None:
+def test_recognize_shared_folder_of_two_machines_by_inode_and_ctime(tmp_path: Path) -> None:
     make_tree(tmp_path, {b"ov/a/x": b"1"})
     one, other = identify(os.fsencode(tmp_path / "ov/a"), "m"), identify(os.fsencode(tmp_path / "ov"), "n")
     for folder in other["folders"]:
@@ -103,12 +103,12 @@ def test_a_folder_that_two_machines_share_is_known_by_inode_and_change_time(tmp_
         {"machine": "m", "places": [], "folders": [["1"] * 6], "exists": True},
     ],
 )
-def test_a_description_of_another_shape_is_not_believed(wrong: Identity) -> None:
+def test_reject_malformed_identity(wrong: Identity) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
         check_identity(wrong)
 
 
-def test_one_service_is_known_by_each_of_its_names() -> None:
+def test_recognize_service_by_each_of_its_names() -> None:
     bucket = identity_of_bucket("https://s3.eu-west-1.amazonaws.com", "b", b"data")
     assert relation(identity_of_bucket("https://S3.amazonaws.com:443/", "b", b"data/a"), bucket) == INSIDE
     assert relation(identity_of_bucket("https://s3.eu-west-1.amazonaws.com", "c", b"data"), bucket) is None

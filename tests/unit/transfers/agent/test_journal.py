@@ -1,4 +1,4 @@
-"""Going on inside a file: what arrives while the beginning is still being checked is not lost by another interruption."""
+"""Test that pieces that arrive while a resumed file is verified survive another interruption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.agent_root import open_root
 from tests.support.waiting import wait_for
 from transfers.agent import large_files as frontier_module
-from transfers.agent.journal import MARK_BYTES, BegunFilesJournal, Part, read_begun
+from transfers.agent.journal import MARK_BYTES, Part, PartialFilesJournal, read_begun
 from transfers.agent.large_files import StreamingHash
 from transfers.agent.protocol import MismatchError
 from transfers.agent.safe_path import Root
@@ -40,20 +40,20 @@ def root(tmp_path: Path) -> Iterator[Root]:
     found.close()
 
 
-def begin(root: Root, marks: int, blocks: int) -> tuple[Part, BegunFilesJournal]:
-    """A file of which so many marks and so many blocks behind them are noted."""
+def begin(root: Root, marks: int, blocks: int) -> tuple[Part, PartialFilesJournal]:
+    """Return a partial file with this many marks, and this many blocks after them."""
     part = Part(b"large", PARTIAL, len(CONTENT), 1, "")
     part.marks = [(number * MARK_BYTES, digest(0, number)) for number in range(1, marks + 1)]
     part.blocks = [
         (number * MARK_BYTES, (number + 1) * MARK_BYTES, digest(number, number + 1))
         for number in range(marks, marks + blocks)
     ]
-    begun = BegunFilesJournal(root)
+    begun = PartialFilesJournal(root)
     begun.start(part)
     return part, begun
 
 
-def go_on(root: Root, part: Part, begun: BegunFilesJournal) -> StreamingHash:
+def resume(root: Root, part: Part, begun: PartialFilesJournal) -> StreamingHash:
     descriptor = os.open(PARTIAL, os.O_RDONLY, dir_fd=root.descriptor)
     try:
         return StreamingHash(descriptor, part, begun)
@@ -61,7 +61,7 @@ def go_on(root: Root, part: Part, begun: BegunFilesJournal) -> StreamingHash:
         os.close(descriptor)
 
 
-def test_blocks_count_behind_the_last_mark_and_are_read_again(root: Root) -> None:
+def test_resume_after_last_block_and_rehash_blocks(root: Root) -> None:
     _, begun = begin(root, 2, 3)
     begun.close()
     (known,) = read_begun(root)
@@ -70,9 +70,9 @@ def test_blocks_count_behind_the_last_mark_and_are_read_again(root: Root) -> Non
     assert len(known.blocks) == 3
 
 
-def test_they_become_marks_once_all_in_front_was_checked(root: Root) -> None:
+def test_blocks_become_marks_after_verification(root: Root) -> None:
     part, begun = begin(root, 1, 3)
-    streaming_hash = go_on(root, part, begun)
+    streaming_hash = resume(root, part, begun)
     assert streaming_hash.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
     assert streaming_hash.finish() == sha256(CONTENT).hexdigest()
     begun.close()
@@ -81,11 +81,11 @@ def test_they_become_marks_once_all_in_front_was_checked(root: Root) -> None:
     assert known.blocks == []
 
 
-def test_what_arrives_during_the_check_is_noted_at_once(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check takes as long as it takes; here it waits for good."""
+def test_record_pieces_that_arrive_during_verification(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification may take long; here it never ends."""
     part, begun = begin(root, 3, 0)
     monkeypatch.setattr(StreamingHash, "_hash", lambda self: self._wait_for(len(CONTENT)))
-    streaming_hash = go_on(root, part, begun)
+    streaming_hash = resume(root, part, begun)
     streaming_hash.place(3 * MARK_BYTES, 2 * MARK_BYTES + 1)
     wait_for(lambda: part.received == 5 * MARK_BYTES)
     streaming_hash.abandon()
@@ -95,19 +95,19 @@ def test_what_arrives_during_the_check_is_noted_at_once(root: Root, monkeypatch:
 
 
 @pytest.mark.parametrize(("damaged", "good"), [(0, 0), (1, 1), (3, 3)])
-def test_a_damaged_mark_or_block_is_found_and_what_is_before_it_stays(
+def test_detect_damaged_mark_or_block_and_keep_data_before_it(
     tmp_path: Path, root: Root, damaged: int, good: int
 ) -> None:
     part, begun = begin(root, 2, 2)
     with (tmp_path / os.fsdecode(PARTIAL)).open("r+b") as stream:
         stream.seek(damaged * MARK_BYTES + 17)
         stream.write(b"damaged")
-    streaming_hash = go_on(root, part, begun)
+    streaming_hash = resume(root, part, begun)
     streaming_hash.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
-    with pytest.raises(MismatchError) as told:
+    with pytest.raises(MismatchError) as caught:
         streaming_hash.finish()
-    assert told.value.good == good * MARK_BYTES
-    begun.cut(part, told.value.good)
+    assert caught.value.good == good * MARK_BYTES
+    begun.cut(part, caught.value.good)
     begun.close()
     (known,) = read_begun(root)
     assert known.received == good * MARK_BYTES
@@ -120,9 +120,7 @@ WHOLE = b"".join(PIECES)
 
 
 @given(st.permutations(range(len(PIECES))), st.lists(st.booleans(), min_size=6, max_size=6))
-def test_the_digest_is_that_of_the_bytes_whatever_their_order_and_whoever_has_them_at_hand(
-    order: list[int], at_hand: list[bool]
-) -> None:
+def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], with_content: list[bool]) -> None:
     part = Part(b"large", PARTIAL, len(WHOLE), 1, "")
     begun = mock.Mock()
     with tempfile.TemporaryFile() as file, mock.patch.object(frontier_module, "MARK_BYTES", SMALL_MARK):
@@ -131,7 +129,7 @@ def test_the_digest_is_that_of_the_bytes_whatever_their_order_and_whoever_has_th
         for number in order:
             piece = PIECES[number]
             os.pwrite(file.fileno(), piece, number * PIECE)
-            whole.append(streaming_hash.place(number * PIECE, PIECE, piece if at_hand[number] else None))
+            whole.append(streaming_hash.place(number * PIECE, PIECE, piece if with_content[number] else None))
         assert streaming_hash.finish() == sha256(WHOLE).hexdigest()
     assert whole == [False] * 5 + [True]
     marks = [(stop, sha256(WHOLE[:stop]).hexdigest()) for stop in range(SMALL_MARK, len(WHOLE), SMALL_MARK)]
@@ -139,11 +137,11 @@ def test_the_digest_is_that_of_the_bytes_whatever_their_order_and_whoever_has_th
 
 
 @pytest.mark.parametrize("wrong", [(0, 0), (-1, 5), (PIECE // 2, PIECE), (0, len(WHOLE) + 1)])
-def test_a_piece_that_cannot_be_is_refused(root: Root, wrong: tuple[int, int]) -> None:
+def test_reject_invalid_piece(root: Root, wrong: tuple[int, int]) -> None:
     part, begun = begin(root, 0, 0)
-    streaming_hash = go_on(root, part, begun)
+    streaming_hash = resume(root, part, begun)
     assert not streaming_hash.place(0, PIECE, PIECES[0])
-    with pytest.raises(ValueError, match="not asked for"):
+    with pytest.raises(ValueError, match="not requested"):
         streaming_hash.place(*wrong, bytes(max(0, wrong[1])))
     streaming_hash.abandon()
     with pytest.raises(MismatchError):

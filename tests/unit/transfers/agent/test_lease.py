@@ -54,7 +54,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.stdout.close()
 
 
-def take(root: Root, seconds: int = 120) -> Lease:
+def acquire(root: Root, seconds: int = 120) -> Lease:
     return Lease(root, "the second push", "bob@login2 pid 8", seconds)
 
 
@@ -69,14 +69,14 @@ def age(path: Path, seconds: float) -> None:
 
 
 def rewrite(path: Path, **changes: Any) -> None:
-    """What the lock says, otherwise; as fresh as before."""
+    """Change the lock's content, but not its age."""
     times = path.stat()
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def test_a_lock_says_who_holds_it_and_is_private(root: Root, tmp_path: Path) -> None:
-    lease = take(root)
+def test_lock_names_its_holder_and_is_private(root: Root, tmp_path: Path) -> None:
+    lease = acquire(root)
     record = json.loads(lock_file(tmp_path).read_text())
     assert record == {
         "version": 1,
@@ -96,70 +96,70 @@ def test_a_lock_says_who_holds_it_and_is_private(root: Root, tmp_path: Path) -> 
     lease.release()
 
 
-def test_giving_it_back_leaves_nothing_and_may_happen_twice(root: Root, tmp_path: Path) -> None:
-    lease = take(root)
+def test_release_removes_all_files_and_may_be_repeated(root: Root, tmp_path: Path) -> None:
+    lease = acquire(root)
     lease.release()
     lease.release()
     assert list(tmp_path.iterdir()) == []
-    take(root).release()
+    acquire(root).release()
 
 
-def test_what_a_user_keeps_beside_the_lock_stays(root: Root, tmp_path: Path) -> None:
+def test_release_keeps_files_of_the_user(root: Root, tmp_path: Path) -> None:
     (tmp_path / ".hibali").mkdir(mode=0o700)
     (tmp_path / ".hibali" / "notes.txt").write_text("mine")
-    take(root).release()
+    acquire(root).release()
     assert [path.name for path in (tmp_path / ".hibali").iterdir()] == ["notes.txt"]
 
 
-def test_a_living_holder_is_named_and_not_disturbed(
+def test_living_holder_is_named_and_keeps_the_lock(
     root: Root, tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
-    with pytest.raises(LockedError) as told:
-        take(root)
-    assert told.value.holder["operation"] == "the first push"
-    assert told.value.holder["client"] == "ada@login1 pid 7"
-    assert told.value.holder["pid"] == holder.pid
-    assert 0 <= told.value.age < 60
+    with pytest.raises(LockedError) as caught:
+        acquire(root)
+    assert caught.value.holder["operation"] == "the first push"
+    assert caught.value.holder["client"] == "ada@login1 pid 7"
+    assert caught.value.holder["pid"] == holder.pid
+    assert 0 <= caught.value.age < 60
     assert [path.name for path in lock_file(tmp_path).parent.iterdir()] == ["lock"], "the try left something"
 
 
 @pytest.mark.parametrize("seen", ["pid:[1]", None])
-def test_the_lease_decides_about_a_holder_in_another_container(
+def test_holder_in_another_container_keeps_its_lease(
     root: Root, tmp_path: Path, holder: subprocess.Popen[str], seen: str | None
 ) -> None:
     rewrite(lock_file(tmp_path), namespace=seen, start="1")
     with pytest.raises(LockedError):
-        take(root)
+        acquire(root)
     age(lock_file(tmp_path), 121)
-    take(root).release()
+    acquire(root).release()
     assert holder.poll() is None
 
 
-def test_a_holder_that_proc_does_not_show_is_not_called_gone(
+def test_holder_hidden_from_proc_counts_as_running(
     root: Root, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many login nodes mount /proc so that it hides the processes of other accounts (proc(5), hidepid)."""
     monkeypatch.setattr("transfers.agent.lease.process_start", lambda _: "")
     with pytest.raises(LockedError):
-        take(root)
+        acquire(root)
     holder.kill()
     holder.wait()
-    take(root).release()
+    acquire(root).release()
 
 
-def test_a_killed_holder_holds_nothing(root: Root, tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+def test_lock_of_killed_holder_is_replaced(root: Root, tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    lease = take(root)
+    lease = acquire(root)
     assert json.loads(lock_file(tmp_path).read_text())["pid"] == os.getpid()
     lease.release()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("holder")
-def test_another_process_under_an_old_pid_is_not_the_holder(root: Root, tmp_path: Path) -> None:
+def test_reused_pid_is_not_the_holder(root: Root, tmp_path: Path) -> None:
     rewrite(lock_file(tmp_path), pid=os.getppid(), start="1")
-    take(root).release()
+    acquire(root).release()
 
 
 @pytest.mark.parametrize(
@@ -171,23 +171,23 @@ def test_another_process_under_an_old_pid_is_not_the_holder(root: Root, tmp_path
     ],
 )
 @pytest.mark.usefixtures("holder")
-def test_a_pid_elsewhere_proves_nothing(root: Root, tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Login nodes are many: only the lease decides over a holder on another host, or before another boot."""
+def test_pid_of_another_host_or_boot_is_ignored(root: Root, tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Only the lease decides about a holder on another host or before a reboot."""
     rewrite(lock_file(tmp_path), **changes)
     with pytest.raises(LockedError):
-        take(root)
+        acquire(root)
     age(lock_file(tmp_path), 119)
     with pytest.raises(LockedError):
-        take(root)
+        acquire(root)
     age(lock_file(tmp_path), 125)
-    take(root).release()
+    acquire(root).release()
 
 
 @pytest.mark.usefixtures("holder")
-def test_the_lease_is_the_one_its_holder_took(root: Root, tmp_path: Path) -> None:
+def test_lease_duration_is_that_of_the_holder(root: Root, tmp_path: Path) -> None:
     rewrite(lock_file(tmp_path), lease=10)
     age(lock_file(tmp_path), 15)
-    take(root, 1000).release()
+    acquire(root, 1000).release()
 
 
 @pytest.mark.parametrize(
@@ -205,42 +205,40 @@ def test_the_lease_is_the_one_its_holder_took(root: Root, tmp_path: Path) -> Non
         '{"lease": "never", "pid": []}',
     ],
 )
-def test_a_lock_that_cannot_be_understood_holds_until_its_time_is_up(
-    root: Root, tmp_path: Path, text: str
-) -> None:
+def test_invalid_lock_is_valid_for_the_default_lease(root: Root, tmp_path: Path, text: str) -> None:
     (tmp_path / ".hibali").mkdir(mode=0o700)
     lock_file(tmp_path).write_text(text)
     with pytest.raises(LockedError):
-        take(root)
+        acquire(root)
     age(lock_file(tmp_path), 500)
-    take(root).release()
+    acquire(root).release()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_that_is_a_link_is_not_followed(root: Root, tmp_path: Path) -> None:
+def test_symlink_as_lock_is_not_followed(root: Root, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("{}")
     age(target, 500)
     (tmp_path / ".hibali").mkdir(mode=0o700)
     lock_file(tmp_path).symlink_to(target)
     with pytest.raises(OSError, match="symbolic"):
-        take(root)
+        acquire(root)
     assert target.read_text() == "{}"
 
 
-def test_a_folder_that_others_can_write_is_refused(root: Root, tmp_path: Path) -> None:
+def test_reject_lock_folder_that_others_can_write(root: Root, tmp_path: Path) -> None:
     (tmp_path / ".hibali").mkdir()
     (tmp_path / ".hibali").chmod(0o777)
     with pytest.raises(RefusedError):
-        take(root)
+        acquire(root)
     assert list((tmp_path / ".hibali").iterdir()) == []
 
 
-def test_who_lost_the_lock_is_told_and_takes_nothing_from_the_next(root: Root, tmp_path: Path) -> None:
-    first = take(root)
+def test_lost_lease_is_reported_and_next_holder_keeps_the_lock(root: Root, tmp_path: Path) -> None:
+    first = acquire(root)
     first.check()
     age(lock_file(tmp_path), 500)
-    second = take(root)
+    second = acquire(root)
     with pytest.raises(LostLeaseError):
         first.check()
     first.release()
@@ -250,10 +248,8 @@ def test_who_lost_the_lock_is_told_and_takes_nothing_from_the_next(root: Root, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_holder_that_slept_past_its_lease_stops_although_nobody_came(
-    root: Root, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lease = take(root)
+def test_holder_stops_after_its_lease_expired(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = acquire(root)
     now = time.monotonic()
     monkeypatch.setattr("transfers.agent.lease.time.monotonic", lambda: now + 100)
     with pytest.raises(LostLeaseError):
@@ -262,8 +258,8 @@ def test_a_holder_that_slept_past_its_lease_stops_although_nobody_came(
     lease.release()
 
 
-def test_a_lease_is_renewed_by_itself(root: Root, tmp_path: Path) -> None:
-    lease = take(root, 2)  # renewed every third of a second
+def test_lease_is_renewed_automatically(root: Root, tmp_path: Path) -> None:
+    lease = acquire(root, 2)  # renewed every third of a second
     age(lock_file(tmp_path), 1.5)
     before = lock_file(tmp_path).stat().st_mtime
     until = time.monotonic() + 10
@@ -273,7 +269,7 @@ def test_a_lease_is_renewed_by_itself(root: Root, tmp_path: Path) -> None:
     lease.release()
 
 
-def test_what_killed_takers_left_is_not_listed_and_goes_with_the_next_lock(
+def test_files_of_killed_lockers_are_not_listed_and_removed_by_the_next_lock(
     root: Root, tmp_path: Path
 ) -> None:
     own = tmp_path / ".hibali"
@@ -281,21 +277,21 @@ def test_what_killed_takers_left_is_not_listed_and_goes_with_the_next_lock(
     for name in ("lock." + "0" * 32, "broken." + "f" * 32, "lock.txt"):
         (own / name).write_text("{}")
     assert [record.path for record in Walk(root)] == [b".hibali/lock.txt"]
-    take(root).release()
+    acquire(root).release()
     assert [path.name for path in own.iterdir()] == ["lock.txt"], "a user's own file stays"
 
 
-def test_many_who_come_and_go_only_ever_find_it_locked(root: Root, tmp_path: Path) -> None:
+def test_concurrent_lockers_exclude_each_other(root: Root, tmp_path: Path) -> None:
     wrong: list[BaseException] = []
     held: list[int] = []
-    taken = [0] * 4
+    acquired = [0] * 4
 
     def work(index: int) -> None:
         for _ in range(40):
             try:
-                lease = take(root)
+                lease = acquire(root)
                 held.append(index)
-                taken[index] += 1
+                acquired[index] += 1
                 if len(held) != 1:
                     wrong.append(AssertionError("two hold it"))
                 held.pop()
@@ -305,27 +301,27 @@ def test_many_who_come_and_go_only_ever_find_it_locked(root: Root, tmp_path: Pat
             except BaseException as problem:  # noqa: BLE001 - shown by the test's own thread
                 wrong.append(problem)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(taken))]
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(acquired))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert sum(taken) > 0
+    assert sum(acquired) > 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_one_of_many_takes_a_dead_lock(root: Root, tmp_path: Path) -> None:
-    take(root)  # not given back: it looks dead below
+def test_only_one_process_replaces_a_dead_lock(root: Root, tmp_path: Path) -> None:
+    acquire(root)  # not released: it looks dead below
     age(lock_file(tmp_path), 500)
     barrier = threading.Barrier(8)
-    taken: list[Lease] = []
+    acquired: list[Lease] = []
     wrong: list[BaseException] = []
 
     def work() -> None:
         barrier.wait()
         try:
-            taken.append(take(root))
+            acquired.append(acquire(root))
         except LockedError:
             pass
         except BaseException as problem:  # noqa: BLE001 - shown by the test's own thread
@@ -337,7 +333,7 @@ def test_only_one_of_many_takes_a_dead_lock(root: Root, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert len(taken) == 1
-    taken[0].check()
-    taken[0].release()
+    assert len(acquired) == 1
+    acquired[0].check()
+    acquired[0].release()
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Listing folders of very many names: in order, in little memory, and never wrong about what changes meanwhile."""
+"""Test listing large folders: order, memory, and names that change meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Iterator[Root]:
     found.close()
 
 
-def test_a_folder_of_very_many_names_takes_little_memory_for_each(tmp_path: Path, root: Root) -> None:
+def test_large_folder_needs_little_memory_per_name(tmp_path: Path, root: Root) -> None:
     first = tmp_path / "tree" / "name-0000000"
     first.touch()
     for number in range(1, MANY):
@@ -44,9 +44,7 @@ def test_a_folder_of_very_many_names_takes_little_memory_for_each(tmp_path: Path
     assert peak < names._RUN * 150 + MANY * BYTES_A_NAME, "an object for each"
 
 
-def test_the_order_is_that_of_whole_paths_however_many_runs_it_takes(
-    tmp_path: Path, root: Root, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sort_by_whole_path_across_runs(tmp_path: Path, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_RUN", 3)
     for name in ("a/b", "a/z", "a-x", "a.b", "a0", "b", "c/d/e", "c!", "\xff/g", "é"):
         path = tmp_path / "tree" / name
@@ -58,10 +56,10 @@ def test_the_order_is_that_of_whole_paths_however_many_runs_it_takes(
 
 
 @pytest.mark.parametrize("was_folder", [True, False])
-def test_a_name_of_another_kind_than_a_moment_ago_makes_the_listing_incomplete(
+def test_name_that_changes_its_kind_makes_the_listing_incomplete(
     tmp_path: Path, root: Root, *, was_folder: bool
 ) -> None:
-    """Its place in the order may have passed: nothing may be deleted because it is missing from the listing."""
+    """Its position in the order may have passed: nothing may be deleted because the listing lacks it."""
     tree = tmp_path / "tree"
     (tree / "a").touch()
     changing = tree / "b"

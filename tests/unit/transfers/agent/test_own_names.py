@@ -10,7 +10,7 @@ seeds = st.binary(min_size=16, max_size=16)
 
 
 @given(seeds, seeds, st.binary(min_size=1, max_size=100))
-def test_a_partial_name_is_known_by_its_seed_alone(seed: bytes, other: bytes, path: bytes) -> None:
+def test_recognize_partial_name_only_by_its_seed(seed: bytes, other: bytes, path: bytes) -> None:
     name = protocol.partial_name(seed, path)
     assert is_partial_name(name)
     assert protocol.has_partial_shape(name)
@@ -19,7 +19,7 @@ def test_a_partial_name_is_known_by_its_seed_alone(seed: bytes, other: bytes, pa
     assert seed == other or not protocol.is_partial_of(other, name)
 
 
-def test_a_users_name_that_only_looks_similar_is_not_ours() -> None:
+def test_similar_name_of_a_user_is_not_a_partial_name() -> None:
     for name in (
         b".hibali-x",
         b".hibali-" + b"0" * 31,
@@ -30,7 +30,7 @@ def test_a_users_name_that_only_looks_similar_is_not_ours() -> None:
         assert not protocol.has_partial_shape(name)
 
 
-def test_own_names_are_exact() -> None:
+def test_own_names_match_exactly() -> None:
     assert is_own_name(b"x/.hibali/manifest.jsonl")
     assert is_own_name(b".hibali/lock")
     assert not is_own_name(b".hibali/notes.txt")

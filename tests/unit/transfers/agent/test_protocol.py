@@ -1,4 +1,4 @@
-"""The protocol's frames survive every byte and refuse what is malformed."""
+"""Test frames and records: round trips with any bytes, and malformed input."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ from transfers.agent.protocol import Record, RecordError, pack_record, unpack_re
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_a_frame_comes_back_as_it_was(path: bytes, body: bytes) -> None:
+def test_frame_round_trip(path: bytes, body: bytes) -> None:
     stream = io.BytesIO()
     protocol.write_frame(stream, protocol.DATA, {"path": protocol.text_of(path)}, body)
     stream.seek(0)
@@ -27,7 +27,7 @@ def test_a_frame_comes_back_as_it_was(path: bytes, body: bytes) -> None:
 
 
 @given(st.binary(min_size=1, max_size=60))
-def test_noise_is_never_taken_for_more_than_a_frame_error(noise: bytes) -> None:
+def test_noise_raises_only_frame_error(noise: bytes) -> None:
     with contextlib.suppress(protocol.FrameError):
         protocol.read_frame(io.BytesIO(noise))
 
@@ -43,7 +43,7 @@ def test_noise_is_never_taken_for_more_than_a_frame_error(noise: bytes) -> None:
     ],
     ids=["unknown kind", "huge", "not JSON", "not an object", "cut short"],
 )
-def test_a_malformed_frame_is_refused(head: bytes) -> None:
+def test_reject_malformed_frame(head: bytes) -> None:
     with pytest.raises(protocol.FrameError):
         protocol.read_frame(io.BytesIO(head))
 
@@ -56,7 +56,7 @@ numbers = st.integers(0, 2**63 - 1)
         st.tuples(st.binary(min_size=1, max_size=50), numbers, st.integers(-(2**62), 2**62)), max_size=20
     )
 )
-def test_records_come_back_as_they_were(values: list[tuple[bytes, int, int]]) -> None:
+def test_record_round_trip(values: list[tuple[bytes, int, int]]) -> None:
     records = [
         Record(path, b"f", size, mtime, 0o644, 1, 2, 3, 4, b"", 0, 4096) for path, size, mtime in values
     ]
@@ -64,6 +64,6 @@ def test_records_come_back_as_they_were(values: list[tuple[bytes, int, int]]) ->
 
 
 @given(st.binary(max_size=200))
-def test_packed_noise_is_refused_or_harmless(noise: bytes) -> None:
+def test_packed_noise_is_rejected_or_valid(noise: bytes) -> None:
     with contextlib.suppress(RecordError):
         list(unpack_records(noise))

@@ -1,4 +1,4 @@
-"""Zeros that do not travel come out again as they were, and nothing that is said of them is believed unchecked."""
+"""Test that omitted zero blocks are restored, and that received runs are checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dirty(length: int) -> bytearray:
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, 7 * BLOCK + 100])
-def test_what_comes_out_is_what_went_in(length: int) -> None:
+def test_zeros_round_trip(length: int) -> None:
     for seed in range(40):
         chance = random.Random(seed)  # noqa: S311 - no secret
         content = bytearray(length)
@@ -32,7 +32,7 @@ def test_what_comes_out_is_what_went_in(length: int) -> None:
         assert ("runs" in header) == (len(body) < length)
 
 
-def test_zeros_take_no_bytes_and_anything_else_stays_as_it_is() -> None:
+def test_zero_blocks_are_not_sent() -> None:
     header, body = without_zeros({}, bytes(16 << 20))
     assert (header, len(body)) == ({"runs": []}, 0)
     content = b"x" * (3 * BLOCK)
@@ -48,15 +48,15 @@ WRONG: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("runs", WRONG)
-def test_what_does_not_add_up_is_refused(runs: Any) -> None:
+def test_reject_inconsistent_runs(runs: Any) -> None:
     with pytest.raises(ZerosError):
         with_zeros({"runs": runs}, b"abc", 10, dirty)
 
 
 @pytest.mark.parametrize("length", [0, -1, protocol.MAXIMUM_BODY + 1, 1 << 62])
-def test_nobody_makes_it_take_more_room_than_a_piece_may(length: int) -> None:
-    def take(_: int) -> bytearray:
-        raise AssertionError("room was taken")
+def test_never_allocate_more_than_a_piece(length: int) -> None:
+    def allocate(_: int) -> bytearray:
+        raise AssertionError("memory was allocated")
 
     with pytest.raises(ZerosError):
-        with_zeros({"runs": []}, b"", length, take)
+        with_zeros({"runs": []}, b"", length, allocate)

@@ -1,4 +1,4 @@
-"""Single small files are stored in one step, or left to the locked way."""
+"""Test storing single small files without the lock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(root: Root, path: bytes, content: bytes = b"content", *, executable: b
     return receiving.store_whole(root, path, content, 1_500_000_000_000_000_001, executable)
 
 
-def test_a_file_is_stored_with_its_folders_time_and_execute_bit(root: Root, tmp_path: Path) -> None:
+def test_store_file_with_folders_mtime_and_execute_bit(root: Root, tmp_path: Path) -> None:
     assert store(root, b"a/b/c", executable=True)
     found = (tmp_path / "a" / "b" / "c").stat()
     assert (tmp_path / "a" / "b" / "c").read_bytes() == b"content"
@@ -36,7 +36,7 @@ def test_a_file_is_stored_with_its_folders_time_and_execute_bit(root: Root, tmp_
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "dangling symlink"])
-def test_an_existing_name_is_never_replaced(kind: str, root: Root, tmp_path: Path) -> None:
+def test_store_never_replaces_existing_name(kind: str, root: Root, tmp_path: Path) -> None:
     name = tmp_path / "name"
     if kind == "file":
         name.write_bytes(b"older")
@@ -50,14 +50,14 @@ def test_an_existing_name_is_never_replaced(kind: str, root: Root, tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", [b"", b"../x", b"a/../../x", b"/etc/x", b"a//b", b"a\0b"])
-def test_a_path_cannot_leave_the_folder(path: bytes, root: Root) -> None:
+def test_store_rejects_path_outside_root(path: bytes, root: Root) -> None:
     with pytest.raises(UnsafeNameError):
         store(root, path)
     with pytest.raises(UnsafeNameError):
         receiving.fetch_whole(root, path, 100)
 
 
-def test_a_symlink_above_the_file_is_not_followed(root: Root, tmp_path: Path) -> None:
+def test_store_does_not_follow_symlink_above(root: Root, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
@@ -66,7 +66,7 @@ def test_a_symlink_above_the_file_is_not_followed(root: Root, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
-def test_a_filesystem_without_unnamed_files_takes_the_locked_way(
+def test_store_needs_lock_without_unnamed_files(
     number: int, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.open
@@ -81,7 +81,7 @@ def test_a_filesystem_without_unnamed_files_takes_the_locked_way(
     assert [one.name for one in tmp_path.iterdir()] == []
 
 
-def test_no_more_is_read_than_asked_for(root: Root, tmp_path: Path) -> None:
+def test_read_at_most_maximum(root: Root, tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 1000)
     assert receiving.fetch_whole(root, b"long", 10) == b"x" * 11
     os.mkfifo(tmp_path / "fifo")

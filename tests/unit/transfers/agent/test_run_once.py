@@ -1,4 +1,4 @@
-"""A command that runs at most once for all time: who makes the folder runs it, everybody else reads the answer."""
+"""Test commands that run at most once: the creator of the marker runs it, others read the result."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from transfers.agent.commands import COMMANDS
 
 
 def run_once(
-    marker: Path, *words: str | bytes, stdin: bytes = b"", folder: Path | None = None
+    marker: Path, *argv: str | bytes, stdin: bytes = b"", folder: Path | None = None
 ) -> dict[str, Any]:
     reply, _ = COMMANDS["run_once"](
         {
             "marker": protocol.text_of(os.fsencode(marker)),
-            "words": [protocol.text_of(os.fsencode(word)) for word in words],
+            "words": [protocol.text_of(os.fsencode(word)) for word in argv],
             "stdin": protocol.text_of(stdin),
             "folder": protocol.text_of(os.fsencode(folder)) if folder else None,
             "timeout": 30,
@@ -29,12 +29,12 @@ def run_once(
     return reply
 
 
-def test_the_first_runs_it_and_the_second_is_told_what_it_said(tmp_path: Path) -> None:
+def test_second_call_gets_result_of_the_first(tmp_path: Path) -> None:
     count = tmp_path / "count"
-    words = ("sh", "-c", 'echo x >> "$1"; echo "job 17"; echo careful >&2; exit 3', "sh", str(count))
-    first = run_once(tmp_path / "marker", *words)
+    argv = ("sh", "-c", 'echo x >> "$1"; echo "job 17"; echo careful >&2; exit 3', "sh", str(count))
+    first = run_once(tmp_path / "marker", *argv)
     assert (first["fresh"], first["answer"]["exit"]) == (True, 3)
-    second = run_once(tmp_path / "marker", *words)
+    second = run_once(tmp_path / "marker", *argv)
     assert second["fresh"] is False
     assert second["answer"] == first["answer"]
     assert protocol.bytes_of(second["answer"]["stdout"]) == b"job 17\n"
@@ -43,7 +43,7 @@ def test_the_first_runs_it_and_the_second_is_told_what_it_said(tmp_path: Path) -
     assert count.read_text() == "x\n"
 
 
-def test_exactly_one_of_many_callers_runs_it(tmp_path: Path) -> None:
+def test_only_one_concurrent_caller_runs_the_command(tmp_path: Path) -> None:
     count, callers = tmp_path / "count", 12
     barrier = threading.Barrier(callers)
 
@@ -54,42 +54,42 @@ def test_exactly_one_of_many_callers_runs_it(tmp_path: Path) -> None:
         )
 
     with ThreadPoolExecutor(callers) as pool:
-        answers = list(pool.map(call, range(callers)))
-    assert [reply["fresh"] for reply in answers].count(True) == 1
+        replies = list(pool.map(call, range(callers)))
+    assert [reply["fresh"] for reply in replies].count(True) == 1
     assert count.read_text() == "x\n"
-    for reply in answers:
+    for reply in replies:
         assert reply["answer"] is None or reply["answer"]["exit"] == 0
 
 
-def test_begun_by_somebody_who_died_is_not_begun_again(tmp_path: Path) -> None:
+def test_command_of_killed_caller_is_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "marker").mkdir()
     reply = run_once(tmp_path / "marker", "touch", str(tmp_path / "ran"))
     assert (reply["fresh"], reply["answer"]) == (False, None)
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_marker_that_somebody_elses_file_occupies_runs_nothing(tmp_path: Path) -> None:
+def test_existing_file_as_marker_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "marker").write_text("a file")
     with pytest.raises(NotADirectoryError):
         run_once(tmp_path / "marker", "touch", str(tmp_path / "ran"))
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_program_that_is_not_there_was_still_the_one_try(tmp_path: Path) -> None:
+def test_missing_program_counts_as_the_only_attempt(tmp_path: Path) -> None:
     first = run_once(tmp_path / "marker", "no-such-program-of-hibali")
     assert (first["fresh"], first["answer"]["exit"]) == (True, 127)
     assert run_once(tmp_path / "marker", "touch", str(tmp_path / "ran"))["answer"]["exit"] == 127
     assert not (tmp_path / "ran").exists()
 
 
-def test_words_are_handed_over_as_they_are(tmp_path: Path) -> None:
+def test_arguments_are_passed_unchanged(tmp_path: Path) -> None:
     nasty = [b"$(touch pwned)", b"; touch pwned", b"a\nb", b"\xff", b"'\"", b"", b"-x", b"*"]
     reply = run_once(tmp_path / "marker", "printf", "%s\\0", *nasty, folder=tmp_path)
     assert protocol.bytes_of(reply["answer"]["stdout"]) == b"".join(word + b"\0" for word in nasty)
     assert not (tmp_path / "pwned").exists()
 
 
-def test_the_marker_and_the_answer_are_private(tmp_path: Path) -> None:
+def test_marker_and_result_are_private(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     run_once(marker, "true")
     assert marker.stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,4 @@
-"""Agents of lost lines are ended: only the very process, and it is known to be gone afterwards."""
+"""Test ending the agents of lost connections: only the very process, and its end is confirmed."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from transfers.agent.lease import ELSEWHERE, ENDED, RUNNING, end_stale_agents, p
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """One that would run for long."""
+    """Start a process that runs for long."""
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     yield started
     started.kill()
     started.wait()
 
 
-def told_by(process: subprocess.Popen[bytes], **changes: Any) -> dict[str, Any]:
-    """What it would tell of itself, or something else."""
+def description_of(process: subprocess.Popen[bytes], **changes: Any) -> dict[str, Any]:
+    """Describe the process as its agent would, with these changes."""
     return {**this_process(), "pid": process.pid, "start": process_start(process.pid), **changes}
 
 
 @pytest.fixture(params=["by a descriptor", "by its pid"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older pythons know no descriptors of processes. Nobody ends by itself here."""
+    """Test with and without pidfd, which older Pythons lack; the processes do not end by themselves."""
     monkeypatch.setattr(lease, "_GRACE_SECONDS", 0.0)
     if request.param == "by its pid":
         monkeypatch.delattr(os, "pidfd_open", raising=False)
 
 
-def test_it_is_killed_and_gone_although_nobody_reaps_it(process: subprocess.Popen[bytes]) -> None:
-    assert end_stale_agents([told_by(process)]) == [ENDED]
+def test_killed_zombie_counts_as_ended(process: subprocess.Popen[bytes]) -> None:
+    assert end_stale_agents([description_of(process)]) == [ENDED]
     assert process.wait() == -signal.SIGKILL
-    assert end_stale_agents([told_by(process, start="1")]) == [ENDED]
+    assert end_stale_agents([description_of(process, start="1")]) == [ENDED]
 
 
-def test_a_process_that_began_at_another_time_is_another(process: subprocess.Popen[bytes]) -> None:
-    assert end_stale_agents([told_by(process, start="1")]) == [ENDED]
+def test_process_with_another_start_time_is_not_killed(process: subprocess.Popen[bytes]) -> None:
+    assert end_stale_agents([description_of(process, start="1")]) == [ENDED]
     assert process.poll() is None
 
 
@@ -59,21 +59,21 @@ def test_a_process_that_began_at_another_time_is_another(process: subprocess.Pop
         {"start": ""},
     ],
 )
-def test_one_that_cannot_be_seen_from_here_is_left_alone(
+def test_process_of_another_host_is_not_killed(
     process: subprocess.Popen[bytes], changes: dict[str, Any]
 ) -> None:
-    assert end_stale_agents([told_by(process, **changes)]) == [ELSEWHERE]
+    assert end_stale_agents([description_of(process, **changes)]) == [ELSEWHERE]
     assert process.poll() is None
 
 
-def test_one_that_does_not_end_is_said_to_be_there(
+def test_process_that_does_not_end_is_reported(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "_ENDED_SECONDS", 0.1)
     monkeypatch.setattr(lease, "_kill", lambda _: None)
-    assert end_stale_agents([told_by(process), told_by(process, start="1")]) == [RUNNING, ENDED]
+    assert end_stale_agents([description_of(process), description_of(process, start="1")]) == [RUNNING, ENDED]
 
 
-def test_none_ends_itself() -> None:
+def test_agent_never_kills_itself() -> None:
     assert end_stale_agents([]) == []
     lease._kill(this_process())

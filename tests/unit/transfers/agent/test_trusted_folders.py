@@ -1,4 +1,4 @@
-"""Paths are opened without following symlinks of other accounts, and it is known whether they leave their root."""
+"""Test opening paths without following symlinks of other accounts, and detecting paths that leave their root."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with a folder in it, and a folder beside it."""
+    """Create a root that contains a folder, and a folder outside."""
     (tmp_path / "root" / "data" / "deep").mkdir(parents=True)
     (tmp_path / "beside").mkdir()
     return tmp_path / "root"
 
 
 def opened(roots: Roots, path: Path, *, make: bool = False) -> tuple[OpenedFolder, str]:
-    """How it was reached, and what was opened."""
+    """Open a folder; return it and its path."""
     place = roots.open(os.fsencode(path), make)
     try:
         return place, str(Path(f"/proc/self/fd/{place.descriptor}").readlink())
@@ -45,7 +45,7 @@ def opened(roots: Roots, path: Path, *, make: bool = False) -> tuple[OpenedFolde
         ("/", "/", False),
     ],
 )
-def test_symlinks_of_ones_own_are_followed_and_it_is_known_where_they_lead(
+def test_follow_own_symlinks_and_note_if_they_leave_the_root(
     root: Path, target: str, leads_to: str, inside: bool
 ) -> None:
     (root / "other").symlink_to("data/deep")
@@ -54,7 +54,7 @@ def test_symlinks_of_ones_own_are_followed_and_it_is_known_where_they_lead(
     assert (path, place.inside, place.foreign) == (os.path.normpath(root.parent / leads_to), inside, None)
 
 
-def test_a_root_may_be_a_symlink_and_be_entered_again_by_its_real_path(root: Path, tmp_path: Path) -> None:
+def test_root_may_be_a_symlink(root: Path, tmp_path: Path) -> None:
     (tmp_path / "scratch").symlink_to(root)
     (root / "back").symlink_to(root / "data")
     roots = Roots([os.fsencode(tmp_path / "scratch")])
@@ -62,7 +62,7 @@ def test_a_root_may_be_a_symlink_and_be_entered_again_by_its_real_path(root: Pat
     assert (path, place.inside) == (str(root / "data"), True)
 
 
-def test_the_innermost_root_that_a_path_names_is_the_one_not_to_be_left(root: Path, tmp_path: Path) -> None:
+def test_path_must_stay_in_innermost_root(root: Path, tmp_path: Path) -> None:
     (root / "work").symlink_to(tmp_path / "beside")
     inner = os.fsencode(root / "work")
     assert opened(Roots([os.fsencode(root)]), root / "work")[0].inside is False
@@ -70,9 +70,7 @@ def test_the_innermost_root_that_a_path_names_is_the_one_not_to_be_left(root: Pa
 
 
 @needs_root
-def test_a_symlink_of_another_account_is_refused_below_a_root_and_told_elsewhere(
-    root: Path, tmp_path: Path
-) -> None:
+def test_foreign_symlink_is_refused_below_a_root_and_reported_elsewhere(root: Path, tmp_path: Path) -> None:
     link = root / "link"
     link.symlink_to("data")
     os.lchown(link, NEIGHBOUR, -1)
@@ -86,7 +84,7 @@ def test_a_symlink_of_another_account_is_refused_below_a_root_and_told_elsewhere
         assert place.inside
 
 
-def test_missing_folders_are_made_as_named_and_not_where_a_symlink_leads(root: Path) -> None:
+def test_missing_folders_are_not_created_through_symlinks(root: Path) -> None:
     roots = Roots([os.fsencode(root / "not" / "yet")])
     assert opened(roots, root / "not" / "yet" / "there", make=True)[1] == str(root / "not/yet/there")
     (root / "dangling").symlink_to("nowhere")
@@ -95,7 +93,7 @@ def test_missing_folders_are_made_as_named_and_not_where_a_symlink_leads(root: P
     assert not (root / "nowhere").exists()
 
 
-def test_what_cannot_be_opened_says_why(root: Path) -> None:
+def test_open_error_names_the_path(root: Path) -> None:
     roots = Roots([os.fsencode(root)])
     (root / "file").write_bytes(b"1")
     (root / "loop").symlink_to("loop")

@@ -1,4 +1,4 @@
-"""What is git-annex's, and what only looks like it."""
+"""Test recognizing git-annex repositories, keys, links and pointers."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _BELOW = b"jX/Z5/" + _NAME + b"/" + _NAME
         (f"SHA256E-s12--{_SUM[:-1]}".encode(), 12, None),
     ],
 )
-def test_a_key_tells_what_it_can(name: bytes, size: int, sha256: str | None) -> None:
+def test_a_key_has_the_size_and_digest_in_its_name(name: bytes, size: int, sha256: str | None) -> None:
     assert read_key(name) == Key(name, size, sha256)
 
 
 @pytest.mark.parametrize(
     "name", [b"", b"text", b"SHA256E", b"sha256e-s1--x", b"SHA256E-s1--a/b", b"SHA256E-s1--a\nb"]
 )
-def test_other_names_are_no_keys(name: bytes) -> None:
+def test_invalid_keys_are_rejected(name: bytes) -> None:
     assert read_key(name) is None
 
 
-def test_a_link_leads_into_its_own_repository_or_is_a_link() -> None:
+def test_only_links_into_their_own_repository_are_annexed() -> None:
     found = key_of_link(b"../.git/annex/objects/" + _BELOW, b"/data/set/sub")
     assert found == (b"/data/set", _BELOW, Key(_NAME, 12, _SUM))
     for link in (
@@ -51,7 +51,7 @@ def test_a_link_leads_into_its_own_repository_or_is_a_link() -> None:
         assert key_of_link(link, b"/data/set/sub") is None
 
 
-def test_a_pointer_is_its_first_line() -> None:
+def test_only_the_first_line_of_a_pointer_counts() -> None:
     assert key_of_pointer(b"/annex/objects/" + _NAME + b"\nmore") == Key(_NAME, 12, _SUM)
     for content in (b"", b"/annex/objects/", b"/annex/objects/no key\n", b" /annex/objects/" + _NAME):
         assert key_of_pointer(content) is None
@@ -74,7 +74,7 @@ def test_only_repositories_with_an_annex_or_of_datalad_are_datasets(tmp_path: Pa
     assert find_repository_path(bytes(tmp_path / "elsewhere")) is None
 
 
-def test_a_message_has_one_line_for_people_whatever_the_source_is_called() -> None:
+def test_a_commit_message_has_a_subject_of_one_line() -> None:
     receipt = Receipt(
         "id", "pull", "there:a\n^^^ hibali receipt ^^^", "/data", files_moved=1, files_deleted=2
     )

@@ -21,7 +21,7 @@ def file(path: bytes = b"a", size: int = 10, mtime_ns: int = 1000, inode: int = 
     return Entry(path, Kind.FILE, size, mtime_ns, device=1, inode=inode, links=links)
 
 
-def test_a_file_is_quiet_from_when_it_was_first_seen_as_it_is() -> None:
+def test_a_file_is_quiet_since_the_first_scan_of_its_current_state() -> None:
     first = compare_scans(file(), None, 100.0, renamed=False)
     assert not is_quiet(first, 109.9, 10)
     still = compare_scans(file(), first, 110.0, renamed=False)
@@ -30,17 +30,17 @@ def test_a_file_is_quiet_from_when_it_was_first_seen_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("now", [file(size=11), file(mtime_ns=1001), file(inode=8)])
-def test_whatever_is_written_to_begins_to_be_quiet_anew(now: Entry) -> None:
+def test_a_changed_file_starts_a_new_quiet_period(now: Entry) -> None:
     touched = compare_scans(now, compare_scans(file(), None, 100.0, renamed=True), 200.0, renamed=False)
     assert (touched.since, touched.scans, touched.renamed) == (200.0, 1, False)
 
 
-def test_folders_and_links_are_never_half_written() -> None:
+def test_folders_and_links_are_always_finished() -> None:
     for kind in (Kind.FOLDER, Kind.LINK):
         assert is_quiet(compare_scans(Entry(b"x", kind), None, 0.0, renamed=False), 0.0, 3600)
 
 
-def test_a_rename_from_a_name_that_does_not_travel_tells_the_end_of_writing() -> None:
+def test_a_rename_from_an_excluded_name_finishes_a_file() -> None:
     renames = Renames()
     renames.remember(file(b"x.tmp"), selected=False)
     assert renames.is_renamed(file(b"x", size=20, mtime_ns=2000))
@@ -49,14 +49,14 @@ def test_a_rename_from_a_name_that_does_not_travel_tells_the_end_of_writing() ->
     assert not renames.is_renamed(file(b"x", inode=8))
 
 
-def test_a_rename_between_names_that_travel_counts_where_nothing_was_written_since() -> None:
+def test_a_rename_between_selected_names_counts_for_unchanged_files() -> None:
     renames = Renames()
     renames.remember(file(b"old"), selected=True)
     assert renames.is_renamed(file(b"new"))
     assert not renames.is_renamed(file(b"new", size=20, mtime_ns=2000))
 
 
-def test_not_more_files_are_remembered_than_asked_for() -> None:
+def test_the_number_of_remembered_files_is_limited() -> None:
     renames = Renames(most=2)
     for inode in range(1, 5):
         renames.remember(file(inode=inode), selected=False)
@@ -64,7 +64,7 @@ def test_not_more_files_are_remembered_than_asked_for() -> None:
     assert not renames.is_renamed(file(inode=4))
 
 
-def test_a_marker_stands_beside_its_file_or_in_a_folder_above() -> None:
+def test_a_marker_is_next_to_its_file_or_in_a_parent_folder() -> None:
     assert marker_names(b"*.done", b"d/scan.raw") == (b"d/scan.raw.done", b"d/scan.done")
     assert marker_names(b"*.done", b"scan") == (b"scan.done",)
     assert marker_names(b"ok-*", b"d/scan") == (b"d/ok-scan",)
@@ -76,12 +76,12 @@ def test_a_marker_stands_beside_its_file_or_in_a_folder_above() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"*", b"a*b*c", b"d/END", b".."])
-def test_a_marker_that_names_no_file_is_refused(text: bytes) -> None:
+def test_an_invalid_marker_is_refused(text: bytes) -> None:
     with pytest.raises(UsageError):
         read_marker(text)
 
 
-def test_looking_takes_a_tenth_of_the_time_at_most() -> None:
+def test_scans_take_at_most_a_tenth_of_the_time() -> None:
     following = FollowOptions(quiet=30)
     assert following.pause(0.01) == 5.0
     assert following.pause(20) == 180

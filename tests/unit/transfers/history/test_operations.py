@@ -1,4 +1,4 @@
-"""How operations end in the ledger, and what is found unproven in it."""
+"""Test the results of operations in the ledger, and finding unverified files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transfers.history.operations import OperationRoot, find_unverified
 from transfers.journal import Receipt, exit_after
 
 
-def test_every_end_has_its_own_code() -> None:
+def test_every_exit_code_has_its_result() -> None:
     receipt = Receipt("1", "push", "a", "b")
     ends = [None, OutOfTime(), Terminated(), KeyboardInterrupt(), AccessError("denied", "no"), OSError()]
     codes = [exit_after(end, receipt) for end in ends]
@@ -29,7 +29,7 @@ def test_every_end_has_its_own_code() -> None:
     ]
 
 
-def test_places_know_what_is_below_them() -> None:
+def test_roots_know_the_paths_below_them() -> None:
     root, data, file = (
         OperationRoot("s", None, b"/"),
         OperationRoot("s", None, b"/data"),
@@ -57,7 +57,7 @@ def moved(path: bytes, proof: str) -> dict[str, object]:
     return {"kind": "moved", **path_fields(path), "entry": "file", "size": 5, "proof": proof}
 
 
-def test_what_moved_again_was_deleted_or_verified_is_not_unproven(
+def test_files_moved_again_deleted_or_verified_are_not_unverified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HIBALI_STATE", str(tmp_path / "state"))

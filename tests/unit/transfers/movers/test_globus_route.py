@@ -1,4 +1,4 @@
-"""When Globus carries, how long a task that stands still is waited for, and what a collection's listing becomes."""
+"""Test when Globus is used, when a stalled task is cancelled, and how listings are read."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from transfers.stores.globus.paths import (
     CollectionPair,
     Piece,
     below,
-    can_be_told,
     deadline_after,
     delete_body,
+    is_supported_path,
     transfer_body,
 )
 from transfers.stores.globus.store import list_below
-from transfers.stores.globus.tasks import HOPELESS_SECONDS, Standstill
+from transfers.stores.globus.tasks import HOPELESS_SECONDS, ProgressTimeout
 
-NEAR = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
-FAR = Site("far", "ssh", globus=GlobusSettings("uuid-far", {"/p/scratch": "/scratch", "/p": "/project"}))
+LOCAL = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
+REMOTE = Site("far", "ssh", globus=GlobusSettings("uuid-far", {"/p/scratch": "/scratch", "/p": "/project"}))
 VAULT = Site("vault", "globus", globus=GlobusSettings("uuid-vault"))
 PLAIN = Site("plain", "ssh")
 
@@ -38,29 +38,34 @@ def _ends(
     return find_collections(RouteRequest(via, unsupported), CollectionRoot(*source), CollectionRoot(*target))
 
 
-def test_globus_carries_where_both_ends_have_a_collection_that_shows_them() -> None:
-    near, host = (NEAR, b"/data/a b"), (FAR, b"/p/scratch/x")
-    assert _ends(near, host) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
+def test_use_globus_if_both_collections_contain_the_paths() -> None:
+    local, host = (LOCAL, b"/data/a b"), (REMOTE, b"/p/scratch/x")
+    assert _ends(local, host) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
     assert _ends(host, (VAULT, b"~/y")) == CollectionPair("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
-    assert _ends(near, host, "stream") is None
-    for other in ((PLAIN, b"/x"), (FAR, b"/q"), (FAR, b"/p/scratch/\xff"), (replace(FAR, kind="s3"), b"/p")):
-        assert _ends(near, other) is None
+    assert _ends(local, host, "stream") is None
+    for other in (
+        (PLAIN, b"/x"),
+        (REMOTE, b"/q"),
+        (REMOTE, b"/p/scratch/\xff"),
+        (replace(REMOTE, kind="s3"), b"/p"),
+    ):
+        assert _ends(local, other) is None
         with pytest.raises(UsageError):
-            _ends(near, other, "globus")
-    assert _ends(near, host, "auto", "--pack") is None
+            _ends(local, other, "globus")
+    assert _ends(local, host, "auto", "--pack") is None
     for via in ("auto", "globus"):
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as caught:
             _ends((PLAIN, b"/x"), (VAULT, b"/y"), via)
-        assert told.value.subject == "plain"
-    with pytest.raises(UsageError) as told:
-        _ends(near, host, "globus", "--pack")
-    assert (told.value.code, told.value.subject) == ("not-by-globus", "--pack")
+        assert caught.value.subject == "plain"
+    with pytest.raises(UsageError) as caught:
+        _ends(local, host, "globus", "--pack")
+    assert (caught.value.code, caught.value.subject) == ("not-by-globus", "--pack")
 
 
-def test_names_that_globus_can_be_told() -> None:
+def test_names_that_globus_supports() -> None:
     assert below("/", b"a/b") == "/a/b"
     assert below("/x", "é~*".encode()) == "/x/é~*"
-    assert [can_be_told(name) for name in (b"a", b"\xff", b"a\nb", b"a\rb", "\u202e".encode())] == [
+    assert [is_supported_path(name) for name in (b"a", b"\xff", b"a\nb", b"a\rb", "\u202e".encode())] == [
         True,
         False,
         False,
@@ -69,7 +74,7 @@ def test_names_that_globus_can_be_told() -> None:
     ]
 
 
-def test_submissions_ask_for_what_is_promised() -> None:
+def test_submission_requests_verification_and_metadata() -> None:
     body = transfer_body(
         CollectionPair("s", "/", "t", "/"),
         [Piece("/a", "/b", "00ff"), Piece("/c", "/d")],
@@ -87,47 +92,51 @@ def test_submissions_ask_for_what_is_promised() -> None:
     assert [item.get("external_checksum") for item in body["DATA"]] == ["00ff", None]
     assert "filter_rules" not in body
     assert body["deadline"] == "2026-01-09T03:04:05+00:00"
-    gone = delete_body("c", ["/*"], submission="id", label="l", deadline=body["deadline"])
-    assert gone["deadline"] == body["deadline"]
-    assert (gone["recursive"], gone["interpret_globs"], gone["ignore_missing"]) == (False, False, True)
+    body_of_deletion = delete_body("c", ["/*"], submission="id", label="l", deadline=body["deadline"])
+    assert body_of_deletion["deadline"] == body["deadline"]
+    assert (
+        body_of_deletion["recursive"],
+        body_of_deletion["interpret_globs"],
+        body_of_deletion["ignore_missing"],
+    ) == (False, False, True)
 
 
-def test_what_globus_says_in_our_words() -> None:
+def test_translate_globus_errors() -> None:
     cases: list[tuple[str, type[HibaliError], str]] = [
         ("QUOTA_EXCEEDED", IncompleteError, "no-quota"),
         ("GC_NOT_CONNECTED", TryLaterError, "collection-offline"),
         ("AUTH", AccessError, "denied"),
         ("\x1b[31m", TryLaterError, "globus-fault"),
     ]
-    for code, kind, word in cases:
-        told = error_of(code, "here", "File: x\nMessage: \x1b[31mred")
-        assert isinstance(told, kind)
-        assert told.code == word
-        assert "\x1b" not in told.message
-        assert "\n" not in told.message
+    for code, kind, expected in cases:
+        caught = error_of(code, "here", "File: x\nMessage: \x1b[31mred")
+        assert isinstance(caught, kind)
+        assert caught.code == expected
+        assert "\x1b" not in caught.message
+        assert "\n" not in caught.message
     assert fault_of("PERMISSION_DENIED").hopeless
     assert not fault_of("GC_NOT_CONNECTED").hopeless
 
 
-def test_a_task_is_given_up_only_while_something_is_wrong_and_nothing_moves() -> None:
+def test_cancel_task_only_after_faults_without_progress() -> None:
     def task(status: str = "OK", moved: int = 0, **more: Any) -> dict[str, Any]:
         return {"status": "ACTIVE", "nice_status": status, "bytes_transferred": moved, **more}
 
-    quiet = Standstill(10.0)
+    quiet = ProgressTimeout(10.0)
     assert not any(quiet.is_too_long(float(now), task()) for now in range(100))
-    stuck = Standstill(10.0)
+    stuck = ProgressTimeout(10.0)
     assert not stuck.is_too_long(0.0, task("GC_NOT_CONNECTED"))
     assert not stuck.is_too_long(9.0, task("GC_NOT_CONNECTED"))
     assert not stuck.is_too_long(11.0, task("GC_NOT_CONNECTED", 5))
     assert stuck.is_too_long(21.0, task("GC_NOT_CONNECTED", 5))
-    patient = Standstill(None)
+    patient = ProgressTimeout(None)
     assert not any(patient.is_too_long(now * 1e4, task("OK", is_paused=True)) for now in range(9))
-    hopeless = Standstill(None)
+    hopeless = ProgressTimeout(None)
     assert not hopeless.is_too_long(0.0, task("PERMISSION_DENIED"))
     assert hopeless.is_too_long(HOPELESS_SECONDS, task("PERMISSION_DENIED"))
 
 
-def test_a_listing_is_whole_or_says_what_it_lacks() -> None:
+def test_listing_is_complete_or_names_missing_folders() -> None:
     def name(text: str, kind: str = "file", **more: Any) -> dict[str, Any]:
         return {
             "name": text,
@@ -172,6 +181,6 @@ def test_a_listing_is_whole_or_says_what_it_lacks() -> None:
     def too_many(folder: bytes, offset: int, limit: int) -> dict[str, Any]:
         return {**page(folder, offset, limit), "total": 100_001 if folder else len(folders[folder])}
 
-    with pytest.raises(ListingIncompleteError) as told:
+    with pytest.raises(ListingIncompleteError) as caught:
         list(list_below(too_many, "there"))
-    assert [(path, problem.code) for path, problem in told.value.unlisted] == [(b"b", "folder-too-large")]
+    assert [(path, problem.code) for path, problem in caught.value.unlisted] == [(b"b", "folder-too-large")]

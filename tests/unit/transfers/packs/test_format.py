@@ -1,4 +1,4 @@
-"""What users rely on of a pack's index: it comes back as it was written, and one that lies is not believed."""
+"""Test that the index of a pack is read back as written, and an invalid one rejected."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def read(content: bytes, step: int = 1 << 20) -> tuple[Pack, list[Member]]:
 
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
-def test_an_index_says_what_was_written(step: int) -> None:
+def test_an_index_is_read_back_as_written(step: int) -> None:
     pack, members = read(write_index(Pack(NAME, 10240, DIGEST), MEMBERS), step)
     assert pack == Pack(NAME, 10240, DIGEST)
     assert members == sorted(MEMBERS, key=lambda member: member.entry.order)
 
 
 def changed(change: Callable[[list[Line]], object]) -> bytes:
-    """An index that somebody wrote anew, sum and all."""
+    """Return a modified index with a valid digest."""
     content = write_index(Pack(NAME, 10240, DIGEST), MEMBERS)
     lines = [json.loads(line) for line in content.splitlines()]
     end = lines.pop()
@@ -87,13 +87,13 @@ LIES: dict[str, Callable[[list[Line]], object]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_an_index_that_lies_is_not_believed(lie: str) -> None:
+def test_an_invalid_index_is_rejected(lie: str) -> None:
     with pytest.raises(IncompleteError) as found:
         read(changed(LIES[lie]))
     assert found.value.code == "bad-index"
 
 
-def test_duplicate_keys_cuts_and_floods_are_not_believed() -> None:
+def test_duplicate_keys_truncated_and_oversized_indexes_are_rejected() -> None:
     content = write_index(Pack(NAME, 10240, DIGEST), MEMBERS)
     lines = content.splitlines(keepends=True)
     for bad in (
@@ -111,7 +111,7 @@ def test_duplicate_keys_cuts_and_floods_are_not_believed() -> None:
         assert found.value.code == "bad-index"
 
 
-def test_only_names_that_we_give_are_packs() -> None:
+def test_only_names_of_hibali_are_packs() -> None:
     assert name_in(f"{NAME}.tar".encode(), index=False) == NAME
     assert name_in(f".hibali/packs/{NAME}.jsonl".encode(), index=True) == NAME
     for other in (f"d/{NAME}.tar", f"{NAME}.tar.gz", f"{NAME}.tar\n", "pack-1-0.tar", "x.tar"):

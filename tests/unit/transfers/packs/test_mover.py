@@ -1,4 +1,4 @@
-"""What users rely on when something goes wrong while packs are made: what is named is named, all else is packed and right."""
+"""Test failures while packs are written: they are reported, and all other files are packed correctly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Spoil = Callable[[Payload], None]
 
 
 class Spoiled:
-    """A source of which some payloads come otherwise."""
+    """A source that modifies some payloads."""
 
     def __init__(self, store: Store, spoil: Spoil) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class Spoiled:
 
 
 def drop(payload: Payload, position: int) -> None:
-    """As if this item had vanished."""
+    """Simulate a vanished item."""
     start = sum(payload.sizes[:position])
     size = payload.sizes[position]
     data = bytes(payload.data)
@@ -66,7 +66,7 @@ def dropping(name: bytes) -> Spoil:
 
 
 class Packing:
-    """A source folder, a place that is going to be packed, and what carrying the one into the other tells."""
+    """A source folder, a target for packs, and the events of a transfer between them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -117,7 +117,7 @@ def problems(told: list[Any]) -> dict[bytes, str]:
     }
 
 
-def test_what_vanishes_is_named_and_leaves_a_gap_that_tar_passes_over(packing: Packing) -> None:
+def test_a_vanished_file_is_reported_and_tar_skips_its_gap(packing: Packing) -> None:
     tree = {b"%d" % number: b"%d" % number * 5000 for number in range(9)}
     told = packing.carry(tree, dropping(b"4"))
     del tree[b"4"]
@@ -126,7 +126,7 @@ def test_what_vanishes_is_named_and_leaves_a_gap_that_tar_passes_over(packing: P
     assert packing.by_tar() == tree
 
 
-def test_what_is_corrupt_on_the_way_goes_into_a_further_pack(packing: Packing) -> None:
+def test_a_file_corrupted_in_transit_goes_into_another_pack(packing: Packing) -> None:
     tree = {b"a": b"1" * 10, b"b": b"2" * 10}
     spoiled: list[bool] = []
 
@@ -144,7 +144,7 @@ def test_what_is_corrupt_on_the_way_goes_into_a_further_pack(packing: Packing) -
 
 
 @pytest.mark.parametrize("size", [5 << 20, 9 << 20])
-def test_a_large_file_that_fails_half_way_takes_no_other_along(
+def test_a_failed_large_file_does_not_affect_others(
     packing: Packing, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "LARGE_BYTES", 8 << 20)
@@ -161,13 +161,13 @@ def test_a_large_file_that_fails_half_way_takes_no_other_along(
     assert not [path for path in packing.packed.iterdir() if path.name.startswith(".hibali-")]
 
 
-def test_where_nothing_can_be_read_no_pack_is_made(packing: Packing) -> None:
+def test_no_pack_is_made_of_unreadable_files(packing: Packing) -> None:
     told = packing.carry({b"a": b"1"}, dropping(b"a"))
     assert problems(told) == {b"a": "vanished"}
     assert not list(packing.packed.glob("*.tar"))
 
 
-def test_a_tar_file_without_an_index_is_cleaned_away(packing: Packing) -> None:
+def test_a_tar_file_without_an_index_is_removed(packing: Packing) -> None:
     packing.carry({b"a": b"1"}, lambda _: None)
     left = packing.packed / "pack-000002-0123456789abcdef.tar"
     left.write_bytes(b"half")

@@ -1,4 +1,4 @@
-"""What users rely on of the tar files: any tar reads them, whatever the names, and passes over what could not be read."""
+"""Test that every tar program reads the tar files, whatever the names, and skips unreadable members."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(content: bytes) -> list[tarfile.TarInfo]:
 
 
 @given(PATHS, st.sampled_from([Kind.FILE, Kind.FOLDER, Kind.LINK]), TIMES, st.integers(-1, 0o777), COMPONENTS)
-def test_a_header_tells_its_entry(path: bytes, kind: Kind, time: int, mode: int, link: bytes) -> None:
+def test_a_header_describes_its_entry(path: bytes, kind: Kind, time: int, mode: int, link: bytes) -> None:
     entry = Entry(
         path, kind, 3 if kind is Kind.FILE else 0, time, mode, link=link if kind is Kind.LINK else b""
     )
@@ -46,7 +46,7 @@ def test_a_header_tells_its_entry(path: bytes, kind: Kind, time: int, mode: int,
 
 
 @given(st.integers(3, 1000))
-def test_what_could_not_be_read_is_passed_over(blocks: int) -> None:
+def test_unreadable_members_are_skipped_by_tar(blocks: int) -> None:
     entry = Entry(b"after", Kind.FILE, 0, 1, 0o644)
     gap = filler(blocks * 512)
     assert len(gap) == blocks * 512
@@ -54,7 +54,7 @@ def test_what_could_not_be_read_is_passed_over(blocks: int) -> None:
     assert [member.name for member in read(body + end_of(len(body)))] == ["after"]
 
 
-def test_a_file_larger_than_the_field_for_its_size_is_told_whole() -> None:
+def test_a_size_beyond_the_octal_field_is_recorded_exactly() -> None:
     header = header_of(Entry(b"x", Kind.FILE, 9 * 1024**3, 1, 0o644))
     with tarfile.open(fileobj=io.BytesIO(header)) as archive:
         member = archive.firstmember
@@ -62,7 +62,7 @@ def test_a_file_larger_than_the_field_for_its_size_is_told_whole() -> None:
     assert member.size == 9 * 1024**3
 
 
-def test_a_tar_file_ends_at_a_whole_record() -> None:
+def test_a_tar_file_is_padded_to_a_whole_record() -> None:
     for size in (0, 512, 9216, 9728, 10240):
         assert (size + len(end_of(size))) % 10240 == 0
         assert len(end_of(size)) >= 1024

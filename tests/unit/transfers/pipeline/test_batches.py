@@ -21,13 +21,13 @@ class Clock:
 
 
 @dataclass
-class Line:
+class Channel:
     flow: Flow = field(default_factory=Flow)
 
 
-def _answered(rate: float, clock: Clock, *, for_seconds: float = 4.0) -> Line:
-    """A line that brought a piece of a MiB as often as its rate, in bytes a second, lets it."""
-    channel = Line(Flow(clock))
+def channel_of_rate(rate: float, clock: Clock, *, for_seconds: float = 4.0) -> Channel:
+    """Return a channel that transferred pieces of 1 MiB at `rate` bytes per second."""
+    channel = Channel(Flow(clock))
     end = clock.now + for_seconds
     channel.flow.add_in_flight(MIB)
     while clock.now < end:
@@ -38,9 +38,9 @@ def _answered(rate: float, clock: Clock, *, for_seconds: float = 4.0) -> Line:
     return channel
 
 
-def test_the_rate_is_what_was_answered_while_something_was_under_way() -> None:
+def test_rate_counts_only_time_with_data_in_flight() -> None:
     clock = Clock()
-    channel = _answered(16 * MIB, clock)
+    channel = channel_of_rate(16 * MIB, clock)
     assert abs(channel.flow.rate - 16 * MIB) < MIB
     clock.now += 60  # idle: no reason to think that it got slower
     channel.flow.add_in_flight(MIB)
@@ -49,25 +49,25 @@ def test_the_rate_is_what_was_answered_while_something_was_under_way() -> None:
     assert abs(channel.flow.rate - 16 * MIB) < MIB
 
 
-def test_the_faster_line_gets_more() -> None:
-    fast, slow = _answered(20 * MIB, Clock()), _answered(5 * MIB, Clock())
-    given_to = {id(fast): 0, id(slow): 0}
+def test_faster_channel_gets_more_data() -> None:
+    fast, slow = channel_of_rate(20 * MIB, Clock()), channel_of_rate(5 * MIB, Clock())
+    bytes_of = {id(fast): 0, id(slow): 0}
     for _ in range(100):
         channel = first_through([slow, fast], MIB)
         channel.flow.add_in_flight(MIB)
-        given_to[id(channel)] += 1
-    assert 78 <= given_to[id(fast)] <= 82
+        bytes_of[id(channel)] += 1
+    assert 78 <= bytes_of[id(fast)] <= 82
 
 
-def test_a_line_that_never_answered_yet_is_tried() -> None:
-    known, fresh = _answered(20 * MIB, Clock()), Line()
+def test_channel_of_unknown_rate_gets_data() -> None:
+    known, fresh = channel_of_rate(20 * MIB, Clock()), Channel()
     known.flow.add_in_flight(MIB)
     assert first_through([known, fresh], MIB) is fresh
 
 
 @given(st.lists(st.integers(0, 64 * MIB), min_size=1, max_size=9), st.integers(0, 4 * MIB))
-def test_lines_of_one_rate_are_filled_evenly(held: list[int], size: int) -> None:
-    lines = [Line() for _ in held]
+def test_channels_of_equal_rate_get_equal_data(held: list[int], size: int) -> None:
+    lines = [Channel() for _ in held]
     for channel, some in zip(lines, held, strict=True):
         channel.flow.add_in_flight(some)
     assert first_through(lines, size).flow.held == min(held)

@@ -13,18 +13,18 @@ from transfers.pipeline.channel_pool import count_channels
 MIB = 1 << 20
 
 
-def test_a_long_line_takes_as_many_as_fill_it() -> None:
+def test_open_as_many_channels_as_fill_a_long_link() -> None:
     assert count_channels(0.110, 2 << 30, 8) == 8
     assert count_channels(0.110, 2 << 30, 64, rate=125_000_000) == 7  # 110 ms of 1 Gbit/s are 13.75 MB
     assert count_channels(0.0003, 2 << 30, 8) == 1
-    assert count_channels(0.110, 20 * MIB, 8) == 3  # three times what a line is worth opening for
+    assert count_channels(0.110, 20 * MIB, 8) == 3  # three times the least bytes for a channel
     assert count_channels(0.110, 0, 8) == 1
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 16 * MIB)), min_size=1, max_size=60), st.randoms()
 )
-def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, int]], random: object) -> None:
+def test_window_limit_holds_for_any_order_of_replies(units: list[tuple[int, int]], random: object) -> None:
     limit = 32 * MIB
     window = Window(lambda: limit)
     offsets = dict.fromkeys(range(4), 0)
@@ -32,10 +32,10 @@ def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, i
     done: dict[int, set[int]] = {of: set() for of in range(4)}
     for number, (of, size) in enumerate(units):
         while not _opens(window, number, size, of, offsets[of]):
-            answered = random.choice(sorted(under_way))  # type: ignore[attr-defined]
-            done[under_way[answered][0]].add(answered)
-            del under_way[answered]
-            window.close(answered)
+            closed = random.choice(sorted(under_way))  # type: ignore[attr-defined]
+            done[under_way[closed][0]].add(closed)
+            del under_way[closed]
+            window.close(closed)
         under_way[number] = (of, offsets[of], size)
         offsets[of] += size
         held = sum(one for _, _, one in under_way.values())
@@ -45,16 +45,16 @@ def test_the_window_holds_whatever_the_order_of_answers(units: list[tuple[int, i
 
 
 def _opens(window: Window, number: int, size: int, of: int, offset: int) -> bool:
-    """Whether there is room now; a window that would wait is asked no further."""
-    asked = threading.Thread(target=window.open, args=(number, size), kwargs={"of": of, "offset": offset})
+    """Open a unit if it fits now, without waiting."""
+    thread = threading.Thread(target=window.open, args=(number, size), kwargs={"of": of, "offset": offset})
     if not window.fits(size, of, offset):
         return False
-    asked.start()
-    asked.join(5)
-    return not asked.is_alive()
+    thread.start()
+    thread.join(5)
+    return not thread.is_alive()
 
 
-def test_nobody_waits_once_it_is_stopped() -> None:
+def test_stopped_window_wakes_all_threads() -> None:
     window = Window(lambda: 1)
     assert window.open(1, 1)
     waiting = threading.Thread(target=window.open, args=(2, 1))

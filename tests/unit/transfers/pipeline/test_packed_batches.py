@@ -9,14 +9,14 @@ def item(number: int, size: int, kind: Kind = Kind.FILE) -> Item:
     return Item(number, Entry(b"%d" % number, kind, size))
 
 
-def test_a_pack_closes_when_it_is_full_by_bytes_or_by_number() -> None:
+def test_pack_is_limited_by_bytes_and_count() -> None:
     units = list(group_units([item(n, PACK_BYTES // 2) for n in range(5)], lambda: 1 << 22))
     assert [len(unit.items) for unit in units] == [2, 2, 1]
     units = list(group_units([item(n, 0) for n in range(PACK_ITEMS + 1)], lambda: 1 << 22))
     assert [len(unit.items) for unit in units] == [PACK_ITEMS, 1]
 
 
-def test_a_large_file_goes_in_segments_without_gaps() -> None:
+def test_large_file_is_split_without_gaps() -> None:
     size = PACK_BYTES * 2 + 5
     units = list(group_units([item(0, 3), item(1, size), item(2, 4)], lambda: 1 << 22))
     segments = [unit for unit in units if unit.segment]
@@ -29,13 +29,13 @@ def test_a_large_file_goes_in_segments_without_gaps() -> None:
     assert [i.number for unit in units if not unit.segment for i in unit.items] == [0, 2]
 
 
-def test_segments_get_smaller_once_they_are_to_be_shared_out() -> None:
+def test_segment_size_may_change_within_a_file() -> None:
     sizes = iter([4, 4, 1, 1, 1])
     units = list(group_units([item(0, 10 << 20)], lambda: next(sizes) << 20))
     assert [unit.length >> 20 for unit in units] == [4, 4, 1, 1]
 
 
-def test_where_a_rate_is_kept_a_pack_holds_a_second_of_it() -> None:
+def test_pack_holds_one_second_at_the_rate_limit() -> None:
     items = [item(number, 24 * 1024) for number in range(130)]
     packs = list(group_units(items, lambda: 1 << 22, together=packed_together(100_000)))
     assert max(sum(each.entry.size for each in pack.items) for pack in packs) <= 100_000

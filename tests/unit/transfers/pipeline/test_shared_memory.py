@@ -1,4 +1,4 @@
-"""Rooms in shared memory: never two in one place, and free again when nobody looks at them any more."""
+"""Test buffers in shared memory: they never overlap, and are freed with their last view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 16 * ROUND
 
 @settings(max_examples=10)  # each collects all garbage there is
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 6 * ROUND)), max_size=40), st.randoms())
-def test_rooms_lie_apart_and_come_back(steps: list[tuple[bool, int]], random: object) -> None:
+def test_buffers_do_not_overlap_and_are_freed(steps: list[tuple[bool, int]], random: object) -> None:
     arena = SharedBuffers(SIZE)
     held: list[tuple[memoryview, int]] = []
     for number, (allocate, length) in enumerate(steps):
@@ -36,7 +36,7 @@ def test_rooms_lie_apart_and_come_back(steps: list[tuple[bool, int]], random: ob
     assert arena.offset_of(whole) == 0
 
 
-def test_a_part_of_a_room_keeps_all_of_it() -> None:
+def test_view_of_a_part_keeps_the_buffer() -> None:
     arena = SharedBuffers(SIZE)
     buffer = arena.allocate(SIZE)
     assert buffer is not None
@@ -48,31 +48,31 @@ def test_a_part_of_a_room_keeps_all_of_it() -> None:
     assert arena.allocate(1) is not None
 
 
-def test_what_lies_elsewhere_is_brought_in_while_there_is_room() -> None:
+def test_copy_other_memory_while_space_is_free() -> None:
     arena = SharedBuffers(SIZE)
     assert arena.offset_of(b"elsewhere") is None
     assert arena.offset_of(memoryview(bytearray(8))) is None
     held = arena.hold(b"elsewhere")
     assert (arena.offset_of(held), bytes(held)) == (0, b"elsewhere")
     assert arena.hold(held) is held
-    rest = arena.allocate(SIZE - ROUND)
-    assert rest is not None
+    last = arena.allocate(SIZE - ROUND)
+    assert last is not None
     assert arena.hold(b"no room") == b"no room"
 
 
-def test_another_arenas_bytes_are_not_ours() -> None:
+def test_bytes_of_another_arena_have_no_offset() -> None:
     one, other = SharedBuffers(SIZE), SharedBuffers(SIZE)
     buffer = other.allocate(8)
     assert buffer is not None
     assert one.offset_of(buffer) is None
 
 
-def test_a_buffer_that_came_back_is_used_again() -> None:
+def test_released_buffer_is_reused() -> None:
     buffers = BufferPool()
     first = buffers.allocate(BULK_BYTES)
     assert isinstance(first, memoryview)
     content = first.obj
-    buffers.give(first)
+    buffers.release(first)
     second = buffers.allocate(BULK_BYTES + 1)
     assert isinstance(second, memoryview)
     assert second.obj is content

@@ -1,4 +1,4 @@
-"""What is sent from one agent straight to another, and what becomes of it when something is wrong on the way."""
+"""Test direct transfers between two agents, and failures in transit."""
 
 from __future__ import annotations
 
@@ -44,28 +44,32 @@ def between(act: str, behind: int) -> list[str]:
 
 
 class Pair:
-    """An agent at `source` that has reached one for `target`, whose lock we hold over a third."""
+    """An agent at `source` that reached one at `target`, whose lock a third agent holds."""
 
-    def __init__(self, folder: Path, words: list[str]) -> None:
+    def __init__(self, folder: Path, argv: list[str]) -> None:
         self.source, self.target = folder / "source", folder / "target"
         for made in (self.source, self.target):
             made.mkdir()
-        self.line = Connection(AGENT, "there")
-        self.line.request("open", path=str(self.source), make=False)
+        self.connection = Connection(AGENT, "there")
+        self.connection.request("open", path=str(self.source), make=False)
         nonce = secrets.token_hex(16)
         packed = b64encode(opening(nonce)).decode("ascii")
-        self.reached = self.line.request("reach", words=words, opening=packed, nonce=nonce).header
-        self.keeper = Connection(AGENT, "keeper")
-        asked = {"operation": "sync", "client": "me", "lease": 60}
-        self.keeper.request("open", path=str(self.target), make=False)
-        self.token = self.keeper.request("lock", **asked).header["token"]
+        self.reached = self.connection.request("reach", words=argv, opening=packed, nonce=nonce).header
+        self.lock_holder = Connection(AGENT, "keeper")
+        header = {"operation": "sync", "client": "me", "lease": 60}
+        self.lock_holder.request("open", path=str(self.target), make=False)
+        self.token = self.lock_holder.request("lock", **header).header["token"]
 
-    def land(self, contents: dict[str, bytes], token: str | None = None) -> list[Committed]:
-        landing = DirectReceiver(
-            self.line, os.fsencode(self.target), token or self.token, read_as=None, passed=lambda _: None
+    def transfer(self, contents: dict[str, bytes], token: str | None = None) -> list[Committed]:
+        receiver = DirectReceiver(
+            self.connection,
+            os.fsencode(self.target),
+            token or self.token,
+            read_as=None,
+            passed=lambda _: None,
         )
-        units: Iterator[Unit] = group_units(self.items(contents), lambda: 4 * MIB, landing.begun)
-        return list(landing.run(units))
+        units: Iterator[Unit] = group_units(self.items(contents), lambda: 4 * MIB, receiver.begun)
+        return list(receiver.run(units))
 
     def items(self, contents: dict[str, bytes]) -> Iterator[Item]:
         for number, (name, content) in enumerate(contents.items()):
@@ -76,16 +80,16 @@ class Pair:
             yield Item(number, entry)
 
     def close(self) -> None:
-        self.line.close()
-        self.keeper.close()
+        self.connection.close()
+        self.lock_holder.close()
 
 
 @pytest.fixture
 def pair_over(tmp_path: Path) -> Iterator[Callable[[list[str]], Pair]]:
     opened: list[Pair] = []
 
-    def open_pair(words: list[str]) -> Pair:
-        opened.append(Pair(tmp_path, words))
+    def open_pair(argv: list[str]) -> Pair:
+        opened.append(Pair(tmp_path, argv))
         return opened[-1]
 
     yield open_pair
@@ -93,43 +97,49 @@ def pair_over(tmp_path: Path) -> Iterator[Callable[[list[str]], Pair]]:
         pair.close()
 
 
-def test_small_and_large_files_land_twice_over_one_line(pair_over: Callable[[list[str]], Pair]) -> None:
+def test_transfer_small_and_large_files_twice_over_one_connection(
+    pair_over: Callable[[list[str]], Pair],
+) -> None:
     pair = pair_over(AGENT)
     contents = {"a": b"1", "b": b"", "large": os.urandom(9 * MIB + 1)}
     for _ in range(2):
-        found = pair.land(contents)
+        found = pair.transfer(contents)
         assert {one.item.entry.path.decode() for one in found} == set(contents)
         assert all(one.verification is Verification.DIGEST and one.problem is None for one in found)
         assert {path.name: path.read_bytes() for path in pair.target.iterdir() if path.is_file()} == contents
 
 
 @pytest.mark.parametrize("behind", [600_000, 10 * MIB])
-def test_what_is_changed_on_the_way_gets_no_name(pair_over: Callable[[list[str]], Pair], behind: int) -> None:
+def test_data_corrupted_in_transit_is_not_committed(
+    pair_over: Callable[[list[str]], Pair], behind: int
+) -> None:
     pair = pair_over(between("flip", behind))
-    found = pair.land({"small": os.urandom(2 * MIB), "large": os.urandom(9 * MIB)})
+    found = pair.transfer({"small": os.urandom(2 * MIB), "large": os.urandom(9 * MIB)})
     wrong = {one.item.entry.path: one.problem for one in found if one.problem}
     assert wrong.keys() == {b"large" if behind < MIB else b"small"}
-    assert all(problem and (problem.code, problem.again) == ("corrupt", True) for problem in wrong.values())
+    assert all(
+        problem and (problem.code, problem.retryable) == ("corrupt", True) for problem in wrong.values()
+    )
     assert not any((pair.target / name.decode()).exists() for name in wrong)
 
 
-def test_a_place_without_our_lock_is_another_one(pair_over: Callable[[list[str]], Pair]) -> None:
+def test_reject_target_without_the_lock(pair_over: Callable[[list[str]], Pair]) -> None:
     pair = pair_over(AGENT)
     with pytest.raises(UsageError, match="not the target"):
-        pair.land({"a": b"1"}, token="of somebody else")
+        pair.transfer({"a": b"1"}, token="of somebody else")
     assert not (pair.target / "a").exists()
 
 
-def test_a_source_that_is_not_what_was_listed_is_named(pair_over: Callable[[list[str]], Pair]) -> None:
+def test_report_source_that_changed_since_listing(pair_over: Callable[[list[str]], Pair]) -> None:
     pair = pair_over(AGENT)
     contents = {"small": b"1", "large": bytes(9 * MIB), "same": b"2"}
     items = list(pair.items(contents))
     for name in ("small", "large"):
         (pair.source / name).write_bytes(b"another")
-    landing = DirectReceiver(
-        pair.line, os.fsencode(pair.target), pair.token, read_as=None, passed=lambda _: None
+    receiver = DirectReceiver(
+        pair.connection, os.fsencode(pair.target), pair.token, read_as=None, passed=lambda _: None
     )
-    found = {one.item.entry.path: one.problem for one in landing.run(group_units(items, lambda: 4 * MIB))}
+    found = {one.item.entry.path: one.problem for one in receiver.run(group_units(items, lambda: 4 * MIB))}
     assert {name for name, problem in found.items() if problem and problem.code == "source-changed"} == {
         b"small",
         b"large",
@@ -137,12 +147,12 @@ def test_a_source_that_is_not_what_was_listed_is_named(pair_over: Callable[[list
     assert {path.name for path in pair.target.iterdir() if path.is_file()} == {"same"}
 
 
-def test_a_line_that_is_lost_ends_it(pair_over: Callable[[list[str]], Pair]) -> None:
-    """The program in between ends behind so many bytes."""
+def test_lost_connection_ends_the_transfer(pair_over: Callable[[list[str]], Pair]) -> None:
+    """The program in between ends after this many bytes."""
     with pytest.raises(TryLaterError):
-        pair_over(between("end", 3 * MIB)).land({"large": os.urandom(9 * MIB)})
+        pair_over(between("end", 3 * MIB)).transfer({"large": os.urandom(9 * MIB)})
 
 
-def test_what_cannot_be_started_there_is_told(pair_over: Callable[[list[str]], Pair]) -> None:
-    words = ["sh", "-c", "cat > /dev/null & echo no way >&2; exit 255"]
-    assert pair_over(words).reached == {"reached": False, "status": 255, "errors": "no way"}
+def test_report_why_the_other_agent_did_not_start(pair_over: Callable[[list[str]], Pair]) -> None:
+    argv = ["sh", "-c", "cat > /dev/null & echo no way >&2; exit 255"]
+    assert pair_over(argv).reached == {"reached": False, "status": 255, "errors": "no way"}

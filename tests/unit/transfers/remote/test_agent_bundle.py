@@ -1,4 +1,4 @@
-"""Test that the agent that is sent is the tested agent."""
+"""Test that the bundled agent equals the tested modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULES = sorted(Path(transfers.agent.__file__).parent.glob("[a-z]*.py"))
 
 
 class _Docstrings(ast.NodeTransformer):
-    """Empties them."""
+    """Empty all docstrings."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -25,7 +25,7 @@ class _Docstrings(ast.NodeTransformer):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
-def test_only_comments_and_docstrings_are_left_out(module: Path) -> None:
+def test_bundle_omits_only_comments_and_docstrings(module: Path) -> None:
     whole = module.read_text("utf-8")
     sent = connection._without_comments(whole)
     expected = ast.dump(_Docstrings().visit(ast.parse(whole)))
@@ -35,8 +35,8 @@ def test_only_comments_and_docstrings_are_left_out(module: Path) -> None:
     assert lines <= {node.lineno for node in ast.walk(ast.parse(whole)) if isinstance(node, ast.stmt)}
 
 
-def test_what_is_sent_runs_with_nothing_of_ours_at_the_far_end(tmp_path: Path) -> None:
-    """A process that has only the standard library says its nonce, and knows every module when it is asked for it."""
+def test_bundle_runs_without_hibali_installed(tmp_path: Path) -> None:
+    """A process with only the standard library prints its nonce and can import every module."""
     names = [f"transfers.agent.{module.stem}" for module in MODULES]
     script = tmp_path / "try.py"
     script.write_text(

@@ -1,4 +1,4 @@
-"""Listings come in pages; what is the same at both sides is counted whole, and the plan is that of all entries."""
+"""Test that listings in pages skip equal pages and give the same plan as whole listings."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def left(
     return *seen, sum(page.files for page in passed)
 
 
-def test_what_did_not_change_is_not_looked_at() -> None:
+def test_unchanged_pages_are_skipped() -> None:
     records = tree(20, 30)
     other_disk = [record._replace(device=9, inode=9, ctime_ns=9, allocated=0, links=2) for record in records]
     assert left(records, other_disk) == ([], [], 600)
@@ -121,7 +121,7 @@ def test_a_change_is_found_in_its_folder_alone(change: dict[str, Any]) -> None:
     assert 19 * 30 <= passed < 20 * 30
 
 
-def test_a_flat_folder_is_looked_at_only_around_what_changed() -> None:
+def test_in_a_flat_folder_only_changed_pages_are_read() -> None:
     records = [file(b"name-%06d" % number) for number in range(20_000)]
     changed = [record for record in records if record.path != b"name-010000"]
     mine, other, passed = left(records, changed, each=3000)
@@ -132,7 +132,7 @@ def test_a_flat_folder_is_looked_at_only_around_what_changed() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
-def test_every_difference_is_seen_wherever_the_frames_end(seed: int, each: int) -> None:
+def test_every_difference_is_found_whatever_the_frame_boundaries(seed: int, each: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # it makes trees
     records = [*tree(chance.randint(1, 6), chance.randint(0, 8)), file(b"a"), file(b"z")]
     theirs = [record for record in records if chance.random() > 0.1]
@@ -151,12 +151,12 @@ def test_every_difference_is_seen_wherever_the_frames_end(seed: int, each: int) 
     assert passed + sum(record.path in set(mine) for record in files) == len(files)
 
 
-def test_specials_are_never_passed_over() -> None:
+def test_special_files_are_never_skipped() -> None:
     records = [file(b"fifo", kind=b"s")]
     assert left(records, records)[:2] == ([b"fifo"], [b"fifo"])
 
 
-def test_two_pages_cannot_be_mistaken_for_each_other() -> None:
+def test_different_pages_have_different_digests() -> None:
     one = [file(b"a", size=1, mtime_ns=23)]
     other = [file(b"a", size=12, mtime_ns=3)]
     assert left(one, other)[2] == 0
@@ -164,7 +164,7 @@ def test_two_pages_cannot_be_mistaken_for_each_other() -> None:
     assert left(link, [file(b"a", size=3, mtime_ns=5, mode=0)])[2] == 0
 
 
-def test_a_listing_that_does_not_add_up_is_refused() -> None:
+def test_a_listing_with_wrong_counts_is_refused() -> None:
     records = tree(2, 3)
     with pytest.raises(IncompleteError, match="were announced"):
         list(listing(records, count=7))
@@ -188,7 +188,7 @@ def replace_header(frame: protocol.Frame, pages: Any) -> protocol.Frame:
     return frame._replace(header={**frame.header, "pages": pages})
 
 
-def test_what_is_passed_over_keeps_the_order() -> None:
+def test_the_order_of_skipped_pages_is_checked() -> None:
     def twice() -> Iterator[protocol.Frame]:
         [frame] = answers([file(b"a")])
         yield frame._replace(kind=protocol.REPLY)
@@ -196,10 +196,10 @@ def test_what_is_passed_over_keeps_the_order() -> None:
 
     passing = AgentListing(twice(), Understands(), lambda _: None)  # type: ignore[arg-type]
     assert passing.page is not None
-    passing.pass_over()
+    passing.skip_page()
     assert passing.page is not None
     with pytest.raises(IncompleteError, match="order"):
-        passing.pass_over()
+        passing.skip_page()
 
 
 def test_packed_records_are_read_back() -> None:

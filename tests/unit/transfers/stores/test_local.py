@@ -1,4 +1,4 @@
-"""A local store handles small files in the folder that its path leads to now."""
+"""Test that a local store handles small files in the folder that its path leads to now."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def entry(path: bytes, content: bytes) -> Entry:
     return Entry(path, Kind.FILE, len(content), 1_500_000_000_000_000_000, 0o644)
 
 
-def test_a_folder_under_the_same_path_is_another_one_after_it_was_replaced(
-    store: LocalStore, tmp_path: Path
-) -> None:
+def test_a_replaced_root_folder_is_detected(store: LocalStore, tmp_path: Path) -> None:
     assert store.store_whole(entry(b"a/b", b"old"), b"old")
     (tmp_path / "place").rename(tmp_path / "before")
     assert store.find_whole(b"a/b") is None
@@ -40,7 +38,7 @@ def test_a_folder_under_the_same_path_is_another_one_after_it_was_replaced(
     assert (tmp_path / "before/a/b").read_bytes() == b"old"
 
 
-def test_a_folder_inside_that_was_replaced_is_looked_at_anew(store: LocalStore, tmp_path: Path) -> None:
+def test_a_replaced_subfolder_is_opened_again(store: LocalStore, tmp_path: Path) -> None:
     assert store.store_whole(entry(b"a/b", b"old"), b"old")
     (tmp_path / "place/a").rename(tmp_path / "place/c")
     assert store.find_whole(b"a/b") is None

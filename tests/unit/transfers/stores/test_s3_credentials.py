@@ -1,4 +1,4 @@
-"""What hibali reads of the environment by itself is what botocore would have read, and where files may say more it is asked."""
+"""Test that credentials from the environment equal those of botocore, which is used where files may have more."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         {"AWS_REGION": "of other tools"},
     ],
 )
-def test_it_is_what_botocore_reads(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
+def test_credentials_from_the_environment_equal_those_of_botocore(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
+) -> None:
     for name, value in (KEYS | more).items():
         monkeypatch.setenv(name, value)
     assert is_environment_alone(SETTINGS)
@@ -47,7 +49,7 @@ def test_it_is_what_botocore_reads(monkeypatch: pytest.MonkeyPatch, more: dict[s
     assert find_endpoint(SETTINGS, "site").region == (session.get_config_variable("region") or "us-east-1")
 
 
-def test_a_profile_or_a_file_of_the_user_comes_first(monkeypatch: pytest.MonkeyPatch, bare: Path) -> None:
+def test_a_profile_or_a_shared_file_takes_precedence(monkeypatch: pytest.MonkeyPatch, bare: Path) -> None:
     folder = bare / ".aws"
     folder.mkdir()
     (folder / "config").write_text("[default]\nregion = eu-central-1\n[profile lab]\nregion = eu-west-3\n")

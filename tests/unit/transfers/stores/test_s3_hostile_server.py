@@ -1,4 +1,4 @@
-"""An object store that lies, breaks off, is busy or sends elsewhere: nothing wrong is believed."""
+"""Test an object store that sends wrong data, truncates, is busy or redirects: no wrong data is accepted."""
 
 from __future__ import annotations
 
@@ -106,19 +106,19 @@ def says(body: bytes) -> Callable[..., tuple[int, dict[str, str], bytes]]:
 @pytest.mark.parametrize(
     "key", ["root/../out", "root/a//b", "root//etc", "root/a%00b", "root/./a", "root/a/", "root/.."]
 )
-def test_a_key_that_climbs_is_refused_by_name(server: Server, store: S3Store, key: str) -> None:
+def test_an_unsafe_key_is_refused_by_name(server: Server, store: S3Store, key: str) -> None:
     server.answer = says(listing(contents("root/aa", key)))
     with pytest.raises(RefusedError) as told:
         list(store.list())
     assert told.value.code == "unsafe-name"
 
 
-def test_an_empty_folder_marker_is_passed_over(server: Server, store: S3Store) -> None:
+def test_an_empty_folder_marker_is_skipped(server: Server, store: S3Store) -> None:
     server.answer = says(listing(contents("root/", "root/x/", size=0) + contents("root/x/a")))
     assert [entry.path for entry in store.list()] == [b"x/a"]
 
 
-def test_a_server_out_of_order_is_put_in_order(server: Server, store: S3Store) -> None:
+def test_an_unsorted_listing_is_sorted(server: Server, store: S3Store) -> None:
     names = ("a/b", "a/c", "a-x", "a.b", "a0", "a")
     server.answer = says(listing(contents(*(f"root/{name}" for name in names))))
     assert [entry.path for entry in store.list()] == [b"a", b"a-x", b"a.b", b"a/b", b"a/c", b"a0"]
@@ -139,16 +139,14 @@ def test_a_server_out_of_order_is_put_in_order(server: Server, store: S3Store) -
         b"<Other/>",
     ],
 )
-def test_a_listing_that_contradicts_itself_is_not_believed(
-    server: Server, store: S3Store, body: bytes
-) -> None:
+def test_a_listing_that_contradicts_itself_is_refused(server: Server, store: S3Store, body: bytes) -> None:
     server.answer = says(body)
     with pytest.raises(IncompleteError) as told:
         list(store.list())
     assert told.value.code == "listing-violation"
 
 
-def test_a_listing_that_breaks_off_is_asked_again_and_then_given_up(server: Server, store: S3Store) -> None:
+def test_a_truncated_listing_is_retried_and_then_an_error(server: Server, store: S3Store) -> None:
     body = listing(contents("root/a"))
     server.answer = lambda *_: (200, {"Content-Length": str(len(body) + 100)}, body)
     with pytest.raises(TryLaterError):
@@ -156,14 +154,14 @@ def test_a_listing_that_breaks_off_is_asked_again_and_then_given_up(server: Serv
     assert len(server.seen) > 1
 
 
-def test_busy_is_tried_again(server: Server, store: S3Store) -> None:
+def test_a_busy_server_is_retried(server: Server, store: S3Store) -> None:
     answers = iter([(503, {}, b"<Error><Code>SlowDown</Code></Error>")])
     normal = says(listing(contents("root/a")))
     server.answer = lambda *words: next(answers, None) or normal(*words)
     assert [entry.path for entry in store.list()] == [b"a"]
 
 
-def test_nobody_is_followed_elsewhere(server: Server, store: S3Store) -> None:
+def test_redirects_are_not_followed(server: Server, store: S3Store) -> None:
     other = Server()
     other.answer = says(listing(contents("root/a")))
     server.answer = lambda *_: (307, {"Location": f"{other.url}/b"}, b"")
@@ -193,7 +191,7 @@ def test_another_object_under_the_name_is_a_problem(
     assert bytes(payload.data) == b""
 
 
-def test_a_digest_on_record_is_passed_on_for_the_target_to_compare(server: Server, store: S3Store) -> None:
+def test_a_recorded_digest_is_sent_to_the_target(server: Server, store: S3Store) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
     server.answer = lambda *_: (200, stamp, b"1234")
     entry = Entry(b"a", Kind.FILE, 4, etag="e", digest="00" * 32)
@@ -201,7 +199,7 @@ def test_a_digest_on_record_is_passed_on_for_the_target_to_compare(server: Serve
     assert (payload.digests, payload.verifications) == (["00" * 32], [Verification.RECORDED])
 
 
-def test_what_a_range_is_not_is_not_taken_for_it(server: Server, store: S3Store) -> None:
+def test_a_wrong_range_is_an_error(server: Server, store: S3Store) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
     server.answer = lambda *_: (206, {**stamp, "Content-Range": "bytes 0-3/8"}, b"1234")
     entry = Entry(b"a", Kind.FILE, 8, etag="e")
@@ -209,7 +207,7 @@ def test_what_a_range_is_not_is_not_taken_for_it(server: Server, store: S3Store)
     assert 0 in payload.problems
 
 
-def test_no_answer_at_all_is_try_later(server: Server, store: S3Store) -> None:
+def test_a_missing_response_is_a_transient_error(server: Server, store: S3Store) -> None:
     server.close()
     with pytest.raises(HibaliError) as told:
         store.stat()
@@ -218,7 +216,7 @@ def test_no_answer_at_all_is_try_later(server: Server, store: S3Store) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("proxied", [False, True])
-def test_an_object_is_not_read_from_where_a_redirect_leads(
+def test_an_object_is_not_read_through_a_redirect(
     server: Server, hibali_home: Any, monkeypatch: pytest.MonkeyPatch, status: int, proxied: bool
 ) -> None:
     """Neither believed nor requested: obstore by itself follows wherever it is led."""

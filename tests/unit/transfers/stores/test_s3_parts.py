@@ -1,4 +1,4 @@
-"""The parts of the object store that need no server: endpoints, credentials, errors, manifests, order, locks."""
+"""Test the parts of the S3 store that need no server: endpoints, credentials, errors, manifests, order, locks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from transfers.stores.s3.credentials import (
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.s3.manifest import Cursor, Known, from_metadata, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, part_bytes
-from transfers.stores.s3.probe import Honours, facts_of, recall, remember
+from transfers.stores.s3.probe import ServerSupport, facts_of, recall, remember
 from transfers.stores.s3.requests import (
     delete_document,
     error_of,
@@ -79,7 +79,7 @@ def test_keys_are_quoted_in_urls() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_amazon_is_a_word_and_needs_a_region() -> None:
+def test_the_endpoint_aws_needs_a_region() -> None:
     found = find_endpoint(S3Settings("aws", region="eu-central-1"), "site")
     assert (found.url, found.region) == ("https://s3.eu-central-1.amazonaws.com", "eu-central-1")
 
@@ -130,7 +130,7 @@ def test_a_command_that_fails_is_an_access_error() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_without_credentials_no_metadata_service_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_no_metadata_service_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/")
@@ -181,7 +181,7 @@ def test_anonymous_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         (400, "KeyTooLongError", IncompleteError, "refused-by-server"),
     ],
 )
-def test_every_complaint_has_its_error(status: int, code: str, kind: type[HibaliError], word: str) -> None:
+def test_every_s3_error_is_translated(status: int, code: str, kind: type[HibaliError], word: str) -> None:
     found = error_of(status, code, "site:b")
     assert (type(found), found.code, found.subject) == (kind, word, "site:b")
     text = f"Generic S3 error: status code: {status} Odd: <Error><Code>{code}</Code><Message>planted-secret"
@@ -190,8 +190,8 @@ def test_every_complaint_has_its_error(status: int, code: str, kind: type[Hibali
     assert "planted-secret" not in json.dumps(other.to_record())
 
 
-def test_only_what_concerns_one_entry_is_its_problem() -> None:
-    assert problem_of(error_of(400, "BadDigest", "x")).again
+def test_only_errors_of_one_entry_become_its_problem() -> None:
+    assert problem_of(error_of(400, "BadDigest", "x")).retryable
     assert problem_of(error_of(507, "", "x")).code == "no-space"
     assert problem_of(error_of(403, "AccessDenied", "x"), denied=True).code == "denied"
     for status, code in ((403, "AccessDenied"), (404, "NoSuchBucket"), (503, "SlowDown")):
@@ -199,7 +199,7 @@ def test_only_what_concerns_one_entry_is_its_problem() -> None:
             problem_of(error_of(status, code, "x"))
 
 
-def test_manifest_lines_survive_and_nonsense_does_not() -> None:
+def test_valid_manifest_lines_are_kept_and_others_dropped() -> None:
     lines = {
         b"a": Known("e1", 1, SHA, 5, 0o755),
         "sp ace\né\\".encode(): Known("e2", 0),
@@ -225,7 +225,7 @@ def test_a_line_counts_only_while_etag_and_size_match() -> None:
     assert cursor.find(b"b", "e", 1) is None
 
 
-def test_metadata_goes_there_and_back() -> None:
+def test_metadata_is_written_and_read_back() -> None:
     for known in (
         Known("e", 1, SHA, 1_600_000_000_123_456_789, 0o755),
         Known("e", 0),
@@ -252,14 +252,14 @@ def test_listings_are_sorted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("size", [1, 5 << 20, 80 << 30, 5 << 40])
 @pytest.mark.parametrize("segment", [1 << 20, 4 << 20, 8 << 20, 16 << 20])
-def test_parts_are_few_and_large_enough(size: int, segment: int) -> None:
+def test_part_sizes_respect_the_limits_of_the_protocol(size: int, segment: int) -> None:
     part = part_bytes(size, segment)
     assert part % segment == 0
     assert part >= 5 << 20
     assert -(-size // part) <= MOST_PARTS
 
 
-def test_a_lock_is_free_only_where_nobody_can_hold_it() -> None:
+def test_a_lock_is_free_only_if_its_holder_ended() -> None:
     living = {**this_process(), "lease": 120}
     assert not Held(living, 10).free
     assert not Held(living, None).free
@@ -273,27 +273,27 @@ def test_a_lock_is_free_only_where_nobody_can_hold_it() -> None:
     assert Held({"lease": 10**9}, 121).free, "nobody holds for ever by a large number"
 
 
-def test_what_was_seen_is_remembered_for_that_endpoint_alone(hibali_home: Any) -> None:
-    seen = Honours(writable=True, checks_sha256=True, refuses=("\\",), name_bytes=255)
+def test_a_probe_result_is_stored_for_its_endpoint_only(hibali_home: Any) -> None:
+    seen = ServerSupport(writable=True, checks_sha256=True, refuses=("\\",), name_bytes=255)
     assert recall("lab", "b", "https://one") is None
     remember("lab", "b", "https://one", seen)
-    remember("lab", "c", "https://one", Honours())
+    remember("lab", "c", "https://one", ServerSupport())
     assert recall("lab", "b", "https://one") == seen
     assert recall("lab", "b", "https://two") is None
     (hibali_home.state / "sites/lab.json").write_text('{"buckets": []}')
     assert recall("lab", "b", "https://one") is None
 
 
-def test_a_server_proves_only_what_it_was_seen_to_check() -> None:
+def test_verification_depends_on_the_probed_checks() -> None:
     def write(**seen: bool) -> Verification:
-        return facts_of(Honours(**seen), b"", Verification.RECORDED).write_verification
+        return facts_of(ServerSupport(**seen), b"", Verification.RECORDED).write_verification
 
     assert write(checks_sha256=True) is Verification.DIGEST
     assert write(checks_checksum=True, md5_etags=True) is Verification.DIGEST
     assert write(md5_etags=True) is Verification.CLAIMED
     assert write() is Verification.SIZE
     assert facts_of(None, b"", Verification.RECORDED).write_verification is Verification.SIZE
-    assert not facts_of(Honours(conditional_create=True), b"", Verification.RECORDED).locks
+    assert not facts_of(ServerSupport(conditional_create=True), b"", Verification.RECORDED).locks
 
 
 def test_xml_is_read_and_written_safely() -> None:

@@ -1,4 +1,4 @@
-"""What an SFTP server says is not believed where it breaks the protocol (S3): a program that plays one."""
+"""Test that SFTP replies that violate the protocol are refused (S3), with a program that plays the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from transfers.stores.sftp.channel import Channel
 from transfers.stores.sftp.client import Client
 from transfers.stores.sftp.kind import facts_of
-from transfers.stores.sftp.paths import Beneath
+from transfers.stores.sftp.paths import SafePaths
 from transfers.stores.sftp.store import SftpStore
 
 # Answers in turn; `answer` has the number of the question in place of `#`.
@@ -69,14 +69,14 @@ def play(tmp_path: Path) -> Play:
     return start
 
 
-def test_an_honest_one_is_listed(play: Play) -> None:
+def test_a_valid_listing_is_read(play: Play) -> None:
     store = play('((b"b", FILE, 3), (b".", FOLDER, 0), (b"a", FILE, 1))')
     assert [(entry.path, entry.size) for entry in store.list()] == [(b"a", 1), (b"b", 3)]
     store.close()
 
 
 @pytest.mark.parametrize("name", ['b"../x"', 'b"a/b"', 'b""', 'b"a\\0"', 'b"/etc"'])
-def test_a_name_that_is_none_ends_the_listing(play: Play, name: str) -> None:
+def test_an_invalid_name_ends_the_listing(play: Play, name: str) -> None:
     store = play(f"(({name}, FILE, 1),)")
     with pytest.raises(IncompleteError) as told:
         list(store.list())
@@ -84,7 +84,7 @@ def test_a_name_that_is_none_ends_the_listing(play: Play, name: str) -> None:
     store.close()
 
 
-def test_a_name_that_comes_twice_ends_the_listing(play: Play) -> None:
+def test_a_repeated_name_ends_the_listing(play: Play) -> None:
     store = play('((b"a", FILE, 1), (b"a", FILE, 2))')
     with pytest.raises(IncompleteError):
         list(store.list())
@@ -103,7 +103,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_is_no_answer_is_an_error_of_ours(play: Play, lie: str) -> None:
+def test_an_invalid_reply_is_a_protocol_error(play: Play, lie: str) -> None:
     store = play(lies=LIES[lie])
     with pytest.raises(HibaliError) as told:
         list(store.list())
@@ -116,7 +116,7 @@ def test_another_version_is_refused(play: Play) -> None:
         play(version=6)
 
 
-def test_what_speaks_no_sftp_is_refused(tmp_path: Path) -> None:
+def test_a_program_that_is_no_sftp_server_is_refused(tmp_path: Path) -> None:
     for words, error in (
         (["echo", "This account can only run transfers"], IncompleteError),
         (["true"], TryLaterError),
@@ -126,10 +126,10 @@ def test_what_speaks_no_sftp_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_climbing_names_never_leave_for_the_server(play: Play) -> None:
+def test_unsafe_names_are_never_sent_to_the_server(play: Play) -> None:
     store = play(lies="assert b'..' not in asked")
-    beneath = Beneath(store._client, b"/root")
+    safe_paths = SafePaths(store._client, b"/root")
     for path in (b"../x", b"a/../../x", b"/x", b"", b"a\0b", b"a//b"):
-        assert beneath.parents([path], make=True)[path].code == "unsafe-name"
-    assert beneath.parents([b"a/b"]) == {}
+        assert safe_paths.parents([path], make=True)[path].code == "unsafe-name"
+    assert safe_paths.parents([b"a/b"]) == {}
     store.close()

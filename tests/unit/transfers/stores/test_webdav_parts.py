@@ -1,4 +1,4 @@
-"""What a WebDAV server says is data: read within limits, believed only about what was asked, and followed nowhere else."""
+"""Test that WebDAV responses are parsed within limits and checked, and that redirects stay on the host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from transfers.entry import Entry, Kind, Verification
-from transfers.stores.webdav.files import Files, found_of, known_word, tag_of
+from transfers.stores.webdav.files import Files, found_of, known_value, tag_of
 from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
-from transfers.stores.webdav.probe import Honours, facts_of, probe_server, recall, remember
-from transfers.stores.webdav.requests import Login, Wire
+from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
+from transfers.stores.webdav.requests import Login, WebdavClient
 
 FILE = (
     "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{size}</D:getcontentlength>"
@@ -42,7 +42,7 @@ def parsed(body: bytes, piece: int = 7) -> list[ResponseEntry]:
     return told
 
 
-def test_answers_are_read_piece_by_piece() -> None:
+def test_responses_are_parsed_in_chunks() -> None:
     body = multistatus(FOLDER.format(href="/d/"), FILE.format(href="/d/a%20%ff", size=3))
     assert parsed(body, 1) == [
         ResponseEntry("/d/", folder=True, properties={"DAV: resourcetype": ""}, status=""),
@@ -69,13 +69,13 @@ def test_answers_are_read_piece_by_piece() -> None:
         b"",
     ],
 )
-def test_what_is_not_the_answer_it_should_be_is_refused(body: bytes) -> None:
+def test_invalid_xml_is_refused(body: bytes) -> None:
     with pytest.raises(TryLaterError) as told:
         parsed(body)
     assert told.value.code == "bad-answer"
 
 
-def test_what_we_write_is_escaped() -> None:
+def test_written_xml_is_escaped() -> None:
     assert b"&lt;&amp;" in set_property(KNOWN, "<&")
     assert b"&lt;" in lock_info("<")
 
@@ -101,13 +101,13 @@ def test_what_we_write_is_escaped() -> None:
         ("", None),
     ],
 )
-def test_an_href_counts_only_right_below_what_was_asked(href: str, name: bytes | None) -> None:
-    assert Wire("https://example.org/base/", "x").name_in(href, b"d") == name
+def test_an_href_is_accepted_only_directly_below_the_folder(href: str, name: bytes | None) -> None:
+    assert WebdavClient("https://example.org/base/", "x").name_in(href, b"d") == name
 
 
-def test_what_was_kept_counts_for_that_very_content_alone() -> None:
+def test_the_property_is_valid_for_one_content_only() -> None:
     entry = Entry(b"a", Kind.FILE, 3, 1_600_000_000_123_456_789, 0o755)
-    kept = known_word(entry, "ab" * 32, 'odd "tag')
+    kept = known_value(entry, "ab" * 32, 'odd "tag')
 
     def found(size: str, etag: str, word: str) -> Any:
         properties = {"DAV: getcontentlength": size, "DAV: getetag": etag, KNOWN: word}
@@ -124,14 +124,14 @@ def test_what_was_kept_counts_for_that_very_content_alone() -> None:
     assert found("-1", "", "").size == found("9" * 40, "", "").size == -1
 
 
-def test_a_tag_is_the_same_however_it_is_written() -> None:
+def test_equal_tags_are_normalized() -> None:
     assert tag_of('W/"a"', "x") == tag_of('"a"', "") == tag_of("a", "") == "a"
     assert tag_of("", "Sun, 22 Nov 2026 00:08:24 GMT") == "@1795306104000000000"
     assert tag_of("", "") == ""
 
 
-def test_what_was_seen_is_remembered_for_that_server_alone(hibali_home: Any) -> None:
-    seen = Honours(writable=True, locks=True, refuses=("\\",), times="header")
+def test_a_probe_result_is_stored_for_its_server_only(hibali_home: Any) -> None:
+    seen = ServerSupport(writable=True, locks=True, refuses=("\\",), times="header")
     assert recall("lab", "https://one", "/a") is None
     remember("lab", "https://one", "/a", seen)
     assert recall("lab", "https://one", "/a") == seen
@@ -143,8 +143,8 @@ def test_what_was_seen_is_remembered_for_that_server_alone(hibali_home: Any) -> 
     assert recall("lab", "https://one", "/a") is None
 
 
-def test_a_server_is_believed_only_what_was_seen() -> None:
-    facts = facts_of(Honours(writable=True, times="header"), Verification.SIZE, read_back=False)
+def test_facts_depend_on_the_probe_result() -> None:
+    facts = facts_of(ServerSupport(writable=True, times="header"), Verification.SIZE, read_back=False)
     assert (facts.write_verification, facts.locks, facts.mtimes, facts.modes) == (
         Verification.SIZE,
         False,
@@ -152,7 +152,7 @@ def test_a_server_is_believed_only_what_was_seen() -> None:
         False,
     )
     assert facts.mtime_unit_ns == 1_000_000_000
-    facts = facts_of(Honours(writable=True, properties=True), Verification.SIZE, read_back=True)
+    facts = facts_of(ServerSupport(writable=True, properties=True), Verification.SIZE, read_back=True)
     assert (facts.write_verification, facts.modes, facts.mtime_unit_ns, facts.swaps) == (
         Verification.DIGEST,
         True,
@@ -208,9 +208,9 @@ def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tup
 @contextlib.contextmanager
 def files_at(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[Files, list[str]]]:
     with server(answer) as (url, seen):
-        wire = Wire(url, "lab", Login("me", "secret"))
-        yield Files(wire), seen
-        wire.close()
+        client = WebdavClient(url, "lab", Login("me", "secret"))
+        yield Files(client), seen
+        client.close()
 
 
 @pytest.mark.parametrize(
@@ -223,14 +223,14 @@ def files_at(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[t
         (FOLDER.format(href="/"), FOLDER.format(href="/")),
     ],
 )
-def test_a_listing_that_names_something_else_is_not_believed(responses: tuple[str, ...]) -> None:
+def test_a_listing_with_unrequested_names_is_refused(responses: tuple[str, ...]) -> None:
     with files_at(lambda *_: (207, {}, multistatus(*responses))) as (files, _):
         with pytest.raises(IncompleteError) as told:
             list(files.children(b"").names)
         assert told.value.code == "listing-violation"
 
 
-def test_a_listing_that_breaks_off_is_not_an_end() -> None:
+def test_a_truncated_listing_is_an_error() -> None:
     body = multistatus(FOLDER.format(href="/"), FILE.format(href="/a", size=1))
     cut = {"Content-Length": str(len(body) + 10)}
     with files_at(lambda *_: (207, cut, body)) as (files, seen):
@@ -240,7 +240,7 @@ def test_a_listing_that_breaks_off_is_not_an_end() -> None:
         assert len(seen) > 1, "it is asked again"
 
 
-def test_a_large_listing_is_in_order_and_told_once() -> None:
+def test_a_large_listing_is_sorted_without_duplicates() -> None:
     names = [f"/{number * 7919 % 5000:05}" for number in range(5000)]
     body = multistatus(FOLDER.format(href="/"), *(FILE.format(href=name, size=1) for name in names))
     with files_at(lambda *_: (207, {}, body)) as (files, _):
@@ -248,19 +248,19 @@ def test_a_large_listing_is_in_order_and_told_once() -> None:
     assert found == sorted(name[1:].encode() for name in names)
 
 
-def test_another_host_is_not_followed_and_learns_no_login() -> None:
+def test_redirects_to_another_host_are_refused_and_get_no_login() -> None:
     with (
         server(lambda *_: (200, {}, b"stolen")) as (other, learned),
         files_at(lambda *_: (302, {"Location": f"{other}x"}, b"")) as (files, _),
     ):
-        for ask in (lambda: files.get(b"x"), lambda: files.look(b"x"), lambda: files.put(b"x", b"1", {})):
+        for ask in (lambda: files.get(b"x"), lambda: files.stat(b"x"), lambda: files.put(b"x", b"1", {})):
             with pytest.raises(UsageError) as told:
                 ask()
             assert told.value.code == "wrong-endpoint"
         assert learned == []
 
 
-def test_redirects_are_few_and_stay_on_the_host() -> None:
+def test_redirects_are_limited_and_stay_on_the_host() -> None:
     def answer(_: str, path: str, __: dict[str, str]) -> Answer:
         number = int(path[1:])
         return (200, {"ETag": '"e"'}, b"found") if number == 9 else (307, {"Location": f"/{number + 1}"}, b"")
@@ -273,7 +273,7 @@ def test_redirects_are_few_and_stay_on_the_host() -> None:
         assert len(seen) == 8
 
 
-def test_a_busy_server_is_asked_again_when_it_said() -> None:
+def test_a_busy_server_is_retried_after_its_retry_after() -> None:
     times: list[float] = []
 
     def answer(*_: object) -> Answer:
@@ -296,18 +296,18 @@ def test_a_file_without_ranges_is_read_whole_or_not_at_all() -> None:
     assert told.value.code == "no-ranges"
 
 
-def test_what_speaks_no_webdav_says_so() -> None:
+def test_a_server_without_webdav_is_an_error() -> None:
     with files_at(lambda *_: (200, {}, b"<html>")) as (files, _), pytest.raises(IncompleteError) as told:
-        files.look(b"")
+        files.stat(b"")
     assert told.value.code == "not-webdav"
 
 
-def test_a_server_that_lets_nobody_write_is_only_read() -> None:
+def test_a_server_that_denies_writing_is_read_only() -> None:
     def answer(method: str, path: str, _: dict[str, str]) -> Answer:
         if method == "PROPFIND" and path == "/":
             return 207, {}, multistatus(FOLDER.format(href="/"))
         return (404 if method == "PROPFIND" else 405), {}, b""
 
     with files_at(answer) as (files, seen):
-        assert probe_server(files, b"") == Honours()
+        assert probe_server(files, b"") == ServerSupport()
     assert not [line for line in seen if line.startswith(("PUT", "MOVE", "LOCK"))]

@@ -17,7 +17,7 @@ import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.http import fetch
-from registry.sources.base import Access, find_candidates, source_name
+from registry.sources import Access, find_candidates, source_name
 from tests.properties.descriptors import make_document, make_input
 
 RAW = json.dumps(make_document("tool [A]", make_input("a"))).encode()
@@ -58,7 +58,7 @@ def serving(answer: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Itera
 
 
 @pytest.mark.parametrize(
-    ("place", "word"),
+    ("place", "expected"),
     [
         ("-", "file"),
         ("tool.json", "file"),
@@ -73,8 +73,8 @@ def serving(answer: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Itera
         ("bosh:", "bosh"),
     ],
 )
-def test_the_kind_of_a_source(place: str, word: str) -> None:
-    assert source_name(place) == word
+def test_the_kind_of_a_source(place: str, expected: str) -> None:
+    assert source_name(place) == expected
 
 
 def test_a_folder_gives_its_descriptors_and_nothing_else(tmp_path: Path, access: Access) -> None:
@@ -194,10 +194,10 @@ def test_descriptors_are_read_from_zenodo(place: str, access: Access) -> None:
             list(find_candidates(place, local))
 
 
-def git(folder: Path, *words: str) -> None:
+def git(folder: Path, *arguments: str) -> None:
     person = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environment = {**os.environ, **person, "GIT_CONFIG_GLOBAL": "/dev/null"}
-    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, env=environment)
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, env=environment)
 
 
 @pytest.fixture

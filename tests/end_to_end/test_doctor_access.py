@@ -1,4 +1,4 @@
-"""`hibali doctor` at sites that are reached in other ways, too: GSI, a host for data, GridFTP, Globus."""
+"""Test `hibali doctor` at sites with further ways of access: GSI, a data host, GridFTP, Globus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.globus_sites import SECRET, globus_sites
 from tests.support.places import FolderPlace, add_site
 
 
-def test_a_proxy_is_looked_at_before_the_login_and_the_data_host_and_gridftp_after_it(
+def test_the_proxy_is_checked_before_the_login_and_data_host_and_gridftp_after_it(
     hibali: Any, ssh_server: SshServer, grid: Grid, tmp_path: Path
 ) -> None:
     add_site(hibali.home.config, "far", FolderPlace("ssh", tmp_path / "site", ssh_server))
@@ -51,7 +51,7 @@ def test_a_proxy_is_looked_at_before_the_login_and_the_data_host_and_gridftp_aft
     assert (verdicts["login"], verdicts["gridftp"]) == ("not-tried", "not-tried")
 
 
-def test_a_data_host_whose_key_is_unknown_is_told_once(
+def test_an_unknown_key_of_a_data_host_is_reported_once(
     hibali: Any, ssh_server: SshServer, tmp_path: Path
 ) -> None:
     add_site(hibali.home.config, "far", FolderPlace("ssh", tmp_path / "site", ssh_server))
@@ -70,11 +70,11 @@ def test_a_data_host_whose_key_is_unknown_is_told_once(
     assert sorted(set(names)) == sorted(names)
     (told,) = (line for line in lines_told if line["name"] == "data host")
     assert told["verdict"] == "warning"
-    assert "host key is in none of ssh's files" in told["found"]
+    assert "host key is in no known_hosts file" in told["found"]
     assert "answers in" in told["found"]
 
 
-def test_globus_is_asked_for_the_collection_whether_or_not_ssh_goes_there_too(
+def test_the_globus_collection_is_checked_with_and_without_ssh(
     hibali: Any, globus: Globus, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     sites = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)

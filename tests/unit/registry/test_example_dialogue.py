@@ -1,4 +1,4 @@
-"""Test the order of the questions for an example."""
+"""Test the order of the questions in the dialogue for an invocation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP = {"id": "g", "name": "G", "members": ["p", "q"]}
 PAIR = (make_input("p", optional=True), make_input("q", optional=True))
 
 
-def told(step: Step) -> Any:
+def described(step: Step) -> Any:
     match step:
         case AskInput():
             return ("ask", step.tool_input.id, step.can_skip)
@@ -40,14 +40,14 @@ def told(step: Step) -> Any:
 def test_required_inputs_are_asked_first_then_others_are_offered() -> None:
     tool = make_tool("x", make_input("o", optional=True), make_input("a"), make_input("d", default_value="x"))
     start = Dialogue(tool)
-    assert told(next_step(start)) == ("ask", "a", False)
+    assert described(next_step(start)) == ("ask", "a", False)
     second = start.answer("a", "1")
-    assert told(next_step(second)) == ("ask", "d", True)
+    assert described(next_step(second)) == ("ask", "d", True)
     third = second.skip("d")
-    assert told(next_step(third)) == ("offer", "o")
-    assert told(next_step(third.request("o"))) == ("ask", "o", True)
-    assert told(next_step(third.close())) == {"a": "1"}
-    assert told(next_step(third.request("o").answer("o", "2"))) == {"o": "2", "a": "1"}
+    assert described(next_step(third)) == ("offer", "o")
+    assert described(next_step(third.request("o"))) == ("ask", "o", True)
+    assert described(next_step(third.close())) == {"a": "1"}
+    assert described(next_step(third.request("o").answer("o", "2"))) == {"o": "2", "a": "1"}
 
 
 def test_required_related_inputs_are_asked_next() -> None:
@@ -55,7 +55,7 @@ def test_required_related_inputs_are_asked_next() -> None:
         "x", make_input("a", optional=True, requires_inputs=["b"]), make_input("b", optional=True)
     )
     step = next_step(Dialogue(tool).answer("a", "1"))
-    assert told(step) == ("ask", "b", False)
+    assert described(step) == ("ask", "b", False)
     assert isinstance(step, AskInput)
     assert "requires b" in step.reason
 
@@ -63,10 +63,10 @@ def test_required_related_inputs_are_asked_next() -> None:
 def test_one_input_of_a_group_is_chosen() -> None:
     tool = make_tool("x", *PAIR, groups=[{**GROUP, "one-is-required": True, "mutually-exclusive": True}])
     start = Dialogue(tool)
-    assert told(next_step(start)) == ("choose", "p", "q")
+    assert described(next_step(start)) == ("choose", "p", "q")
     chosen = start.request("q")
-    assert told(next_step(chosen)) == ("ask", "q", False)
-    assert told(next_step(chosen.answer("q", "1"))) == {"q": "1"}  # p is not even offered
+    assert described(next_step(chosen)) == ("ask", "q", False)
+    assert described(next_step(chosen.answer("q", "1"))) == {"q": "1"}  # p is not even offered
 
 
 def test_an_answer_that_cannot_become_valid_is_refused_at_once() -> None:
@@ -78,26 +78,26 @@ def test_an_answer_that_cannot_become_valid_is_refused_at_once() -> None:
         make_input("n", "Number", minimum=1, optional=True),
     )
     dialogue = Dialogue(tool).answer("a", "1")
-    assert told(next_step(dialogue)) == ("offer", "n")
+    assert described(next_step(dialogue)) == ("offer", "n")
     refused = {
         identifier: [str(each) for each in find_value_conflicts(dialogue, tool.find_input(identifier), value)]  # type: ignore[arg-type]
         for identifier, value in (("b", "1"), ("c", "1"), ("n", 0), ("n", "x"))
     }
     assert "cannot be given together with b" in refused["b"][0]
-    assert "cannot be given together with the other answers" in refused["c"][0]
+    assert "cannot be given together with the other values" in refused["c"][0]
     assert "must be a number" in refused["n"][0]
 
 
 def test_a_requested_flag_is_set() -> None:
     tool = make_tool("x", make_input("f", "Flag", optional=True), make_input("g", "Flag"))
     start = Dialogue(tool)
-    assert told(next_step(start)) == ("ask", "g", False)
-    assert told(next_step(start.answer("g", value=False).request("f"))) == {"f": True, "g": False}
+    assert described(next_step(start)) == ("ask", "g", False)
+    assert described(next_step(start.answer("g", value=False).request("f"))) == {"f": True, "g": False}
 
 
 def test_an_invalid_default_must_be_replaced() -> None:
     tool = make_tool("x", make_input("a", optional=True, list=True, default_value="no list"))
-    assert told(next_step(Dialogue(tool))) == ("ask", "a", False)
+    assert described(next_step(Dialogue(tool))) == ("ask", "a", False)
 
 
 def test_contradicting_requirements_are_reported() -> None:
@@ -106,14 +106,14 @@ def test_contradicting_requirements_are_reported() -> None:
         make_input("a", default_value="1", requires_inputs=["b"], disables_inputs=["b"]),
         make_input("b", optional=True),
     )
-    assert told(next_step(Dialogue(tool).skip("a")))[0] == "stuck"
+    assert described(next_step(Dialogue(tool).skip("a")))[0] == "stuck"
 
 
 def test_an_authors_own_schema_decides_in_dialogues() -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}}
     tool = make_tool("x", make_input("a"), invocation_schema=schema)
-    assert told(next_step(Dialogue(tool).answer("a", "x"))) == {"a": "x"}
-    assert told(next_step(Dialogue(tool).answer("a", "y")))[0] == "stuck"
+    assert described(next_step(Dialogue(tool).answer("a", "x"))) == {"a": "x"}
+    assert described(next_step(Dialogue(tool).answer("a", "y")))[0] == "stuck"
     assert find_value_conflicts(Dialogue(tool), tool.inputs[0], "x") == []
     assert [each.path for each in find_value_conflicts(Dialogue(tool), tool.inputs[0], "y")] == ["a"]
 

@@ -25,19 +25,19 @@ from runs.schedules.trigger import trigger_due
 
 _Sample = tuple[Mapping[str, str], float]
 _HELP = {
-    "hibali_schedule_last_success_timestamp_seconds": "When a run of the schedule last ended well.",
-    "hibali_schedule_last_run_timestamp_seconds": "When a run of the schedule last ended.",
-    "hibali_schedule_last_exit_code": "How the last run ended; 0 is well.",
-    "hibali_schedule_last_duration_seconds": "How long the last run took.",
+    "hibali_schedule_last_success_timestamp_seconds": "Time at which a run of the schedule last succeeded.",
+    "hibali_schedule_last_run_timestamp_seconds": "Time at which a run of the schedule last ended.",
+    "hibali_schedule_last_exit_code": "Exit code of the last run; 0 is success.",
+    "hibali_schedule_last_duration_seconds": "Duration of the last run.",
     "hibali_schedule_last_files_moved": "Files that the last run moved.",
     "hibali_schedule_last_bytes_moved": "Bytes that the last run moved.",
-    "hibali_schedule_last_files_failed": "Files that the last run could not do.",
+    "hibali_schedule_last_files_failed": "Files that failed in the last run.",
     "hibali_schedule_files": "Files of the whole tree as the last run saw it.",
     "hibali_schedule_bytes": "Bytes of the whole tree as the last run saw it.",
-    "hibali_schedule_last_proof": "1 for the weakest proof of what the last run moved, or looked at.",
-    "hibali_schedule_failures_in_a_row": "How many runs failed since one ended well.",
+    "hibali_schedule_last_proof": "1 for the weakest verification of the files that the last run moved or compared.",
+    "hibali_schedule_failures_in_a_row": "Number of failed runs since the last success.",
     "hibali_schedule_paused": "1 for a schedule that is paused.",
-    "hibali_credential_expiry_timestamp_seconds": "When a credential that the schedule needs expires.",
+    "hibali_credential_expiry_timestamp_seconds": "Time at which a credential of the schedule expires.",
 }
 
 
@@ -121,7 +121,7 @@ def maintain(config: str | None, schedules: Schedules, report: Report) -> None:
     try:
         credentials = all_credentials(config, schedules)
     except HibaliError as problem:
-        report(f"not looked at what expires: {problem.message}")
+        report(f"expiring credentials were not checked: {problem.message}")
         credentials = {}
     if schedules.notices.has_receiver:
         _send_timed_notices(schedules, credentials, report)

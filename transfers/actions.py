@@ -1,4 +1,4 @@
-"""Plan the actions of a transfer from two sorted listings, without I/O."""
+"""Decide the action for each name from two sorted listings, without I/O."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class _Merge:
         if held is not None:
             if not self._rules.delete:
                 yield Conflict(
-                    entry, "file-in-the-way", f"a {held.entry.kind} stands where its folder should be"
+                    entry, "file-in-the-way", f"a {held.entry.kind} at the target has the name of its folder"
                 )
                 return
             yield from held.make_folder(entry)
@@ -180,7 +180,7 @@ class _Merge:
         if held is not None and held.from_source:
             held.meet_folder(entry, stays=not self._selected(entry))
             if self._rules.delete and self._selected(entry):
-                yield Action(Verb.DELETE, entry, "below a folder that makes room", implied=True)
+                yield Action(Verb.DELETE, entry, "in a folder that is replaced", implied=True)
             return
         if not self._selected(entry) or is_partial_name(entry.path):
             for folder in self._leaving:
@@ -209,7 +209,7 @@ class _Merge:
             yield keep_or_adjust(
                 source_entry,
                 target_entry,
-                "stands already",
+                "exists already",
                 self._rules,
                 self._source_facts,
                 self._target_facts,
@@ -232,19 +232,22 @@ class _Merge:
         if entry.kind is Kind.SPECIAL:
             if self._rules.specials == "skip":
                 return []
-            return [Conflict(entry, "special-file", "devices, FIFOs and sockets are not carried")]
+            return [Conflict(entry, "special-file", "devices, FIFOs and sockets are not transferred")]
         if entry.kind is Kind.LINK:
             if self._rules.links == "skip":
                 return []
             if not facts.links:
-                return [Conflict(entry, "cannot-hold-links", "the target cannot hold symlinks")]
+                return [Conflict(entry, "cannot-hold-links", "the target does not support symlinks")]
         reason = None if self._plain(entry.path) else name_problem(entry.path, facts)
         return [Conflict(entry, "unholdable-name", reason, refuse=True)] if reason else None
 
 
 def _file_and_folder(entry: Entry) -> Conflict:
     return Conflict(
-        entry, "file-and-folder", "the target cannot hold a file and a folder of one name", refuse=True
+        entry,
+        "file-and-folder",
+        "the target does not support a file and a folder with the same name",
+        refuse=True,
     )
 
 
@@ -261,7 +264,9 @@ def _needs_recall_to_act(action: Action, rules: Rules) -> bool:
 
 def _offline(entry: Entry) -> Conflict:
     return Conflict(
-        entry, "offline", "its bytes are not on disk (on tape, or it is one hole): --recall reads it"
+        entry,
+        "offline",
+        "its content is not on disk (it is on tape, or the file is one hole); to read it, add --recall",
     )
 
 
@@ -300,10 +305,10 @@ class _Held:
         if self.replaces_folder:
             return
         self.replaces_folder = True
-        yield Action(Verb.DELETE, self.entry, "a folder takes its place", implied=True)
+        yield Action(Verb.DELETE, self.entry, "replaced by a folder", implied=True)
         mode = below.mode if below.kind is Kind.FOLDER else -1
         folder = Entry(self.entry.path, Kind.FOLDER, mode=mode)
-        yield Action(Verb.RETYPE, folder, f"a {self.entry.kind} makes room for a folder", self.entry)
+        yield Action(Verb.RETYPE, folder, f"a folder replaces the {self.entry.kind}", self.entry)
 
     def settle(self, rules: Rules) -> Iterator[Decision]:
         """Yield the decision: no folder of this name can follow."""
@@ -315,11 +320,15 @@ class _Held:
         if self.folder is None:
             yield self.action
         elif not rules.delete:
-            yield Conflict(self.entry, IN_THE_WAY, "a folder of that name stands at the target")
+            yield Conflict(self.entry, IN_THE_WAY, "a folder with this name exists at the target")
         elif self.keeps:
-            yield Conflict(self.entry, IN_THE_WAY, "a folder of that name holds what the filters leave out")
+            yield Conflict(
+                self.entry,
+                IN_THE_WAY,
+                "a folder with this name at the target contains files that the filters exclude",
+            )
         else:
-            yield Action(Verb.RETYPE, self.entry, "a folder makes room for it", self.folder)
+            yield Action(Verb.RETYPE, self.entry, "replaces a folder", self.folder)
 
 
 def compare(
@@ -329,11 +338,13 @@ def compare(
     if source_entry.same_as:
         return Action(Verb.LINK, source_entry, _ANOTHER_NAME, target_entry)
     if source_entry.kind is not target_entry.kind:
-        return Action(Verb.REPLACE, source_entry, f"it is a {target_entry.kind} at the target", target_entry)
+        return Action(
+            Verb.REPLACE, source_entry, f"the target has a {target_entry.kind} with this name", target_entry
+        )
     if source_entry.kind is Kind.LINK:
         if source_entry.link == target_entry.link:
             return Action(Verb.KEEP, source_entry, "the same link", target_entry)
-        return Action(Verb.RELINK, source_entry, "the link points elsewhere", target_entry)
+        return Action(Verb.RELINK, source_entry, "the link has another target", target_entry)
     if source_entry.size != target_entry.size:
         return Action(Verb.REPLACE, source_entry, "size differs", target_entry)
     if (
@@ -344,7 +355,7 @@ def compare(
     ):
         return Action(Verb.REPLACE, source_entry, "execute bit differs", target_entry)
     if rules.checksum:
-        return Action(Verb.COMPARE, source_entry, "the digests decide", target_entry)
+        return Action(Verb.COMPARE, source_entry, "compared by digest", target_entry)
     both_keep = source_facts.mtimes and target_facts.mtimes
     epoch = (
         both_keep
@@ -361,7 +372,7 @@ def compare(
         return keep_or_adjust(
             source_entry, target_entry, "same digest on record", rules, source_facts, target_facts
         )
-    return Action(Verb.REPLACE, source_entry, "nothing is on record to compare with", target_entry)
+    return Action(Verb.REPLACE, source_entry, "no time or digest to compare", target_entry)
 
 
 def keep_or_adjust(
@@ -409,9 +420,9 @@ def name_problem(path: bytes, facts: Facts) -> str | None:
     if reason:
         return reason
     if is_partial_name(path):
-        return "it has the shape of hibali's own partial names"
+        return "hibali uses such names for partial files"
     if is_own_name(path):
-        return "it is a name that hibali keeps for itself"
+        return "hibali reserves this name"
     if facts.path_bytes and len(path) > facts.path_bytes:
         return f"it is longer than {facts.path_bytes} bytes"
     if facts.name_bytes and any(len(part) > facts.name_bytes for part in path.split(b"/")):
@@ -423,9 +434,9 @@ def name_problem(path: bytes, facts: Facts) -> str | None:
             return "it is not UTF-8"
     for part in facts.refuses:
         if part in path:
-            return f"it holds {part!r}"
+            return f"it contains {part!r}"
     if facts.reserved and not facts.reserved.isdisjoint(path.lower().split(b"/")):
-        return "it is one of the names that make a dataset of the target; to leave it out: --exclude"
+        return "datasets reserve this name; to leave it out, add --exclude"
     return None
 
 
@@ -470,7 +481,7 @@ class FoldedNames:
         other = self._names.setdefault(_folded(entry.path), entry.path)
         if other == entry.path:
             return None
-        message = f"the target does not tell it from {printable(other)}: upper and lower case are one there"
+        message = f"the target ignores case and cannot distinguish it from {printable(other)}"
         return Conflict(entry, "folded-name", message, refuse=True)
 
 

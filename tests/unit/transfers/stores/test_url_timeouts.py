@@ -1,4 +1,4 @@
-"""A web server that takes a request and does not answer, or that nobody vouches for."""
+"""Test a web server that accepts a request but sends nothing, and one with a self-signed certificate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transfers.stores import url
 from transfers.stores.url import Web
 
 
-def test_a_server_that_falls_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(url, "_SILENT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         web = Web(f"http://127.0.0.1:{silent.getsockname()[1]}/", "quiet")
@@ -36,7 +36,7 @@ class QuietServer(ThreadingHTTPServer):
         """A client that breaks off the handshake is what is tested."""
 
 
-def test_a_server_with_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) -> None:
+def test_a_self_signed_certificate_is_refused(tmp_path: Path) -> None:
     key, name = (
         ec.generate_private_key(ec.SECP256R1()),
         Name([NameAttribute(NameOID.COMMON_NAME, "localhost")]),
@@ -55,7 +55,7 @@ def test_a_server_with_a_certificate_of_nobody_is_not_trusted(tmp_path: Path) ->
         threading.Thread(target=server.serve_forever, daemon=True).start()
         web = Web(f"https://127.0.0.1:{server.server_port}/", "lab")
         with pytest.raises(AccessError) as refused:
-            web.look(b"file")
+            web.stat(b"file")
         web.close()
         server.shutdown()
     assert (refused.value.code, refused.value.exit) == ("bad-certificate", 4)

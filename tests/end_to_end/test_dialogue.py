@@ -43,7 +43,7 @@ def type_line(terminal: Terminal, prompt: str, keys: str) -> None:
     terminal.press(keys.encode())
 
 
-def test_answers_are_checked_at_once_and_what_comes_out_is_valid(hibali: Any, folder: Path) -> None:
+def test_answers_are_checked_at_once_and_yield_a_valid_invocation(hibali: Any, folder: Path) -> None:
     terminal = sit(hibali, "-o", "made.json")
     type_line(terminal, "infile:", "\r")
     terminal.until(lambda screen: "This input is required" in screen)
@@ -79,7 +79,9 @@ def _descriptor(folder: Path) -> Path:
     return path
 
 
-def test_an_answer_is_taken_back_and_a_file_is_not_replaced_unasked(hibali: Any, folder: Path) -> None:
+def test_an_answer_is_withdrawn_and_a_file_is_not_replaced_without_confirmation(
+    hibali: Any, folder: Path
+) -> None:
     (folder / "mine.json").write_text("mine")
     terminal = sit(hibali, "-o", "mine.json")
     type_line(terminal, "infile:", "one.nii\r")
@@ -107,7 +109,7 @@ def test_results_go_to_stdout_and_questions_to_the_terminal(hibali: Any, folder:
 
 
 @pytest.mark.parametrize("keys", [b"\x03", b"\x04"])
-def test_who_leaves_leaves_nothing(hibali: Any, folder: Path, keys: bytes) -> None:
+def test_leaving_the_dialogue_writes_no_file(hibali: Any, folder: Path, keys: bytes) -> None:
     terminal = sit(hibali, "-o", "made.json")
     type_line(terminal, "infile:", "one.nii\r")
     terminal.until(lambda screen: screen.endswith("fraction [0.5]:"))
@@ -118,7 +120,7 @@ def test_who_leaves_leaves_nothing(hibali: Any, folder: Path, keys: bytes) -> No
 
 
 @pytest.mark.usefixtures("folder")
-def test_where_nobody_sits_the_other_way_is_told(hibali: Any) -> None:
+def test_without_a_terminal_the_alternative_command_is_shown(hibali: Any) -> None:
     told = hibali("pipelines", "example", "tool", "--ask", "--json", exit=2)
     assert told.last["code"] == "no-terminal"
     assert "hibali pipelines example tool@1.0 > invocation.json" in told.last["hint"]

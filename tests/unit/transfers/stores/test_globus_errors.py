@@ -1,4 +1,4 @@
-"""What answers of Globus mean: which error, which exit, and what to type; nothing of a whole answer is kept."""
+"""Test the translation of Globus errors: code, exit code and hint, without any text of the response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import requests
 from hibali.config.model import GlobusClient, GlobusSettings, Site
 from hibali.errors import HibaliError
 from transfers.stores.globus.clients import merged_scopes, open_access, open_tokens, read_secret
-from transfers.stores.globus.errors import answered
+from transfers.stores.globus.errors import translated_errors
 
 ONE, OTHER = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "ab")
 TRANSFERS = "transfer.api.globus.org"
@@ -59,10 +59,13 @@ TRANSFER, AUTH = globus_sdk.TransferAPIError, globus_sdk.AuthAPIError
         (AUTH, 503, {"error": "x"}, "globus-unavailable", 5, ""),
     ],
 )  # fmt: skip
-def test_each_answer_is_one_of_our_errors(
+def test_each_globus_error_is_translated(
     kind: Any, status: int, body: dict[str, Any], code: str, exit_code: int, hint: str
 ) -> None:
-    with pytest.raises(HibaliError) as caught, answered(site("one", ONE), others=[site("other", OTHER)]):
+    with (
+        pytest.raises(HibaliError) as caught,
+        translated_errors(site("one", ONE), others=[site("other", OTHER)]),
+    ):
         raise problem_of(kind, status, body)
     found = caught.value
     assert (found.code, int(found.exit)) == (code, exit_code)
@@ -71,19 +74,19 @@ def test_each_answer_is_one_of_our_errors(
     assert "\n" not in found.message
 
 
-def test_a_client_that_acts_as_itself_is_told_other_things() -> None:
+def test_errors_of_a_confidential_client_have_other_codes() -> None:
     own = site("one", ONE, secret=True)
     for kind, status, body, code in [
         (AUTH, 401, {"error": "invalid_client"}, "client-refused"),
         (TRANSFER, 403, {"code": "ConsentRequired", "required_scopes": [NEEDED]}, "consent-needed"),
     ]:
-        with pytest.raises(HibaliError) as caught, answered(own):
+        with pytest.raises(HibaliError) as caught, translated_errors(own):
             raise problem_of(kind, status, body)
         assert (caught.value.code, int(caught.value.exit)) == (code, 4)
         assert "hibali sites login one" in caught.value.hint
 
 
-def test_sites_of_two_clients_cannot_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sites_with_different_clients_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HIBALI_STATE", "/dev/null/never")
     with pytest.raises(HibaliError) as caught:
         open_access([site("one", ONE), site("other", OTHER, secret=True)])
@@ -93,14 +96,14 @@ def test_sites_of_two_clients_cannot_meet(monkeypatch: pytest.MonkeyPatch) -> No
     assert (caught.value.code, int(caught.value.exit)) == ("no-globus-client", 2)
 
 
-def test_scopes_are_merged_with_what_depends_on_them() -> None:
+def test_scopes_are_merged_with_their_dependencies() -> None:
     more = f"{ALL}[*https://auth.globus.org/scopes/{ONE}/data_access]"
     (merged,) = merged_scopes([ALL], [NEEDED], [more])
     assert merged.startswith(f"{ALL}[")
     assert (ONE in merged, OTHER in merged) == (True, True)
 
 
-def test_a_secret_is_the_first_line_and_never_repeated() -> None:
+def test_a_secret_is_the_first_line_and_no_error_repeats_it() -> None:
     assert read_secret(b"abc/+=\nurl: https://x\n") == "abc/+="
     for text in (b"", b"\nsecond", b"a\x00b\n", "pä\n".encode()):
         with pytest.raises(ValueError, match="first line") as caught:
@@ -108,7 +111,7 @@ def test_a_secret_is_the_first_line_and_never_repeated() -> None:
         assert text.decode().strip() not in str(caught.value) or not text.strip()
 
 
-def test_a_refresh_token_that_is_not_repeated_is_kept(
+def test_the_refresh_token_is_kept_if_the_response_has_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
@@ -149,7 +152,7 @@ def test_a_refresh_token_that_is_not_repeated_is_kept(
     native.close()
 
 
-def test_tokens_never_travel_in_clear(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tokens_are_never_sent_unencrypted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
     monkeypatch.setenv("HIBALI_SECRET", SECRET)
     monkeypatch.setenv("GLOBUS_SDK_SERVICE_URL_AUTH", "http://auth.example.org")
@@ -158,9 +161,7 @@ def test_tokens_never_travel_in_clear(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert caught.value.code == "insecure-endpoint"
 
 
-def test_a_file_of_tokens_that_cannot_be_read_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unreadable_token_file_has_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
     open_tokens(ONE).close()
     path = tmp_path / "globus" / "tokens.db"

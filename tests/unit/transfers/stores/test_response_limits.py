@@ -21,7 +21,7 @@ from transfers.entry import Entry, Kind
 from transfers.stores import url
 from transfers.stores.base import Item, Unit
 from transfers.stores.globus import clients
-from transfers.stores.globus.clients import bound_answers
+from transfers.stores.globus.clients import limit_responses
 from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
@@ -29,7 +29,7 @@ from transfers.stores.url import Web
 from transfers.stores.webdav import files
 from transfers.stores.webdav import requests as webdav_requests
 from transfers.stores.webdav.files import Files
-from transfers.stores.webdav.requests import Wire
+from transfers.stores.webdav.requests import WebdavClient
 
 CHUNKED = b"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n{more}\r\n"
 SMALL = 4 * 1024 * 1024
@@ -39,7 +39,7 @@ SMALL = 4 * 1024 * 1024
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
     """Nothing is kept beyond 4 MiB."""
     for module, name in (
-        *((url, "_MOST_WHOLE"), (files, "_MOST_WHOLE"), (webdav_requests, "_MOST_TAKEN")),
+        *((url, "_MOST_WHOLE"), (files, "_MOST_WHOLE"), (webdav_requests, "_MOST_LISTING")),
         *((clients, "_MOST"), (webdav_requests, "_MOST_BODY"), (listing, "_MOST_PAGE")),
     ):
         monkeypatch.setattr(module, name, SMALL)
@@ -75,23 +75,23 @@ def head_s3(server: EndlessServer) -> Any:
 
 
 def list_webdav(server: EndlessServer) -> Any:
-    with closing(Wire(server.origin + "/", "lab")) as wire:
-        return list(Files(wire).children(b"").names)
+    with closing(WebdavClient(server.origin + "/", "lab")) as client:
+        return list(Files(client).children(b"").names)
 
 
 def look_webdav(server: EndlessServer) -> Any:
-    with closing(Wire(server.origin + "/", "lab")) as wire:
-        return Files(wire).room(b"x")
+    with closing(WebdavClient(server.origin + "/", "lab")) as client:
+        return Files(client).free_bytes(b"x")
 
 
 def read_webdav(server: EndlessServer) -> Any:
-    with closing(Wire(server.origin + "/", "lab")) as wire:
-        return Files(wire).get(b"x", offset=0, length=1000)
+    with closing(WebdavClient(server.origin + "/", "lab")) as client:
+        return Files(client).get(b"x", offset=0, length=1000)
 
 
 def digest_webdav(server: EndlessServer) -> Any:
-    with closing(Wire(server.origin + "/", "lab")) as wire:
-        found = Files(wire).digest(b"x", 1000)
+    with closing(WebdavClient(server.origin + "/", "lab")) as client:
+        found = Files(client).digest(b"x", 1000)
     raise HibaliError("answer-too-long", str(found)) if found[1] == 1001 else AssertionError(found)
 
 
@@ -115,7 +115,7 @@ def hook(server: EndlessServer) -> Any:
 
 def globus(server: EndlessServer) -> Any:
     client = globus_sdk.TransferClient(base_url=server.origin, retry_config=_no_retries())
-    bound_answers(client)
+    limit_responses(client)
     try:
         return client.get_task("00000000-0000-4000-8000-000000000000")
     finally:
@@ -135,7 +135,7 @@ TOO_LONG = {"answer-too-long", "too-large", "source-changed", "bad-answer"}
 
 @pytest.mark.parametrize("ask", [*LISTINGS, *READS])
 @pytest.mark.parametrize("framing", ["", "Content-Length: 100000000000\r\n"])
-def test_an_answer_without_end_is_cut_off(
+def test_an_endless_response_is_cut_off(
     server: EndlessServer, ask: Callable[[EndlessServer], Any], framing: str, hibali_home: Any
 ) -> None:
     """Whatever length it claims to have."""
@@ -165,7 +165,7 @@ def test_an_answer_without_end_is_cut_off(
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("ask", [*LISTINGS, head_s3, hook])
 @pytest.mark.parametrize("part", ["status", "headers", "body"])
-def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(
+def test_a_response_sent_byte_by_byte_times_out(
     server: EndlessServer, ask: Callable[[EndlessServer], Any], part: str, hibali_home: Any
 ) -> None:
     """Its parts are never silent long enough for the timeout of a socket."""
@@ -190,7 +190,7 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(
 
 
 @pytest.mark.parametrize("ask", [page, document, globus, list_s3, look_webdav])
-def test_what_is_compressed_counts_by_what_it_unpacks_to(
+def test_compressed_responses_are_limited_by_their_unpacked_size(
     server: EndlessServer, ask: Callable[[EndlessServer], Any], hibali_home: Any
 ) -> None:
     status = b"207 Multi-Status" if ask is look_webdav else b"200 OK"
@@ -204,7 +204,7 @@ def test_what_is_compressed_counts_by_what_it_unpacks_to(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
 
 
-def test_what_is_said_to_an_error_is_not_read_to_its_end(server: EndlessServer, hibali_home: Any) -> None:
+def test_error_bodies_are_not_read_to_their_end(server: EndlessServer, hibali_home: Any) -> None:
     server.head = b"HTTP/1.1 403 Forbidden\r\n\r\n<Error><Code>AccessDenied</Code>"
     for ask in (list_s3, list_webdav, page, document):
         with pytest.raises(HibaliError) as refused:
@@ -231,13 +231,13 @@ def test_an_object_is_read_no_further_than_it_is_long(server: EndlessServer, hib
     assert server.sent < 100 * 1024 * 1024
 
 
-def test_a_slow_line_has_more_time_the_more_it_carries() -> None:
+def test_the_timeout_grows_with_the_size_of_the_transfer() -> None:
     """So that a large file is not given up for its size."""
     assert http.request_timeout(0) == 300
     assert http.request_timeout(64 * 1024 * 1024) > 60_000
 
 
-def test_a_redirect_to_elsewhere_is_never_requested(server: EndlessServer, hibali_home: Any) -> None:
+def test_a_redirect_to_another_host_is_not_followed(server: EndlessServer, hibali_home: Any) -> None:
     """Not even to say then that it is refused: another host's address may be one inside of a network."""
     assert hibali_home
     other = EndlessServer()

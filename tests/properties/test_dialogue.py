@@ -1,4 +1,4 @@
-"""Whatever is answered in the dialogue, what comes out of it is a valid invocation."""
+"""Test that any answers in the dialogue lead to a valid invocation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JUNK = ["", "<", "no", "yes", "0", "-7", "1e400", "nan", '"', '"\\ud800"', "x y"
 
 @st.composite
 def tools(draw: Any) -> Pipeline:
-    """Small tools in which much depends on much."""
+    """Generate small tools with many dependencies between inputs."""
     inputs = []
     for identifier in IDS[: draw(st.integers(1, len(IDS)))]:
         kind = draw(st.sampled_from(["String", "Number", "Flag", "File"]))
@@ -64,7 +64,7 @@ def tools(draw: Any) -> Pipeline:
 
 
 def converse(pipeline: Pipeline, reply: Callable[[ExampleDialogue], str]) -> dict[str, Any] | None:
-    """What comes out of it; None where somebody lost patience, or nothing can be right."""
+    """Return the resulting invocation; None after too many answers, or if no invocation can be valid."""
     lines = 0
 
     def read(prompt: str, complete: Callable[[str], list[str]]) -> str:
@@ -85,7 +85,7 @@ def converse(pipeline: Pipeline, reply: Callable[[ExampleDialogue], str]) -> dic
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(tools(), st.data())
-def test_what_the_dialogue_makes_is_valid(pipeline: Pipeline, data: st.DataObject) -> None:
+def test_the_dialogue_yields_a_valid_invocation(pipeline: Pipeline, data: st.DataObject) -> None:
     def reply(asking: ExampleDialogue) -> str:
         step = next_step(asking._dialogue)
         sense = sensible(asking)
@@ -100,7 +100,7 @@ def test_what_the_dialogue_makes_is_valid(pipeline: Pipeline, data: st.DataObjec
 
 
 def sensible(asking: ExampleDialogue) -> str:
-    """What somebody who knows the tool types now, one line at a time."""
+    """Return a sensible answer, one line at a time."""
     dialogue, step = asking._dialogue, next_step(asking._dialogue)
     if isinstance(step, ChooseInput):
         return step.members[0].id
@@ -114,7 +114,7 @@ def sensible(asking: ExampleDialogue) -> str:
 
 
 def typed_entry(asking: ExampleDialogue, values: list[Any]) -> str:
-    """The entries one after the other, then the line that ends them."""
+    """Type the entries one after the other, then the empty line that ends them."""
     told = getattr(asking, "told", None) or []
     asking.told = [*told, 1] if len(told) < len(values) else []  # type: ignore[attr-defined]
     return write_typed(values[len(told)]) if len(told) < len(values) else ""
@@ -129,7 +129,7 @@ def corpus() -> list[Any]:
 
 
 @pytest.mark.parametrize("item", corpus())
-def test_over_the_corpus_whoever_answers_sensibly_comes_to_the_end(item: Item) -> None:
+def test_sensible_answers_complete_the_dialogue_for_the_corpus(item: Item) -> None:
     pipeline = read_descriptor(item.descriptor.read_bytes(), item.name, "tool")
     try:
         make_example(pipeline)
@@ -151,7 +151,7 @@ def test_over_the_corpus_whoever_answers_sensibly_comes_to_the_end(item: Item) -
 
 
 @given(st.one_of(st.text(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
-def test_what_is_written_is_read_again(value: Any) -> None:
+def test_written_values_are_read_back(value: Any) -> None:
     kind = "Flag" if isinstance(value, bool) else "String" if isinstance(value, str) else "Number"
     text = write_typed(value)
     assert text.isprintable()

@@ -1,1 +1,0 @@
-"""Read descriptors from other places: one module for each kind of place."""
