@@ -54,7 +54,7 @@ def built_in_names(package: str) -> list[str]:
 
 
 def _entry_points(package: str) -> dict[str, Any]:
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # start-up: not for built-in names
 
     group = f"hibali.{package.rpartition('.')[2]}"
     return {point.name: point for point in entry_points(group=group)}
