@@ -168,13 +168,17 @@ class Tally:
         facts = [f"{format_size(self.bytes)} of {format_size(self.bytes_to_do)}"]
         facts += [f"{format_size(int(rate))}/s"] if rate is not None else []
         facts += [f"{format_duration(left)} left"] if left is not None else []
-        facts.append(f"{self.files:,} of {self.files_to_do:,} files")
+        facts.append(self._files_done())
         facts += [f"{self.failed:,} failed"] if self.failed else []
         facts += [f"{self.deleted:,} of {self.to_delete:,} deleted"] if self.deleted else []
         facts += [counted(self.lines, "connection")] if self.lines else []
-        facts += [f"{self.logins} logins"] if self.lines and self.logins > 1 else []
+        facts += [counted(self.logins, "login")] if self.lines and self.logins > 1 else []
         facts += [counted(self.retries, "retry", "retries")] if self.retries else []
         return facts
+
+    def _files_done(self) -> str:
+        noun = counted(self.files_to_do, "file").rpartition(" ")[2]
+        return f"{self.files:,} of {self.files_to_do:,} {noun}"
 
     def to_record(self, now: float) -> dict[str, Any]:
         """Return the fields of a JSON line of kind `progress`."""
@@ -201,8 +205,9 @@ class Tally:
         """Describe what an interruption leaves at the target; names in it are not escaped."""
         if not self._planned:
             return "Nothing was changed at the target."
-        noun = "file" if self.files_to_do == 1 else "files"
-        done = f"at least {self.files:,} of {self.files_to_do:,} {noun} complete and verified at the target"
+        done = f"at least {self._files_done()} complete and verified at the target"
+        if not self.files:
+            done = "no file is complete yet"
         deleted = f", and {self.deleted:,} of {self.to_delete:,} are deleted" if self.deleted else ""
         large = [path.decode("utf-8", "surrogateescape") for path in self.current][-1:]
         partial_note = f" The partial upload of {large[0]} is kept." if large else ""

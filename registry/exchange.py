@@ -104,7 +104,7 @@ def image_path(record: ImageRecord) -> str:
     return place_of(key_of(record.size, record.hex, record.extension))
 
 
-def not_there(record: ImageRecord, subject: str) -> NotFoundError:
+def missing_image_error(record: ImageRecord, subject: str) -> NotFoundError:
     """Return the error for an archive that the store does not have."""
     return NotFoundError(
         "image-not-there",
@@ -171,7 +171,7 @@ class FolderImageStore:
         try:
             stream = os.fdopen(os.open(self._folder / image_path(record), flags), "rb", buffering=0)
         except (FileNotFoundError, NotADirectoryError):
-            raise not_there(record, self.subject) from None
+            raise missing_image_error(record, self.subject) from None
         found = os.fstat(stream.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size != record.size:
             stream.close()
@@ -243,7 +243,7 @@ def upload_images(
     return contents
 
 
-def judge_image(pipeline: Pipeline, raw: bytes, location: str) -> str:
+def check_image_record(pipeline: Pipeline, raw: bytes, location: str) -> str:
     """Return the digest of the image in a record; raises for an invalid record, and for one of another image."""
     record = read_record(raw, location)
     check_names(pipeline, record, location)
@@ -376,9 +376,11 @@ def fetch(
             raise _conflict(f"{key[0]}@{key[1]}", here=pins[key], there=digest, subject=subject)
     check_known_images(catalogue, snapshot, known, known_digests, subject)
     fresh = [offer for key, offer in offers.items() if key not in pins]
-    downloads = [_judge(offer, files, subject, policy) for offer, files in _read_files(snapshot, fresh)]
+    downloads = [
+        _check_download(offer, files, subject, policy) for offer, files in _read_files(snapshot, fresh)
+    ]
     more = [offer for offer in known if _lacks(catalogue, offer)]
-    added = [_judge(offer, files, subject, policy) for offer, files in _read_files(snapshot, more)]
+    added = [_check_download(offer, files, subject, policy) for offer, files in _read_files(snapshot, more)]
     catalogue.add_downloads([*downloads, *added], f"Fetch from {subject}")
     _store_digests(known_digests, zip(fresh, downloads, strict=True))
     fates = {
@@ -404,7 +406,7 @@ def _exchanged(downloads: Iterable[Download], fate: Fate) -> list[Exchanged]:
     return [Exchanged(each.pipeline, fate) for each in downloads]
 
 
-def _judge(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Policy) -> Download:
+def _check_download(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Policy) -> Download:
     """Check a fetched version. Raises for an invalid or changed descriptor, and for a missing signature that the policy requires."""
     location = f"{offer.reference} at {subject}"
     pipeline = read_descriptor(files[DESCRIPTOR], location, offer.name)
@@ -422,7 +424,7 @@ def _judge(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Polic
             subject=location,
             hint="Ask the publisher. Nothing was fetched.",
         )
-    image = judge_image(pipeline, files[IMAGE], location) if IMAGE in files else ""
+    image = check_image_record(pipeline, files[IMAGE], location) if IMAGE in files else ""
     signatures = {name: raw for name, raw in files.items() if is_signature_name(name)}
     policy.check(pipeline, signatures, location, image)
     attachments = {name: raw for name, raw in files.items() if _is_attachment(name)}

@@ -12,7 +12,7 @@ from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, Tr
 from hibali.events import Listener, ignore
 from hibali.locations import Location, check_writable, parse_location
 from registry.catalogue_folder import DESCRIPTOR
-from registry.exchange import check_existing_file, image_path, not_there
+from registry.exchange import check_existing_file, image_path, missing_image_error
 from registry.images.record import ImageRecord
 from registry.remotes.base import LARGEST_FILE, Offer, Reference, Upload, gather
 from transfers.entry import Entry, Kind
@@ -165,7 +165,7 @@ class SiteImageStore:
         """Implement ImageStore."""
         size = self._sizes([record])[record]
         if size is None:
-            raise not_there(record, self.subject)
+            raise missing_image_error(record, self.subject)
         if size != record.size:
             raise self._tampered(
                 f"the file there has {size} bytes, but the published image has {record.size}"
@@ -203,7 +203,7 @@ class SiteImageStore:
                 receipt = synchronise(Request(operation, source, target), on_event)
             except NotFoundError:
                 if operation == "get":
-                    raise not_there(record, self.subject) from None
+                    raise missing_image_error(record, self.subject) from None
                 raise
         if receipt.exit is not Exit.DONE:
             reasons = "; ".join(failed.message for failed in receipt.failures[:3])

@@ -32,7 +32,7 @@ _MICROSECOND = 1_000
 
 
 class Verb(StrEnum):
-    """What is done with one name at the target.
+    """The action on one name at the target.
 
     COMPARE is decided by digests before the plan is complete. ADJUST sets permissions and attributes. LINK
     creates a further name of a file at the target, without a transfer.

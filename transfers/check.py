@@ -16,13 +16,14 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from hibali.events import Listener, ignore
 from hibali.locations import Location, check_writable, root_location
 from hibali.plugins import load
+from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.ssh.sessions import Login
 from transfers.entry import Entry, Kind, Verification
 from transfers.movers.stream import StreamMover
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.channel_pool import count_channels
 from transfers.remote.host import RemoteHost
-from transfers.remote.transport import AgentHost, open_either
+from transfers.remote.transport import AgentHost, forget, open_either, sftp_host
 from transfers.stores import ssh
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
 from transfers.stores.base import PACK_BYTES, Committed, Item, Leftover, Payload, Problem, Source, Unit
@@ -104,9 +105,7 @@ def _check_collection(site: Site, report: SiteReport, on_event: Listener) -> Non
 
 
 def _check_proxy(site: Site, settings: SshSettings) -> str:
-    """Return how long the GSI proxy is valid; checked even if a kept login does not need it."""
-    from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
-
+    """Return the remaining lifetime of the GSI proxy, even if an open login does not need it."""
     return f"valid for {format_time_left(seconds_left(ready_proxy(settings.proxy, subject=site.name).path))}"
 
 
@@ -121,7 +120,6 @@ def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[R
     if site.ssh is None:
         return with_agent()
     report.facts["transport"] = "agent"
-    from transfers.remote.transport import forget, open_either, sftp_host
 
     def with_sftp(client: Client, logins: int) -> tuple[RemoteHost, int]:
         report.facts["transport"] = "sftp"

@@ -50,7 +50,7 @@ class Endpoints:
     Attributes:
         request: the transfer.
         root: the store at the location of the source.
-        source: what is read: `root`, or one file of its parent folder.
+        source: `root`, or one file of its parent folder.
         target: the store that is written.
         plain_target: the same without the view that writes packs; a `DatasetStore` in a dataset.
         stack: closes everything that the attempt opens.
@@ -100,7 +100,7 @@ class Endpoints:
 
     @property
     def required_verification(self) -> Verification:
-        """The weakest accepted proof of a moved file."""
+        """The weakest accepted verification of a moved file."""
         best = weakest(self.source.facts.read_verification, self.target.facts.write_verification)
         return self.request.rules.require_proof or best
 

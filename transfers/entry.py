@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 
 class Verification(StrEnum):
-    """How well an entry is known to equal its source, best first."""
+    """The method by which an entry was verified to equal its source, strongest first."""
 
     DIGEST = "digest"
     RECORDED = "recorded"
@@ -34,7 +34,7 @@ class Verification(StrEnum):
 
     @property
     def strength(self) -> int:
-        """The rank of the proof; larger is stronger."""
+        """The rank of the method; larger is stronger."""
         return (
             Verification.NONE,
             Verification.SIZE,
@@ -45,7 +45,7 @@ class Verification(StrEnum):
 
 
 def weakest(first: Verification, second: Verification) -> Verification:
-    """Return the weaker proof."""
+    """Return the weaker method."""
     return first if first.strength <= second.strength else second
 
 

@@ -133,7 +133,7 @@ class Hashed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InventoryRequest:
-    """What to list and hash; with `recorded`, recorded digests of unchanged files are used.
+    """A request to list and hash files; with `recorded`, recorded digests of unchanged files are used.
 
     `leave_out` is a file to exclude: the manifest that is being written.
     """

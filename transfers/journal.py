@@ -49,8 +49,8 @@ class Coverage:
 class Receipt:
     """The summary of an operation.
 
-    `files` and `bytes` count the whole tree, `*_moved` what was moved; each proof is the weakest of its
-    files.
+    `files` and `bytes` count the whole tree, `*_moved` what was moved; each `proof_*` is the weakest
+    verification of its files.
     """
 
     id: str

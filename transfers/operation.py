@@ -62,7 +62,7 @@ class Operation:
     """One operation, over all of its attempts.
 
     Attributes:
-        request: what is to be done.
+        request: the requested transfer.
         recorder: its receipt and journal.
         reconnection: reconnects the stores of the attempt.
         stores: all stores that the current attempt opened.
@@ -70,7 +70,7 @@ class Operation:
         endpoints: those of the current attempt, once they are open.
         reached: whether any attempt opened its endpoints.
         restarted: whether this is not the first attempt.
-        kept_proof: how well it is proven that kept files are the same.
+        kept_verification: the method by which kept files were compared.
     """
 
     request: Request
@@ -256,7 +256,7 @@ def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ..
 
 
 def _note_unknown_facts(operation: Operation, endpoints: Endpoints) -> None:
-    """Note that a dry run writes nothing, not even to find out what the server can hold."""
+    """Note that a dry run does not test the server, because tests would write to it."""
     if not endpoints.target.facts.known:
         target = operation.request.target
         operation.recorder.record(
@@ -360,7 +360,7 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
     plan = plan_transfer(source, target, request.rules, target_exists=target_exists, missing_records=missing)
     if missing is not None and missing.message():
         recorder.record(Noted(missing.message(), kept=True))
-    # a further name of a hard-linked file is kept with its first name, however that was compared
+    # further names of a hard-linked file are kept with the first one, whatever the comparison
     if request.rules.checksum and not request.rules.hard_links:
         from_record = any(side.used for side in remembering)
         operation.kept_verification = Verification.RECORDED if from_record else Verification.DIGEST
@@ -617,7 +617,7 @@ def _count_connections(operation: Operation) -> None:
 
 
 def _exit_code(operation: Operation, problem: BaseException | None) -> Exit:
-    """Return the exit code; a file that was moved with a weaker proof than required counts as a failure."""
+    """Return the exit code; a weaker verification of moved files than required counts as a failure."""
     receipt, endpoints = operation.recorder.receipt, operation.endpoints
     code = exit_after(problem, receipt)
     if code is not Exit.DONE or endpoints is None or receipt.proof_moved is None:

@@ -518,8 +518,8 @@ def read_plan(path: Path) -> SavedPlan:
         except BaseException as problem:
             reading.planned.close()
             if isinstance(problem, (WrongLineError, HibaliError, OSError)):
-                words = problem.message if isinstance(problem, HibaliError) else str(problem)
-                raise _damaged(f"line {reading.line}: {words}", str(path)) from None
+                message = problem.message if isinstance(problem, HibaliError) else str(problem)
+                raise _damaged(f"line {reading.line}: {message}", str(path)) from None
             raise
 
 

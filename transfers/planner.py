@@ -57,7 +57,7 @@ class FurtherNames:
         self._further = Spool()
 
     def holds(self, action: Action) -> bool:
-        """Hold a further name, or note a kept first name; return whether it was held."""
+        """Hold a further name, or note an unchanged first name; return whether it was held."""
         if action.verb is Verb.LINK:
             self._further.add(action)
             return True
@@ -85,7 +85,7 @@ _BATCH_COUNT = 1024  # entries looked up on record before those without a record
 
 
 class RememberingSide(Side):
-    """A side that hashes each file only once; `used` tells whether any digest came from the record."""
+    """A side that hashes each file only once; `used` is true after a recorded digest was used."""
 
     def __init__(self, side: Side, location: Location, root_path: bytes) -> None:
         """Open the record of `root_path`, the root as its site knows it; `manifest --recorded` uses it, too."""
@@ -262,9 +262,9 @@ def plan_transfer(
     """List both sides and decide everything.
 
     Args:
-        source: what is read.
-        target: what is written; listed only where `target_exists`.
-        rules: what is selected, and how it is compared.
+        source: the side that is read.
+        target: the side that is written; listed only if `target_exists`.
+        rules: the rules of selection and comparison.
         target_exists: whether the target's root exists.
         missing_records: receives the digests that a comparison found and that are not on record.
 

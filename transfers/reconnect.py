@@ -66,7 +66,7 @@ class Reconnection:
         self._restarts = 0
 
     def until_done(self, act: Callable[[], Result], *, anew: bool = False) -> Result:
-        """Return what `act` returns, called again after each reconnection; `anew` if it lists everything."""
+        """Return the result of `act`, which is called again after each reconnection; `anew` if it lists everything."""
         while True:
             try:
                 return act()

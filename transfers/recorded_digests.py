@@ -43,7 +43,7 @@ class DigestCache:
             lines = 0
             for record in read_records(self._path):
                 lines += 1
-                self._take(record)
+                self._read(record)
             if lines > 2 * len(self._known) + _SLACK:
                 self._compact()
         else:
@@ -59,7 +59,7 @@ class DigestCache:
             write_atomic(self._path, "".join(f"{line_of_json(r)}\n" for r in records).encode("ascii"))
 
     def begin(self, fields: dict[str, Any]) -> None:
-        """Write what a later operation needs to resume; it finds the last such line in `header`."""
+        """Write the fields with which a later operation resumes; it finds the last such line in `header`."""
         self.header = {"kind": "begun", "at": now(), **fields}
         self._journal.append(self.header)
 
@@ -68,7 +68,7 @@ class DigestCache:
         """Whether no digest is known."""
         return not self._known
 
-    def _take(self, record: dict[str, Any]) -> None:
+    def _read(self, record: dict[str, Any]) -> None:
         try:
             if record.get("kind") == "begun":
                 self.header = record
@@ -244,7 +244,7 @@ class MissingRecords:
         *,
         verification: Verification = Verification.DIGEST,
     ) -> None:
-        """Keep the records; `verification` is the proof of a comparison (digests may be recorded ones)."""
+        """Keep the records; `verification` is the method of a comparison (digests may be recorded ones)."""
         self._known = known
         self._verification = verification
         self._cut_off = cut_off

@@ -63,8 +63,8 @@ def remove(request: RemovalRequest, confirm: Confirm, on_event: Listener = ignor
     """Remove a file or a tree, and return the receipt, whose `exit` is the exit code.
 
     Args:
-        request: what is to be removed.
-        confirm: called with the plan before a tree is removed; raises to keep it.
+        request: the file or folder to remove.
+        confirm: called with the plan before a tree is removed; raises an error to cancel.
         on_event: the listener.
 
     Raises:

@@ -14,7 +14,7 @@ from transfers.stores.globus.paths import TaskTimeouts
 
 @dataclass(frozen=True, slots=True)
 class SaveOptions:
-    """How changes in a dataset are saved.
+    """The options for committing changes in a dataset.
 
     Attributes:
         save: whether they are committed.
@@ -34,20 +34,20 @@ class Request:
     """A transfer as requested.
 
     Attributes:
-        operation: the word of the command.
-        source: what is read.
-        target: what is written.
-        rules: what is selected, how it is compared, and what may be deleted.
+        operation: the name of the command.
+        source: the location that is read.
+        target: the location that is written.
+        rules: the rules of selection, comparison and deletion.
         saved: a saved plan to execute exactly.
-        backup: where files are kept before they are replaced or deleted.
-        rate: most bytes a second; 0 leaves it to the limits of the sites.
+        backup: the folder for copies of files that are replaced or deleted.
+        rate: the rate limit in bytes per second; 0 for the limits of the sites.
         pack_bytes: the size of packs that files are put into; 0 for no packs.
-        recorded: whether digests on record count where digests decide.
+        recorded: whether recorded digests are used to compare files.
         direct: whether the source's site sends to the target's site by itself.
-        saving: how files that come into a dataset are saved.
+        saving: the options for committing received files in a dataset.
         chosen: the only files of the source to transfer, by the name that each gets at the target.
         via: `auto`, `globus`, or `stream` for bytes that pass through this machine.
-        task_timeouts: when a Globus task is cancelled.
+        task_timeouts: the time limits after which a Globus task is cancelled.
     """
 
     operation: str
@@ -77,7 +77,7 @@ class Request:
 
     @property
     def reconnect_seconds(self) -> float:
-        """How many seconds a lost connection is retried: the lower limit of both sites."""
+        """The time in seconds to retry a lost connection: the lower limit of both sites."""
         return min(site.limits.reconnect_seconds for site in (self.source.site, self.target.site))
 
     @property

@@ -177,7 +177,7 @@ def _pattern_selector(rules: Rules) -> Selector:
     """
     if not rules.include and not rules.exclude:
         return select_all
-    from pathspec import GitIgnoreSpec
+    from pathspec import GitIgnoreSpec  # start-up: only if patterns are given
 
     try:
         include = GitIgnoreSpec.from_lines(rules.include)

@@ -80,19 +80,19 @@ def leave_out(trees: Sequence[Tree], selects: Selector, left: Callable[[bytes], 
 
     The first tree with the name decides, so that a copy of another size is still checked.
     """
-    kept = [EntrySpool() for _ in trees for _ in range(2)]
+    selected = [EntrySpool() for _ in trees for _ in range(2)]
     sides = [_by_path(entries) for tree in trees for entries in (tree.files, tree.links)]
     for path, having in _merge(*sides):
         first = next(number for number, values in enumerate(having) if values)
         if trees[first // 2].single or selects(having[first][0]):
-            for spool, values in zip(kept, having, strict=True):
+            for spool, values in zip(selected, having, strict=True):
                 for entry in values:
                     spool.add(entry)
         else:
             left(path)
     for number, tree in enumerate(trees):
         tree.close()
-        tree.files, tree.links = kept[2 * number : 2 * number + 2]
+        tree.files, tree.links = selected[2 * number : 2 * number + 2]
 
 
 def missing_names(trees: Sequence[Tree], expected: Iterable[bytes]) -> Iterator[Failed]:
@@ -444,7 +444,7 @@ class Verifier:
     def _settle(self) -> Exit:
         """Complete the receipt, and return the exit code of a complete verification.
 
-        Unchecked files count as not proven, and digests of an earlier verification as RECORDED.
+        Unchecked files count as not verified, and digests of an earlier verification as RECORDED.
         """
         receipt, coverage = self.receipt, self._coverage
         stores = [store for tree in self._trees for store in tree.stores]

@@ -76,6 +76,6 @@ def doctor_command(common: Common, name: str, *, job: bool | None) -> int | None
     credentials, bucket and writing; where configured, proxy, data host, GridFTP and Globus. Steps that depend on a failed step are skipped. hibali logs in once, and
     removes all test files. The exit code is that of the worst problem; warnings do not count.
     """
-    from hibali_cli.handlers.init import check_site
+    from hibali_cli.handlers.init import check_on_request
 
-    return check_site(common, name, job=job)
+    return check_on_request(common, name, job=job)

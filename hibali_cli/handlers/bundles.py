@@ -27,7 +27,7 @@ from hibali_cli.progress import listening
 from hibali_cli.records import moment
 from hibali_cli.run_options import RunOptions
 from registry.catalogue import Catalogue
-from registry.exchange import judge_image
+from registry.exchange import check_image_record
 from registry.images.record import FILE as IMAGE
 from registry.images.record import write_record
 from registry.invocation import check_invocation, read_invocation
@@ -53,9 +53,9 @@ from runs.bundles.read import (
     PackedInput,
     below,
     check_contents,
-    forget,
     place_of,
     read_bundle,
+    remove_unpacked,
     unpack,
 )
 from runs.collect import collect
@@ -317,7 +317,7 @@ def run_bundle(common: Common, options: BundleRunOptions) -> int:
             raise find_failure(run) or RunFailedError("run-lost", "the run is lost", subject=run.id)
         receipt, compared = _collect(common, options, bundle, run, on_event)
         with run_store.lock(lock_name, on_event=on_event):
-            forget(bundle, site.name)
+            remove_unpacked(bundle, site.name)
     return _show_result(common, options, bundle, run, receipt, compared)
 
 
@@ -327,7 +327,7 @@ def _add_to_catalogue(common: Common, catalogue: Catalogue, bundle: Bundle, subj
     attachments, image = dict(bundle.signatures), ""
     if bundle.image is not None:
         attachments[IMAGE] = write_record(bundle.image)
-        image = judge_image(pipeline, attachments[IMAGE], printable(subject))
+        image = check_image_record(pipeline, attachments[IMAGE], printable(subject))
     here = catalogue.attachments(pipeline.name, pipeline.version)
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
     if not known or (IMAGE in attachments and IMAGE not in here):

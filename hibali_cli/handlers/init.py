@@ -36,31 +36,31 @@ from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
 from runs.doctor.network import Step, StepList, Verdict
-from runs.doctor.visit import visit
+from runs.doctor.site import check_site
 
 _WIDTH = max(len(verdict) for verdict in Verdict)
 _NAMES = max(map(len, ("settings", "connection", "credentials", "transport", "scheduler", "container")))
 _COLOURS = {Verdict.OK: "32", Verdict.WARNING: "33", Verdict.FAULT: "31", Verdict.NOT_TRIED: "2"}
 
 
-def visit_and_show(common: Common, site: Site, *, job: bool) -> StepList:
+def run_checks(common: Common, site: Site, *, job: bool) -> StepList:
     """Check the site and show each step as it ends."""
-    walk = StepList(lambda step: _show(common, step))
+    checks = StepList(lambda step: _show(common, step))
     with listening(common, f"doctor {site.name}") as on_event:
-        visit(walk, site, on_event, job=job)
-    return walk
+        check_site(checks, site, on_event, job=job)
+    return checks
 
 
 def check_and_show(common: Common, site: Site, *, job: bool) -> int:
     """Check the site and show each step as it ends; returns 0, or raises the worst problem."""
-    walk = visit_and_show(common, site, job=job)
-    worst = walk.worst()
+    checks = run_checks(common, site, job=job)
+    worst = checks.worst()
     if worst is not None:
         raise worst
     if common.json:
-        common.output.record("end", {"count": len(walk.steps), "exit": 0})
+        common.output.record("end", {"count": len(checks.steps), "exit": 0})
         return 0
-    warnings = sum(step.verdict is Verdict.WARNING for step in walk.steps)
+    warnings = sum(step.verdict is Verdict.WARNING for step in checks.steps)
     remark = f", with {counted(warnings, 'warning')}" if warnings else ""
     common.output.info(f"{site.name} works{remark}.")
     if not job and site.scheduler is not None:
@@ -220,7 +220,7 @@ def _check_all(common: Common, sites: Sequence[Site]) -> list[tuple[Site, Hibali
     """Check each site; return those that do not work, with the reasons."""
     problems = []
     for site in sites:
-        worst = visit_and_show(common, site, job=False).worst()
+        worst = run_checks(common, site, job=False).worst()
         if worst is not None:
             problems.append((site, worst))
             common.output.info(
@@ -275,7 +275,7 @@ def _send_first(common: Common, target: str, broken: set[str]) -> None:
     common.output.info(f"To send one of your folders: hibali push FOLDER {name}:FOLDER")
 
 
-def check_site(common: Common, name: str, *, job: bool | None) -> int | None:
+def check_on_request(common: Common, name: str, *, job: bool | None) -> int | None:
     """Check a site step by step, and a job on request; return the exit code."""
     site = common.settings().site(name)
     runs_jobs = kind_of(site).has_machine

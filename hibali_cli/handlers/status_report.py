@@ -17,7 +17,17 @@ from hibali.files import WholeFile
 from hibali.text import counted, path_fields, printable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured
-from runs.reports.status import Day, Health, Line, Mark, Overview, headline, mark_of, summary, to_record
+from runs.reports.status import (
+    Day,
+    Health,
+    Mark,
+    Overview,
+    ScheduleRow,
+    headline,
+    mark_of,
+    summary,
+    to_record,
+)
 from runs.reports.status_data import read_overview
 from runs.reports.status_page import render
 
@@ -74,7 +84,7 @@ def _on_terminal(found: Overview) -> str:
         emoji=False,
         markup=False,
     )
-    console.print(Text(headline(found), style="bold red" if found.in_need else "bold green"))
+    console.print(Text(headline(found), style="bold red" if found.needing_attention else "bold green"))
     console.print(Text(printable(summary(found))), soft_wrap=True)
     for trouble in found.troubles:
         console.print()
@@ -94,7 +104,7 @@ def _on_terminal(found: Overview) -> str:
     return console.file.getvalue()
 
 
-def _schedules(lines: Sequence[Line]) -> object:
+def _schedules(lines: Sequence[ScheduleRow]) -> object:
 
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for line in lines:
@@ -106,12 +116,15 @@ def _schedules(lines: Sequence[Line]) -> object:
             "" if last is None else f"{mark_of(last)} {(last.ended or last.began)[:16].replace('T', ' ')}"
         )
         table.add_row(
-            Text(line.plan.name), Text(str(line.health), style=_COLOURS[line.health]), strip, Text(last_run)
+            Text(line.schedule.name),
+            Text(str(line.health), style=_COLOURS[line.health]),
+            strip,
+            Text(last_run),
         )
     return table
 
 
-def _legend(lines: Sequence[Line]) -> object:
+def _legend(lines: Sequence[ScheduleRow]) -> object:
 
     there = {mark_of(each) for line in lines for each in line.strip}
     return Text("  ".join(f"{_SIGNS[mark][0]} {mark}" for mark in Mark if mark in there), style="dim")
@@ -130,7 +143,7 @@ def _lists(found: Overview) -> list[tuple[str, list[str]]]:
         ),
         (
             "Expiring or purged soon",
-            [f"{each.when[:10]}  {each.about}: {each.what}" for each in found.fading],
+            [f"{each.when[:10]}  {each.about}: {each.what}" for each in found.expiries],
         ),
         ("Sites, in the last day", [_site(each) for each in found.usage]),
         (

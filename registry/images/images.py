@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from registry.images.archive import Archive
 
 
-Bring = Callable[[ImageRecord, Path], None]
+FetchImage = Callable[[ImageRecord, Path], None]
 AddResult = Literal["added", "same"]
 
 
@@ -130,7 +130,7 @@ class Images:
         if pinned is not None and pinned[1] != _sha256(write_record(record)):
             raise other_image(pipeline.reference, pinned=pinned[0], found=record.digest, location=location)
 
-    def receive(self, pipeline: Pipeline, bring: Bring, subject: str) -> tuple[ImageRecord, AddResult]:
+    def receive(self, pipeline: Pipeline, fetch: FetchImage, subject: str) -> tuple[ImageRecord, AddResult]:
         """Fetch the content of its image from `subject`, unless it is stored here, and store it if it matches the record.
 
         Raises `RefusedError` `image-tampered` where it does not match.
@@ -140,7 +140,7 @@ class Images:
             self._commit(f"Get the image of {pipeline.reference}", record)
             return record, "same"
         with self._contents.partial_file(record) as target:
-            bring(record, target)
+            fetch(record, target)
             _check_content(pipeline, record, target, subject)
             self._contents.store(pipeline.name, pipeline.version, record, target)
         self._commit(f"Get the image of {pipeline.reference}", record)

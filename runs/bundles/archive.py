@@ -184,7 +184,7 @@ class Archive:
                 self._zip = self._stack.enter_context(zipfile.ZipFile(stream))
             infos = self._zip.infolist()
             self.members = {info.filename: info for info in infos if not is_folder(info.filename)}
-            self._judge()
+            self._check_members()
         except BaseException:
             self._stack.close()
             raise
@@ -216,7 +216,7 @@ class Archive:
         """Close the file; safe to call twice."""
         self._stack.close()
 
-    def _judge(self) -> None:
+    def _check_members(self) -> None:
         """Check names, kinds, sizes and compression of all members before any is read."""
         infos = self._zip.infolist()
         if len(infos) != len({info.filename for info in infos}):

@@ -235,7 +235,7 @@ def unpack(archive: Archive, bundle: Bundle, site: str) -> Path:
     return final
 
 
-def forget(bundle: Bundle, site: str) -> None:
+def remove_unpacked(bundle: Bundle, site: str) -> None:
     """Remove the folder of `unpack`."""
     shutil.rmtree(_folder(bundle, site), ignore_errors=True)
 

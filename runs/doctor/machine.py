@@ -54,7 +54,7 @@ _OF_LOGINS = frozenset(
 )
 
 
-def reach(checks: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
+def check_login(checks: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
     """Return the host, or None if a step failed. Logs in once, after one test connection."""
     if site.ssh is None:
         return _start_here(checks, site, on_event)
@@ -108,7 +108,7 @@ def _log_in(
     try:
         host, logins = reach_machine(site, report, on_event)
     except HibaliError as problem:
-        _judge_failure(checks, problem, known)
+        _report_failure(checks, problem, known)
         return None
     checks.ok("host key", "known" if known else "accepted by ssh, but not from its known_hosts files")
     took = f"in {time.monotonic() - began:.1f} s" if logins else "over an existing connection"
@@ -127,7 +127,7 @@ def _log_in(
     return host
 
 
-def _judge_failure(checks: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: unknown
+def _report_failure(checks: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: unknown
     if problem.code == "host-key":
         checks.fault("host key", problem)
         checks.skip(LOGIN_STEPS[3:], "the host key was not accepted")
@@ -184,7 +184,7 @@ def run_job(
     try:
         run = launch(_request(site), host, run_store, Synchroniser(), on_begin=began, on_event=on_event)
         run = _follow(run, site, host, run_store, max_wait)
-        _judge(checks, run, max_wait)
+        _report_result(checks, run, max_wait)
     except HibaliError as problem:
         checks.fault("job", problem)
     finally:
@@ -215,7 +215,7 @@ def _follow(run: Run, site: Site, host: RemoteHost, run_store: RunStore, max_wai
     return run
 
 
-def _judge(checks: StepList, run: Run, max_wait: float) -> None:
+def _report_result(checks: StepList, run: Run, max_wait: float) -> None:
     if run.state is State.SUCCEEDED:
         checks.ok("job", f"{run.job} ran at {run.status.host or 'the site'} and was removed")
     elif run.state.ended:
@@ -265,7 +265,7 @@ def check_machine(checks: StepList, site: Site, host: RemoteHost) -> None:
     try:
         _check_roots(checks, site, host)
         clock_lead = _try_writing(checks, site, host)
-        _judge_clock(checks, clock_lead)
+        _check_clock(checks, clock_lead)
         _check_free_space(checks, site, host)
         _check_scheduler(checks, site, host)
         _check_container(checks, site, host)
@@ -365,7 +365,7 @@ def measure_clock_lead(there: float, before: float, after: float) -> float:
     return max(0.0, there - after)
 
 
-def _judge_clock(checks: StepList, clock_lead: float | None) -> None:
+def _check_clock(checks: StepList, clock_lead: float | None) -> None:
     if clock_lead is None:
         checks.skip(["clock"], "no file was written whose time could be compared")
     elif abs(clock_lead) < _CLOCK_SECONDS:

@@ -43,7 +43,7 @@ _BAD_MARKS = frozenset({Mark.INCOMPLETE, Mark.LATER, Mark.FAILED, Mark.BROKEN})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScheduleInfo:
     """The configuration of a schedule.
 
     `silence` is the longest time without a firing, `since` when it was added or resumed, both in seconds.
@@ -73,10 +73,10 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScheduleRow:
     """The row of a schedule: `strip` are its latest firings, oldest first."""
 
-    plan: Plan
+    schedule: ScheduleInfo
     health: Health
     strip: Sequence[Trigger]
     trouble: Trouble | None = None
@@ -101,19 +101,19 @@ def mark_of(firing: Trigger) -> Mark:
     return {5: Mark.LATER, 6: Mark.INCOMPLETE, 11: Mark.INCOMPLETE}.get(firing.exit or 1, Mark.FAILED)
 
 
-def judge(plan: Plan, firings: Sequence[Trigger], now: float) -> Line:
+def evaluate(schedule: ScheduleInfo, firings: Sequence[Trigger], now: float) -> ScheduleRow:
     """Evaluate a schedule from all recorded firings, oldest first; `now` is in seconds since the epoch."""
     strip = firings[-STRIP:]
-    if plan.paused:
-        return Line(plan, Health.PAUSED, strip)
-    trouble = _failing(plan, firings) or _silent(plan, firings, now)
+    if schedule.paused:
+        return ScheduleRow(schedule, Health.PAUSED, strip)
+    trouble = _failing(schedule, firings) or _silent(schedule, firings, now)
     if trouble is not None:
-        return Line(plan, Health.NEEDS_YOU, strip, trouble)
+        return ScheduleRow(schedule, Health.NEEDS_YOU, strip, trouble)
     has_result = any(mark_of(each) not in _UNTOLD for each in firings)
-    return Line(plan, Health.WELL if has_result else Health.NEW, strip)
+    return ScheduleRow(schedule, Health.WELL if has_result else Health.NEW, strip)
 
 
-def _failing(plan: Plan, firings: Sequence[Trigger]) -> Trouble | None:
+def _failing(schedule: ScheduleInfo, firings: Sequence[Trigger]) -> Trouble | None:
     """Return the failures in a row at the end, described by the latest one."""
     row: list[Trigger] = []
     for firing in reversed(firings):
@@ -125,7 +125,9 @@ def _failing(plan: Plan, firings: Sequence[Trigger]) -> Trouble | None:
     if not row:
         return None
     last = row[0]
-    return Trouble(plan.name, _describe_failure(last), _todo(plan, last), row[-1].began, len(row), last.id)
+    return Trouble(
+        schedule.name, _describe_failure(last), _todo(schedule, last), row[-1].began, len(row), last.id
+    )
 
 
 def _describe_failure(firing: Trigger) -> str:
@@ -145,25 +147,25 @@ def _describe_failure(firing: Trigger) -> str:
     return f"It ended with exit code {firing.exit}."
 
 
-def _todo(plan: Plan, firing: Trigger) -> str:
+def _todo(schedule: ScheduleInfo, firing: Trigger) -> str:
     """Return the error's hint, or a command that shows more."""
     if firing.hint:
         return firing.hint
     if firing.operations:
         return f"hibali history show {firing.operations[-1]}"
-    return f"hibali schedule log {plan.name}"
+    return f"hibali schedule log {schedule.name}"
 
 
-def _silent(plan: Plan, firings: Sequence[Trigger], now: float) -> Trouble | None:
+def _silent(schedule: ScheduleInfo, firings: Sequence[Trigger], now: float) -> Trouble | None:
     """Return the problem that a schedule has not fired for too long."""
-    last = max(plan.since, *(moment_of(each.began) or 0.0 for each in firings[-1:]), 0.0)
-    if not last or now - last <= plan.silence:
+    last = max(schedule.since, *(moment_of(each.began) or 0.0 for each in firings[-1:]), 0.0)
+    if not last or now - last <= schedule.silence:
         return None
     since = firings[-1].began if firings else ""
     return Trouble(
-        plan.name,
+        schedule.name,
         f"Nothing has fired for {format_duration(now - last)}: check that the machine and its cron are running.",
-        f"hibali schedule show {plan.name}",
+        f"hibali schedule show {schedule.name}",
         since,
     )
 
@@ -195,7 +197,7 @@ class Day:
 
 
 @dataclass(frozen=True, slots=True)
-class Fading:
+class Expiry:
     """Data that a site will purge, or a login that expires; `when` is RFC 3339."""
 
     what: str
@@ -209,29 +211,32 @@ class Overview:
     """The status report. `now` is in seconds since the epoch; `usage` are the fields of `site-usage` lines."""
 
     now: float
-    lines: Sequence[Line] = ()
+    lines: Sequence[ScheduleRow] = ()
     days: Sequence[Day] = ()
     failed_commands: Sequence[Trouble] = ()
     unproven: Sequence[UnverifiedFiles] = ()
-    fading: Sequence[Fading] = ()
+    expiries: Sequence[Expiry] = ()
     usage: Sequence[Mapping[str, Any]] = ()
     runs: Mapping[str, int] = field(default_factory=dict)
     operations: int = 0
 
     @property
-    def in_need(self) -> list[Line]:
+    def needing_attention(self) -> list[ScheduleRow]:
         """The schedules that need attention."""
         return [line for line in self.lines if line.health is Health.NEEDS_YOU]
 
     @property
     def troubles(self) -> list[Trouble]:
         """The problems, those of schedules first."""
-        return [*(line.trouble for line in self.in_need if line.trouble is not None), *self.failed_commands]
+        return [
+            *(line.trouble for line in self.needing_attention if line.trouble is not None),
+            *self.failed_commands,
+        ]
 
 
 def headline(overview: Overview) -> str:
     """Return one sentence that summarizes the report."""
-    count, bad = len(overview.lines), len(overview.in_need)
+    count, bad = len(overview.lines), len(overview.needing_attention)
     if not count:
         return "No schedules yet"
     if bad:
@@ -270,8 +275,8 @@ def summary(overview: Overview) -> str:
         )
     elif overview.operations:
         sentences.append("All moved files are verified by content.")
-    if overview.fading:
-        sentences.append(f"{counted(len(overview.fading), 'item')} will expire or be purged soon.")
+    if overview.expiries:
+        sentences.append(f"{counted(len(overview.expiries), 'item')} will expire or be purged soon.")
     return " ".join(sentences)
 
 
@@ -343,20 +348,20 @@ def to_record(overview: Overview) -> dict[str, Any]:
         "troubles": [asdict(each) for each in overview.troubles],
         "days": [{**asdict(day), "bytes_per_second": round(day.rate)} for day in overview.days],
         "unproven": [asdict(each) for each in overview.unproven],
-        "fading": [asdict(each) for each in overview.fading],
+        "fading": [asdict(each) for each in overview.expiries],
         "sites": [dict(each) for each in overview.usage],
         "runs": dict(overview.runs),
         "operations": overview.operations,
     }
 
 
-def _line_record(line: Line) -> dict[str, Any]:
+def _line_record(line: ScheduleRow) -> dict[str, Any]:
     counts = Counter(str(mark_of(each)) for each in line.strip)
     last = line.last
     return {
-        "name": line.plan.name,
-        "command": line.plan.command,
-        "cron": line.plan.cron,
+        "name": line.schedule.name,
+        "command": line.schedule.command,
+        "cron": line.schedule.cron,
         "health": str(line.health),
         "running": line.running,
         "last": None

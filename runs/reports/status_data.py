@@ -21,7 +21,7 @@ from hibali.text import counted, path_from_fields
 from runs.model import RUN_ID, State
 from runs.rate_limits import site_usage
 from runs.records import fold_records
-from runs.reports.status import DAYS, Fading, Overview, Plan, by_day, failed_commands, judge
+from runs.reports.status import DAYS, Expiry, Overview, ScheduleInfo, by_day, evaluate, failed_commands
 from runs.schedules.environment import Credential
 from runs.schedules.maintenance import all_credentials, longest_silence
 from runs.schedules.records import read_triggers
@@ -84,12 +84,12 @@ class _File:
 
 def find_purged(
     sites: Iterable[Site], operations: Iterable[Operation], known: Mapping[str, Site], now: float
-) -> list[Fading]:
+) -> list[Expiry]:
     """Return the first expected purge of each target, sorted by time.
 
     Past purge times are omitted, because it is only known that the data may be purged.
     """
-    found: list[Fading] = []
+    found: list[Expiry] = []
     at_site = list(operations)
     for site in sites:
         if site.purge is not None:
@@ -112,7 +112,7 @@ def _is_below(operation: Operation, site: Site, known: Mapping[str, Site]) -> bo
     return typed is not None and bool(root) and (typed.path == root or typed.path.startswith(f"{root}/"))
 
 
-def _of_site(site: Site, purge: Purge, operations: Iterable[Operation], now: float) -> Iterator[Fading]:
+def _of_site(site: Site, purge: Purge, operations: Iterable[Operation], now: float) -> Iterator[Expiry]:
     existing: dict[bytes, _File] = {}
     for operation in operations:
         _fold(existing, operation, purge)
@@ -122,7 +122,7 @@ def _of_site(site: Site, purge: Purge, operations: Iterable[Operation], now: flo
             targets.setdefault(each.target, []).append(each)
     for target, files in targets.items():
         first = min(each.at for each in files) + purge.days * _DAY
-        yield Fading(
+        yield Expiry(
             f"{site.name} deletes {counted(len(files), 'file')} ({format_size(sum(each.size for each in files))})",
             target,
             f"{datetime.fromtimestamp(first, UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -145,14 +145,14 @@ def _fold(existing: dict[bytes, _File], operation: Operation, purge: Purge) -> N
             existing[key] = _File(operation.target, int(record.get("size") or 0), at)
 
 
-def plans_of(schedules: Schedules) -> list[Plan]:
+def schedule_infos(schedules: Schedules) -> list[ScheduleInfo]:
     """Return the plans of all schedules."""
     now = datetime.now(UTC)
-    return [_plan_of(each, now) for each in schedules.schedules.values()]
+    return [_schedule_info(each, now) for each in schedules.schedules.values()]
 
 
-def _plan_of(schedule: Schedule, now: datetime) -> Plan:
-    return Plan(
+def _schedule_info(schedule: Schedule, now: datetime) -> ScheduleInfo:
+    return ScheduleInfo(
         schedule.name,
         shlex.join(["hibali", *schedule.command]),
         schedule.cron.text,
@@ -162,11 +162,11 @@ def _plan_of(schedule: Schedule, now: datetime) -> Plan:
     )
 
 
-def expiring(credentials: Iterable[Credential], within: timedelta) -> list[Fading]:
+def expiring(credentials: Iterable[Credential], within: timedelta) -> list[Expiry]:
     """Return the credentials that expire within this time, sorted by time, without duplicates."""
     last = datetime.now(UTC) + within
     found = {
-        (each.site, each.description): Fading(
+        (each.site, each.description): Expiry(
             f"{each.description} expires",
             each.site,
             f"{each.expires.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -185,19 +185,19 @@ def read_overview(config: str | None, days: int = DAYS) -> Overview:
     """Read the present report. `config` is the config.toml given; raises the errors of reading it."""
     now = time.time()
     settings, schedules = load_sites(config), load_schedules(config)
-    plans = plans_of(schedules)
+    infos = schedule_infos(schedules)
     soon = timedelta(days=max(_SOON_DAYS, schedules.notices.expires_within_days))
     credentials = [each for some in all_credentials(config, schedules).values() for each in some]
     operations = [each for each in read_operations() if not each.was_mistyped]
-    lines = [judge(plan, read_triggers(plan.name), now) for plan in plans]
+    lines = [evaluate(info, read_triggers(info.name), now) for info in infos]
     sites = [settings.sites[name] for name in sorted(settings.sites)]
     return Overview(
         now=now,
-        lines=sorted(lines, key=lambda line: (line.trouble is None, line.plan.name)),
+        lines=sorted(lines, key=lambda line: (line.trouble is None, line.schedule.name)),
         days=by_day(operations, now, days),
         failed_commands=failed_commands(operations, now),
         unproven=find_unverified(operations),
-        fading=[*expiring(credentials, soon), *find_purged(sites, operations, settings.sites, now)],
+        expiries=[*expiring(credentials, soon), *find_purged(sites, operations, settings.sites, now)],
         usage=[site_usage(site, carried_in(operations)) for site in sites],
         runs=count_states(),
         operations=len(operations),

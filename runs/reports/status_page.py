@@ -12,7 +12,18 @@ from hibali.amounts import format_duration, format_size
 from hibali.text import counted
 from runs.model import State
 from runs.reports.page import clock, render_page
-from runs.reports.status import STRIP, Day, Health, Line, Mark, Overview, Trouble, headline, mark_of, summary
+from runs.reports.status import (
+    STRIP,
+    Day,
+    Health,
+    Mark,
+    Overview,
+    ScheduleRow,
+    Trouble,
+    headline,
+    mark_of,
+    summary,
+)
 from runs.reports.timeline import Shape
 from runs.schedules.records import Trigger
 
@@ -71,7 +82,7 @@ def render(overview: Overview) -> bytes:
         "status_page.html",
         ["run_page.css", "status_page.css"],
         title=headline(overview),
-        mood="bad" if overview.in_need else "good" if overview.lines else "",
+        mood="bad" if overview.needing_attention else "good" if overview.lines else "",
         summary=summary(overview),
         now=clock(overview.now)[:16],
         troubles=[(each, _since(each)) for each in overview.troubles],
@@ -111,7 +122,7 @@ def _minute(text: str) -> str:
     return f"{text[:10]} {text[11:16]}"
 
 
-def _schedule(line: Line) -> dict[str, Any]:
+def _schedule(line: ScheduleRow) -> dict[str, Any]:
     last = line.last
     state_text = (
         "has not fired yet"
@@ -119,14 +130,14 @@ def _schedule(line: Line) -> dict[str, Any]:
         else f"last {mark_of(last)} {_minute(last.ended or last.began)}{_amount(last)}"
     )
     return {
-        "name": line.plan.name,
+        "name": line.schedule.name,
         "health": str(line.health),
         "kind": _HEALTH_KINDS[line.health],
         "bars": list(_strip_bars(line.strip)),
-        "bars_text": _strip_text(line.plan.name, line.strip),
+        "bars_text": _strip_text(line.schedule.name, line.strip),
         "note": f"running now, {state_text}" if line.running else state_text,
-        "command": line.plan.command,
-        "when": describe_cron(line.plan.cron),
+        "command": line.schedule.command,
+        "when": describe_cron(line.schedule.cron),
     }
 
 
@@ -244,7 +255,7 @@ def _tables(overview: Overview) -> Iterable[dict[str, Any]]:
                 _Cell(each.about, code=True),
                 _Cell(each.todo, code=bool(each.todo)),
             )
-            for each in overview.fading[:_MAX_ROWS]
+            for each in overview.expiries[:_MAX_ROWS]
         ],
     )
     yield _table(

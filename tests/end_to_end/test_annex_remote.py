@@ -73,7 +73,7 @@ def add_file(repository: AnnexRepository, name: str, content: bytes) -> str:
 
 
 @in_turn
-def test_contents_go_and_come_and_lie_where_the_page_says(word: str, transfers_to: TransfersTo) -> None:
+def test_contents_are_stored_and_retrieved_at_documented_paths(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     repository = repository_of(there)
     add_remote(repository)
@@ -95,7 +95,7 @@ def test_contents_go_and_come_and_lie_where_the_page_says(word: str, transfers_t
 
 @heavy
 @pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp"])
-def test_git_annex_tries_an_exported_tree(word: str, transfers_to: TransfersTo) -> None:
+def test_testremote_passes_with_an_exported_tree(word: str, transfers_to: TransfersTo) -> None:
     repository = repository_of(transfers_to(word))
     add_remote(repository, "exporttree=yes")
     tried = repository.run("annex", "testremote", "--fast", "--size=5MiB", "store")
@@ -107,7 +107,7 @@ def test_git_annex_tries_an_exported_tree(word: str, transfers_to: TransfersTo) 
 @heavy
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp"])
-def test_git_annex_tries_all_it_can_be(word: str, transfers_to: TransfersTo) -> None:
+def test_testremote_passes_with_every_option(word: str, transfers_to: TransfersTo) -> None:
     repository = repository_of(transfers_to(word))
     add_remote(repository)
     tried = repository.run("annex", "testremote", "--size=200", "store", timeout=1100)
@@ -122,7 +122,7 @@ def test_git_annex_tries_all_it_can_be(word: str, transfers_to: TransfersTo) -> 
 
 @heavy
 @pytest.mark.timeout(600)
-def test_git_annex_tries_webdav_in_short(transfers_to: TransfersTo) -> None:
+def test_testremote_passes_shortly_with_webdav(transfers_to: TransfersTo) -> None:
     repository = repository_of(transfers_to("webdav"))
     add_remote(repository)
     tried = repository.run("annex", "testremote", "--fast", "--size=200", "store", timeout=500)
@@ -135,7 +135,9 @@ def test_git_annex_tries_webdav_in_short(transfers_to: TransfersTo) -> None:
 @pytest.mark.parametrize(
     "more", [(), ("chunk=1MiB",), ("encryption=shared",), ("chunk=1MiB", "encryption=shared")]
 )
-def test_git_annex_tries_large_ones(word: str, more: tuple[str, ...], transfers_to: TransfersTo) -> None:
+def test_testremote_passes_with_large_contents(
+    word: str, more: tuple[str, ...], transfers_to: TransfersTo
+) -> None:
     there = transfers_to(word)
     repository = repository_of(there)
     add_remote(repository, *more)
@@ -151,7 +153,7 @@ def test_git_annex_tries_large_ones(word: str, more: tuple[str, ...], transfers_
 
 
 @pytest.mark.parametrize("word", ["local", pytest.param("ssh", marks=heavy)])
-def test_a_store_that_was_killed_goes_on_inside_the_file(word: str, transfers_to: TransfersTo) -> None:
+def test_a_killed_store_is_resumed_in_the_file(word: str, transfers_to: TransfersTo) -> None:
     slow = '[sites.there.limits]\nbandwidth = "24M"\n' if word == "local" else 'bandwidth = "24M"\n'
     there = transfers_to(word, slow)
     file = there.folder / "large"
@@ -178,7 +180,7 @@ def small_contents(count: int) -> dict[str, bytes]:
     return {f"SHA256E-s1000--{hashlib.sha256(content).hexdigest()}": content for content in contents}
 
 
-def test_small_contents_take_no_lock_and_few_syncs(transfers_to: TransfersTo) -> None:
+def test_small_contents_need_no_lock_and_few_syncs(transfers_to: TransfersTo) -> None:
     require_strace()
     there = transfers_to("local")
     contents, trace = small_contents(20), there.folder / "trace"
@@ -202,7 +204,7 @@ def test_small_contents_take_no_lock_and_few_syncs(transfers_to: TransfersTo) ->
 
 
 @in_turn
-def test_a_content_that_is_there_with_other_bytes_is_replaced(word: str, transfers_to: TransfersTo) -> None:
+def test_a_stored_content_with_other_bytes_is_replaced(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     ((key, content),) = small_contents(1).items()
     place, file = place_of(key).encode(), there.folder / "content"
@@ -237,7 +239,7 @@ def agent_ended(folder: Path) -> None:
 
 
 @in_turn
-def test_what_is_fetched_goes_on_behind_what_is_there(word: str, transfers_to: TransfersTo) -> None:
+def test_an_interrupted_retrieve_is_resumed(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     file, fetched = there.folder / "large", there.folder / "fetched"
     file.write_bytes(LARGE)
@@ -257,7 +259,7 @@ def test_what_is_fetched_goes_on_behind_what_is_there(word: str, transfers_to: T
 
 
 @heavy
-def test_bytes_that_rotted_are_not_given_back_as_good_ones(transfers_to: TransfersTo) -> None:
+def test_damaged_content_is_not_retrieved(transfers_to: TransfersTo) -> None:
     there = transfers_to("local")
     repository = repository_of(there)
     add_remote(repository)
@@ -272,7 +274,7 @@ def test_bytes_that_rotted_are_not_given_back_as_good_ones(transfers_to: Transfe
 
 
 @heavy
-def test_a_server_that_cannot_be_reached_has_lost_nothing(hibali: Any, tmp_path: Path) -> None:
+def test_an_unreachable_server_does_not_count_as_missing_content(hibali: Any, tmp_path: Path) -> None:
     with own_server("ssh", tmp_path) as server:
         add_site(hibali.home.config, "there", server.place)
         there = Transfers(hibali, server.place, tmp_path)
@@ -318,7 +320,7 @@ def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> No
         ("", "no location"),
     ],
 )
-def test_only_sites_of_this_account_are_gone_to(location: str, words: str, local_there: Transfers) -> None:
+def test_only_configured_sites_are_accepted(location: str, words: str, local_there: Transfers) -> None:
     with talk(local_there, location) as conversation:
         for request in ("INITREMOTE", "PREPARE"):
             answer = conversation.ask(request)
@@ -328,7 +330,7 @@ def test_only_sites_of_this_account_are_gone_to(location: str, words: str, local
         assert conversation.ask(f"CHECKPRESENT {KEY}").startswith("CHECKPRESENT-UNKNOWN ")
 
 
-def test_settings_that_nobody_knows_are_refused(local_there: Transfers) -> None:
+def test_unknown_settings_are_refused(local_there: Transfers) -> None:
     repository = repository_of(local_there)
     words = ["annex", "initremote", "store", "type=external", "externaltype=hibali", "encryption=none"]
     refused = repository.ended(*words, "location=there:annex", "colour=blue")
@@ -338,7 +340,7 @@ def test_settings_that_nobody_knows_are_refused(local_there: Transfers) -> None:
     assert b"SITE:PATH" in listed
 
 
-def test_every_answer_is_one_line_and_nothing_else_is_on_stdout(local_there: Transfers) -> None:
+def test_every_reply_is_one_line_and_nothing_else_is_on_stdout(local_there: Transfers) -> None:
     with talk(local_there) as conversation:
         assert conversation.ask("EXTENSIONS INFO ASYNC GETGITREMOTENAME") == "EXTENSIONS INFO"
         assert conversation.ask("CLAIMURL http://example.com/") == "UNSUPPORTED-REQUEST"
@@ -375,7 +377,7 @@ REFUSED = [
 ]
 
 
-def test_hostile_names_of_a_tree_stay_below_the_place(local_there: Transfers) -> None:
+def test_hostile_names_of_a_tree_stay_below_the_location(local_there: Transfers) -> None:
     there = local_there
     file = there.folder / "file"
     file.write_bytes(SMALL)
@@ -423,7 +425,7 @@ def test_a_tree_is_exported_under_its_own_names(word: str, transfers_to: Transfe
 
 @heavy
 @pytest.mark.parametrize("word", ["local", "ssh"])
-def test_several_of_them_work_side_by_side(word: str, transfers_to: TransfersTo) -> None:
+def test_several_remotes_work_concurrently(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     repository = repository_of(there)
     add_remote(repository)
@@ -441,7 +443,7 @@ def test_several_of_them_work_side_by_side(word: str, transfers_to: TransfersTo)
 
 @heavy
 @pytest.mark.parametrize("word", ["local", "ssh", "s3"])
-def test_datalad_pushes_gets_and_drops(word: str, transfers_to: TransfersTo) -> None:
+def test_datalad_pushes_gets_and_drops_contents(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     env = annex_environment(there.hibali.env, there.hibali.home.home)
 
@@ -487,7 +489,7 @@ def test_datalad_pushes_gets_and_drops(word: str, transfers_to: TransfersTo) -> 
 
 
 @in_turn
-def test_a_file_of_a_tree_gets_another_name_where_it_lies(word: str, transfers_to: TransfersTo) -> None:
+def test_a_file_of_an_exported_tree_is_renamed_at_the_site(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     file = there.folder / "file"
     file.write_bytes(LARGE)
@@ -511,7 +513,7 @@ def test_a_file_of_a_tree_gets_another_name_where_it_lies(word: str, transfers_t
 
 @heavy
 @pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp", "url"])
-def test_a_tree_is_imported_as_it_changes(word: str, transfers_to: TransfersTo) -> None:
+def test_changes_of_a_tree_are_imported(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     there.place.plant("annex", {b"sub/a.bin": SMALL, b"two words": b"2"})
     repository = repository_of(there)

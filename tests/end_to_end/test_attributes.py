@@ -56,7 +56,7 @@ def expected(there: Transfers) -> dict[bytes, dict[bytes, bytes]]:
     return found
 
 
-def test_attributes_travel_when_asked_for(there: Transfers, tmp_path: Path) -> None:
+def test_attributes_are_transferred_on_request(there: Transfers, tmp_path: Path) -> None:
     there.push()
     assert attributes_of(there.root) == {}
     planned = actions(there.push("--xattrs", "--dry-run"))
@@ -72,12 +72,12 @@ def test_attributes_travel_when_asked_for(there: Transfers, tmp_path: Path) -> N
     assert attributes_of(there.root) == expected(there)
 
 
-def test_a_single_file_has_its_own(there: Transfers) -> None:
+def test_attributes_of_a_single_file_are_transferred(there: Transfers) -> None:
     there.hibali("push", there.source / "small", "there:data/other", "--xattrs", exit=0)
     assert attributes_of(there.root) == {b"other": ODD}
 
 
-def test_a_plan_carries_them(there: Transfers) -> None:
+def test_a_saved_plan_transfers_attributes(there: Transfers) -> None:
     path = there.folder / "the.plan"
     there.push("--include", "small")
     there.hibali("plan", there.source, "there:data", "-o", path, "--xattrs", exit=0)
@@ -105,7 +105,7 @@ def without_attributes(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_filesystem_that_keeps_none_is_refused(local_there: Transfers) -> None:
+def test_a_filesystem_without_attributes_is_refused(local_there: Transfers) -> None:
     there = local_there
     there.make({b"small": b"1"})
     with without_attributes(there.root):
@@ -121,7 +121,7 @@ def test_a_bucket_is_refused(bucket_there: Transfers) -> None:
     assert bucket_there.push("--xattrs", exit=8).last["code"] == "cannot-keep-attributes"
 
 
-def test_what_is_too_large_is_named(local_there: Transfers) -> None:
+def test_too_large_attributes_are_reported(local_there: Transfers) -> None:
     there = local_there
     with small_filesystem(there.source, "size=2m"):
         there.make({b"heavy": b"1", b"light": b"2"})
@@ -135,7 +135,7 @@ def test_what_is_too_large_is_named(local_there: Transfers) -> None:
         assert there.landed() == {b"light": b"2"}
 
 
-def test_what_the_target_has_no_room_for_is_named(local_there: Transfers) -> None:
+def test_attributes_without_space_at_the_target_are_reported(local_there: Transfers) -> None:
     there = local_there
     with small_filesystem(there.source, "size=2m"):
         there.make({b"heavy": b"1", b"large": LARGE[: 1 << 20], b"light": b"2"})

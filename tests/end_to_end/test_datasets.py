@@ -72,7 +72,7 @@ def annex(hibali: Any, tmp_path: Path) -> Annex:
     return made.make()
 
 
-def test_what_is_pushed_is_content_and_it_is_got_first(folder_there: Transfers, annex: Annex) -> None:
+def test_a_push_sends_the_content_and_gets_it_first(folder_there: Transfers, annex: Annex) -> None:
     files = {b"big": b"x" * 5_000_000, b"sub/same": b"x" * 5_000_000, b"unlocked": b"u" * 50}
     files |= {b"names/" + name: name * 3 for name in _HOSTILE}
     for name, content in files.items():
@@ -95,7 +95,7 @@ def test_what_is_pushed_is_content_and_it_is_got_first(folder_there: Transfers, 
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_only_what_the_plan_moves_is_got(local_there: Transfers, annex: Annex) -> None:
+def test_only_content_in_the_plan_is_fetched(local_there: Transfers, annex: Annex) -> None:
     annex.commit(wanted=b"w" * 1000, other=b"o" * 1000)
     clone = annex.clone(local_there.folder / "clone")
     local_there.source = clone.root
@@ -108,7 +108,7 @@ def test_only_what_the_plan_moves_is_got(local_there: Transfers, annex: Annex) -
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_content_that_nobody_has_is_named_and_no_link_travels(local_there: Transfers, annex: Annex) -> None:
+def test_unavailable_content_is_reported_and_no_link_sent(local_there: Transfers, annex: Annex) -> None:
     annex.commit(here=b"h" * 1000, gone=b"g" * 1000, unlocked=b"u" * 1000)
     annex.git("annex", "unlock", "-q", "unlocked")
     annex.git("annex", "drop", "-q", "--force", "gone", "unlocked")
@@ -151,7 +151,9 @@ def test_a_pull_is_one_commit_with_its_receipt(there: Transfers, annex: Annex) -
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_what_landed_before_a_kill_is_saved_by_the_same_line(local_there: Transfers, annex: Annex) -> None:
+def test_files_received_before_a_kill_are_committed_by_the_same_command(
+    local_there: Transfers, annex: Annex
+) -> None:
     local_there.make({b"a": b"a" * 1000, b"b": b"b" * 1000})
     local_there.push()
     with _git_that(annex, 'case "$*" in *commit-tree*) kill -9 $PPID;; esac'):
@@ -199,7 +201,7 @@ def _git_that(annex: Annex, does: str) -> Iterator[None]:
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_nothing_that_makes_a_dataset_comes_from_elsewhere(local_there: Transfers, annex: Annex) -> None:
+def test_files_of_the_repository_itself_are_not_received(local_there: Transfers, annex: Annex) -> None:
     annex.commit(kept=b"kept")
     annex.put(b".gitattributes", b"* annex.largefiles=anything\n")
     annex.git("add", ".gitattributes")
@@ -225,7 +227,7 @@ def test_nothing_that_makes_a_dataset_comes_from_elsewhere(local_there: Transfer
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_a_saved_plan_is_carried_out_in_a_dataset(local_there: Transfers, annex: Annex) -> None:
+def test_a_saved_plan_is_applied_in_a_dataset(local_there: Transfers, annex: Annex) -> None:
     annex.commit(same=b"same", old=b"old", gone=b"gone")
     local_there.make({b"same": b"same", b"old": b"another"})
     local_there.push()
@@ -252,7 +254,7 @@ def test_a_saved_plan_is_carried_out_in_a_dataset(local_there: Transfers, annex:
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_where_git_will_not_work_nothing_lands(local_there: Transfers, annex: Annex) -> None:
+def test_nothing_is_received_if_git_fails(local_there: Transfers, annex: Annex) -> None:
     local_there.make({b"a": b"a"})
     local_there.push()
     with _git_that(annex, "echo dubious >&2; exit 128"):
@@ -264,7 +266,7 @@ def test_where_git_will_not_work_nothing_lands(local_there: Transfers, annex: An
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_files_and_folders_change_places_in_one_commit(local_there: Transfers, annex: Annex) -> None:
+def test_files_and_folders_are_exchanged_in_one_commit(local_there: Transfers, annex: Annex) -> None:
     annex.commit(**{"d/x": b"x", "d/deep/y": b"y", "f": b"f", "k": b"kept"})
     local_there.make(
         {b"d": Link(b"k"), b"f/now": b"a folder", b"k": b"kept", b"pointer": b"/annex/objects/none\n"}
@@ -282,7 +284,7 @@ def test_files_and_folders_change_places_in_one_commit(local_there: Transfers, a
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_inner_datasets_and_adjusted_branches(local_there: Transfers, annex: Annex) -> None:
+def test_subdatasets_and_adjusted_branches_are_committed(local_there: Transfers, annex: Annex) -> None:
     inner = Annex(annex.root / "inner", annex.env).make()
     inner.commit(deep=b"deep" * 10)
     annex.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "./inner")
@@ -305,7 +307,7 @@ def test_inner_datasets_and_adjusted_branches(local_there: Transfers, annex: Ann
 
 
 @pytest.mark.heavy  # datalad takes its time
-def test_what_is_saved_is_pushed_on(local_there: Transfers, annex: Annex) -> None:
+def test_commits_are_pushed_to_siblings(local_there: Transfers, annex: Annex) -> None:
     annex.commit(first=b"1")
     clone = annex.clone(local_there.folder / "clone")
     annex.git("config", "receive.denyCurrentBranch", "updateInstead")
@@ -317,7 +319,7 @@ def test_what_is_saved_is_pushed_on(local_there: Transfers, annex: Annex) -> Non
 
 
 @pytest.mark.heavy  # many processes of git-annex
-def test_a_verification_and_a_single_file_look_at_content(local_there: Transfers, annex: Annex) -> None:
+def test_verify_and_a_single_file_use_the_content(local_there: Transfers, annex: Annex) -> None:
     annex.commit(a=b"a" * 500)
     clone = annex.clone(local_there.folder / "clone")
     local_there.hibali("push", clone.root / "a", "there:data/", exit=0)
@@ -343,7 +345,7 @@ def plant_program(folder: Path, sprung: Path) -> Path:
 
 
 @pytest.mark.heavy
-def test_remotes_that_a_partner_wants_enabled_run_nothing(
+def test_remotes_with_autoenable_run_no_programs(
     local_there: Transfers, annex: Annex, tmp_path: Path
 ) -> None:
     """git-annex enables them when it initialises a clone by itself, and looks for their program from the work tree on."""
@@ -397,9 +399,7 @@ def test_remotes_that_a_partner_wants_enabled_run_nothing(
     ]
 
 
-def test_a_backend_that_is_a_file_of_the_dataset_is_not_run(
-    local_there: Transfers, annex: Annex, tmp_path: Path
-) -> None:
+def test_a_backend_in_the_dataset_is_not_run(local_there: Transfers, annex: Annex, tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     plant_program(annex.root / "git-annex-backend-XY", sprung)
     (annex.root / ".gitattributes").write_text("* annex.backend=XY/evil\n")

@@ -90,7 +90,7 @@ def writing(path: Path, line: bytes = b"x" * 100) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("word", [*STORES, "sftp"])
-def test_what_is_finished_goes_while_the_rest_is_written(
+def test_finished_files_are_sent_while_others_are_written(
     transfers_to: Callable[[str], Transfers], word: str
 ) -> None:
     there = transfers_to(word)
@@ -113,7 +113,7 @@ def test_what_is_finished_goes_while_the_rest_is_written(
     assert there.push().last["files_moved"] == 0
 
 
-def test_a_file_that_only_grows_sends_its_tails(folder_there: Transfers) -> None:
+def test_only_the_tails_of_a_growing_file_are_sent(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"run.log": b"begin\n" * 200_000, b"other": b"1"})
     log = there.source / "run.log"
@@ -142,7 +142,7 @@ def test_a_file_that_only_grows_sends_its_tails(folder_there: Transfers) -> None
     there.verify()
 
 
-def test_after_a_kill_the_same_line_sends_only_the_tail(transfers_to: Callable[[str], Transfers]) -> None:
+def test_after_a_kill_the_same_command_sends_only_the_tail(transfers_to: Callable[[str], Transfers]) -> None:
     there = transfers_to("ssh")
     begin = os.urandom(3_000_000)
     there.make({b"run.log": begin})
@@ -162,7 +162,7 @@ def test_after_a_kill_the_same_line_sends_only_the_tail(transfers_to: Callable[[
 
 
 @pytest.mark.parametrize("spoil", ["corrupt", "link"])
-def test_what_is_not_the_beginning_is_replaced_as_a_whole(local_there: Transfers, spoil: str) -> None:
+def test_a_file_with_another_beginning_is_replaced_completely(local_there: Transfers, spoil: str) -> None:
     there = local_there
     there.make({b"run.log": b"0123456789" * 1000})
     there.place.plant("data", {b"run.log": b"0123456789" * 500})
@@ -179,7 +179,7 @@ def test_what_is_not_the_beginning_is_replaced_as_a_whole(local_there: Transfers
         assert second.read_bytes() == b"0123456789" * 500  # nobody wrote through it
 
 
-def test_one_log_by_itself_under_another_name(local_there: Transfers) -> None:
+def test_a_single_log_is_followed_under_another_name(local_there: Transfers) -> None:
     there = local_there
     there.make({b"run.log": b"1\n", b"beside": b"2"})
     there.place.plant("data", {b"old": b""})
@@ -205,7 +205,7 @@ def test_a_rename_finishes_a_file_at_once(local_there: Transfers) -> None:
     assert follow.ended(143)["files_moved"] == 1
 
 
-def test_with_markers_only_what_is_marked_goes_and_its_marker_last(local_there: Transfers) -> None:
+def test_with_markers_only_marked_files_are_sent_and_the_marker_last(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a.raw": b"a", b"b.raw": b"b", b"a.done": b""})
     follow = Following(there, "--done-marker", "*.done", quiet="0.3s")
@@ -219,7 +219,7 @@ def test_with_markers_only_what_is_marked_goes_and_its_marker_last(local_there: 
     assert b"c.raw" in there.there()
 
 
-def test_a_marker_is_held_back_while_what_it_marks_is_missing(local_there: Transfers) -> None:
+def test_a_marker_is_not_sent_before_its_files(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a.raw": b"a", b"a.done": b"", b"b.raw": b"b", b"b.done": b""})
     there.place.plant("data", {b"b.raw/folder": b"in the way"})
@@ -230,7 +230,7 @@ def test_a_marker_is_held_back_while_what_it_marks_is_missing(local_there: Trans
     assert there.there() == {b"a.raw": b"a", b"a.done": b"", b"b.raw/folder": b"in the way"}
 
 
-def test_the_file_that_announces_the_end_is_the_last_to_arrive(local_there: Transfers) -> None:
+def test_the_file_that_announces_the_end_arrives_last(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"a", b"z": b"z"})
     follow = Following(there, "--until", there.source / "FINISHED", quiet="1h")
@@ -242,7 +242,7 @@ def test_the_file_that_announces_the_end_is_the_last_to_arrive(local_there: Tran
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_within_two_seconds_and_frees_the_target(
+def test_a_signal_stops_following_within_two_seconds_and_releases_the_lock(
     local_there: Transfers, number: int, code: int
 ) -> None:
     there = local_there
@@ -265,7 +265,7 @@ def test_a_signal_ends_it_within_two_seconds_and_frees_the_target(
     assert there.there() == {b"a": b"a", b"growing": (there.source / "growing").read_bytes()}
 
 
-def test_what_cannot_be_sent_is_named_and_all_else_goes(local_there: Transfers) -> None:
+def test_unsent_files_are_reported_and_all_others_sent(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"a"})
     os.mkfifo(there.source / "pipe")
@@ -278,7 +278,7 @@ def test_what_cannot_be_sent_is_named_and_all_else_goes(local_there: Transfers) 
     assert there.there() == {b"a": b"a", b"b/folder": b"in the way"}
 
 
-def test_what_must_not_begin_changes_nothing(local_there: Transfers) -> None:
+def test_a_refused_start_changes_nothing(local_there: Transfers) -> None:
     there = local_there
     there.make({b".hibali-" + b"0" * 32: b"looks like ours"})
     answer = there.push("--follow", exit=8)
@@ -292,7 +292,7 @@ def test_what_must_not_begin_changes_nothing(local_there: Transfers) -> None:
     assert there.push("--follow", "--done-marker", "a/b", exit=2).last["code"] == "bad-marker"
 
 
-def test_a_full_target_ends_it_and_keeps_what_landed(local_there: Transfers) -> None:
+def test_a_full_target_stops_following_and_keeps_committed_files(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"a" * 1000})
     with small_filesystem(there.root, "size=1m"):
@@ -306,7 +306,7 @@ def test_a_full_target_ends_it_and_keeps_what_landed(local_there: Transfers) -> 
         assert (there.source / "run.log").read_bytes().startswith(found.get(b"run.log", b""))
 
 
-def test_a_bucket_is_told_beforehand_that_what_grows_is_sent_again(bucket_there: Transfers) -> None:
+def test_a_note_says_that_growing_files_are_sent_again_to_a_bucket(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"run.log": b"1\n"})
     follow = Following(there, "--append", "*.log")

@@ -39,7 +39,7 @@ def groups(root: Path) -> list[set[bytes]]:
     return sorted((names for names in found.values() if len(names) > 1), key=min)
 
 
-def test_names_of_one_file_stay_names_of_one_file(there: Transfers, tmp_path: Path) -> None:
+def test_hard_links_are_kept(there: Transfers, tmp_path: Path) -> None:
     answer = there.push("--hard-links", "-v")
     check_lines(answer.out)
     receipt = answer.last
@@ -59,7 +59,7 @@ def test_names_of_one_file_stay_names_of_one_file(there: Transfers, tmp_path: Pa
     there.nothing_of_ours_there()
 
 
-def test_without_the_option_each_name_is_a_file(there: Transfers) -> None:
+def test_without_the_option_each_name_is_a_separate_file(there: Transfers) -> None:
     assert there.push().last["files_linked"] == 0
     assert groups(there.root) == []
     # and with it what stands there is made one file, without sending it again
@@ -69,7 +69,7 @@ def test_without_the_option_each_name_is_a_file(there: Transfers) -> None:
     there.nothing_of_ours_there()
 
 
-def test_what_changed_changes_under_all_its_names(there: Transfers) -> None:
+def test_a_changed_file_changes_under_all_names(there: Transfers) -> None:
     there.push("--hard-links")
     (there.source / "b").write_bytes(b"other content")
     assert actions(there.push("--hard-links", "--dry-run")) == {
@@ -87,7 +87,7 @@ def test_what_changed_changes_under_all_its_names(there: Transfers) -> None:
     assert groups(there.root) == [{b"a/first", b"b"}, GROUPS[1]]
 
 
-def test_what_an_interruption_left_is_completed(there: Transfers) -> None:
+def test_an_interrupted_transfer_is_completed(there: Transfers) -> None:
     there.push("--hard-links", "--exclude", "b", "--exclude", "z")
     assert groups(there.root) == [{b"a/first", b"c/d"}]
     (there.root / "c/d").unlink()
@@ -96,7 +96,7 @@ def test_what_an_interruption_left_is_completed(there: Transfers) -> None:
     assert groups(there.root) == GROUPS
 
 
-def test_a_folder_makes_room_for_a_name(there: Transfers) -> None:
+def test_a_folder_is_replaced_by_a_hard_link(there: Transfers) -> None:
     make_tree(there.root, {b"b/in": b"1", b"c": b"in the way of a folder"})
     there.push("--hard-links", exit=6)
     there.push("--hard-links", "--delete", "--max-delete", "100%")
@@ -104,7 +104,7 @@ def test_a_folder_makes_room_for_a_name(there: Transfers) -> None:
     there.nothing_of_ours_there()
 
 
-def test_a_plan_makes_the_same_names(there: Transfers) -> None:
+def test_a_saved_plan_creates_the_same_hard_links(there: Transfers) -> None:
     path = there.folder / "the.plan"
     there.hibali("plan", there.source, "there:data", "-o", path, "--hard-links", exit=0)
     check_lines(path.read_bytes())
@@ -118,7 +118,7 @@ def test_a_plan_makes_the_same_names(there: Transfers) -> None:
     assert (again["files_moved"], again["files_failed"]) == (0, 0)
 
 
-def test_what_is_replaced_by_a_name_is_kept(local_there: Transfers) -> None:
+def test_files_replaced_by_a_hard_link_are_backed_up(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"new"})
     (there.source / "b").hardlink_to(there.source / "a")

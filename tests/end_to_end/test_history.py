@@ -17,7 +17,7 @@ def ids(answer: Any) -> list[str]:
     return [line["id"] for line in answer.lines[:-1]]
 
 
-def test_history_tells_what_was_done_and_when_a_file_last_moved(local_there: Transfers) -> None:
+def test_history_lists_operations_and_the_last_transfer_of_a_file(local_there: Transfers) -> None:
     hibali = local_there.hibali
     local_there.make({b"sub/a b": b"one", b"sub/\xff\n": b"two", b"c": b"three"})
     first = local_there.push().last["id"]
@@ -67,7 +67,7 @@ def test_history_tells_what_was_done_and_when_a_file_last_moved(local_there: Tra
         assert b"would be ignored" in hibali("history", *words, "show", first, exit=2).err
 
 
-def test_what_was_compacted_is_verified_and_found_as_before(local_there: Transfers) -> None:
+def test_compacted_journals_are_still_used_by_verify_and_history(local_there: Transfers) -> None:
     hibali = local_there.hibali
     local_there.make({b"grows": b"1", b"stays": b"same"})
     for content in (b"1", b"22", b"333"):
@@ -88,7 +88,7 @@ def test_what_was_compacted_is_verified_and_found_as_before(local_there: Transfe
     local_there.verify(exit=6)
 
 
-def test_an_operation_without_an_end_is_under_way_for_a_day(local_there: Transfers) -> None:
+def test_an_operation_without_a_receipt_is_active_for_a_day(local_there: Transfers) -> None:
     hibali = local_there.hibali
     local_there.make({b"a": b"1"})
     done = local_there.push().last["id"]

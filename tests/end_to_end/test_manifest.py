@@ -53,7 +53,7 @@ def test_sha256sum_accepts_it(there: Transfers, tmp_path: Path) -> None:
     assert check_with_sha256sum(printed, copy) == 1
 
 
-def test_hostile_names_included(folder_there: Transfers, tmp_path: Path) -> None:
+def test_hostile_names_are_included(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     there.place.plant("data", HOSTILE)
     printed = there.hibali("manifest", "there:data", exit=0).out
@@ -68,7 +68,7 @@ def test_hostile_names_included(folder_there: Transfers, tmp_path: Path) -> None
     )
 
 
-def test_json_lines_have_the_truth(there: Transfers) -> None:
+def test_json_lines_have_exact_names_and_digests(there: Transfers) -> None:
     tree = TREE if there.place.word == "s3" else HOSTILE
     there.place.plant("data", tree)
     answer = there.hibali("manifest", "there:data", "--json", "-v", exit=0)
@@ -80,21 +80,21 @@ def test_json_lines_have_the_truth(there: Transfers) -> None:
     assert lines[-1] == {"schema": 1, "kind": "end", "count": len(lines) - 1, "exit": 0}
 
 
-def test_one_file_and_an_empty_place(there: Transfers) -> None:
+def test_one_file_and_an_empty_location(there: Transfers) -> None:
     there.place.plant("data", {b"a": b"1", b"b": b"2"})
     assert there.hibali("manifest", "there:data/a", exit=0).out == sha256(b"1").encode() + b"  a\n"
     assert there.hibali("manifest", "there:data", "--exclude", "*", exit=0).out == b""
     assert there.hibali("manifest", "there:nowhere", "--json", exit=3).last["kind"] == "error"
 
 
-def test_nothing_there_is_touched(there: Transfers) -> None:
+def test_a_manifest_changes_nothing_at_the_site(there: Transfers) -> None:
     there.place.plant("data", TREE)
     before = there.whole_state()
     there.hibali("manifest", "there:data", exit=0)
     assert there.whole_state() == before
 
 
-def test_what_cannot_be_read_is_named_and_left_out(local_there: Transfers, tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_and_omitted(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     there.place.plant("data", {b"a": b"1", b"b": b"2", b"link": Link(b"a")})
     os.mkfifo(there.root / "fifo")
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_named_and_left_out(local_there: Transfers, tmp_p
     assert (tmp_path / "SUMS").read_bytes() == sha256(b"1").encode() + b"  a\n"
 
 
-def test_the_manifest_itself_is_no_part_of_the_tree(local_there: Transfers) -> None:
+def test_the_manifest_does_not_list_itself(local_there: Transfers) -> None:
     there = local_there
     make_tree(there.source, TREE)
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_the_manifest_itself_is_no_part_of_the_tree(local_there: Transfers) -> N
     }
 
 
-def test_a_file_is_written_whole_or_not_at_all(local_there: Transfers, tmp_path: Path) -> None:
+def test_the_manifest_is_written_atomically(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     make_tree(there.source, TREE)
     sums = tmp_path / "SUMS"
@@ -142,7 +142,7 @@ def test_a_file_is_written_whole_or_not_at_all(local_there: Transfers, tmp_path:
     there.hibali("manifest", there.source, "-o", tmp_path / "none" / "SUMS", exit=3)
 
 
-def test_digests_on_record_are_used_when_asked_and_still_valid(folder_there: Transfers) -> None:
+def test_valid_recorded_digests_are_used_on_request(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", TREE)
     first = there.hibali("manifest", "there:data", "--json", exit=0)
@@ -156,7 +156,7 @@ def test_digests_on_record_are_used_when_asked_and_still_valid(folder_there: Tra
     assert set(proofs(there.hibali("manifest", "there:data", "--json", exit=0)).values()) == {"digest"}
 
 
-def test_objects_have_their_digests_on_record(bucket_there: Transfers) -> None:
+def test_objects_have_recorded_digests(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"a": b"1", b"b": b"2"})
     there.push()
@@ -166,7 +166,7 @@ def test_objects_have_their_digests_on_record(bucket_there: Transfers) -> None:
     assert proofs(answer) == {b"a": "recorded", b"b": "digest", b"theirs": "digest"}
 
 
-def test_a_killed_manifest_goes_on(local_there: Transfers) -> None:
+def test_a_killed_manifest_is_resumed(local_there: Transfers) -> None:
     there = local_there
     make_tree(there.source, TREE)
     large = there.source / "~large"

@@ -54,7 +54,7 @@ def test_permissions_of_files_and_folders_are_kept(folder_there: Transfers, tmp_
     assert actions(again) == {}
 
 
-def test_where_only_permissions_differ_no_bytes_move(folder_there: Transfers) -> None:
+def test_only_permissions_are_set_if_nothing_else_differs(folder_there: Transfers) -> None:
     there = folder_there
     make(there)
     there.push("--modes", "keep")
@@ -82,7 +82,7 @@ def test_where_only_permissions_differ_no_bytes_move(folder_there: Transfers) ->
     assert actions(there.push("--modes", "keep", "--checksum", "--dry-run")) == {}
 
 
-def test_a_plan_keeps_permissions_and_refuses_drift(local_there: Transfers) -> None:
+def test_a_saved_plan_keeps_permissions_and_refuses_drift(local_there: Transfers) -> None:
     there = local_there
     make(there)
     there.push("--modes", "keep")
@@ -114,7 +114,7 @@ def test_a_plan_keeps_permissions_and_refuses_drift(local_there: Transfers) -> N
     assert there.hibali("apply", path, "--json", exit=8).last["code"] == "drift"
 
 
-def test_a_bucket_brings_permissions_back(bucket_there: Transfers, tmp_path: Path) -> None:
+def test_permissions_are_kept_in_a_bucket(bucket_there: Transfers, tmp_path: Path) -> None:
     there = bucket_there
     make(there)
     there.push("--modes", "keep")

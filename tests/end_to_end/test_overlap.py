@@ -87,7 +87,7 @@ def test_a_file_is_not_moved_onto_itself(local_there: Transfers) -> None:
     there.hibali("sync", ov / "four", f"{there.folder}/other/", exit=0)
 
 
-def test_bind_mounts_are_seen_through(local_there: Transfers) -> None:
+def test_bind_mounts_are_recognized(local_there: Transfers) -> None:
     there = local_there
     ov = make_tree(there.folder / "ov", TREE)
     elsewhere = there.folder / "elsewhere"
@@ -108,7 +108,7 @@ def test_bind_mounts_are_seen_through(local_there: Transfers) -> None:
     assert (ov / "a/one").read_bytes() == b"1"
 
 
-def test_a_saved_plan_and_a_backup_are_held_to_it(local_there: Transfers) -> None:
+def test_a_saved_plan_and_a_backup_are_checked(local_there: Transfers) -> None:
     there = local_there
     ov, other = make_tree(there.folder / "ov", TREE), there.folder / "other"
     plan = there.folder / "plan"
@@ -137,7 +137,7 @@ def test_a_saved_plan_and_a_backup_are_held_to_it(local_there: Transfers) -> Non
     assert (there.folder / "kept/four").read_bytes() == b"old"
 
 
-def test_what_is_followed_does_not_come_into_itself(local_there: Transfers) -> None:
+def test_a_followed_source_must_not_contain_its_target(local_there: Transfers) -> None:
     there = local_there
     make_tree(there.root, TREE)
     refused(there.hibali, "push", "--follow", there.root / "a", "there:data/a/copy")
@@ -145,7 +145,7 @@ def test_what_is_followed_does_not_come_into_itself(local_there: Transfers) -> N
 
 
 @pytest.mark.parametrize("word", ["ssh", pytest.param("sftp", marks=pytest.mark.heavy)])
-def test_sites_that_reach_one_folder_are_seen_through(
+def test_sites_with_the_same_folder_are_recognized(
     transfers_to: MakeTransfers, word: str, request: Any
 ) -> None:
     there = transfers_to(word)
@@ -229,7 +229,7 @@ def test_folders_of_one_webdav_server_are_compared(transfers_to: MakeTransfers) 
     there.hibali("sync", "again:a", "there:data/a2", exit=0)
 
 
-def test_packs_in_the_target_are_not_its_source(local_there: Transfers) -> None:
+def test_packs_in_the_target_are_refused_as_source(local_there: Transfers) -> None:
     there = local_there
     make_tree(there.folder / "ov/keep", TREE)
     there.hibali("sync", "--pack", there.folder / "ov/keep", there.folder / "ov/packed", exit=0)

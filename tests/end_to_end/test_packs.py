@@ -78,7 +78,7 @@ def unpacked(there: Transfers, into: Path) -> Path:
 @pytest.mark.parametrize(
     "word", ["ssh", "s3", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("local", "sftp"))]
 )
-def test_what_is_packed_comes_back_and_is_not_sent_again(
+def test_packed_files_are_pulled_unchanged_and_not_sent_again(
     transfers_to: Any, tmp_path: Path, word: str
 ) -> None:
     there = transfers_to(word)
@@ -99,7 +99,7 @@ def test_what_is_packed_comes_back_and_is_not_sent_again(
 
 
 @pytest.mark.heavy
-def test_one_file_and_one_folder_cost_no_more_than_they_hold(transfers_to: Any, tmp_path: Path) -> None:
+def test_one_file_or_folder_reads_only_its_own_bytes(transfers_to: Any, tmp_path: Path) -> None:
     there = transfers_to("ssh")
     there.make(
         {b"d/large": os.urandom(20 * MIB), b"d/one": b"12345", b"e/f/two": b"123", b"x": os.urandom(9 * MIB)}
@@ -121,7 +121,7 @@ def test_one_file_and_one_folder_cost_no_more_than_they_hold(transfers_to: Any, 
     assert there.hibali("manifest", "there:data/d/one", exit=0).out == f"{digest}  one\n".encode()
 
 
-def test_a_later_push_adds_a_pack_and_says_what_is_gone(anywhere: Transfers, tmp_path: Path) -> None:
+def test_a_later_push_adds_a_pack_and_records_deletions(anywhere: Transfers, tmp_path: Path) -> None:
     there = anywhere
     there.make({b"stays": b"1", b"changes": b"2", b"goes/away": b"3", b"was/folder": b"4", b"was-file": b"5"})
     there.push("--pack")
@@ -141,7 +141,7 @@ def test_a_later_push_adds_a_pack_and_says_what_is_gone(anywhere: Transfers, tmp
 
 
 @pytest.mark.heavy
-def test_ten_thousand_small_files_become_a_handful(local_there: Transfers) -> None:
+def test_ten_thousand_small_files_become_a_few_packs(local_there: Transfers) -> None:
     local_there.make(many_files(10_000, 20))
     receipt = local_there.push("--pack").last
     assert (receipt["files_moved"], receipt["packs_made"]) == (10_000, 1)
@@ -178,7 +178,7 @@ def test_files_and_packs_do_not_mix(anywhere: Transfers) -> None:
 
 
 @pytest.mark.heavy
-def test_a_folder_inside_a_packed_place_is_no_target(folder_there: Transfers) -> None:
+def test_a_folder_in_a_packed_location_is_refused_as_target(folder_there: Transfers) -> None:
     folder_there.make({b"d/a": b"1"})
     folder_there.push("--pack")
     for words in ((), ("--pack",)):
@@ -187,7 +187,7 @@ def test_a_folder_inside_a_packed_place_is_no_target(folder_there: Transfers) ->
 
 
 @pytest.mark.heavy
-def test_sync_goes_from_packs_to_packs_and_out_of_them(anywhere: Transfers, tmp_path: Path) -> None:
+def test_sync_reads_and_writes_packs(anywhere: Transfers, tmp_path: Path) -> None:
     there = anywhere
     there.make({b"d/a": b"1", b"b": b"22", b"l": Link(b"b")})
     there.push("--pack")
@@ -200,7 +200,7 @@ def test_sync_goes_from_packs_to_packs_and_out_of_them(anywhere: Transfers, tmp_
     assert again["files_moved"] == 0
 
 
-def test_killed_between_packs_the_same_line_goes_on(anywhere: Transfers, tmp_path: Path) -> None:
+def test_a_push_killed_between_packs_is_resumed(anywhere: Transfers, tmp_path: Path) -> None:
     there = anywhere
     tree = {b"%03d" % number: os.urandom(100_000) for number in range(300)}
     there.make(tree)
@@ -224,7 +224,7 @@ def test_killed_between_packs_the_same_line_goes_on(anywhere: Transfers, tmp_pat
 
 
 @pytest.mark.heavy
-def test_killed_inside_a_large_file_it_goes_on_there(folder_there: Transfers) -> None:
+def test_a_push_killed_in_a_large_file_is_resumed(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"large": os.urandom(150 * MIB)})
     process = there.hibali.start("push", "--pack", "--bwlimit", "40M", there.source, "there:data", "--json")
@@ -265,9 +265,7 @@ def rewrite(there: Transfers, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_bytes(text + json.dumps(lines[-1]).encode() + b"\n")
 
 
-def test_an_index_that_lies_about_where_is_found_by_the_digest(
-    local_there: Transfers, tmp_path: Path
-) -> None:
+def test_a_wrong_offset_in_an_index_is_detected_by_the_digest(local_there: Transfers, tmp_path: Path) -> None:
     local_there.make({b"a": b"secret" * 100, b"b": b"public" * 100})
     local_there.push("--pack")
     rewrite(local_there, lambda line: line.update(offset=0))
@@ -276,7 +274,7 @@ def test_an_index_that_lies_about_where_is_found_by_the_digest(
     assert set(failed(local_there.verify(exit=6))) == {b"a", b"b"}
 
 
-def test_an_index_with_unsafe_names_is_not_believed_at_all(local_there: Transfers, tmp_path: Path) -> None:
+def test_an_index_with_unsafe_names_is_rejected(local_there: Transfers, tmp_path: Path) -> None:
     local_there.make({b"a": b"1"})
     local_there.push("--pack")
     rewrite(local_there, lambda line: line.update(path="../a"))
@@ -288,7 +286,7 @@ def test_an_index_with_unsafe_names_is_not_believed_at_all(local_there: Transfer
     assert not (tmp_path / "a").exists()
 
 
-def test_one_byte_of_a_tar_file_and_a_lost_one_are_named(local_there: Transfers, tmp_path: Path) -> None:
+def test_damaged_and_missing_tar_files_are_reported(local_there: Transfers, tmp_path: Path) -> None:
     local_there.make({b"a": b"1" * 4000, b"b": b"2" * 4000})
     local_there.push("--pack")
     (tar,) = local_there.root.glob("*.tar")
@@ -303,7 +301,7 @@ def test_one_byte_of_a_tar_file_and_a_lost_one_are_named(local_there: Transfers,
     assert set(failed(local_there.pull(tmp_path / "other", exit=6)).values()) == {"pack-missing"}
 
 
-def test_packs_on_tape_are_not_recalled_unasked(local_there: Transfers, tmp_path: Path) -> None:
+def test_packs_on_tape_are_recalled_only_on_request(local_there: Transfers, tmp_path: Path) -> None:
     local_there.make({b"a": b"1" * 4000, b"empty": b""})
     local_there.push("--pack")
     (tar,) = local_there.root.glob("*.tar")
@@ -316,7 +314,7 @@ def test_packs_on_tape_are_not_recalled_unasked(local_there: Transfers, tmp_path
     assert local_there.push("--pack").last["files_kept"] == 2
 
 
-def test_a_saved_plan_out_of_packs_is_carried_out_or_refused(local_there: Transfers, tmp_path: Path) -> None:
+def test_a_saved_plan_from_packs_is_applied_or_refused(local_there: Transfers, tmp_path: Path) -> None:
     local_there.make({b"a": b"1", b"d/b": b"2"})
     local_there.push("--pack")
     plan, out = tmp_path / "plan", tmp_path / "out"

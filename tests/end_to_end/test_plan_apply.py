@@ -43,7 +43,7 @@ def apply(there: Transfers, path: Path, *words: str, exit: int = 0) -> Any:  # n
     return answer
 
 
-def test_a_plan_is_written_and_carried_out(there: Transfers) -> None:
+def test_a_plan_is_written_and_applied(there: Transfers) -> None:
     path = prepare(there)
     before, ledger = there.whole_state(), set(state_of(there.hibali.home.state))
     answer = plan(there, path, "--detailed-exit-code", exit=10)
@@ -73,7 +73,7 @@ def test_a_plan_is_written_and_carried_out(there: Transfers) -> None:
     assert apply(there, path, "-n", "--detailed-exit-code").last["kind"] == "end"
 
 
-def test_what_changed_at_the_source_is_drift(there: Transfers) -> None:
+def test_a_change_at_the_source_is_drift(there: Transfers) -> None:
     path = prepare(there)
     plan(there, path)
     before = there.state_there()
@@ -87,7 +87,7 @@ def test_what_changed_at_the_source_is_drift(there: Transfers) -> None:
     assert there.state_there() == before
 
 
-def test_what_changed_at_the_target_is_drift(there: Transfers) -> None:
+def test_a_change_at_the_target_is_drift(there: Transfers) -> None:
     path = prepare(there)
     plan(there, path)
     there.place.plant("data", {b"extra": b"somebody wrote this", b"new": b"and this"})
@@ -98,7 +98,7 @@ def test_what_changed_at_the_target_is_drift(there: Transfers) -> None:
     assert there.landed()[b"new"] == b"and this"
 
 
-def test_a_name_that_came_back_is_not_deleted(there: Transfers) -> None:
+def test_a_name_that_exists_again_is_not_deleted(there: Transfers) -> None:
     path = prepare(there)
     plan(there, path)
     there.make({b"extra": b"again"})
@@ -106,7 +106,7 @@ def test_a_name_that_came_back_is_not_deleted(there: Transfers) -> None:
     assert there.landed()[b"extra"] == b"1"
 
 
-def test_the_rest_of_a_plan_is_done_after_somebody_did_a_part(there: Transfers) -> None:
+def test_a_partly_applied_plan_is_completed(there: Transfers) -> None:
     path = prepare(there)
     plan(there, path)
     there.push("--include", "changed", "--include", "new")
@@ -126,7 +126,7 @@ def test_one_file_can_be_planned(there: Transfers) -> None:
     assert apply(there, path, exit=8).last["code"] == "drift"
 
 
-def test_a_plan_means_the_same_from_every_folder(local_there: Transfers, tmp_path: Path) -> None:
+def test_a_plan_has_the_same_locations_in_every_folder(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     there.make({b"a": b"1"})
     path = tmp_path / "the.plan"
@@ -150,7 +150,7 @@ def test_a_root_that_was_moved_is_drift(local_there: Transfers) -> None:
     assert str(moved) in answer.last["message"]
 
 
-def test_a_plan_that_was_cut_or_edited_is_refused(local_there: Transfers) -> None:
+def test_a_truncated_or_edited_plan_is_refused(local_there: Transfers) -> None:
     there = local_there
     path = prepare(there)
     plan(there, path)
@@ -172,9 +172,7 @@ def forged(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("whose", ["forged", "unsigned", "another state folder", "other owner", "writable"])
-def test_a_plan_that_may_be_another_persons_needs_both_ends_named_again(
-    local_there: Transfers, whose: str
-) -> None:
+def test_a_foreign_plan_needs_its_source_and_target_repeated(local_there: Transfers, whose: str) -> None:
     there = local_there
     there.make({b"new": b"1", b"own": b"2"})
     path = there.folder / "the.plan"
@@ -211,7 +209,7 @@ def test_a_plan_that_may_be_another_persons_needs_both_ends_named_again(
     assert there.landed() == {b"new": b"1", b"own": b"2"}
 
 
-def test_a_key_for_signatures_that_others_can_read_is_refused(local_there: Transfers) -> None:
+def test_a_signing_key_readable_by_others_is_refused(local_there: Transfers) -> None:
     there = local_there
     there.make({b"new": b"1"})
     path = there.folder / "the.plan"
@@ -224,7 +222,7 @@ def test_a_key_for_signatures_that_others_can_read_is_refused(local_there: Trans
     assert there.landed() == {}
 
 
-def test_the_delete_limit_holds_when_the_plan_is_made(local_there: Transfers) -> None:
+def test_the_delete_limit_applies_to_planning(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", {b"%d" % number: b"1" for number in range(60)})
     there.make({b"a": b"1"})
@@ -235,7 +233,7 @@ def test_the_delete_limit_holds_when_the_plan_is_made(local_there: Transfers) ->
     assert apply(there, path).last["files_deleted"] == 60
 
 
-def test_what_cannot_be_carried_is_said_again_and_stops_deletions(local_there: Transfers) -> None:
+def test_planning_failures_are_repeated_and_prevent_deletions(local_there: Transfers) -> None:
     there = local_there
     path = prepare(there)
     os.mkfifo(there.source / "pipe")
@@ -246,7 +244,7 @@ def test_what_cannot_be_carried_is_said_again_and_stops_deletions(local_there: T
     assert there.landed()[b"new"] == b"4"
 
 
-def test_people_see_reasons_and_not_names(local_there: Transfers) -> None:
+def test_the_readable_output_has_the_reasons(local_there: Transfers) -> None:
     there = local_there
     there.make({b"%d" % number: b"1" for number in range(500)})
     path = there.folder / "the.plan"

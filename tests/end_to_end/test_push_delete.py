@@ -47,7 +47,7 @@ def test_delete_makes_the_target_the_same(there: Transfers) -> None:
         assert there.tree_there() == read_tree(there.source)
 
 
-def test_empty_folders_go_too(folder_there: Transfers) -> None:
+def test_empty_folders_are_deleted(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {b"empty/deep": Folder(), b"stays": Folder()})
     there.make({b"stays": Folder(), b"file": b"1"})
@@ -56,7 +56,7 @@ def test_empty_folders_go_too(folder_there: Transfers) -> None:
     assert not (there.root / "empty").exists()
 
 
-def test_a_limit_is_a_number_or_a_share(there: Transfers) -> None:
+def test_a_limit_is_a_number_or_a_percentage(there: Transfers) -> None:
     there.place.plant("data", named(10))
     there.make({b"folder/0000": b"0"})
     answer = refused(there, "delete-limit", "--delete", "--max-delete", "8")
@@ -67,14 +67,14 @@ def test_a_limit_is_a_number_or_a_share(there: Transfers) -> None:
     assert there.there().keys() == {b"folder/0000"}
 
 
-def test_a_limit_by_number_lets_exactly_so_many_go(local_there: Transfers) -> None:
+def test_a_number_limits_the_deletions_exactly(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", named(10))
     there.make({b"folder/0000": b"0"})
     assert counts(there.push("--delete", "--max-delete", "9"))["files_deleted"] == 9
 
 
-def test_without_a_limit_it_is_fifty_files(local_there: Transfers) -> None:
+def test_the_default_limit_is_fifty_files(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", named(52))
     there.make({b"folder/0000": b"0"})
@@ -83,7 +83,7 @@ def test_without_a_limit_it_is_fifty_files(local_there: Transfers) -> None:
     assert counts(there.push("--delete"))["files_deleted"] == 50
 
 
-def test_or_a_tenth_where_that_is_more(local_there: Transfers) -> None:
+def test_the_default_limit_of_a_large_tree_is_a_tenth(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", named(700))
     there.make(named(629))
@@ -93,7 +93,7 @@ def test_or_a_tenth_where_that_is_more(local_there: Transfers) -> None:
 
 
 @pytest.mark.parametrize("limit", ["many", "-1", "101%", "1.5", "%"])
-def test_a_limit_that_is_none_is_a_usage_error(local_there: Transfers, limit: str) -> None:
+def test_an_invalid_limit_is_a_usage_error(local_there: Transfers, limit: str) -> None:
     local_there.make({b"a": b"1"})
     answer = local_there.hibali(
         "push", local_there.source, "there:data", "--delete", f"--max-delete={limit}", exit=2
@@ -111,7 +111,7 @@ def test_an_empty_source_does_not_empty_the_target(there: Transfers) -> None:
     assert there.there() == {}
 
 
-def test_nothing_is_deleted_when_not_all_else_succeeded(there: Transfers) -> None:
+def test_nothing_is_deleted_after_a_failure(there: Transfers) -> None:
     there.place.plant("data", {b"extra": b"1"})
     there.make({b"file": b"2"})
     os.mkfifo(there.source / "fifo")
@@ -121,7 +121,7 @@ def test_nothing_is_deleted_when_not_all_else_succeeded(there: Transfers) -> Non
     assert counts(there.push("--delete", "--specials", "skip"))["files_deleted"] == 1
 
 
-def test_what_a_filter_leaves_out_is_not_deleted(there: Transfers) -> None:
+def test_excluded_files_are_not_deleted(there: Transfers) -> None:
     there.place.plant("data", {b"x.log": b"1", b"sub/y.log": b"2", b"z.txt": b"3", b"keep/me": b"4"})
     there.make({b"a.txt": b"5", b"b.log": b"6"})
     receipt = counts(there.push("--delete", "--exclude", "*.log", "--exclude", "/keep/"))
@@ -129,7 +129,7 @@ def test_what_a_filter_leaves_out_is_not_deleted(there: Transfers) -> None:
     assert there.there() == {b"x.log": b"1", b"sub/y.log": b"2", b"a.txt": b"5", b"keep/me": b"4"}
 
 
-def test_a_folder_that_still_holds_what_is_left_out_stays(folder_there: Transfers) -> None:
+def test_a_folder_with_excluded_files_is_not_deleted(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {b"sub/y.log": b"2", b"sub/z.txt": b"3"})
     there.make({b"a.txt": b"5"})
@@ -137,7 +137,7 @@ def test_a_folder_that_still_holds_what_is_left_out_stays(folder_there: Transfer
     assert there.tree_there() == {b"sub/y.log": b"2", b"a.txt": b"5"}
 
 
-def test_delete_on_the_way_back_keeps_the_same_limits(there: Transfers, tmp_path: Path) -> None:
+def test_a_pull_has_the_same_limits_of_deletions(there: Transfers, tmp_path: Path) -> None:
     there.place.plant("data", {b"a": b"1"})
     back = tmp_path / "back"
     there.pull(back)
@@ -147,7 +147,7 @@ def test_delete_on_the_way_back_keeps_the_same_limits(there: Transfers, tmp_path
     assert read_tree(back) == {b"a": b"1"}
 
 
-def test_delete_has_no_meaning_for_one_file(local_there: Transfers) -> None:
+def test_delete_cannot_be_used_with_one_file(local_there: Transfers) -> None:
     local_there.make({b"a": b"1"})
     local_there.hibali("push", local_there.source / "a", "there:data/", "--delete", exit=2)
     assert local_there.there() == {}
@@ -156,7 +156,7 @@ def test_delete_has_no_meaning_for_one_file(local_there: Transfers) -> None:
 # One name, two kinds.
 
 
-def test_a_folder_in_a_files_way_is_named(folder_there: Transfers) -> None:
+def test_a_folder_with_the_name_of_a_file_is_reported(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {b"name/below": b"theirs", b"name-x": b"1"})
     there.make({b"name": b"ours", b"other": b"2"})
@@ -165,7 +165,7 @@ def test_a_folder_in_a_files_way_is_named(folder_there: Transfers) -> None:
     assert there.tree_there() == {b"name/below": b"theirs", b"name-x": b"1", b"other": b"2"}
 
 
-def test_with_delete_it_makes_room_within_the_limit(folder_there: Transfers) -> None:
+def test_with_delete_the_folder_is_replaced_within_the_limit(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {**{b"name/%d" % number: b"1" for number in range(5)}, b"name-x": b"1"})
     there.make({b"name": b"ours"})
@@ -176,7 +176,7 @@ def test_with_delete_it_makes_room_within_the_limit(folder_there: Transfers) -> 
     assert counts(there.push("--delete"))["files_moved"] == 0
 
 
-def test_a_file_in_a_folders_way_is_named(folder_there: Transfers) -> None:
+def test_a_file_with_the_name_of_a_folder_is_reported(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {b"name": b"theirs"})
     there.make({b"name/below": b"ours", b"name/deep/er": b"ours", b"other": b"2"})
@@ -185,7 +185,7 @@ def test_a_file_in_a_folders_way_is_named(folder_there: Transfers) -> None:
     assert there.tree_there() == {b"name": b"theirs", b"other": b"2"}
 
 
-def test_with_delete_the_file_goes_and_counts(folder_there: Transfers) -> None:
+def test_with_delete_the_file_is_replaced_and_counted(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {b"name": b"theirs", b"name-x": b"1"})
     there.make({b"name/below": b"ours", b"name/deep/er": b"ours", b"name-x": b"1"})
@@ -195,7 +195,7 @@ def test_with_delete_the_file_goes_and_counts(folder_there: Transfers) -> None:
     there.nothing_of_ours_there()
 
 
-def test_a_folder_that_holds_what_a_filter_leaves_out_makes_no_room(folder_there: Transfers) -> None:
+def test_a_folder_with_excluded_files_is_not_replaced(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {b"name/kept.log": b"1", b"name/other": b"2"})
     there.make({b"name": b"ours"})

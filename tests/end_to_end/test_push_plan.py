@@ -36,14 +36,14 @@ def test_a_dry_run_prints_the_plan_and_changes_nothing(there: Transfers) -> None
     assert (receipt["files_moved"], receipt["files_deleted"], receipt["files_kept"]) == (3, 1, 1)
 
 
-def test_a_dry_run_makes_not_even_the_folder(there: Transfers) -> None:
+def test_a_dry_run_does_not_create_the_folder(there: Transfers) -> None:
     there.make(TREE)
     before = there.whole_state()
     there.push("-n")
     assert there.whole_state() == before
 
 
-def test_people_see_the_plan_on_stdout(local_there: Transfers) -> None:
+def test_the_readable_plan_is_on_stdout(local_there: Transfers) -> None:
     local_there.make({b"new": b"1", b"with\nnewline \x1b[31m": b"2"})
     answer = local_there.hibali("push", local_there.source, "there:data", "-n", exit=0)
     lines = answer.out.splitlines()
@@ -53,7 +53,7 @@ def test_people_see_the_plan_on_stdout(local_there: Transfers) -> None:
     assert b"Nothing was changed" in answer.err
 
 
-def test_detailed_exit_code_tells_whether_there_are_changes(there: Transfers) -> None:
+def test_the_detailed_exit_code_shows_changes(there: Transfers) -> None:
     there.make(TREE)
     words = ("push", there.source, "there:data", "--dry-run", "--detailed-exit-code")
     there.hibali(*words, exit=10)
@@ -63,7 +63,7 @@ def test_detailed_exit_code_tells_whether_there_are_changes(there: Transfers) ->
     there.hibali("push", there.source, "there:data", "--dry-run", exit=0)
 
 
-def test_a_dry_run_refuses_what_the_push_would(local_there: Transfers) -> None:
+def test_a_dry_run_refuses_the_same_transfers_as_a_push(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", {b"%d" % number: b"1" for number in range(60)})
     there.make({b"a": b"1"})
@@ -72,26 +72,26 @@ def test_a_dry_run_refuses_what_the_push_would(local_there: Transfers) -> None:
     assert there.push("-n", exit=8).last["code"] == "unsafe-name"
 
 
-def test_exclude_leaves_out_what_matches(there: Transfers) -> None:
+def test_exclude_omits_matches(there: Transfers) -> None:
     there.make(TREE)
     receipt = counts(there.push("--exclude", "*.log", "--exclude", "/sub/deep/"))
     assert (receipt["files"], receipt["files_moved"]) == (3, 3)
     assert there.there().keys() == {b"a.txt", b"sub/c.txt", b"other/f.txt"}
 
 
-def test_include_takes_only_what_matches(there: Transfers) -> None:
+def test_include_selects_only_matches(there: Transfers) -> None:
     there.make(TREE)
     there.push("--include", "*.txt", "--include", "d.log", "--exclude", "sub/deep")
     assert there.there().keys() == {b"a.txt", b"sub/c.txt", b"sub/d.log", b"other/f.txt"}
 
 
-def test_an_exclusion_can_be_taken_back(there: Transfers) -> None:
+def test_an_exclusion_can_be_negated(there: Transfers) -> None:
     there.make(TREE)
     there.push("--exclude", "*.log", "--exclude", "!d.log")
     assert there.there().keys() == TREE.keys() - {b"b.log"}
 
 
-def test_filters_make_no_folders_for_nothing(folder_there: Transfers) -> None:
+def test_filters_create_no_empty_folders(folder_there: Transfers) -> None:
     there = folder_there
     there.make({**TREE, b"empty": Folder()})
     there.push("--exclude", "sub/", "--exclude", "empty/")
@@ -99,18 +99,20 @@ def test_filters_make_no_folders_for_nothing(folder_there: Transfers) -> None:
     assert not (there.root / "sub").exists()
 
 
-def test_a_pattern_that_cannot_be_read_is_a_usage_error(local_there: Transfers) -> None:
+def test_an_invalid_pattern_is_a_usage_error(local_there: Transfers) -> None:
     local_there.make({b"a": b"1"})
     local_there.hibali("push", local_there.source, "there:data", "--exclude", "!", exit=2)
 
 
-def test_a_weaker_proof_than_required_is_6_and_an_impossible_one_is_usage(local_there: Transfers) -> None:
+def test_a_weaker_verification_than_required_is_6_and_an_unknown_one_a_usage_error(
+    local_there: Transfers,
+) -> None:
     local_there.make({b"a": b"1"})
     local_there.push("--require-proof", "digest")
     local_there.hibali("push", local_there.source, "there:data", "--require-proof", "oath", exit=2)
 
 
-def test_sync_goes_between_two_places(there: Transfers, tmp_path: Path) -> None:
+def test_sync_transfers_between_two_locations(there: Transfers, tmp_path: Path) -> None:
     there.make(TREE)
     there.push()
     target = tmp_path / "third"
@@ -124,7 +126,7 @@ def test_sync_goes_between_two_places(there: Transfers, tmp_path: Path) -> None:
     assert there.place.files("copy") == TREE
 
 
-def test_a_dry_run_says_what_it_does_not_know_of_a_bucket(bucket_there: Transfers) -> None:
+def test_a_dry_run_reports_the_untested_features_of_a_bucket(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"a": b"1"})
     noted = [line["message"] for line in there.push("-n").lines if line["kind"] == "noted"]

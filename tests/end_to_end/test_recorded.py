@@ -26,7 +26,7 @@ def swap_unseen(there: Transfers, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("word", ["local", "s3"])
-def test_what_is_on_record_is_not_hashed_again(transfers_to: MakeTransfers, word: str) -> None:
+def test_files_with_recorded_digests_are_not_hashed_again(transfers_to: MakeTransfers, word: str) -> None:
     there = transfers_to(word)
     there.make(TREE)
     there.push()
@@ -43,7 +43,7 @@ def test_what_is_on_record_is_not_hashed_again(transfers_to: MakeTransfers, word
     assert there.there()[b"b"] == b"xx"
 
 
-def test_what_changed_at_the_target_is_found(local_there: Transfers) -> None:
+def test_changes_at_the_target_are_found(local_there: Transfers) -> None:
     there = local_there
     there.make(MANY)
     there.push()
@@ -56,7 +56,7 @@ def test_what_changed_at_the_target_is_found(local_there: Transfers) -> None:
     assert there.there() == MANY
 
 
-def test_without_it_all_is_hashed(local_there: Transfers) -> None:
+def test_without_the_option_all_files_are_hashed(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"11"})
     there.push()

@@ -50,7 +50,7 @@ def plant_lock(there: Transfers, folder: bytes, content: bytes) -> None:
         at.chmod(0o700)
 
 
-def test_a_tree_goes_and_nothing_beside_it(anywhere: Transfers) -> None:
+def test_only_the_named_tree_is_removed(anywhere: Transfers) -> None:
     there = anywhere
     there.make(TREE)
     there.push()
@@ -66,7 +66,7 @@ def test_a_tree_goes_and_nothing_beside_it(anywhere: Transfers) -> None:
 
 
 @pytest.mark.parametrize("word", ["local", "s3"])
-def test_a_file_goes_by_its_name(transfers_to: MakeTransfers, word: str) -> None:
+def test_a_file_is_removed_by_its_name(transfers_to: MakeTransfers, word: str) -> None:
     there = transfers_to(word)
     names = [n for n in HOSTILE_NAMES if there.place.holds_folders and not n.startswith(b".hibali")] or [
         b"a b",
@@ -82,7 +82,7 @@ def test_a_file_goes_by_its_name(transfers_to: MakeTransfers, word: str) -> None
     there.nothing_of_ours_there()
 
 
-def test_more_than_the_limit_stays(local_there: Transfers) -> None:
+def test_more_files_than_the_limit_are_not_removed(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", {b"t/%d" % number: b"" for number in range(60)})
     assert "--max-delete 60" in refused(there, "delete-limit", "-r", "-y", "there:data/t").last["hint"]
@@ -96,7 +96,7 @@ def test_more_than_the_limit_stays(local_there: Transfers) -> None:
     assert not (there.root / "t").exists()
 
 
-def test_nothing_that_a_symlink_leads_to_is_touched(transfers_to: MakeTransfers) -> None:
+def test_targets_of_symlinks_are_not_removed(transfers_to: MakeTransfers) -> None:
     for word in ("local", "sftp"):
         there = transfers_to(word)
         there.place.plant("data", {b"outside/file": b"1", b"outside/sub/file": b"2"})
@@ -121,7 +121,7 @@ def test_nothing_that_a_symlink_leads_to_is_touched(transfers_to: MakeTransfers)
         there.hibali.home.config.unlink()
 
 
-def test_places_that_matter_stay(local_there: Transfers) -> None:
+def test_protected_folders_are_not_removed(local_there: Transfers) -> None:
     there = local_there
     assert isinstance(there.place, FolderPlace)
     there.place.plant("data", {b"root/file": b"1", b"kept/file": b"2", b"free": b"3"})
@@ -149,7 +149,7 @@ def test_places_that_matter_stay(local_there: Transfers) -> None:
     assert (home.home / "mine").exists()
 
 
-def test_no_name_of_a_configured_root_removes_it(
+def test_a_configured_root_is_protected_under_every_name(
     local_there: Transfers, request: pytest.FixtureRequest
 ) -> None:
     there = local_there
@@ -203,7 +203,7 @@ def test_no_name_of_a_configured_root_removes_it(
 
 
 @pytest.mark.parametrize("word", ["s3", "webdav", pytest.param("sftp", marks=pytest.mark.heavy)])
-def test_the_root_of_another_site_at_the_same_service_stays(
+def test_the_root_of_another_site_at_the_same_service_is_protected(
     transfers_to: MakeTransfers, word: str, request: pytest.FixtureRequest
 ) -> None:
     there = transfers_to(word)
@@ -229,7 +229,7 @@ def test_the_root_of_another_site_at_the_same_service_stays(
     there.hibali("rm", "-r", "-y", "there:data/free", exit=0)
 
 
-def test_a_bucket_stays(bucket_there: Transfers) -> None:
+def test_a_bucket_is_not_removed(bucket_there: Transfers) -> None:
     there = bucket_there
     there.place.plant("", {b"a": b"1"})
     refused(there, "protected-place", "-r", "-y", "there:")
@@ -248,7 +248,7 @@ def test_a_bucket_stays(bucket_there: Transfers) -> None:
         ("s3", "data/gone/sub"),
     ],
 )
-def test_where_somebody_is_at_work_nothing_goes(transfers_to: MakeTransfers, word: str, folder: str) -> None:
+def test_a_locked_tree_is_not_removed(transfers_to: MakeTransfers, word: str, folder: str) -> None:
     there = transfers_to(word)
     there.place.plant("data", TREE)
     plant_lock(there, os.fsencode(folder), lock_of(0))
@@ -258,7 +258,7 @@ def test_where_somebody_is_at_work_nothing_goes(transfers_to: MakeTransfers, wor
     assert {n: c for n, c in there.there().items() if b".hibali" not in n} == TREE
 
 
-def test_what_the_dead_left_goes_with_the_tree(folder_there: Transfers) -> None:
+def test_leftovers_of_killed_operations_are_removed_with_the_tree(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", TREE)
     seed = bytes(16)
@@ -272,7 +272,7 @@ def test_what_the_dead_left_goes_with_the_tree(folder_there: Transfers) -> None:
     assert there.tree_there() == KEPT
 
 
-def test_what_a_holder_below_is_writing_is_left_to_it(local_there: Transfers) -> None:
+def test_files_of_an_active_operation_below_are_not_removed(local_there: Transfers) -> None:
     there = local_there
     seed = bytes(16)
     partial = b"sub/" + partial_name(seed, b"x")
@@ -289,7 +289,7 @@ def test_what_a_holder_below_is_writing_is_left_to_it(local_there: Transfers) ->
     assert not (there.root / os.fsdecode(partial)).exists()
 
 
-def test_a_bucket_keeps_no_line_and_no_marker_of_what_went(bucket_there: Transfers) -> None:
+def test_records_and_markers_in_a_bucket_are_removed(bucket_there: Transfers) -> None:
     there = bucket_there
     assert isinstance(there.place, BucketPlace)
     there.make(TREE)
@@ -308,7 +308,7 @@ def test_a_bucket_keeps_no_line_and_no_marker_of_what_went(bucket_there: Transfe
     there.hibali("ls", "there:data/gone", exit=3)
 
 
-def test_what_came_meanwhile_or_cannot_go_is_named(local_there: Transfers, as_nobody: Any) -> None:
+def test_new_and_unremovable_files_are_reported(local_there: Transfers, as_nobody: Any) -> None:
     there = local_there
     there.place.plant("data", {b"t/a": b"1", b"t/closed/b": b"2"})
     (there.root / "t/closed").chmod(0o555)
@@ -324,7 +324,7 @@ def test_what_came_meanwhile_or_cannot_go_is_named(local_there: Transfers, as_no
     there.nothing_of_ours_there()
 
 
-def test_another_filesystem_in_it_stays(local_there: Transfers) -> None:
+def test_another_filesystem_in_the_tree_is_not_removed(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", {b"t/a": b"1", b"t/mounted": Folder()})
     with small_filesystem(there.root / "t/mounted", "size=1m"):
@@ -335,7 +335,7 @@ def test_another_filesystem_in_it_stays(local_there: Transfers) -> None:
         assert there.there() == {b"t/a": b"1", b"t/mounted/precious": b"2"}
 
 
-def test_killed_half_way_the_same_line_goes_on(folder_there: Transfers) -> None:
+def test_a_killed_removal_is_resumed(folder_there: Transfers) -> None:
     there = folder_there
     tree = many_files(3000, 10, seed=1)
     there.place.plant("data", {b"t/" + name: content for name, content in tree.items()})
@@ -351,7 +351,7 @@ def test_killed_half_way_the_same_line_goes_on(folder_there: Transfers) -> None:
     assert left >= 1
 
 
-def test_on_a_terminal_it_asks(local_there: Transfers) -> None:
+def test_a_removal_is_confirmed_on_a_terminal(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", TREE)
     for answer, code in ((b"n\n", 8), (b"y\n", 0)):
@@ -369,13 +369,13 @@ def test_on_a_terminal_it_asks(local_there: Transfers) -> None:
     assert there.there() == KEPT
 
 
-def test_what_is_only_read_is_not_removed_from(transfers_to: MakeTransfers) -> None:
+def test_nothing_is_removed_from_a_read_only_site(transfers_to: MakeTransfers) -> None:
     there = transfers_to("url")
     there.place.plant("data", {b"a": b"1"})
     assert there.hibali("rm", "there:data/a", "--json", exit=8).last["code"] == "read-only-site"
 
 
-def test_no_ledger_no_start(local_there: Transfers) -> None:
+def test_nothing_is_removed_without_a_ledger(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", TREE)
     (there.hibali.home.state / "operations").write_bytes(b"")

@@ -33,7 +33,7 @@ def test_a_list_names_files_and_folders(there: Transfers) -> None:
     assert answer.last["files_moved"] == 1
 
 
-def test_a_name_that_is_not_there_is_6_and_the_rest_is_sent(there: Transfers) -> None:
+def test_a_missing_name_exits_with_6_and_the_others_are_sent(there: Transfers) -> None:
     there.place.plant("data", {b"sub/extra": b"1"})
     there.make(TREE)
     listed = there.folder / "list"
@@ -45,7 +45,7 @@ def test_a_name_that_is_not_there_is_6_and_the_rest_is_sent(there: Transfers) ->
     assert counts(there.push("--files-from", listed, "--delete"))["files_deleted"] == 1
 
 
-def test_a_list_that_is_missing_is_3_and_one_that_climbs_is_2(local_there: Transfers) -> None:
+def test_a_missing_list_exits_with_3_and_an_unsafe_one_with_2(local_there: Transfers) -> None:
     local_there.make(TREE)
     listed = local_there.folder / "list"
     local_there.push("--files-from", listed, exit=3)
@@ -65,14 +65,14 @@ def test_a_list_that_is_missing_is_3_and_one_that_climbs_is_2(local_there: Trans
         (("--min-size", "2", "--max-size", "4KiB"), {b"sub/new", b"sub/old", b"sub-x"}),
     ],
 )
-def test_age_and_size_choose(local_there: Transfers, words: tuple[str, ...], taken: set[bytes]) -> None:
+def test_age_and_size_select_files(local_there: Transfers, words: tuple[str, ...], taken: set[bytes]) -> None:
     local_there.make(TREE)
     assert actions(local_there.push("-n", *words)).keys() == taken
     local_there.push(*words)
     assert local_there.landed().keys() == taken
 
 
-def test_what_is_left_out_is_not_deleted(there: Transfers) -> None:
+def test_unselected_files_are_not_deleted(there: Transfers) -> None:
     there.place.plant("data", {b"tiny": b"1", b"huge": b"1" * 5000, b"sub/huge": b"1" * 5000})
     there.make({b"big": b"1" * 3000})
     receipt = counts(there.push("--delete", "--min-size", "4000", "--allow-empty-source"))
@@ -81,6 +81,6 @@ def test_what_is_left_out_is_not_deleted(there: Transfers) -> None:
 
 
 @pytest.mark.parametrize("words", [("--newer", "yesterday"), ("--min-size", "big"), ("--max-size", "-1")])
-def test_words_that_mean_nothing_are_2(local_there: Transfers, words: tuple[str, ...]) -> None:
+def test_invalid_ages_and_sizes_are_usage_errors(local_there: Transfers, words: tuple[str, ...]) -> None:
     local_there.make(TREE)
     local_there.push(*words, exit=2)

@@ -24,7 +24,7 @@ def trial(logins: int, channels: int, up: int, down: int) -> Trial:
     return Trial(logins, channels, channels, up, down, 1)
 
 
-def test_more_is_tried_only_where_it_can_help_and_is_allowed() -> None:
+def test_more_settings_are_tried_only_if_useful_and_allowed() -> None:
     assert settings_to_try(0.0005, 8) == [(1, 1)]
     assert settings_to_try(0.1, 1) == [(1, 1), (1, 4), (1, 8)]
     assert settings_to_try(0.1, 3)[3:] == [(2, 8), (3, 8)]
@@ -32,7 +32,7 @@ def test_more_is_tried_only_where_it_can_help_and_is_allowed() -> None:
     assert settings_to_try(0.1, 8, rate=1_000_000) == [(1, 1)]
 
 
-def test_the_most_modest_setting_that_is_good_is_proposed() -> None:
+def test_the_smallest_good_setting_is_proposed() -> None:
     one, four, eight = trial(1, 1, 16, 16), trial(1, 4, 60, 62), trial(1, 8, 64, 60)
     assert propose([one, four, eight]) == four
     assert propose([one, four, eight, trial(4, 8, 110, 110)]) == trial(4, 8, 110, 110)
@@ -78,7 +78,7 @@ def test_a_refused_login_is_not_measured(
     assert list(there.place.root.iterdir()) == []
 
 
-def test_a_long_line_is_measured_and_nothing_stays(
+def test_a_slow_connection_is_measured_and_no_files_remain(
     far_away: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, proxy = far_away
@@ -106,7 +106,7 @@ def test_a_long_line_is_measured_and_nothing_stays(
     assert not [path for path in there.place.root.iterdir() if path.name != "data"]
 
 
-def test_next_door_one_channel_is_enough_and_elsewhere_there_is_nothing_to_set(transfers_to: Any) -> None:
+def test_a_fast_connection_needs_one_channel_and_other_sites_have_no_setting(transfers_to: Any) -> None:
     there = transfers_to("local")
     [_, told] = check_lines(there.hibali("sites", "check", "there", "--tune", "--json", exit=0).out)
     assert (told["trials"], told["proposed"]) == ([], None)
@@ -115,7 +115,7 @@ def test_next_door_one_channel_is_enough_and_elsewhere_there_is_nothing_to_set(t
 
 
 @pytest.mark.parametrize("word", ["ssh", "sftp"])
-def test_a_near_site_is_asked_for_little(transfers_to: Any, word: str) -> None:
+def test_a_fast_site_is_measured_with_few_requests(transfers_to: Any, word: str) -> None:
     there = transfers_to(word)
     done = there.hibali("sites", "check", "there", "--tune", exit=0)
     if word == "ssh":

@@ -27,7 +27,7 @@ class PrefixError(Exception):
         self.code = code
 
 
-class _Sums(object):
+class _HashCache(object):
     """Hash states of files by path, each with the identity that must still match; the oldest are dropped."""
 
     def __init__(self, check: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class _Sums(object):
         self._check = check
         self._known: OrderedDict[bytes, Tuple[Any, int, Any]] = OrderedDict()
 
-    def upto(self, path: bytes, descriptor: int, offset: int, identity: Any) -> Any:
+    def up_to(self, path: bytes, descriptor: int, offset: int, identity: Any) -> Any:
         """Return a hash of the first `offset` bytes to continue: the stored one, or computed by reading."""
         known = self._known.pop(path, None)
         if known is not None and known[:2] == (identity, offset):
@@ -58,12 +58,12 @@ class _Sums(object):
             self._known.popitem(last=False)
 
 
-class Tails(object):
+class TailReader(object):
     """The source's side. Written bytes are expected not to change; the digest of the whole file verifies it."""
 
     def __init__(self, root: Root, check: Callable[[], None]) -> None:
         self._root = root
-        self._sums = _Sums(check)
+        self._hashes = _HashCache(check)
 
     def read(self, header: Dict[str, Any]) -> Reply:
         """Return the bytes from `from` to `to` of a file that is at least `to` bytes long.
@@ -84,7 +84,7 @@ class Tails(object):
             if not stat.S_ISREG(found.st_mode) or found.st_size < stop:
                 raise ChangedError("the file became shorter after it was listed")
             identity = (found.st_dev, found.st_ino)
-            summed = self._sums.upto(path, descriptor, start, identity)
+            summed = self._hashes.up_to(path, descriptor, start, identity)
             before = summed.hexdigest()
             body = bytearray()
             while len(body) < stop - start:
@@ -95,17 +95,17 @@ class Tails(object):
         finally:
             os.close(descriptor)
         summed.update(body)
-        self._sums.keep(path, stop, identity, summed)
+        self._hashes.keep(path, stop, identity, summed)
         piece = hashlib.sha256(body).hexdigest()
         return {"problem": None, "before": before, "piece": piece, "after": summed.hexdigest()}, body
 
 
-class Growths(object):
+class AppendTarget(object):
     """The target's side: a file grows under its final name, so that it always is a prefix of the source."""
 
     def __init__(self, root: Root, check: Callable[[], None], check_lease: Callable[[], None]) -> None:
         self._root = root
-        self._sums = _Sums(check)
+        self._hashes = _HashCache(check)
         self._check_lease = check_lease
 
     def append(self, header: Dict[str, Any], body: bytearray) -> Dict[str, Any]:
@@ -127,7 +127,7 @@ class Growths(object):
         descriptor, made = self._open(path, header["mode"] if not start else None)
         try:
             found = _checked(descriptor, start)
-            summed = self._sums.upto(path, descriptor, start, _identity(found))
+            summed = self._hashes.up_to(path, descriptor, start, _identity(found))
             if summed.hexdigest() != header["before"]:
                 raise PrefixError("not-a-prefix", "the target file is not the beginning of the source file")
             piece = hashlib.sha256(body).hexdigest()
@@ -145,7 +145,7 @@ class Growths(object):
                 os.fsync(descriptor)
             if made or header["last"]:
                 os.fsync(self._root.parent(path))
-            self._sums.keep(path, start + len(body), _identity(os.fstat(descriptor)), summed)
+            self._hashes.keep(path, start + len(body), _identity(os.fstat(descriptor)), summed)
         finally:
             os.close(descriptor)
 

@@ -16,7 +16,7 @@ from transfers.agent import protocol
 from transfers.agent.identity import identify, this_machine
 from transfers.agent.protocol import Reply, pack_record
 from transfers.agent.receiving import absolute_path, get_all, put_all, read_up_to, sync_folder
-from transfers.agent.safe_path import record_of
+from transfers.agent.safe_path import is_in, record_of
 from transfers.agent.writing import supports_attributes
 
 _SECONDS = 5
@@ -97,8 +97,7 @@ def find_mount(table: bytes, path: bytes) -> Optional[Mount]:
         if not separator or len(own) < 6 or len(other) < 3:
             continue
         folder = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal.group(1), 8)]), own[4])
-        inside = path == folder or path.startswith(folder.rstrip(b"/") + b"/")
-        if inside and (best is None or len(folder) >= len(best.folder)):
+        if is_in(path, folder) and (best is None or len(folder) >= len(best.folder)):
             options = b",".join((own[5], other[2])).decode("ascii", "replace")
             best = Mount(folder, other[0].decode("ascii", "replace"), options)
     return best

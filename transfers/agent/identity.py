@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from transfers.agent import protocol
 from transfers.agent.lease import boot_identifier
+from transfers.agent.safe_path import is_in
 
 SAME, INSIDE, AROUND, SHARED = "same", "inside", "around", "shared"
 BOOT = b"/proc/sys/kernel/random/boot_id"
@@ -129,9 +130,9 @@ def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
     size = 0
     for mount in mounts:
         point = mount[0]
-        if _is_in(real, point):
+        if is_in(real, point):
             itself = itself if itself and len(itself[0]) > len(point) else mount
-        elif _is_in(point, real) and size < _MOST_BYTES:
+        elif is_in(point, real) and size < _MOST_BYTES:
             size += len(point) + len(mount[2])
             below.append((mount[1], mount[2], point[len(real.rstrip(b"/")) :].strip(b"/")))
     if itself is None:
@@ -144,10 +145,6 @@ def places_of(real: bytes, mounts: List[Mount]) -> List[Place]:
 def _joined(root: bytes, suffix: bytes) -> bytes:
     suffix = suffix.strip(b"/")
     return root.rstrip(b"/") + b"/" + suffix if suffix else root
-
-
-def _is_in(path: bytes, folder: bytes) -> bool:
-    return (path.rstrip(b"/") + b"/").startswith(folder.rstrip(b"/") + b"/")
 
 
 def relation(one: Identity, other: Identity) -> Optional[str]:
@@ -173,10 +170,10 @@ def _by_places(one: Identity, other: Identity) -> Optional[str]:
     ones, others = _places(one), _places(other)
     if not one["machine"] or one["machine"] != other["machine"] or not ones or not others:
         return None
-    inside = any(device == ones[0][0] and _is_in(ones[0][1], at) for device, at, _ in others)
-    around = any(device == others[0][0] and _is_in(others[0][1], at) for device, at, _ in ones)
+    inside = any(device == ones[0][0] and is_in(ones[0][1], at) for device, at, _ in others)
+    around = any(device == others[0][0] and is_in(others[0][1], at) for device, at, _ in ones)
     if inside and around and ones[0][:2] != others[0][:2]:
-        inside = _is_in(ones[0][1], others[0][1])
+        inside = is_in(ones[0][1], others[0][1])
         around = not inside
     return _named(inside, around) or (SHARED if _have_common_folder(ones, others) else None)
 
@@ -194,9 +191,9 @@ def _have_common_folder(ones: List[Place], others: List[Place]) -> bool:
 
 
 def _differ(at: bytes, below: bytes, at_there: bytes, below_there: bytes) -> bool:
-    if _is_in(at, at_there):
+    if is_in(at, at_there):
         return below != _joined(below_there, at[len(at_there.rstrip(b"/")) :]).strip(b"/")
-    if _is_in(at_there, at):
+    if is_in(at_there, at):
         return below_there != _joined(below, at_there[len(at.rstrip(b"/")) :]).strip(b"/")
     return False
 

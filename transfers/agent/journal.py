@@ -90,14 +90,14 @@ def end_journal(root: Root) -> None:
 
 MARK_BYTES = 8 * 1024 * 1024  # bytes between two recorded digests
 NAME = b"begun"
-_MOST_BEGUN = 256 * 1024 * 1024
+_MOST_JOURNAL_BYTES = 256 * 1024 * 1024
 _RETENTION_SECONDS = 30 * 24 * 3600
 
 Mark = Tuple[int, str]  # an offset, and the sha256 in hexadecimal of all bytes before it
 Block = Tuple[int, int, str]  # start, end, and the sha256 of the bytes between them
 
 
-class Part(object):
+class PartialFile(object):
     """One partial file: its source's identity, its partial name, its marks in order, and later blocks.
 
     Blocks are noted while an earlier operation's bytes are still being verified; marks wait for that.
@@ -144,9 +144,9 @@ class PartialFilesJournal(object):
 
     def __init__(self, root: Root) -> None:
         self._lock = threading.Lock()
-        self.parts: Dict[bytes, Part] = {}
-        for part in read_begun(root):
-            if _is_alive(root, part):
+        self.parts: Dict[bytes, PartialFile] = {}
+        for part in read_partial_files(root):
+            if _is_resumable(root, part):
                 self.parts[part.path] = part
         parent = root.parent(protocol.OWN_FOLDER + b"/" + NAME, make=True)
         name = NAME + b"." + os.urandom(16).hex().encode("ascii")
@@ -156,7 +156,7 @@ class PartialFilesJournal(object):
             self._write(part)
         os.rename(name, NAME, src_dir_fd=parent, dst_dir_fd=parent)
 
-    def _write(self, part: Part) -> None:
+    def _write(self, part: PartialFile) -> None:
         self._append(part.record())
         for mark in part.marks:
             self._append(_mark_record(part, mark))
@@ -166,7 +166,7 @@ class PartialFilesJournal(object):
     def _append(self, record: Dict[str, Any]) -> None:
         os.write(self._descriptor, json.dumps(record).encode("ascii") + b"\n")
 
-    def start(self, part: Part) -> Optional[Part]:
+    def start(self, part: PartialFile) -> Optional[PartialFile]:
         """Record a file before its first byte; return the one that it replaces, if any."""
         with self._lock:
             before = self.parts.get(part.path)
@@ -174,27 +174,27 @@ class PartialFilesJournal(object):
             self._write(part)
             return before
 
-    def mark(self, part: Part, mark: Mark) -> None:
+    def mark(self, part: PartialFile, mark: Mark) -> None:
         """Record how much of a file was received and hashed."""
         with self._lock:
             part.marks.append(mark)
             part.blocks = [block for block in part.blocks if block[0] >= mark[0]]
             self._append(_mark_record(part, mark))
 
-    def block(self, part: Part, block: Block) -> None:
+    def block(self, part: PartialFile, block: Block) -> None:
         """Record a received block before all bytes in front of it are verified."""
         with self._lock:
             if not part.marks or part.marks[-1][0] <= block[0]:
                 part.blocks.append(block)
                 self._append(_block_record(part, block))
 
-    def cut(self, part: Part, received: int) -> None:
+    def cut(self, part: PartialFile, received: int) -> None:
         """Record that everything after `received` was wrong and is discarded."""
         with self._lock:
             part.cut(received)
             self._append({"partial": part.partial.decode("latin-1"), "cut": received})
 
-    def end(self, part: Part) -> None:
+    def end(self, part: PartialFile) -> None:
         """Record that the file was renamed or abandoned."""
         with self._lock:
             if self.parts.get(part.path) is part:
@@ -208,15 +208,15 @@ class PartialFilesJournal(object):
             self._descriptor = -1
 
 
-def _mark_record(part: Part, mark: Mark) -> Dict[str, Any]:
+def _mark_record(part: PartialFile, mark: Mark) -> Dict[str, Any]:
     return {"partial": part.partial.decode("latin-1"), "to": mark[0], "sha256": mark[1]}
 
 
-def _block_record(part: Part, block: Block) -> Dict[str, Any]:
+def _block_record(part: PartialFile, block: Block) -> Dict[str, Any]:
     return {"partial": part.partial.decode("latin-1"), "from": block[0], "to": block[1], "sha256": block[2]}
 
 
-def _is_alive(root: Root, part: Part) -> bool:
+def _is_resumable(root: Root, part: PartialFile) -> bool:
     """Return whether a part can be resumed; remove it if it is too old or its file changed since."""
     partial = root.lstat(part.partial)
     final = root.lstat(part.path)
@@ -230,13 +230,13 @@ def _is_alive(root: Root, part: Part) -> bool:
     return True
 
 
-def remove_begun(root: Root) -> None:
+def remove_partials_journal(root: Root) -> None:
     """Remove the journal of incomplete files, because none is left."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(NAME, dir_fd=root.parent(protocol.OWN_FOLDER + b"/" + NAME))
 
 
-def read_begun(root: Root) -> List[Part]:
+def read_partial_files(root: Root) -> List[PartialFile]:
     """Return the parts that an earlier operation of our account left; invalid lines are ignored."""
     try:
         descriptor = root.open_file(protocol.OWN_FOLDER + b"/" + NAME)
@@ -244,22 +244,26 @@ def read_begun(root: Root) -> List[Part]:
         return []
     with os.fdopen(descriptor, "rb") as stream:
         found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022 or found.st_size > _MOST_BEGUN:
+        if (
+            found.st_uid != os.geteuid()
+            or stat.S_IMODE(found.st_mode) & 0o022
+            or found.st_size > _MOST_JOURNAL_BYTES
+        ):
             return []
-        parts: Dict[str, Part] = {}
+        parts: Dict[str, PartialFile] = {}
         for line in stream:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 _read_line(parts, json.loads(line.decode("ascii")))
     return list(parts.values())
 
 
-def _read_line(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
+def _read_line(parts: Dict[str, PartialFile], record: Dict[str, Any]) -> None:
     partial = record["partial"]
     if "path" in record:
         name = partial.encode("latin-1")
         if protocol.has_partial_shape(name.rpartition(b"/")[2]):
             path = record["path"].encode("latin-1")
-            parts[partial] = Part(
+            parts[partial] = PartialFile(
                 path, name, int(record["size"]), int(record["mtime_ns"]), str(record["tag"])
             )
     elif "end" in record:
@@ -270,7 +274,7 @@ def _read_line(parts: Dict[str, Part], record: Dict[str, Any]) -> None:
         _read_digest(parts[partial], int(record["to"]), str(record["sha256"]), record.get("from"))
 
 
-def _read_digest(part: Part, to: int, digest: str, start: Optional[int]) -> None:
+def _read_digest(part: PartialFile, to: int, digest: str, start: Optional[int]) -> None:
     """Record a mark, or a block if `start` is given; ignore one out of order or beyond the file's end."""
     if start is not None:
         if start == part.received and start < to <= part.size:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, apply_attributes, first_mode, set_mode, set_time
-from transfers.agent.journal import MARK_BYTES, Part, PartialFilesJournal
+from transfers.agent.journal import MARK_BYTES, PartialFile, PartialFilesJournal
 from transfers.agent.protocol import MismatchError, ProtocolError, RefusedError, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_at
@@ -24,7 +24,7 @@ class StreamingHash(object):
     may take long, another thread notes arriving data in blocks: an interruption loses none of it.
     """
 
-    def __init__(self, descriptor: int, part: Part, begun: PartialFilesJournal) -> None:
+    def __init__(self, descriptor: int, part: PartialFile, begun: PartialFilesJournal) -> None:
         """Duplicate `descriptor`; what `part` records is assumed to exist."""
         self._descriptor = os.dup(descriptor)
         self._part = part
@@ -235,11 +235,11 @@ def check_piece(unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body)
     return int(unit["items"][0]["number"])
 
 
-class Large(object):
+class LargeFile(object):
     """One large file in progress."""
 
     def __init__(
-        self, item: Dict[str, Any], part: Part, descriptor: int, streaming_hash: StreamingHash
+        self, item: Dict[str, Any], part: PartialFile, descriptor: int, streaming_hash: StreamingHash
     ) -> None:
         self.item = item
         self.part = part
@@ -256,11 +256,11 @@ class LargeFiles(object):
         self._root = root
         self._seed = seed
         self._journal = begun
-        self._files: Dict[int, Large] = {}
+        self._files: Dict[int, LargeFile] = {}
         self._failed: List[bytes] = []
         self.left = False
 
-    def receive(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> Optional[Large]:
+    def receive(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> Optional[LargeFile]:
         """Write a piece; return its file once complete. Pieces of an abandoned file are ignored."""
         number = check_piece(unit, data, body)
         large = self._files.get(number)
@@ -292,22 +292,22 @@ class LargeFiles(object):
             self._journal.end(part)
             raise
         streaming_hash = StreamingHash(descriptor, part, self._journal)
-        self._files[item["number"]] = Large(item, part, descriptor, streaming_hash)
+        self._files[item["number"]] = LargeFile(item, part, descriptor, streaming_hash)
 
-    def _start(self, item: Dict[str, Any]) -> Part:
-        part = _part_of(item, partial_path(self._seed, item["path"]))
+    def _start(self, item: Dict[str, Any]) -> PartialFile:
+        part = part_of(item, partial_path(self._seed, item["path"]))
         before = self._journal.start(part)
         if before is not None:
             self._unlink(before.partial)
             self._journal.end(before)
         return part
 
-    def _resume(self, item: Dict[str, Any], offset: int) -> Part:
+    def _resume(self, item: Dict[str, Any], offset: int) -> PartialFile:
         """Rename the partial file: a writer that resumes after its lease ended knows only the old name."""
         before = self._journal.parts.get(item["path"])
         if before is None or before.received != offset or not is_same(before, item):
             raise PartialMissingError("the partial file no longer exists")
-        part = _part_of(item, partial_path(self._seed, item["path"]))
+        part = part_of(item, partial_path(self._seed, item["path"]))
         part.marks, part.blocks = list(before.marks), list(before.blocks)
         self._journal.start(part)
         parent = self._root.parent(before.partial)
@@ -327,7 +327,7 @@ class LargeFiles(object):
         length: int,
         digest: Optional[str],
         content: Optional[protocol.Body] = None,
-    ) -> Optional[Large]:
+    ) -> Optional[LargeFile]:
         """Note a piece, with its content if available; return the file once it and its digest exist."""
         large = self._files.get(number)
         if large is None:
@@ -338,7 +338,7 @@ class LargeFiles(object):
             raise ProtocolError(str(problem)) from None
         return self.set_digest(number, digest)
 
-    def set_digest(self, number: int, digest: Optional[str]) -> Optional[Large]:
+    def set_digest(self, number: int, digest: Optional[str]) -> Optional[LargeFile]:
         """Set the source's digest of a file, None if not known yet; return the file once it is complete."""
         large = self._files.get(number)
         if large is None:
@@ -353,7 +353,7 @@ class LargeFiles(object):
             self._discard(large)
         return large is not None
 
-    def finish(self, large: Large) -> Outcome:
+    def finish(self, large: LargeFile) -> Outcome:
         """Wait for the digest, compare it, set mode and times; the descriptor stays open for the sync."""
         number = large.item["number"]
         try:
@@ -378,11 +378,11 @@ class LargeFiles(object):
         name = large.part.partial.rpartition(b"/")[2]
         return Outcome(number, Staged(large.item, name, large.descriptor, found), None)
 
-    def committed(self, large: Large) -> None:
+    def committed(self, large: LargeFile) -> None:
         """Remove a file from the journal after it was renamed or removed."""
         self._journal.end(large.part)
 
-    def _discard(self, large: Large) -> None:
+    def _discard(self, large: LargeFile) -> None:
         large.streaming_hash.abandon()
         os.close(large.descriptor)
         self._failed.append(large.part.partial)
@@ -416,10 +416,11 @@ class PartialMissingError(Exception):
     """The partial file of an earlier operation no longer exists."""
 
 
-def is_same(part: Part, item: Dict[str, Any]) -> bool:
+def is_same(part: PartialFile, item: Dict[str, Any]) -> bool:
     """Return whether a partial file has this source, by size and times; the digest decides in the end."""
     return (part.size, part.mtime_ns, part.tag) == (item["size"], item["mtime_ns"], item["tag"])
 
 
-def _part_of(item: Dict[str, Any], partial: bytes) -> Part:
-    return Part(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])
+def part_of(item: Dict[str, Any], partial: bytes) -> PartialFile:
+    """Return the journal's record of an item's partial file."""
+    return PartialFile(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])

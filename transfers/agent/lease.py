@@ -149,17 +149,17 @@ class Lease(object):
                     os.link(
                         name, _LOCK, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False
                     )
-                    self._sweep()
+                    self._remove_leftovers()
                     return
                 except FileExistsError:
                     if self._replace_dead(name, clock):
-                        self._sweep()
+                        self._remove_leftovers()
                         return
             raise LockedError({}, 0.0)
         finally:
             self._unlink(name)
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove files of processes that were killed while acquiring the lock; a running one retries."""
         for name in map(os.fsencode, os.listdir(self._folder)):
             if protocol.is_lock_part(name):

@@ -94,8 +94,8 @@ class Walk(object):
         self.count = 0
         self.problems: List[Tuple[bytes, Problem]] = []
         self.orphans: List[bytes] = []
-        self.under_way: List[bytes] = []  # partial files of clients that may be writing below
-        self.places: List[bytes] = []  # folders below that were targets of other operations
+        self.in_use: List[bytes] = []  # partial files of clients that may be writing below
+        self.targets_below: List[bytes] = []  # folders below that were targets of other operations
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records in byte order of the whole path, with a slash after a folder's path.
@@ -123,7 +123,7 @@ class Walk(object):
                 self.problems.append((folder, problem_of(problem)))
             return
         if protocol.OWN_FOLDER + b"/" in names:
-            self._note_target_below(folder)
+            self._read_seeds_below(folder)
         inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
         above = folder + b"/" if folder else b""
         descriptor = None
@@ -151,15 +151,15 @@ class Walk(object):
             else:
                 yield record
 
-    def _note_target_below(self, folder: bytes) -> None:
+    def _read_seeds_below(self, folder: bytes) -> None:
         """Read the seeds of a target below; partial files of a running client are not orphans."""
         if folder:
-            self.places.append(folder)
+            self.targets_below.append(folder)
         in_use = folder and may_be_held(self._root, folder)
         (self._seeds_in_use if in_use else self._seeds).extend(read_seeds(self._root, folder))
 
     def _is_partial(self, name: bytes, path: bytes) -> bool:
-        for seeds, found in ((self._seeds, self.orphans), (self._seeds_in_use, self.under_way)):
+        for seeds, found in ((self._seeds, self.orphans), (self._seeds_in_use, self.in_use)):
             if any(protocol.is_partial_of(seed, name) for seed in seeds):
                 found.append(path)
                 return True

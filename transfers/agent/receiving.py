@@ -12,7 +12,7 @@ from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Writer
 from transfers.agent.journal import PartialFilesJournal
 from transfers.agent.large_files import (
-    Large,
+    LargeFile,
     LargeFiles,
     PartialMissingError,
     check_piece,
@@ -97,7 +97,7 @@ class PackReceiver(object):
 
     @property
     def left(self) -> bool:
-        """Whether partial files may be left, for the next run to remove."""
+        """True if partial files may be left, for the next run to remove."""
         return self._failure is not None or self._writer.left or self._committer.left
 
     def _raise_failure(self) -> None:
@@ -125,7 +125,7 @@ class MainReceiver(PackReceiver):
         self._journal = PartialFilesJournal(root)
         self._large = LargeFiles(root, seed, self._journal)
 
-    def begun_parts(self) -> List[Any]:
+    def partial_files(self) -> List[Any]:
         """Return an earlier operation's partial large files: path, size, mtime_ns, tag, bytes received."""
         return [
             [protocol.text_of(part.path), part.size, part.mtime_ns, part.tag, part.received]
@@ -176,12 +176,12 @@ class MainReceiver(PackReceiver):
                 self._large.place(header["number"], header["offset"], header["length"], header["digest"])
             )
 
-    def _commit_when_complete(self, large: Optional[Large]) -> None:
+    def _commit_when_complete(self, large: Optional[LargeFile]) -> None:
         if large is not None:
             whole = large
             self._queue.put(lambda: self._commit_large(whole))
 
-    def _commit_large(self, large: Large) -> None:
+    def _commit_large(self, large: LargeFile) -> None:
         """Commit a large file; after an earlier failure keep it as it is, to be resumed."""
         self._raise_failure()
         outcome = self._large.finish(large)
@@ -198,7 +198,7 @@ class MainReceiver(PackReceiver):
 
     @property
     def left(self) -> bool:
-        """Whether partial files may be left, except the journaled ones that can be resumed."""
+        """True if partial files may be left, except the journaled ones that can be resumed."""
         return super(MainReceiver, self).left or self._large.left
 
     def finish(self) -> None:

@@ -53,11 +53,11 @@ def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
     real, own = os.path.realpath(into) + b"/", os.path.realpath(path) + b"/"
     if real.startswith(own) or own.startswith(real):
         raise RefusedError("backup-overlaps", "the backup folder and the target overlap")
-    place = roots.open(into, make=True)
-    backup = Root(place.descriptor)
-    if place.foreign is not None:
+    opened = roots.open(into, make=True)
+    backup = Root(opened.descriptor)
+    if opened.foreign is not None:
         backup.close()
-        raise place.foreign
+        raise opened.foreign
     if os.fstat(backup.descriptor).st_dev != os.fstat(root.descriptor).st_dev:
         backup.close()
         raise RefusedError("other-filesystem", "the backup folder is on another filesystem than the target")
@@ -159,14 +159,14 @@ def _changed() -> RefusedError:
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def check_itself(root: Root, path: bytes) -> None:
+def check_root_path(root: Root, path: bytes) -> None:
     """Raise `RefusedError` if the path `path` is a symlink to the root or no longer leads to it."""
     if not os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(root.descriptor)):
         raise RefusedError("symlink-in-the-way", "it is a symlink, or was replaced")
 
 
-def check_unheld(root: Root, path: bytes, places: List[bytes]) -> None:
-    """Raise `LockedError` if a folder above the root, or one of `places` below it, is locked.
+def check_unlocked(root: Root, path: bytes, targets_below: List[bytes]) -> None:
+    """Raise `LockedError` if a folder above the root, or one of `targets_below` below it, is locked.
 
     Locks of other accounts are ignored: in a folder that all may write, any account could block everyone.
     """
@@ -174,13 +174,13 @@ def check_unheld(root: Root, path: bytes, places: List[bytes]) -> None:
     above = os.path.realpath(path)
     while above != b"/":
         above = os.path.dirname(above)
-        _check_place(os.path.join(above, protocol.OWN_FOLDER), None, clock)
-    for place in places:
+        _check_unlocked(os.path.join(above, protocol.OWN_FOLDER), None, clock)
+    for target in targets_below:
         with contextlib.suppress(OSError):
-            _check_place(protocol.OWN_FOLDER, root.folder(place), clock)
+            _check_unlocked(protocol.OWN_FOLDER, root.folder(target), clock)
 
 
-def _check_place(path: bytes, parent: Optional[int], clock: float) -> None:
+def _check_unlocked(path: bytes, parent: Optional[int], clock: float) -> None:
     try:
         folder = os.open(path, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=parent)
     except OSError:
@@ -196,37 +196,37 @@ def _check_place(path: bytes, parent: Optional[int], clock: float) -> None:
         os.close(folder)
 
 
-def sweep(
-    root: Root, check: Callable[[], None], partials: List[bytes], places: List[bytes]
+def remove_own_files(
+    root: Root, check: Callable[[], None], partials: List[bytes], targets_below: List[bytes]
 ) -> List[Tuple[bytes, Problem]]:
     """Remove partial files, and `.hibali` of targets below; return problems by path."""
-    for partial in [*partials, *(part.partial for part in journal.read_begun(root))]:
+    for partial in [*partials, *(part.partial for part in journal.read_partial_files(root))]:
         check()
         with contextlib.suppress(OSError, UnsafeNameError):  # its folder is then reported as not empty
             purge(root, partial)
     problems = []
-    for place in places:
+    for target in targets_below:
         check()
-        problem = _clear_place(root, place)
+        problem = _clear_target(root, target)
         if problem is not None:
-            problems.append((place, problem))
+            problems.append((target, problem))
     return problems
 
 
-def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
+def _clear_target(root: Root, target: bytes) -> Optional[Problem]:
     """Lock a target below, and remove its `.hibali`."""
-    own = place + b"/" + protocol.OWN_FOLDER
+    own = target + b"/" + protocol.OWN_FOLDER
     try:
         found = root.lstat(own)
         if found is None or found.kind != IS_FOLDER:
             return None
-        inner = Root(os.dup(root.folder(place)))
+        inner = Root(os.dup(root.folder(target)))
     except OSError as problem:
         return problem_of(problem)
     try:
         lease = Lease(inner, "rm", "", LEASE_SECONDS)
         try:
-            remove_own(inner)
+            clear_own_folder(inner)
         finally:
             lease.release()
     except LockedError:
@@ -239,7 +239,7 @@ def _clear_place(root: Root, place: bytes) -> Optional[Problem]:
     return None
 
 
-def remove_own(root: Root) -> None:
+def clear_own_folder(root: Root) -> None:
     """Remove everything in a root's `.hibali` except the held lock. Raises OSError."""
     folder = root.folder(protocol.OWN_FOLDER)
     for name in protocol.OWN:

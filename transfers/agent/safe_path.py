@@ -207,7 +207,7 @@ class Roots(object):
         path = os.path.normpath(path)
         if path.startswith(b"//"):
             path = path[1:]
-        above = [root for root in self._paths if _is_below(path, root)]
+        above = [root for root in self._paths if is_in(path, root)]
         start = above[0] if above else b"/"
         if make:
             os.makedirs(start, exist_ok=True)
@@ -227,7 +227,7 @@ class Roots(object):
 
     def check(self, path: bytes) -> None:
         """Raise `RefusedError` for a symlink of another account on the path below a root; absent is fine."""
-        if any(_is_below(path, root) for root in self._paths):
+        if any(is_in(path, root) for root in self._paths):
             try:
                 os.close(self.open(path).descriptor)
             except OSError as problem:
@@ -362,6 +362,6 @@ def _names(path: bytes) -> List[bytes]:
     return [name for name in path.split(b"/") if name not in (b"", b".")]
 
 
-def _is_below(path: bytes, root: bytes) -> bool:
-    """Return whether a path is a root or below it, by its text."""
-    return path == root or path.startswith(root.rstrip(b"/") + b"/")
+def is_in(path: bytes, folder: bytes) -> bool:
+    """Return whether an absolute path is a folder or below it, by its text."""
+    return (path.rstrip(b"/") + b"/").startswith(folder.rstrip(b"/") + b"/")

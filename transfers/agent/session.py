@@ -39,19 +39,19 @@ from transfers.agent.receiving import (
 from transfers.agent.removing import (
     adjust_items,
     back_up_item,
-    check_itself,
-    check_unheld,
+    check_root_path,
+    check_unlocked,
+    clear_own_folder,
     open_backup,
     remove_item,
-    remove_own,
+    remove_own_files,
     remove_root,
-    sweep,
 )
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.agent.writing import packed_in, purge, remove_tree, sync_folders, with_attributes
 
 if TYPE_CHECKING:  # imported when used, because most agents need few of them
-    from transfers.agent.appending import Growths, Tails
+    from transfers.agent.appending import AppendTarget, TailReader
     from transfers.agent.third_party import Relay, ThirdPartyFiles
 
 _BLOCK = 256 * 1024  # bytes of packed records in one message
@@ -64,20 +64,20 @@ class Session(object):
         self._channel = channel
         self.roots = roots
         self._root: Optional[Root] = None
-        self._place: Optional[OpenedFolder] = None  # how the root's path was opened
+        self._opened_folder: Optional[OpenedFolder] = None  # how the root's path was opened
         self._lease: Optional[Lease] = None
         self._reader: Optional[Reader] = None
         self._receiver: Union[MainReceiver, ChannelReceiver, None] = None
         self._unit: Optional[Dict[str, Any]] = None
         self._backup: Optional[Root] = None
-        self._tails: "Optional[Tails]" = None
-        self._growths: "Optional[Growths]" = None
+        self._tail_reader: "Optional[TailReader]" = None
+        self._append_target: "Optional[AppendTarget]" = None
         self._relay: "Optional[Relay]" = None
         self._third_party: "Optional[ThirdPartyFiles]" = None
         self._left = False
         self._walked = False
         self._call = ""
-        self._places: List[bytes] = []
+        self._targets_below: List[bytes] = []
         self._partials: List[bytes] = []
         self._memory: Optional[mmap.mmap] = None
         self.requests: Dict[Any, Callable[[Dict[str, Any]], None]] = {
@@ -91,9 +91,9 @@ class Session(object):
             "unlock": self._unlock,
             "land": self._start_receiving,
             "join": self._join,
-            "landed": self._committed,
-            "invite": self._invite,
-            "adopt": self._adopt,
+            "landed": self._finish_receiving,
+            "invite": self._create_partials,
+            "adopt": self._commit_external,
             "purge": self._purge,
             "digest": self._digest,
             "remove": self._remove,
@@ -104,11 +104,11 @@ class Session(object):
             "keep": self._back_up,
             "tail": self._tail,
             "end_formers": self._end_stale_agents,
-            "vacant": self._vacant,
-            "sweep": self._sweep,
-            "vacate": self._vacate,
-            "reach": self._reach,
-            "pass": self._pass,
+            "vacant": self._check_vacant,
+            "sweep": self._remove_own_files,
+            "vacate": self._remove_root,
+            "reach": self._start_relay,
+            "pass": self._forward,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -128,32 +128,32 @@ class Session(object):
         `confined` refuses a path that leads out of the configured root: the client is going to delete.
         """
         path = absolute_path(header["path"])
-        place = self.roots.open(path, bool(header.get("make")))
-        if header.get("confined") and not place.inside:
-            os.close(place.descriptor)
+        opened = self.roots.open(path, bool(header.get("make")))
+        if header.get("confined") and not opened.inside:
+            os.close(opened.descriptor)
             raise leaves_root_error(path)
         if self._reader is not None:  # it reads below the root that was open before
             self._reader.close()
             self._reader = None
         if self._root is not None:
             self._root.close()
-        self._root, self._place = Root(place.descriptor), place
+        self._root, self._opened_folder = Root(opened.descriptor), opened
         self._channel.send(protocol.END, {"path": protocol.text_of(os.path.realpath(path))})
 
     def _writable_root(self) -> Root:
         """Return the root; refuse a path through a symlink that another account can redirect."""
         root = self._opened()
-        if self._place is not None and self._place.foreign is not None:
-            raise self._place.foreign
+        if self._opened_folder is not None and self._opened_folder.foreign is not None:
+            raise self._opened_folder.foreign
         return root
 
     def _check_inside(self) -> None:
         """Check before a deletion: lease held, path in the root. Raises LostLeaseError, RefusedError."""
         self._check_lease()
-        self._check_place()
+        self._check_root()
 
-    def _check_place(self) -> None:
-        if self._place is not None and not self._place.inside:
+    def _check_root(self) -> None:
+        if self._opened_folder is not None and not self._opened_folder.inside:
             raise leaves_root_error(b"")
 
     def _identity(self, header: Dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ class Session(object):
         problems = [[protocol.text_of(path), problem] for path, problem in walk.problems]
         orphans = [protocol.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
-        self._places, self._partials = walk.places, walk.orphans + walk.under_way
+        self._targets_below, self._partials = walk.targets_below, walk.orphans + walk.in_use
         closing = {"count": walk.count, "problems": problems, "orphans": orphans}
         self._channel.send(protocol.END, {**closing, "pages": packed.end_block()}, packed.block)
 
@@ -229,8 +229,8 @@ class Session(object):
         if self._lease is not None:
             walked = self._walked or header.get("fresh")
             tidy = header.get("clean") and walked and self._receiver is None and not self._left
-            if tidy and self._lease.is_held() and not journal.read_begun(self._opened()):
-                journal.remove_begun(self._opened())
+            if tidy and self._lease.is_held() and not journal.read_partial_files(self._opened()):
+                journal.remove_partials_journal(self._opened())
                 journal.end_journal(self._opened())
             self._left = self._walked = False
             self._lease.release()
@@ -269,7 +269,7 @@ class Session(object):
     def receive_file(self, header: Dict[str, Any]) -> None:
         """Prepare for a large file that will arrive in pieces."""
         if self._relay is not None:
-            self._relay.pass_on(protocol.FILE, header)
+            self._relay.forward(protocol.FILE, header)
             return
         if not isinstance(self._receiver, MainReceiver):
             raise ProtocolError("a file that was not planned")
@@ -279,7 +279,7 @@ class Session(object):
     def receive_placed(self, header: Dict[str, Any]) -> None:
         """Note that another agent wrote a piece of a large file, or its digest, or that it is abandoned."""
         if self._relay is not None:
-            self._relay.pass_on(protocol.PLACED, header)
+            self._relay.forward(protocol.PLACED, header)
             return
         if not isinstance(self._receiver, MainReceiver):
             raise ProtocolError("a piece that was not planned")
@@ -303,7 +303,7 @@ class Session(object):
         intake.reports_digests = bool(header.get("digests"))
         self._receiver = intake
         ticket = {"seed": seed.hex(), "token": lease.token}
-        reply = {"begun": intake.begun_parts(), "ticket": ticket, "walked": self._walked}
+        reply = {"begun": intake.partial_files(), "ticket": ticket, "walked": self._walked}
         self._channel.send(protocol.REPLY, reply)
 
     def _join(self, header: Dict[str, Any]) -> None:
@@ -325,7 +325,7 @@ class Session(object):
             raise OSError(errno.ETIMEDOUT, "the agent of a lost connection cannot be ended")
         self._channel.send(protocol.COMMITTED, {"unit": header["unit"], "done": [], "failed": []})
 
-    def _committed(self, header: Dict[str, Any]) -> None:
+    def _finish_receiving(self, header: Dict[str, Any]) -> None:
         del header
         receiver, self._receiver = self._receiver, None
         left = False
@@ -337,16 +337,18 @@ class Session(object):
                 self._left = self._left or left
         self._channel.send(protocol.END, {"left": left})
 
-    def _invite(self, header: Dict[str, Any]) -> None:
+    def _create_partials(self, header: Dict[str, Any]) -> None:
         """Create the partial files that another program will write, and reply with their names."""
-        self._channel.send(protocol.END, self._third_party_files().invite(_unpacked(header["items"])))
+        self._channel.send(
+            protocol.END, self._third_party_files().create_partials(_unpacked(header["items"]))
+        )
 
-    def _adopt(self, header: Dict[str, Any]) -> None:
+    def _commit_external(self, header: Dict[str, Any]) -> None:
         """Check the files that another program wrote, and rename those that are correct."""
         items = _unpacked(header["items"])
         for item in items:
             item["partial"] = protocol.bytes_of(item["partial"])
-        self._channel.send(protocol.END, self._third_party_files().adopt(items))
+        self._channel.send(protocol.END, self._third_party_files().commit_external(items))
 
     def _third_party_files(self) -> "ThirdPartyFiles":
         from transfers.agent.third_party import ThirdPartyFiles  # start-up: only for this request
@@ -364,7 +366,7 @@ class Session(object):
             self._left = self._left or third_party.left
             third_party.close()
 
-    def _reach(self, header: Dict[str, Any]) -> None:
+    def _start_relay(self, header: Dict[str, Any]) -> None:
         """Log in to another site from here and start an agent there, which receives what is read here."""
         from transfers.agent.third_party import Relay, UnreachedError  # start-up: only for this request
 
@@ -378,17 +380,17 @@ class Session(object):
         self._relay = relay
         self._channel.send(protocol.END, {"reached": True, "greeting": greeting})
 
-    def _pass(self, header: Dict[str, Any]) -> None:
+    def _forward(self, header: Dict[str, Any]) -> None:
         """Forward a request to the agent at the other site, which replies."""
         if self._relay is None:
             raise ProtocolError("no agent was reached from here")
-        self._relay.pass_on(protocol.REQUEST, header["request"])
+        self._relay.forward(protocol.REQUEST, header["request"])
 
     def _purge(self, header: Dict[str, Any]) -> None:
         """Remove partial files of earlier operations at this target."""
         root = self._opened()
         self._check_lease()
-        resumable = {part.partial for part in journal.read_begun(root)}
+        resumable = {part.partial for part in journal.read_partial_files(root)}
         for path in map(protocol.bytes_of, header["paths"]):
             if path not in resumable:
                 purge(root, path)
@@ -429,43 +431,43 @@ class Session(object):
         if not name:
             raise OSError(errno.EINVAL, "refusing to remove /")
         try:
-            place = self.roots.open(folder)
+            opened = self.roots.open(folder)
         except FileNotFoundError:
             self._channel.send(protocol.END, {})
             return
         try:
-            if not place.inside:
+            if not opened.inside:
                 raise leaves_root_error(folder)
-            if place.foreign is not None:
-                raise place.foreign
-            remove_tree(place.descriptor, name)
+            if opened.foreign is not None:
+                raise opened.foreign
+            remove_tree(opened.descriptor, name)
         finally:
-            os.close(place.descriptor)
+            os.close(opened.descriptor)
         self._channel.send(protocol.END, {})
 
-    def _vacant(self, header: Dict[str, Any]) -> None:
+    def _check_vacant(self, header: Dict[str, Any]) -> None:
         """Check that no other client works above the root or, as far as the last listing showed, below it."""
         path = protocol.bytes_of(header["where"])
         self._check_lease()
         if header["itself"]:
-            check_itself(self._opened(), path)
-        check_unheld(self._opened(), path, self._places)
+            check_root_path(self._opened(), path)
+        check_unlocked(self._opened(), path, self._targets_below)
         self._channel.send(protocol.END, {})
 
-    def _sweep(self, header: Dict[str, Any]) -> None:
+    def _remove_own_files(self, header: Dict[str, Any]) -> None:
         """Remove hibali's own files below the root, as far as the last listing showed them."""
         del header
         self._check_inside()
-        found = sweep(self._opened(), self._check_lease, self._partials, self._places)
+        found = remove_own_files(self._opened(), self._check_lease, self._partials, self._targets_below)
         problems = [[protocol.text_of(path), problem] for path, problem in found]
         self._channel.send(protocol.END, {"problems": problems})
 
-    def _vacate(self, header: Dict[str, Any]) -> None:
+    def _remove_root(self, header: Dict[str, Any]) -> None:
         """Remove the root itself, and release the lock with it."""
         self._check_inside()
         lease, self._lease = self._lease, None
         if lease is not None:
-            remove_own(self._opened())
+            clear_own_folder(self._opened())
             lease.release()
         self._opened().forget_all()
         problem = remove_root(self._opened(), protocol.bytes_of(header["where"]))
@@ -507,21 +509,21 @@ class Session(object):
     def _tail(self, header: Dict[str, Any]) -> None:
         """Send the bytes after an offset of a growing file."""
         header["path"] = protocol.bytes_of(header["path"])
-        if self._tails is None:
-            from transfers.agent.appending import Tails  # start-up: only for this request
+        if self._tail_reader is None:
+            from transfers.agent.appending import TailReader  # start-up: only for this request
 
-            self._tails = Tails(self._opened(), self._check_client)
-        self._channel.send(protocol.END, *self._tails.read(header))
+            self._tail_reader = TailReader(self._opened(), self._check_client)
+        self._channel.send(protocol.END, *self._tail_reader.read(header))
 
     def append(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Append bytes to a file."""
         header["path"] = protocol.bytes_of(header["path"])
-        if self._growths is None:
-            from transfers.agent.appending import Growths  # start-up: only for this request
+        if self._append_target is None:
+            from transfers.agent.appending import AppendTarget  # start-up: only for this request
 
-            self._growths = Growths(self._opened(), self._check_client, self._check_lease)
+            self._append_target = AppendTarget(self._opened(), self._check_client, self._check_lease)
         content = bytearray(body) if not isinstance(body, bytearray) else body
-        self._channel.send(protocol.END, self._growths.append(header, content))
+        self._channel.send(protocol.END, self._append_target.append(header, content))
 
     def store_whole(self, header: Dict[str, Any], body: protocol.Body) -> None:
         """Store one small file; see receiving.py."""
@@ -539,7 +541,7 @@ class Session(object):
         """Remove one file if it is unchanged since the listing; unlink(2) is atomic and needs no lock."""
         if header["kind"] != "f":
             raise ProtocolError("only files are removed without a lock")
-        self._check_place()
+        self._check_root()
         self._opened().forget_all()  # another process may have replaced a folder since
         header["path"] = protocol.bytes_of(header["path"])
         self._channel.send(protocol.END, {"problem": remove_item(self._opened(), header)})

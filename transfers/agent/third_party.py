@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Staged, apply_attributes, set_mode, set_time
-from transfers.agent.journal import Part, PartialFilesJournal
-from transfers.agent.large_files import open_partial, partial_path
+from transfers.agent.journal import PartialFilesJournal
+from transfers.agent.large_files import open_partial, part_of, partial_path
 from transfers.agent.protocol import (
     SILENCE_SECONDS,
     BufferPool,
@@ -44,14 +44,14 @@ class ThirdPartyFiles(object):
         self._journal = PartialFilesJournal(root)
         self.left = False
 
-    def invite(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
+    def create_partials(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
         """Create an empty partial file for each item; return their paths, and problems by position."""
         partials: List[bytes] = []
         problems: Dict[str, Problem] = {}
         for position, item in enumerate(items):
             partial = partial_path(self._seed, item["path"])
             partials.append(partial)
-            part = Part(item["path"], partial, item["size"], item["mtime_ns"], item["tag"])
+            part = part_of(item, partial)
             before = self._journal.start(part)
             try:
                 if before is not None:
@@ -63,7 +63,7 @@ class ThirdPartyFiles(object):
                 problems[str(position)] = problem_of(problem)
         return {"partials": [protocol.text_of(partial) for partial in partials], "problems": problems}
 
-    def adopt(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
+    def commit_external(self, items: List[Dict[str, Any]]) -> Dict[str, Any]:
         """Hash the files, rename the correct ones, remove the others. Return problems by position."""
 
         def stage(root: Root, item: Dict[str, Any]) -> Outcome:
@@ -239,10 +239,10 @@ class Relay(Outlet):
         if unit is None or (unit["segment"] and header["problems"]):
             self._sent_buffers.release_sent(body)
             return
-        self.pass_on(protocol.UNIT, unit)
-        self.pass_on(kind, header, body)
+        self.forward(protocol.UNIT, unit)
+        self.forward(kind, header, body)
 
-    def pass_on(self, kind: bytes, header: Dict[str, Any], body: protocol.Body = b"") -> None:
+    def forward(self, kind: bytes, header: Dict[str, Any], body: protocol.Body = b"") -> None:
         """Forward a client's message to the other agent, after all earlier ones."""
         self._waiting.put((kind, header, body))
 

@@ -144,8 +144,8 @@ def _git_folder(root: Path) -> Path | None:
     git = (root / ".git").resolve()
     try:
         if git.is_file():
-            arguments, _, named = git.read_bytes()[:_PATH_BYTES].partition(b"gitdir: ")
-            if arguments or not named:
+            before, _, named = git.read_bytes()[:_PATH_BYTES].partition(b"gitdir: ")
+            if before or not named:
                 return None
             git = (root / os.fsdecode(named.rstrip(b"\n"))).resolve()
         common = git / "commondir"
@@ -250,8 +250,8 @@ def push_to_sibling(repository: Repository, sibling: str) -> None:
     """Run `datalad push`. Raises `IncompleteError` with the command to repeat."""
     environment = _environment()
     program = shutil.which("datalad", path=environment["PATH"]) or "datalad"
-    arguments: list[str | bytes] = [program, "push", "-d", repository.root, f"--to={sibling}"]
-    finished = run(arguments, timeout=_SECONDS, environment=environment)
+    argv: list[str | bytes] = [program, "push", "-d", repository.root, f"--to={sibling}"]
+    finished = run(argv, timeout=_SECONDS, environment=environment)
     if finished.exit_code != 0:
         root = printable(repository.root)
         raise IncompleteError(
@@ -333,17 +333,17 @@ def _key(record: dict[str, Any]) -> bytes:
 def _why_not(record: dict[str, Any]) -> str:
     """Return git-annex's error and the copies that it knows."""
     errors = record.get("error-messages")
-    text = [str(record.get("note") or ""), *(map(str, errors) if isinstance(errors, list) else ())]
+    reasons = [str(record.get("note") or ""), *(map(str, errors) if isinstance(errors, list) else ())]
     wanted = record.get("wanted")
     places = [
         str(place.get("description") or place.get("uuid"))
         for place in (wanted if isinstance(wanted, list) else ())
         if isinstance(place, dict)
     ]
-    arguments = (
-        "; ".join(" ".join(part.split()) for part in text if part.strip()) or "git-annex could not get it"
+    message = (
+        "; ".join(" ".join(part.split()) for part in reasons if part.strip()) or "git-annex could not get it"
     )
-    return printable(arguments + (f"; copies are in {', '.join(places)}" if places else ""))
+    return printable(message + (f"; copies are in {', '.join(places)}" if places else ""))
 
 
 _FOLDERS_KNOWN = 4096

@@ -118,11 +118,11 @@ class _Commit:
 
     def _without_ignored(self) -> list[bytes]:
         """Return the names without those that git ignores, as `datalad save` does."""
-        asked = zero_ended(b"./" + name for name in self._names if not self._is_behind_link(name))
-        told = run_git(self._repository, "check-ignore", "-z", "--stdin", stdin=asked)
-        if told.exit_code not in {0, 1}:
-            raise IncompleteError("git-failed", failure_text("git check-ignore", told))
-        ignored = {name.removeprefix(b"./") for name in told.stdout.split(b"\0")}
+        names_input = zero_ended(b"./" + name for name in self._names if not self._is_behind_link(name))
+        finished = run_git(self._repository, "check-ignore", "-z", "--stdin", stdin=names_input)
+        if finished.exit_code not in {0, 1}:
+            raise IncompleteError("git-failed", failure_text("git check-ignore", finished))
+        ignored = {name.removeprefix(b"./") for name in finished.stdout.split(b"\0")}
         return [name for name in self._names if name not in ignored]
 
     def _is_behind_link(self, name: bytes) -> bool:
@@ -135,10 +135,12 @@ class _Commit:
 
     def _check_backends(self, names: list[bytes]) -> None:
         """Raise `RefusedError` if .gitattributes set a backend with a path: git-annex would run it (S13)."""
-        asked = zero_ended(b"./" + name for name in names if not self._is_behind_link(name))
-        told = git_output(self._repository, "check-attr", "-z", "--stdin", "annex.backend", stdin=asked)
-        # "unspecified", "unset" and "set" are words of git's own (git-check-attr(1), OUTPUT)
-        for backend in set(told.split(b"\0")[2::3]):
+        names_input = zero_ended(b"./" + name for name in names if not self._is_behind_link(name))
+        attributes = git_output(
+            self._repository, "check-attr", "-z", "--stdin", "annex.backend", stdin=names_input
+        )
+        # "unspecified", "unset" and "set" are values that git itself reports (git-check-attr(1), OUTPUT)
+        for backend in set(attributes.split(b"\0")[2::3]):
             if not _BACKEND.fullmatch(backend):
                 raise RefusedError(
                     "unsafe-backend",
@@ -154,9 +156,9 @@ class _Commit:
         )
         failed = [record for record in records if record.get("success") is False]
         if failed or finished.exit_code != 0:
-            told = [f"{each.get('file')}: {each.get('error-messages')}" for each in islice(failed, _NAMED)]
+            reasons = [f"{each.get('file')}: {each.get('error-messages')}" for each in islice(failed, _NAMED)]
             raise IncompleteError(
-                "annex-failed", printable("; ".join(told)) or failure_text("git annex add", finished)
+                "annex-failed", printable("; ".join(reasons)) or failure_text("git annex add", finished)
             )
 
     def _stage(self, names: list[bytes]) -> None:
@@ -208,10 +210,10 @@ class _Commit:
         if tree == before:
             return True, None
         parents: list[str | bytes] = ["-p", head] if head else []
-        words: list[str | bytes] = ["commit-tree", tree, *parents, "-F", "-"]
+        arguments: list[str | bytes] = ["commit-tree", tree, *parents, "-F", "-"]
         message_bytes = message.encode("utf-8", "surrogateescape")
         commit = git_output(
-            self._repository, *words, stdin=message_bytes, more=identity(self._repository)
+            self._repository, *arguments, stdin=message_bytes, more=identity(self._repository)
         ).strip()
         subject = message.partition("\n")[0]
         moved = run_git(
@@ -230,7 +232,7 @@ class _Commit:
 
     def _propagate(self) -> None:
         """Copy commits of an adjusted branch to its original branch, without contact to remotes."""
-        nothing = [f"--no-{word}" for word in ("pull", "push", "commit", "content", "resolvemerge")]
+        nothing = [f"--no-{step}" for step in ("pull", "push", "commit", "content", "resolvemerge")]
         finished = run_annex(self._repository, "sync", *nothing)
         if finished.exit_code != 0:
             raise IncompleteError("annex-failed", failure_text("git annex sync", finished))
@@ -343,17 +345,17 @@ class Changes:
         """
         if not saving.save:
             return
-        told = run_git(self._repository, "remote")
-        if told.exit_code != 0:
+        finished = run_git(self._repository, "remote")
+        if finished.exit_code != 0:
             raise RefusedError(
                 "unusable-dataset",
-                f"git cannot commit in this dataset: {failure_text('git', told)}",
+                f"git cannot commit in this dataset: {failure_text('git', finished)}",
                 subject=printable(self._repository.root),
                 hint="Correct the problem, or transfer without a commit: --no-save. Nothing was changed.",
             )
         if self._repository.annex:
             require_annex(self._repository)
-        known = told.stdout.decode("utf-8", "surrogateescape").splitlines()
+        known = finished.stdout.decode("utf-8", "surrogateescape").splitlines()
         for sibling in saving.push_to:
             if sibling not in known:
                 raise UsageError(
@@ -417,8 +419,8 @@ class Changes:
         for commit in made:
             self._note(f"saved as {commit[:12]}")
 
-    def _note(self, words: str) -> None:
-        self._on_event(Noted(f"{printable(self._repository.root)}: {words}"))
+    def _note(self, message: str) -> None:
+        self._on_event(Noted(f"{printable(self._repository.root)}: {message}"))
 
     def close(self) -> None:
         """Keep uncommitted names for the next command."""

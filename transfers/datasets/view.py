@@ -114,7 +114,7 @@ class ContentReader:
         return self._around
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        """See Store; missing content is fetched first, because the key alone is no proof."""
+        """See Store; missing content is fetched first, because the key alone verifies nothing."""
         coming = iter(entries)
         while some := list(islice(coming, _BATCH_COUNT)):
             self.fetch(some)

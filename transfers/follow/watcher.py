@@ -26,7 +26,7 @@ _Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """How to follow a source.
+    """The options of following a source.
 
     Attributes:
         quiet: a file is finished when its size and time did not change for this many seconds.

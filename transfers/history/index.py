@@ -137,7 +137,7 @@ class OperationDetails:
 
     Attributes:
         files: the number of journal lines by kind.
-        proofs: the number of moved files by proof.
+        proofs: the number of moved files by verification.
         failures: the first thousand.
         notes: such as the id of its Globus task.
     """
@@ -197,11 +197,11 @@ def compact(operations: Iterable[Operation], before: float, *, dry: bool) -> Ite
         old = operation.moment < before and operation.receipt is not None
         path = journal_of(operation.id)
         lines = path.read_bytes().splitlines(keepends=True)
-        kept, dropped = _split_lines(lines, operation, newer)
+        kept_lines, dropped = _split_lines(lines, operation, newer)
         if old and dropped:
             size = sum(len(line) for line in dropped)
             if not dry:
-                _replace(operation, kept, len(dropped))
+                _replace(operation, kept_lines, len(dropped))
             yield Compacted(operation, len(dropped), size)
 
 
@@ -237,13 +237,13 @@ def _split_lines(
     lines: Iterable[bytes], operation: Operation, newer: _Newer
 ) -> tuple[list[bytes], list[bytes]]:
     """Split the lines into kept and removed ones, judged from the last to the first."""
-    kept: list[bytes] = []
+    kept_lines: list[bytes] = []
     dropped: list[bytes] = []
     for line in reversed(list(lines)):
         record = _read(line)
         go = operation.place is not None and record is not None and newer.judge(operation.place, record)
-        (dropped if go else kept).append(line)
-    return kept[::-1], dropped[::-1]
+        (dropped if go else kept_lines).append(line)
+    return kept_lines[::-1], dropped[::-1]
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
@@ -258,13 +258,13 @@ def _read(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _replace(operation: Operation, kept: list[bytes], lines: int) -> None:
+def _replace(operation: Operation, kept_lines: list[bytes], lines: int) -> None:
     """Replace the journal, with a note; its modification time is kept, by which recent ones are found."""
     path = journal_of(operation.id)
     note = line_of_json({"kind": "compacted", "at": now(), "lines": lines}).encode("ascii") + b"\n"
     try:
         stamp = path.stat().st_mtime_ns
-        write_atomic(path, kept[0] + note + b"".join(kept[1:]), mtime_ns=stamp)
+        write_atomic(path, kept_lines[0] + note + b"".join(kept_lines[1:]), mtime_ns=stamp)
     except OSError as problem:
         raise IncompleteError(
             "ledger-unwritable", f"the ledger cannot be written: {reason_of(problem)}", subject=str(path)

@@ -126,7 +126,7 @@ class Operation:
 
     @property
     def proof_moved(self) -> str | None:
-        """The weakest proof of the moved files."""
+        """The weakest verification of the moved files."""
         value = (self.receipt or {}).get("proof_moved")
         return value if isinstance(value, str) else None
 
@@ -291,7 +291,7 @@ class FileChange(StrEnum):
 
 @dataclass(slots=True)
 class Move:
-    """The changes by one operation at a root; `proof` is the weakest, `sha256` that of a single file."""
+    """The changes by one operation at a root; `proof` is the weakest verification, `sha256` that of a single file."""
 
     operation: Operation
     change: FileChange
@@ -391,7 +391,7 @@ _VERIFIED = frozenset({"digest", "recorded", None})
 
 @dataclass(slots=True)
 class UnverifiedFiles:
-    """The unverified files of one target: their number, bytes, and weakest proof."""
+    """The unverified files of one target: their number, bytes, and weakest verification."""
 
     site: str
     target: str
@@ -401,9 +401,9 @@ class UnverifiedFiles:
 
 
 def find_unverified(operations: Sequence[Operation]) -> list[UnverifiedFiles]:
-    """Find files that moved without proof and were not moved with proof, deleted or verified since.
+    """Find files that moved without verification and were not moved with it, deleted or verified since.
 
-    The largest first. Only journals of operations that moved files without proof are read, and later ones at
+    The largest first. Only journals of operations with such files are read, and later ones at
     the same places.
     """
     weak: dict[tuple[str, str | None, bytes], tuple[str, str, int]] = {}

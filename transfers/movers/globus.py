@@ -368,7 +368,7 @@ def find_collections(
     is_required = wanted.via == "globus" or target.site.kind == "globus"
     reason, subject = _missing_collection(source, target)
     if reason is None and wanted.unsupported:
-        reason, subject = f"Globus cannot do what {wanted.unsupported[0]} asks for", wanted.unsupported[0]
+        reason, subject = f"Globus does not support {wanted.unsupported[0]}", wanted.unsupported[0]
     paths = _path(source), _path(target)
     if reason is None and paths[0] is not None and paths[1] is not None:
         assert source.site.globus is not None

@@ -49,7 +49,7 @@ class StreamMover:
 
     @property
     def slowed(self) -> bool:
-        """Whether the rate limit slowed the transfer."""
+        """True if the rate limit slowed the transfer."""
         return self._pace.slows
 
     def carry(

@@ -129,7 +129,7 @@ class IndexReader:
     def __init__(self, name: str, subject: str) -> None:
         self._subject = subject
         self._name = name
-        self._rest = b""
+        self._incomplete = b""
         self._lines = 0
         self._bytes = 0
         self._before = b""
@@ -139,7 +139,7 @@ class IndexReader:
 
     def feed(self, content: bytes) -> Iterator[Member]:
         """Parse the next piece of content and yield the members in it."""
-        *lines, self._rest = (self._rest + content).split(b"\n")
+        *lines, self._incomplete = (self._incomplete + content).split(b"\n")
         for line in lines:
             self._lines += 1
             if len(line) > _LINE_BYTES or self._lines > _LINES:
@@ -152,12 +152,12 @@ class IndexReader:
                 raise self._wrong("the content is not that of an index") from None
             if member is not None:
                 yield member
-        if len(self._rest) > _LINE_BYTES:
+        if len(self._incomplete) > _LINE_BYTES:
             raise self._wrong("it is too long")
 
     def end(self) -> Pack:
         """Return the pack; raise `IncompleteError` if the end of the index is missing."""
-        if not self._ended or self._rest:
+        if not self._ended or self._incomplete:
             raise self._wrong("the end is missing")
         return self.pack
 
@@ -314,8 +314,8 @@ def _fits(name: bytes) -> bool:
 
 
 def _time(nanoseconds: int) -> bytes:
-    seconds, rest = divmod(abs(nanoseconds), _SECOND)
-    return b"%s%d.%09d" % (b"-" if nanoseconds < 0 else b"", seconds, rest)
+    seconds, digits = divmod(abs(nanoseconds), _SECOND)
+    return b"%s%d.%09d" % (b"-" if nanoseconds < 0 else b"", seconds, digits)
 
 
 def _record(key: bytes, value: bytes) -> bytes:

@@ -413,7 +413,7 @@ class PackedStore(StoreView):
 
     @property
     def facts(self) -> Facts:
-        """The facts of packs; the proof is the digest that was recorded at packing time."""
+        """The facts of packs; files are verified by the digest that was recorded at packing time."""
         return facts_over(self.store)
 
     @property

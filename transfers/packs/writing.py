@@ -58,7 +58,7 @@ class _BrokenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PackedItem:
-    """An item whose content is in the tar file, with its entry for the index and the proof of the source."""
+    """An item whose content is in the tar file, with its entry for the index and the verification at the source."""
 
     item: Item
     entry: Entry

@@ -14,7 +14,7 @@ from transfers.stores.base import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BY
 
 _CHANNEL_RATE_BYTES = (
     2 * 1024 * 1024
-)  # what one OpenSSH channel carries in a round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
+)  # window of an OpenSSH channel: its bytes per round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
 _RATE = 1_250_000_000  # assumed bandwidth of a site in bytes per second (10 Gbit/s)
 _LONG_SECONDS = 0.01
 _MIN_BYTES_PER_CHANNEL = 8 * 1024 * 1024  # opening a channel is worthwhile for this many bytes

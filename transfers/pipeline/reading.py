@@ -33,7 +33,7 @@ class _PendingUnit:
         self.digest: _PendingUnit | None = None  # of the whole file, requested separately
         self.frame: protocol.Frame | None = None
         self.problem: BaseException | None = None
-        self.buffer: memoryview | None = None  # where a local agent writes the bytes
+        self.buffer: memoryview | None = None  # a local agent writes the bytes here
         self.arrived = threading.Event()
 
     def fail(self, problem: BaseException | None) -> None:

@@ -102,11 +102,11 @@ class DirectReceiver:
                 if not self._request(number * 3, unit):
                     return
             if self._window.wait_empty():
-                self._pass_on({"do": "landed"})
+                self._forward({"do": "landed"})
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
 
-    def _pass_on(self, request: dict[str, Any]) -> None:
+    def _forward(self, request: dict[str, Any]) -> None:
         self._connection.send(protocol.REQUEST, {"do": "pass", "request": request})
 
     def _request(self, number: int, unit: Unit) -> bool:
@@ -181,7 +181,7 @@ class DirectReceiver:
         try:
             root = protocol.text_of(self._root)
             self._connection.request("pass", request={"do": "open", "path": root, "make": False})
-            self._pass_on({"do": "land", "token": self._token, "digests": True})
+            self._forward({"do": "land", "token": self._token, "digests": True})
             reply = next(self._connection.replies_to("land"))
         except HibaliError as problem:
             if problem.code not in _WRONG_TARGET_CODES:

@@ -127,7 +127,7 @@ class Connection:
         self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self.lost = False  # whether the agent ended unexpectedly
+        self.lost = False  # True after the agent ended unexpectedly
         self._greeted = False
         self.data_bytes = 0
         self.round_trip = 60.0  # seconds; the shortest round trip so far
@@ -174,14 +174,22 @@ class Connection:
         while not seen.endswith(nonce):
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise TryLaterError("no-answer", "the agent did not start in time", subject=self.subject)
+                raise TryLaterError(
+                    "no-answer",
+                    f"the agent did not start within {_START_SECONDS:.0f} s",
+                    subject=self.subject,
+                    hint="Check the load of the host and its shell start-up files, then run the same command again.",
+                )
             chunk = self._process.stdout.read(1)
             if not chunk:
                 raise self._end_error()
             seen += chunk
             if len(seen) > _CHATTER:
                 raise IncompleteError(
-                    "chatter", "the shell start-up files at the site print too much", subject=self.subject
+                    "chatter",
+                    "the shell start-up files at the site print too much",
+                    subject=self.subject,
+                    hint="Change them so that they print nothing without a terminal.",
                 )
 
     def send(self, kind: bytes, header: dict[str, Any], body: protocol.Body = b"") -> None:

@@ -513,7 +513,7 @@ class PosixStore(Store):
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
-        return self._batch_problems("remove", entries, listed)
+        return _without_partials(self._batch_results("remove", entries, listed))
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
@@ -537,7 +537,7 @@ class PosixStore(Store):
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""
-        return self._batch_problems(
+        results = self._batch_results(
             "adjust",
             adjustments,
             lambda one: {
@@ -547,12 +547,13 @@ class PosixStore(Store):
             },
             weight=lambda one: len(one.attributes or b""),
         )
+        return _without_partials(results)
 
     def back_up(self, place: Location, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; the target must be locked."""
         into = protocol.text_of(self._connection.expand(place.raw))
         more = {"into": into, "root": protocol.text_of(self.root_path)}
-        return self._batch_problems("keep", entries, listed, more)
+        return _without_partials(self._batch_results("keep", entries, listed, more))
 
     def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
         """See Store."""
@@ -583,18 +584,6 @@ class PosixStore(Store):
         self._appender = AgentAppender(self._connection)
         return self._appender
 
-    def _batch_problems(
-        self,
-        request: str,
-        values: Iterable[_Value],
-        encode: Callable[[_Value], dict[str, Any]],
-        more: Mapping[str, Any] = MappingProxyType({}),
-        weight: Callable[[_Value], int] = lambda _: 0,
-    ) -> Iterator[tuple[_Value, Problem | None]]:
-        """Send batched requests; yield each value with its problem, or None."""
-        for one, _, problem in self._batch_results(request, values, encode, more, weight):
-            yield one, problem
-
     def _batch_results(
         self,
         request: str,
@@ -603,7 +592,7 @@ class PosixStore(Store):
         more: Mapping[str, Any] = MappingProxyType({}),
         weight: Callable[[_Value], int] = lambda _: 0,
     ) -> Iterator[tuple[_Value, str, Problem | None]]:
-        """Do the same as `_batch_problems`, and yield the partial name from the reply, if it has one."""
+        """Send batched requests; yield each value with its partial name, if the reply has one, and its problem."""
         self._open()
         for batch in self._ahead(
             request, _batches(values, weight), lambda batch: {**more, "items": [encode(one) for one in batch]}
@@ -746,6 +735,12 @@ class PosixLock(Lock):
                 self._store.unlock()
             except HibaliError:
                 return
+
+
+def _without_partials(
+    results: Iterable[tuple[_Value, str, Problem | None]],
+) -> Iterator[tuple[_Value, Problem | None]]:
+    return ((value, problem) for value, _, problem in results)
 
 
 def _batches(

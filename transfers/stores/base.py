@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 from hibali.errors import IncompleteError, RefusedError
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.protocol import Frame
 from transfers.entry import Entry, Kind, Verification
@@ -34,8 +36,8 @@ class Facts:
     """The capabilities and limits of a store."""
 
     kind: str
-    read_verification: Verification  # the best proof when reading from this store
-    write_verification: Verification  # the best proof when writing to this store
+    read_verification: Verification  # the best verification when reading from this store
+    write_verification: Verification  # the best verification when writing to this store
     ordered: bool = True  # the server lists in canonical order
     folders: bool = True  # can store empty folders
     file_and_folder: bool = False  # can store a file and a folder with the same name
@@ -191,7 +193,7 @@ class Payload:
 class Committed:
     """The result for one item at the target: durable under its final name, or a `problem`.
 
-    `digest` was computed or checked by the target over the received bytes; `verification` is the target's proof.
+    `digest` was computed or checked by the target over the received bytes; `verification` is the target's verification.
     """
 
     item: Item
@@ -813,6 +815,84 @@ def is_partial_name(path: bytes) -> bool:
     return (
         len(name) == 40 and name.startswith(b".hibali-") and all(c in b"0123456789abcdef" for c in name[8:])
     )
+
+
+def walk_tree(children: Callable[[bytes], Iterable[Entry]], *, shallow: bool = False) -> Iterator[Entry]:
+    """Yield all entries below a root; `children` returns the sorted entries of one folder.
+
+    Folders named `.hibali` are omitted, but not their contents: a user may have files there.
+    """
+    stack = [iter(children(b""))]
+    while stack:
+        entry = next(stack[-1], None)
+        if entry is None:
+            stack.pop()
+            continue
+        if entry.kind is not Kind.FOLDER or entry.path.rpartition(b"/")[2] != protocol.OWN_FOLDER:
+            yield entry
+        if entry.kind is Kind.FOLDER and not shallow:
+            stack.append(iter(children(entry.path)))
+
+
+class ServerListing(ABC):
+    """One walk of a tree at a server without an agent, as an iterable of sorted entries.
+
+    Attributes:
+        problems: Folders and names that could not be listed.
+        orphans: Partial files of interrupted operations.
+        own_folders: Folders with a `.hibali`.
+
+    All are complete after the iteration.
+    """
+
+    own_names: tuple[bytes, ...] = protocol.OWN  # hibali's files in a `.hibali`
+
+    def __init__(self, *, shallow: bool) -> None:
+        self._shallow = shallow
+        self._seeds: list[bytes] = []  # of partial names
+        self.problems: list[tuple[bytes, Problem]] = []
+        self.orphans: list[bytes] = []
+        self.own_folders: list[bytes] = []
+
+    def __iter__(self) -> Iterator[Entry]:
+        return walk_tree(self._children, shallow=self._shallow)
+
+    @abstractmethod
+    def _children(self, folder: bytes) -> Iterable[Entry]:
+        """Return the sorted entries of a folder without hibali's own files."""
+
+    def _is_own(self, folder: bytes, path: bytes) -> bool:
+        """Return whether an entry of `folder` is hibali's own; record it if it is a partial file."""
+        name = path.rpartition(b"/")[2]
+        if folder.rpartition(b"/")[2] == protocol.OWN_FOLDER and (
+            name in self.own_names or protocol.is_lock_part(name)
+        ):
+            return True
+        if protocol.has_partial_shape(name) and any(
+            protocol.is_partial_of(seed, name) for seed in self._seeds
+        ):
+            self.orphans.append(path)
+            return True
+        return False
+
+
+def read_renamed(
+    read: Callable[[Iterable[Unit]], Iterator[Payload]],
+    units: Iterable[Unit],
+    rename: Callable[[Entry], Entry],
+) -> Iterator[Payload]:
+    """Call `Source.read` with changed entries; yield the payloads with the units as given."""
+    pending: deque[Unit] = deque()
+
+    def renamed() -> Iterator[Unit]:
+        for unit in units:
+            pending.append(unit)
+            items = tuple(replace(item, entry=rename(item.entry)) for item in unit.items)
+            yield replace(unit, items=items)
+
+    for payload in read(renamed()):
+        payload.unit = pending.popleft()
+        yield payload
 
 
 def unsafe_component(path: bytes) -> str | None:

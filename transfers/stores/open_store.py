@@ -9,7 +9,7 @@ from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.plugins import load
 from transfers.remote.host import RemoteHost
-from transfers.remote.transport import AgentHost
+from transfers.remote.transport import AgentHost, open_either, sftp_host
 from transfers.stores.base import Store
 
 
@@ -23,8 +23,7 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
 
     if location.site.ssh is None:
         return opened()
-    from transfers.remote.transport import open_either
-    from transfers.stores.sftp.kind import store_over
+    from transfers.stores.sftp.kind import store_over  # start-up: only sites with ssh need it
 
     return open_either(
         location.site,
@@ -51,8 +50,6 @@ def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:
 
     if site.ssh is None:
         return with_agent()
-    from transfers.remote.transport import open_either, sftp_host
-
     return open_either(
         site,
         bulk=False,

@@ -61,6 +61,12 @@ def remember(seen: Seen, site: str, table: str, name: str, endpoint: str) -> Non
         )
 
 
+def add_facts(seen: Seen, facts: dict[str, str | int | bool]) -> None:
+    """Add a probe result to the facts that `hibali sites check` shows."""
+    for name, value in asdict(seen).items():
+        facts[name.replace("_", " ")] = value if not isinstance(value, tuple) else " ".join(map(repr, value))
+
+
 def _file(site: str) -> Path:
     return private_folder(state_folder() / "sites") / f"{site}.json"
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NoReturn
 
 from hibali.errors import NotFoundError, RefusedError
 from transfers.agent.identity import Identity
 from transfers.entry import Entry
-from transfers.stores.base import Facts, Payload, Problem, Side, Source, Store, StoreView, Unit
+from transfers.stores.base import Facts, Payload, Problem, Side, Source, Store, StoreView, Unit, read_renamed
 
 
 class SingleSource(Source):
@@ -45,17 +44,7 @@ class SingleSource(Source):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
-        pending: list[Unit] = []
-
-        def renamed() -> Iterator[Unit]:
-            for unit in units:
-                pending.append(unit)
-                items = tuple(replace(i, entry=i.entry._replace(path=self.name)) for i in unit.items)
-                yield replace(unit, items=items)
-
-        for payload in self.store.read(renamed()):
-            payload.unit = pending.pop(0)
-            yield payload
+        return read_renamed(self.store.read, units, lambda entry: entry._replace(path=self.name))
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
@@ -119,17 +108,7 @@ class ChosenStore(StoreView):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store; returned units have the names of this view."""
-        pending: deque[Unit] = deque()
-
-        def real() -> Iterator[Unit]:
-            for unit in units:
-                pending.append(unit)
-                items = tuple(replace(item, entry=self._real(item.entry)) for item in unit.items)
-                yield replace(unit, items=items)
-
-        for payload in self.store.read(real()):
-            payload.unit = pending.popleft()
-            yield payload
+        return read_renamed(self.store.read, units, self._real)
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""

@@ -68,7 +68,7 @@ def _start_agent(
     except TryLaterError as problem:
         if not problem.transient or not login.shared or (reconnecting and login.logins):
             raise
-        # A kept login may have ended between two commands: retry once with a new one.
+        # A shared login may have ended between two commands: retry once with a new one.
         try:
             login.ensure()
             connection = Connection(

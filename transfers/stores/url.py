@@ -1,4 +1,4 @@
-"""Read files from a web server through fsspec."""
+"""Open and check sites with a URL; read files from a web server through fsspec."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ from transfers.stores.base import (
     Problem,
     is_own_name,
     unsafe_component,
+    walk_tree,
 )
-from transfers.stores.pooled_reading import Got, RequestStore
+from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.requests import problem_of
-from transfers.stores.webdav import kind
-from transfers.stores.webdav.requests import Login, elsewhere, login_of
+from transfers.stores.server_probe import add_facts
+from transfers.stores.webdav.requests import Login, WebdavClient, elsewhere, login_of
 from transfers.stores.webdav.store import DavStore
 
 _SAFE = "/-_.~"
@@ -313,7 +314,6 @@ _FACTS = Facts(
 
 _Names = list[tuple[bytes, bool]]
 _Problems = list[tuple[bytes, Problem]]
-_Stack = list[Iterator[Entry]]
 
 
 class UrlStore(RequestStore):
@@ -356,15 +356,7 @@ class UrlStore(RequestStore):
         if root.kind is Kind.FILE:
             return
         problems: _Problems = []
-        stack: _Stack = [self._children(b"", problems)]
-        while stack:
-            entry = next(stack[-1], None)
-            if entry is None:
-                stack.pop()
-                continue
-            yield entry
-            if entry.kind is Kind.FOLDER and not shallow:
-                stack.append(self._children(entry.path, problems))
+        yield from walk_tree(lambda folder: self._children(folder, problems), shallow=shallow)
         if problems:
             raise ListingIncompleteError(self._web.subject, problems)
 
@@ -422,24 +414,43 @@ def _entry(path: bytes, page: Page) -> Entry:
     return Entry(path, Kind.FILE, page.size, page.mtime_ns, etag=page.tag or None)
 
 
+_WEBDAV_SCHEMES = {"davs": "https", "dav": "http"}
+
+
 def open_store(location: Location, *, on_event: Listener = ignore) -> UrlStore | DavStore:
-    """Open the path below the site's URL; web servers without WebDAV are read-only."""
-    if kind.is_webdav(location.site):
-        return kind.open_store(location, on_event=on_event)
-    return UrlStore(_web(location.site), location.raw, slash=location.slash)
+    """Open the path below the site's URL; web servers without WebDAV are read-only.
+
+    A WebDAV server is probed once, at a site check or the first write.
+    """
+    site = location.site
+    if not _is_webdav(site):
+        return UrlStore(_web(site), location.raw, slash=location.slash)
+    return DavStore(
+        _webdav_client(site, on_event),
+        site.name,
+        location.raw,
+        read_back=site.read_back,
+        on_event=on_event,
+        lease=site.limits.lease_seconds,
+    )
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
-    """Connect to the site and fill `facts`. Raise connection errors."""
-    if kind.is_webdav(site):
-        kind.check(site, facts, on_event=on_event)
-        return
-    web = _web(site)
-    store = UrlStore(web, b"", slash=True)
+    """Connect to the site and fill `facts`. Raise connection errors.
+
+    At a WebDAV server this writes small files below the site's URL and removes them.
+    """
+    access = "with a login" if site.credentials_command else "without a login"
+    store: UrlStore | DavStore
+    if _is_webdav(site):
+        client = _webdav_client(site, on_event)
+        store = DavStore(client, site.name, b"", on_event=on_event)
+        facts |= {"url": client.origin + client.base, "access": access}
+    else:
+        web = _web(site)
+        store = UrlStore(web, b"", slash=True)
+        facts |= {"url": web.base, "access": access, "writable": store.facts.writable}
     try:
-        facts["url"] = web.base
-        facts["access"] = "with a login" if site.credentials_command else "without a login"
-        facts["writable"] = store.facts.writable
         if store.stat() is None:
             raise NotFoundError(
                 "no-such-folder",
@@ -447,10 +458,25 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
                 subject=site.name,
                 hint="Correct config.toml.",
             )
+        if isinstance(store, DavStore):
+            add_facts(store.probe(refresh=True), facts)
+            free_bytes = store.space().free_bytes
+            if free_bytes is not None:
+                facts["free bytes"] = free_bytes
     finally:
         store.close()
+
+
+def _is_webdav(site: Site) -> bool:
+    return (site.url or "").partition(":")[0] in _WEBDAV_SCHEMES
 
 
 def _web(site: Site) -> Web:
     base = (site.url or "").rstrip("/") + "/"
     return Web(base, site.name, login_of(site, secure=base.startswith("https:")))
+
+
+def _webdav_client(site: Site, on_event: Listener) -> WebdavClient:
+    scheme, _, rest = (site.url or "").partition(":")
+    url = f"{_WEBDAV_SCHEMES[scheme]}:{rest}"
+    return WebdavClient(url, site.name, login_of(site, secure=scheme == "davs"), on_event)

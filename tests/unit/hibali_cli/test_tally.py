@@ -62,7 +62,7 @@ def test_the_rate_is_recent_and_falls_without_progress() -> None:
     assert tally.rate(60) == pytest.approx(10**6, rel=0.2)
     assert tally.seconds_left(60) == pytest.approx(940, rel=0.2)
     assert (tally.rate(600) or 0) < 10**5
-    assert "1 of 1 files" not in tally.facts(60)
+    assert "1 of 1 file" not in tally.facts(60)
 
 
 def test_resumed_bytes_count_as_done_but_not_in_the_rate() -> None:

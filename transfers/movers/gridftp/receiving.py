@@ -109,7 +109,7 @@ class GridftpReceiver:
         self._processes: set[CopyProcess] = set()
         self._hashing = False
         self._stopped = False
-        self.declined: str | None = None  # why the server refused
+        self.declined: str | None = None  # the server's reason for refusing
         self.bytes = 0  # sent or received by the server
         self.logins = 0
         self.left = True

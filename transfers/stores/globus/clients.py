@@ -150,7 +150,7 @@ def _from_keyring(service: str, client_id: str, subject: str) -> str:
         import keyring
 
         found = keyring.get_password(service, client_id)
-    except Exception as problem:  # noqa: BLE001  # each of its backends, which others write, has errors of its own
+    except Exception as problem:  # noqa: BLE001  # its backends, written by others, raise their own errors
         raise AccessError(
             "no-secret",
             f"the keyring cannot be read ({type(problem).__name__})",

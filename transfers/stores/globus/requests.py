@@ -113,8 +113,6 @@ class Globus:
                 return found
 
     def _request(self, call: Callable[[], Any], *, subject: str = "", attempts: int = 4) -> Document:
-        from transfers.stores.globus.errors import translated_errors
-
         def attempt() -> Document:
             with translated_errors(
                 self.site, f"{self.site.name}:{subject}" if subject else "", others=self._others

@@ -26,8 +26,11 @@ from transfers.stores.base import (
     Unit,
     is_own_name,
     is_partial_name,
+    read_renamed,
     unsafe_component,
+    walk_tree,
 )
+from transfers.stores.globus.clients import open_access
 from transfers.stores.globus.errors import error_of, fault_of, with_details
 from transfers.stores.globus.paths import (
     LINE_ENDS,
@@ -40,7 +43,7 @@ from transfers.stores.globus.paths import (
 )
 from transfers.stores.globus.requests import Globus
 from transfers.stores.globus.tasks import Following
-from transfers.stores.pooled_reading import Got, RequestStore
+from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.credentials import check_endpoint
 from transfers.stores.url import Web
 from transfers.stores.webdav.requests import Login
@@ -51,7 +54,6 @@ _PAGE = 10_000
 Page = Callable[[bytes, int, int], dict[str, Any]]
 _TOO_MANY = "folder-too-large"  # also the translation of Globus's own error
 _NAMED = frozenset({"denied", "not-found", _TOO_MANY})
-_Stack = list[Iterator[Entry]]
 _Troubles = list[tuple[bytes, Problem]]
 
 
@@ -62,21 +64,17 @@ def list_below(get_page: Page, subject: str, *, shallow: bool = False) -> Iterat
     root.
     """
     problems: _Troubles = []
-    stack: _Stack = [iter(_children(get_page, b""))]
-    while stack:
-        entry = next(stack[-1], None)
-        if entry is None:
-            stack.pop()
-            continue
-        if not (entry.kind is Kind.FOLDER and entry.path.rpartition(b"/")[2] == b".hibali"):
-            yield entry
-        if entry.kind is Kind.FOLDER and not shallow:
-            try:
-                stack.append(iter(_children(get_page, entry.path)))
-            except HibaliError as problem:
-                if problem.code not in _NAMED:
-                    raise
-                problems.append((entry.path, Problem(problem.code, problem.message)))
+
+    def children(folder: bytes) -> list[Entry]:
+        try:
+            return _children(get_page, folder)
+        except HibaliError as problem:
+            if not folder or problem.code not in _NAMED:
+                raise
+            problems.append((folder, Problem(problem.code, problem.message)))
+            return []
+
+    yield from walk_tree(children, shallow=shallow)
     if problems:
         raise ListingIncompleteError(subject, problems)
 
@@ -273,8 +271,6 @@ class GlobusStore(RequestStore):
 
     def __init__(self, site: Site, root_path: str, *, on_event: Listener = ignore) -> None:
         """`root_path` is a path of the site. Raise `UsageError`, or `AccessError` without a login."""
-        from transfers.stores.globus.clients import open_access
-
         assert site.globus is not None
         root = path_in_collection(site, root_path)
         assert root is not None
@@ -335,19 +331,7 @@ class GlobusStore(RequestStore):
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store: read over HTTPS; folders and links need no request."""
-        pending: list[Unit] = []
-
-        def tagged() -> Iterator[Unit]:
-            for unit in units:
-                pending.append(unit)
-                items = [
-                    replace(item, entry=item.entry._replace(etag=_tag(item.entry))) for item in unit.items
-                ]
-                yield replace(unit, items=tuple(items))
-
-        for payload in super().read(tagged()):
-            payload.unit = pending.pop(0)
-            yield payload
+        return read_renamed(super().read, units, lambda entry: entry._replace(etag=_tag(entry)))
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store: read every file over HTTPS, if the site's settings allow it."""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import MAX_RESPONSE_BYTES, Bytes
-from transfers.stores.pooled_reading import Got, changed
+from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.requests import (
     CHECKSUM,
     CONNECTIONS,
@@ -84,7 +84,7 @@ class Bulk:
         except HibaliError as problem:
             if problem.code != NOT_PARTIAL:
                 raise
-        # Some servers (rclone) answer a range with status 200, which obstore rejects.
+        # Some servers (rclone) send status 200 for a range, which obstore rejects.
         self._odd_ranges = True
         return self._get_odd(key, etag, offset, length, most)
 
@@ -100,7 +100,7 @@ class Bulk:
             found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # built by hand
             meta = found.meta
             wanted = most if length is None else length
-            # One piece if the server sends what was requested; an endless answer gets no second one.
+            # One piece if the server sends what was requested; an endless response gets no second one.
             content = next(iter(found.stream(min_chunk_size=wanted + 1)), b"")
             if len(content) > wanted:
                 raise changed(self._requests.subject)

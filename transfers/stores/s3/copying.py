@@ -52,7 +52,7 @@ class BackupCopier:
     def back_up(
         self, entries: Iterable[Entry], check: Callable[[], None]
     ) -> Iterator[tuple[Entry, Problem | None]]:
-        """Yield one answer for each entry; `check` raises if the lock was lost."""
+        """Yield one result for each entry; `check` raises if the lock was lost."""
         coming = iter(entries)
         while batch := list(islice(coming, _BATCH)):
             check()
@@ -75,7 +75,7 @@ class BackupCopier:
             made = name_of(parse(response.body, self._requests.subject))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
-        # An answer with status 200 may carry an error.
+        # A response with status 200 may carry an error.
         return (
             None if made.endswith("CopyObjectResult") else Problem("not-kept", "the server did not copy it")
         )
@@ -89,7 +89,7 @@ class BackupCopier:
         return all(head.headers.get(name) == copy.headers.get(name) is not None for name in names)
 
 
-PATIENCE_SECONDS = 900  # a server may copy gigabytes before it answers
+PATIENCE_SECONDS = 900  # a server may copy gigabytes before it responds
 _PART_BYTES = 512 * 1024 * 1024  # if the source's part size is unknown
 _ITEM_CODES = frozenset({"source-changed", "no-space", "cannot-make-room", "unsafe-name"})
 _ENDS_ALL = frozenset({"unreachable", "bad-certificate"})
@@ -114,7 +114,7 @@ class From:
 
 @dataclass(slots=True)
 class Copying:
-    """One `copy` call, used once; `committed` has the results. `write_target` must wait for slow answers."""
+    """One `copy` call, used once; `committed` has the results. `write_target` must wait for slow responses."""
 
     write_target: WriteTarget
     source: From
@@ -184,7 +184,7 @@ class Copying:
     def _judged(
         self, entry: Entry, key: bytes, etag: str, checksum: str = ""
     ) -> tuple[Known, Verification] | Problem:
-        """Return the proof that the answer allows. An ETag other than the source's may be wrong (rclone)."""
+        """Return the verification that the response allows. An ETag other than the source's may be wrong (rclone)."""
         if etag != entry.etag:
             head = self.write_target.requests.request("HEAD", key)
             if head.headers.get("content-length") != str(entry.size):
@@ -279,5 +279,5 @@ class Copying:
 
 
 def patient(write_target: WriteTarget) -> WriteTarget:
-    """Return the same target with requests that wait for slow answers; the caller closes them."""
+    """Return the same target with requests that wait for slow responses; the caller closes them."""
     return replace(write_target, requests=write_target.requests.patient(PATIENCE_SECONDS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from hibali.config.model import Site
 from hibali.errors import UsageError
@@ -15,6 +14,7 @@ from transfers.stores.s3.multipart import begun_at
 from transfers.stores.s3.removing import clean as clean_bucket
 from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
+from transfers.stores.server_probe import add_facts
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
@@ -34,11 +34,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
         root = site.s3.prefix.strip("/").encode() if site.s3 else b""
         store = S3Store(requests, site.name, root, on_event=on_event)
         store.stat()
-        support = store.probe(refresh=True)
-        for name, value in asdict(support).items():
-            facts[name.replace("_", " ")] = (
-                value if not isinstance(value, tuple) else " ".join(map(repr, value))
-            )
+        add_facts(store.probe(refresh=True), facts)
         store.close()
     finally:
         requests.close()

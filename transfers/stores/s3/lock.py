@@ -23,7 +23,7 @@ class S3Lock(Lease):
         super().__init__(requests.subject, operation, seconds)
 
     def _create(self) -> bool:
-        # After a lost answer, our own lock looks like another client's.
+        # After a lost response, our own lock looks like another client's.
         return self._put({"If-None-Match": "*"}) or self._is_held()
 
     def _read(self) -> Held | None:
@@ -41,7 +41,7 @@ class S3Lock(Lease):
         return self._put({"If-Match": f'"{found.tag}"'})
 
     def _renew(self) -> bool:
-        # `check` may have read the lock just before the last PUT, or an answer was lost.
+        # `check` may have read the lock just before the last PUT, or a response was lost.
         return self._put_if_unchanged() or (self._is_held() and self._put_if_unchanged())
 
     def _put_if_unchanged(self) -> bool:

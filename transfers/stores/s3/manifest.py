@@ -33,7 +33,7 @@ _PLAIN_LINE = re.compile(
 )
 LINE_LIMIT = 16 * 1024
 _NS = 1_000_000_000
-_STAMP = re.compile(r"-?[0-9]{1,28}")  # as far from 1970 as a filesystem can tell (MOST_NS)
+_STAMP = re.compile(r"-?[0-9]{1,28}")  # at most MOST_NS from 1970
 _SECONDS = re.compile(r"(-?)([0-9]{1,19})(?:\.([0-9]{1,9}))?")
 
 

@@ -311,7 +311,7 @@ class Upload:
         return None if is_stored else part
 
     def complete(self, condition: Mapping[str, str] | None = None) -> str:
-        """Complete the upload; return the ETag from HEAD, because some servers answer another one (rclone).
+        """Complete the upload; return the ETag from HEAD, because some servers return another one (rclone).
 
         `condition` are headers for the object that must exist now.
         """
@@ -342,7 +342,7 @@ class Upload:
             raise error_of(500, code_in(response.body), self._requests.subject)
 
     def _find_completed(self, code: str) -> None:
-        """Check whether an earlier request completed the missing upload and its answer was lost."""
+        """Check whether an earlier request completed the missing upload and its response was lost."""
         head = self._requests.request("HEAD", self._key, accept=(404,))
         same = head.headers.get("content-length") == str(self._size)
         if head.status >= 300 or not same or not head.etag.endswith(f"-{len(self._etags)}"):
@@ -350,7 +350,7 @@ class Upload:
 
 
 def copied(response: Response, subject: str) -> dict[str, str]:
-    """Parse the answer to CopyObject or UploadPartCopy; status 200 may carry an error."""
+    """Parse the response to CopyObject or UploadPartCopy; status 200 may carry an error."""
     root = parse(response.body, subject)
     result = fields(root)
     if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in result:
@@ -359,7 +359,7 @@ def copied(response: Response, subject: str) -> dict[str, str]:
 
 
 def stored_parts(requests: Requests, key: bytes, identifier: str) -> dict[int, tuple[int, str]] | None:
-    """Return size and ETag of each stored part (ListParts); None without such an upload or answer."""
+    """Return size and ETag of each stored part (ListParts); None without such an upload or response."""
     found: dict[int, tuple[int, str]] = {}
     query = {"uploadId": identifier, "max-parts": "1000"}
     while True:

@@ -176,7 +176,7 @@ def forget_above(root: bytes, removed: ManifestLines, forget: Callable[[bytes, M
 
 
 _ELSEWHERE_SECONDS = 86400.0  # an upload of another host may be active for this long
-_SLACK_SECONDS = 60.0  # uploads that began during the request are not in the answer
+_SLACK_SECONDS = 60.0  # uploads that began during the request are not in the response
 
 
 def clean(

@@ -117,7 +117,7 @@ def is_plain(key: bytes) -> bool:
 
 
 def delete_document(keys: list[bytes]) -> bytes:
-    """Return the body of DeleteObjects for plain keys; the answer lists only failures."""
+    """Return the body of DeleteObjects for plain keys; the response lists only failures."""
     objects = "".join(f"<Object><Key>{escape(key.decode())}</Key></Object>" for key in keys)
     return f"<Delete><Quiet>true</Quiet>{objects}</Delete>".encode()
 
@@ -152,9 +152,9 @@ _ELSEWHERE = frozenset({"PermanentRedirect", "TemporaryRedirect", "Authorization
 
 
 def error_of(status: int, code: str, subject: str) -> HibaliError:
-    """Return the error for an S3 answer (Amazon S3 API reference, "Error responses").
+    """Return the error for an S3 response (Amazon S3 API reference, "Error responses").
 
-    It repeats only the answer's code: the text may hold keys, signatures or an attacker's words.
+    It repeats only the response's code: the text may hold keys, signatures or an attacker's text.
     """
     status_text = code or f"status {status}"
     if code == "NoSuchBucket":
@@ -231,7 +231,7 @@ def _denied(code: str, status_text: str, subject: str) -> AccessError:
 
 
 def unreachable(subject: str) -> TryLaterError:
-    """Return the error for a missing or incomplete answer."""
+    """Return the error for a missing or incomplete response."""
     return http.unreachable(subject, address="endpoint")
 
 
@@ -241,7 +241,7 @@ def bad_certificate(subject: str) -> AccessError:
 
 
 def code_in(body: bytes) -> str:
-    """Return the error code in an answer's XML, or ""."""
+    """Return the error code in a response's XML, or ""."""
     found = _CODE.search(body[:4096].decode("utf-8", "replace"))
     return found.group(1) if found else ""
 
@@ -285,7 +285,7 @@ _CONNECT_SECONDS = 10
 _ATTEMPTS = 5  # attempts for each request, for every client library (decision 09),
 _PATIENCE_SECONDS = 45.0  # the last attempt starts before this
 _READ_SECONDS = 120
-_LEAST_PATIENCE = RESPONSE_SECONDS  # minimum for a complete answer
+_LEAST_PATIENCE = RESPONSE_SECONDS  # minimum for a complete response
 
 
 class Requests:
@@ -312,7 +312,7 @@ class Requests:
         self._on_event = on_event
         self._patience = max(_LEAST_PATIENCE, 2.0 * (patience or 0.0))
         patience = patience or _READ_SECONDS
-        self._unreachable = False  # all attempts of a request failed, and no answer has arrived since
+        self._unreachable = False  # all attempts of a request failed, and no response has arrived since
         self.proxies: Mapping[str, str] = get_environ_proxies(endpoint.url)
         self._session: Any = URLLib3Session(
             verify=endpoint.authorities or True,
@@ -325,7 +325,7 @@ class Requests:
         self._signer = _signer_class()
 
     def patient(self, seconds: int) -> Requests:
-        """Return requests that wait this many seconds for answers; closed separately."""
+        """Return requests that wait this many seconds for responses; closed separately."""
         arguments = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
         return Requests(*arguments, patience=seconds)
 
@@ -343,7 +343,7 @@ class Requests:
     ) -> Response:
         """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
-        `sha256` is the body's, computed if not given. Redirects are never followed. An answer has at most
+        `sha256` is the body's, computed if not given. Redirects are never followed. A response has at most
         `most` bytes, one to a range request at most the range.
         """
         digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
@@ -413,7 +413,7 @@ class Requests:
         announced = lowered.get("content-length", "")
         complete = found.status_code < 300 or len(content) < MAX_ERROR_BYTES
         if method != "HEAD" and complete and announced.isdigit() and int(announced) != len(content):
-            raise unreachable(self.subject)  # botocore accepts a truncated answer
+            raise unreachable(self.subject)  # botocore accepts a truncated response
         return Response(found.status_code, lowered, content)
 
     def _read(self, method: str, found: Any, headers: Mapping[str, str], most: int) -> bytes:

@@ -33,7 +33,7 @@ from transfers.stores.base import (
     is_own_name,
     unsafe_component,
 )
-from transfers.stores.pooled_reading import RequestStore
+from transfers.stores.request_store import RequestStore
 from transfers.stores.s3 import manifest, removing
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
@@ -46,7 +46,7 @@ from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, rec
 from transfers.stores.s3.records import Records, time_of
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Requests
-from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, Writing
+from transfers.stores.s3.writing import ExpectedObjects, S3Writer, WriteTarget
 from transfers.stores.server_lease import NoLease
 
 _SETTLED_SECONDS = 2.0  # longer than any client needs between a HEAD and its PUT
@@ -96,7 +96,7 @@ class S3SmallFiles(SmallFiles):
         return response.body if entry.size else b""
 
     def _get(self, key: bytes, size: int) -> Response:
-        """Read at most `size` bytes of an object; an empty object has no range, so ask for 1 byte."""
+        """Read at most `size` bytes of an object; an empty object has no range, so request 1 byte."""
         return self._requests.request(
             "GET", key, headers={"Range": f"bytes=0-{max(size, 1) - 1}"}, accept=(404, 416)
         )
@@ -152,7 +152,7 @@ class S3SmallFiles(SmallFiles):
 
 
 _Paths = list[bytes]
-_Writings = list[Writing]
+_Writers = list[S3Writer]
 
 _MANIFEST = b"/" + manifest.NAME
 
@@ -190,7 +190,7 @@ class S3Store(RequestStore):
         self._support = recall(site, requests.bucket, requests.endpoint.url)
         self._read_verification = Verification.RECORDED
         self._holder: S3Lock | NoLease = NoLease()
-        self._writings: _Writings = []
+        self._writers: _Writers = []
         self._made = False
         self._is_substore = False
         self._cleared: _Paths = []
@@ -198,23 +198,23 @@ class S3Store(RequestStore):
 
     @property
     def facts(self) -> Facts:
-        """The probed facts, with the proofs that this store's listings and resumed uploads allow."""
+        """The probed facts, with the verification that this store's listings and resumed uploads allow."""
         facts = facts_of(self._support, self.root_path, self._read_verification)
-        if any(writing.continued for writing in self._writings):
+        if any(writing.continued for writing in self._writers):
             return replace(facts, write_verification=weakest(facts.write_verification, Verification.RECORDED))
         return facts
 
     @property
     def wire_bytes(self) -> int:
         """See Store."""
-        return super().wire_bytes + sum(writing.bytes for writing in self._writings)
+        return super().wire_bytes + sum(writing.bytes for writing in self._writers)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
         return [identity_of_bucket(self._requests.endpoint.url, self._requests.bucket, self.root_path)]
 
     def probe(self, *, refresh: bool = False) -> ServerSupport:
-        """Return what the server honours; probe it if that is unknown, or with `refresh`."""
+        """Return what the server supports; probe it if that is unknown, or with `refresh`."""
         if self._support is None or refresh:
             self._support = probe_server(self._requests, self._prefix())
             remember(self._site, self._requests.bucket, self._requests.endpoint.url, self._support)
@@ -242,7 +242,7 @@ class S3Store(RequestStore):
             found = (lookup(path, key) for lookup in lookups)
             return next((entry for entry in found if entry is not None), None)
         except AccessError:
-            # The answer to HEAD has no body and gives no reason; the answer to a listing does.
+            # The response to HEAD has no body and gives no reason; the response to a listing does.
             self._stat_folder(b"", self.root_path)
             raise
 
@@ -319,8 +319,8 @@ class S3Store(RequestStore):
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; updates the manifest at the end, also after an error."""
         write_target = self._write_target()
-        writing = Writing(write_target)
-        self._writings.append(writing)
+        writing = S3Writer(write_target)
+        self._writers.append(writing)
         try:
             yield from writing.run(ExpectedObjects(self._requests, self._pool, self._key).check(payloads))
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from typing import Any
 from hibali.errors import HibaliError
 from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Verification
-from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Committed, Item, Payload, Problem
+from transfers.stores.request_store import RequestWriter
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import (
@@ -28,7 +27,7 @@ from transfers.stores.s3.multipart import (
     stored_parts,
 )
 from transfers.stores.s3.probe import ServerSupport
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES, Requests, problem_of
+from transfers.stores.s3.requests import Requests, problem_of
 from transfers.stores.server_lease import Lease, NoLease
 
 _CHANGED = Problem(
@@ -211,7 +210,7 @@ class Large:
         return known_from(self.item.entry, digest)._replace(etag=etag), self._verification(self._upload)
 
     def _verification(self, upload: Upload) -> Verification:
-        """Return the proof: the server hashed reused parts in the earlier call, so claim no more."""
+        """Return the verification, RECORDED if the server hashed reused parts in an earlier call."""
         if self._write_target.support.proves:
             return Verification.RECORDED if self.continued else Verification.DIGEST
         return Verification.CLAIMED if upload.claimed else Verification.SIZE
@@ -267,7 +266,6 @@ def known_from(entry: Entry, digest: str | None) -> Known:
 
 _MOST_JOBS = 32
 _WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
-_CANNOT_HOLD = Problem("cannot-hold", "an object store cannot store symlinks and special files")
 
 
 class _Whole:
@@ -285,63 +283,29 @@ class _Whole:
             self.content += payload.data
 
 
-class Writing:
-    """One `write` call, used once: `committed` objects, `bytes` sent, `continued` if parts were reused."""
+class S3Writer(RequestWriter):
+    """The writer of objects: `committed` are their manifest lines, `continued` says if parts were reused."""
+
+    cannot_store = Problem("cannot-hold", "an object store cannot store symlinks and special files")
 
     def __init__(self, write_target: WriteTarget) -> None:
+        super().__init__(write_target.holder, write_target.pool, _MOST_JOBS)
         self._write_target = write_target
-        self._jobs: Jobs[Committed] = Jobs(
-            write_target.pool, most_jobs=_MOST_JOBS, most_bytes=IN_FLIGHT_BYTES
-        )
-        self._counting = threading.Lock()
         self._large: dict[int, Large] = {}
         self._whole: dict[int, _Whole] = {}
         self.committed = ManifestLines()
-        self.bytes = 0
         self.continued = False
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store.write."""
         try:
-            yield from self._jobs.run(lambda: self._feed(payloads))
+            yield from super().run(payloads)
         finally:
-            self._release_uploads()
+            for large in self._large.values():
+                large.release()
+            self._large.clear()
 
-    def _feed(self, payloads: Iterable[Payload]) -> None:
-        """Read the source and submit the writes; runs in its own thread."""
-        self._write_target.holder.check(now=True)
-        for payload in payloads:
-            if self._jobs.stopped:
-                return
-            self._write_target.holder.check()
-            if payload.unit.segment:
-                self._add_segment(payload)
-            else:
-                self._add_pack(payload)
-
-    def _add_pack(self, payload: Payload) -> None:
-        start = 0
-        view = memoryview(payload.data)
-        for position, item in enumerate(payload.unit.items):
-            content = view[start : start + payload.sizes[position]]
-            start += payload.sizes[position]
-            digest = payload.digests[position]
-            problem = payload.problems.get(position) or self._unable(item)
-            if problem is not None:
-                self._fail(item, problem)
-            elif item.entry.kind is Kind.FOLDER:
-                self._clear(item)  # at once: later items may be inside it
-            else:
-                self._jobs.submit(len(content), self._write_whole, item, content, digest)
-
-    def _unable(self, item: Item) -> Problem | None:
-        return _CANNOT_HOLD if item.entry.kind in {Kind.LINK, Kind.SPECIAL} else None
-
-    def _fail(self, item: Item, problem: Problem) -> None:
-        self._jobs.report(Committed(item, None, Verification.NONE, problem=problem))
-
-    def _write_whole(self, item: Item, content: memoryview, digest: str | None) -> None:
-        """Hash a whole file in memory, then put it."""
+    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
         found = hashlib.sha256(content).hexdigest()
         if found != digest or len(content) != item.entry.size:
             self._fail(item, CORRUPT)
@@ -363,8 +327,8 @@ class Writing:
         self._count(len(content))
         self._committed(item, known._replace(etag=etag), verification)
 
-    def _clear(self, item: Item) -> None:
-        """Make room for a folder, which itself needs no object."""
+    def _make_folder(self, item: Item) -> None:
+        """Remove a conflicting object; the folder itself needs no object."""
         try:
             self._write_target.clear_conflicts(item)
         except HibaliError as problem:
@@ -391,7 +355,7 @@ class Writing:
         unit, item = payload.unit, payload.unit.items[0]
         if unit.offset == 0 and unit.last and not payload.problems:
             self._jobs.submit(
-                len(payload.data), self._write_whole, item, memoryview(payload.data), payload.digests[0]
+                len(payload.data), self._write_whole, item, memoryview(payload.data), payload.digests[0] or ""
             )
             return
         if item.entry.size <= _WHOLE_BYTES:
@@ -419,7 +383,7 @@ class Writing:
             self._fail(item, whole.problem)
             return
         content = memoryview(whole.content)
-        self._jobs.submit(len(content), self._write_whole, item, content, payload.digests[0])
+        self._jobs.submit(len(content), self._write_whole, item, content, payload.digests[0] or "")
 
     def _send(self, large: Large, number: int, content: Bytes) -> None:
         self._count(large.send(number, content))
@@ -434,18 +398,9 @@ class Writing:
         self.continued = self.continued or large.continued
         self._committed(large.item, *done)
 
-    def _release_uploads(self) -> None:
-        for large in self._large.values():
-            large.release()
-        self._large.clear()
-
-    def _count(self, size: int) -> None:
-        with self._counting:
-            self.bytes += size
-
 
 def _claimed(etag: str, content: memoryview) -> Verification:
-    """Return the proof from the server's ETag, if that is an MD5."""
+    """Return the verification from the server's ETag, if that is an MD5."""
     return (
         Verification.CLAIMED
         if hashlib.md5(content, usedforsecurity=False).hexdigest() == etag

@@ -150,7 +150,7 @@ def extensions_of(content: bytes) -> dict[bytes, bytes]:
 
 
 _LONGEST_PACKET = 1 << 20  # OpenSSH's own packets end at 256 KiB
-_UNDER_WAY = 16 * 1024 * 1024  # bytes requested or sent without an answer yet
+_UNDER_WAY = 16 * 1024 * 1024  # bytes requested or sent without a reply yet
 _REQUESTS = 2048
 
 
@@ -164,7 +164,7 @@ class StatusError(Exception):
 
 
 class Pending:
-    """A request that waits for its answer."""
+    """A request that waits for its reply."""
 
     def __init__(self, channel: Channel, weight: int) -> None:
         self._channel = channel
@@ -173,16 +173,16 @@ class Pending:
         self.weight = weight
 
     def settle(self, kind: int, content: bytes) -> None:
-        """Store the answer."""
+        """Store the reply."""
         self._reply = (kind, content)
         self._done.set()
 
     def cancel(self) -> None:
-        """Mark that no answer will arrive."""
+        """Mark that no reply will arrive."""
         self._done.set()
 
     def reply(self, expected: int) -> Reader:
-        """Wait for the answer. Raise `StatusError` for an error status, the channel's error if it closed."""
+        """Wait for the reply. Raise `StatusError` for an error status, the channel's error if it closed."""
         self._done.wait()
         if self._reply is None:
             raise self._channel.end_error()
@@ -284,7 +284,7 @@ class Channel:
         return content[0], content[1:]
 
     def _receive_all(self) -> None:
-        """Receive answers until the connection closes; runs in its own thread."""
+        """Receive replies until the connection closes; runs in its own thread."""
         try:
             while True:
                 kind, content = self._packet()
@@ -314,7 +314,7 @@ class Channel:
             pending.cancel()
 
     def end_error(self) -> HibaliError:
-        """Return the error that explains why there is no answer."""
+        """Return the error that explains why there is no reply."""
         with self._changed:
             if self._failure is not None:
                 return self._failure

@@ -56,7 +56,7 @@ class Client:
         return self.channel.request(channel.EXTENDED, channel.text(name) + content)
 
     def request_stat(self, path: bytes, *, follow: bool = False) -> Pending:
-        """Request the attributes of a path; parse the answer with `attributes_of`."""
+        """Request the attributes of a path; parse the reply with `attributes_of`."""
         return self.channel.request(channel.STAT if follow else channel.LSTAT, channel.text(path))
 
     def request_handle_stat(self, handle: bytes) -> Pending:
@@ -64,7 +64,7 @@ class Client:
         return self.channel.request(channel.FSTAT, channel.text(handle))
 
     def attributes_of(self, pending: Pending) -> Attributes:
-        """Return the attributes in an answer. Raise `StatusError`."""
+        """Return the attributes in a reply. Raise `StatusError`."""
         with self.understanding():
             return pending.reply(channel.ATTRS).attributes()
 
@@ -78,16 +78,16 @@ class Client:
             raise self.error(problem, path) from None
 
     def request_open(self, path: bytes, flags: int, mode: int | None = None) -> Pending:
-        """Request to open a file; parse the answer with `handle_of`."""
+        """Request to open a file; parse the reply with `handle_of`."""
         content = channel.text(path) + channel.number(flags) + channel.attributes(mode=mode)
         return self.channel.request(channel.OPEN, content)
 
     def request_open_folder(self, path: bytes) -> Pending:
-        """Request to open a folder for listing; parse the answer with `handle_of`."""
+        """Request to open a folder for listing; parse the reply with `handle_of`."""
         return self.channel.request(channel.OPENDIR, channel.text(path))
 
     def handle_of(self, pending: Pending) -> bytes:
-        """Return the handle in an answer. Raise `StatusError`."""
+        """Return the handle in a reply. Raise `StatusError`."""
         with self.understanding():
             return pending.reply(channel.HANDLE).text()
 
@@ -96,12 +96,12 @@ class Client:
         return self.channel.request(channel.CLOSE, channel.text(handle))
 
     def request_read(self, handle: bytes, offset: int, length: int) -> Pending:
-        """Request up to `length` bytes; parse the answer with `data_of`."""
+        """Request up to `length` bytes; parse the reply with `data_of`."""
         content = channel.text(handle) + channel.large(offset) + channel.number(length)
         return self.channel.request(channel.READ, content, weight=length)
 
     def data_of(self, pending: Pending) -> bytes:
-        """Return the bytes in an answer, b"" at the end of the file. Raise `StatusError`."""
+        """Return the bytes in a reply, b"" at the end of the file. Raise `StatusError`."""
         try:
             with self.understanding():
                 found = pending.reply(channel.DATA).text()
@@ -172,15 +172,15 @@ class Client:
         return self.channel.request(channel.SYMLINK, channel.text(target) + channel.text(path))
 
     def request_readlink(self, path: bytes) -> Pending:
-        """Request a symlink's target; parse the answer with `names_of`."""
+        """Request a symlink's target; parse the reply with `names_of`."""
         return self.channel.request(channel.READLINK, channel.text(path))
 
     def request_names(self, handle: bytes) -> Pending:
-        """Request more names of an open folder; parse the answer with `names_of`."""
+        """Request more names of an open folder; parse the reply with `names_of`."""
         return self.channel.request(channel.READDIR, channel.text(handle))
 
     def names_of(self, pending: Pending) -> list[Listed]:
-        """Return the names in an answer, none at the folder's end. Raise `StatusError`."""
+        """Return the names in a reply, none at the folder's end. Raise `StatusError`."""
         try:
             with self.understanding():
                 reader = pending.reply(channel.NAME)
@@ -264,7 +264,7 @@ class Client:
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:
-        """Convert a parse error of an answer to the error for a broken protocol."""
+        """Convert a parse error of a reply to the error for a broken protocol."""
         try:
             yield
         except channel.MalformedPacketError as problem:

@@ -45,7 +45,7 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
     except TryLaterError:
         if not login.shared:
             raise
-        # A kept login may have ended between two commands: try once more with a new one.
+        # A shared login may have ended between two commands: try once more with a new one.
         try:
             login.ensure()
             client = Client(Channel(subsystem(login), site.name, login))
@@ -56,7 +56,7 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
 
 
 def subsystem(login: Login) -> list[str]:
-    """Return the ssh arguments that start the SFTP server over the kept login."""
+    """Return the ssh arguments that start the SFTP server over the shared login."""
     argv = login.argv("sftp")
     return [*argv[:-3], "-s", *argv[-3:]]  # before `-- HOST sftp`
 

@@ -15,7 +15,16 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import fill_gaps
-from transfers.stores.base import PACK_BYTES, PACK_ITEMS, SEGMENT_BYTES, WINDOW_BYTES, Payload, Problem, Unit
+from transfers.stores.base import (
+    PACK_BYTES,
+    PACK_ITEMS,
+    SEGMENT_BYTES,
+    WINDOW_BYTES,
+    Payload,
+    Problem,
+    ServerListing,
+    Unit,
+)
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of
@@ -28,69 +37,43 @@ _THREADS = 8
 _Found = tuple[list[Entry], list[tuple[bytes, Problem]]]
 
 
-class Listing:
-    """One walk of a tree; `problems` and `orphans` are complete after the iteration."""
+class Listing(ServerListing):
+    """A listing that requests the next folders in threads."""
 
     def __init__(self, client: Client, safe_paths: SafePaths, own: Own, *, shallow: bool = False) -> None:
+        super().__init__(shallow=shallow)
         self._client = client
         self._safe_paths = safe_paths
         self._own = own
-        self._shallow = shallow
-        self._seeds: list[bytes] = []
         self._ahead: dict[bytes, Future[_Found]] = {}
-        self.problems: list[tuple[bytes, Problem]] = []
-        self.orphans: list[bytes] = []
-        self.own_folders: list[bytes] = []  # folders below that have their own `.hibali`
 
     def __iter__(self) -> Iterator[Entry]:
-        """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="list")
         try:
-            stack = [iter(self._children(b""))]
-            while stack:
-                entry = next(stack[-1], None)
-                if entry is None:
-                    stack.pop()
-                    continue
-                if entry.path.rpartition(b"/")[2] != protocol.OWN_FOLDER or entry.kind is not Kind.FOLDER:
-                    yield entry
-                if entry.kind is Kind.FOLDER and not self._shallow:
-                    stack.append(iter(self._children(entry.path)))
+            yield from super().__iter__()
         finally:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _children(self, folder: bytes) -> list[Entry]:
         """Return a folder's entries, sorted, without own names; start listing its subfolders."""
         future = self._ahead.pop(folder, None)
-        found, problems = future.result() if future is not None else self._look(folder)
+        found, problems = future.result() if future is not None else self._list_folder(folder)
         self.problems += problems
         if any(entry.path.rpartition(b"/")[2] == protocol.OWN_FOLDER for entry in found):
             self._seeds += self._own.seeds(folder)
             if folder:
                 self.own_folders.append(folder)
-        current = [entry for entry in found if not self._is_own(folder, entry.path)]
-        current.sort(key=lambda entry: entry.order)
+        entries = [entry for entry in found if not self._is_own(folder, entry.path)]
+        entries.sort(key=lambda entry: entry.order)
         if not self._shallow:
-            for entry in current:
+            for entry in entries:
                 if len(self._ahead) >= _FOLDERS_AHEAD:
                     break
                 if entry.kind is Kind.FOLDER:
-                    self._ahead[entry.path] = self._pool.submit(self._look, entry.path)
-        return current
+                    self._ahead[entry.path] = self._pool.submit(self._list_folder, entry.path)
+        return entries
 
-    def _is_own(self, folder: bytes, path: bytes) -> bool:
-        name = path.rpartition(b"/")[2]
-        inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
-        if inside_own and (name in protocol.OWN or protocol.is_lock_part(name)):
-            return True
-        if protocol.has_partial_shape(name) and any(
-            protocol.is_partial_of(seed, name) for seed in self._seeds
-        ):
-            self.orphans.append(path)
-            return True
-        return False
-
-    def _look(self, folder: bytes) -> _Found:
+    def _list_folder(self, folder: bytes) -> _Found:
         """List one folder; runs in threads of the pool."""
         try:
             listed = listed_names(self._client, self._safe_paths.full(folder).rstrip(b"/") or b"/")
@@ -246,7 +229,7 @@ class Files:
                 one.problem = problem_of(problem)
 
     def close_all(self, opened: Iterable[Opened]) -> None:
-        """Close the open files without waiting for the answers."""
+        """Close the open files without waiting for the replies."""
         for one in opened:
             if one.handle:
                 self._client.request_close(one.handle)

@@ -298,7 +298,7 @@ class SftpHost:
     ) -> CommandResult:
         """See RemoteHost: runs in the account's home, ignores `folder`, and accepts plain words only.
 
-        A wrapper that refuses prints text and exits 0, so the caller must recognize a valid answer.
+        A wrapper that refuses prints text and exits 0, so the caller must recognize a valid reply.
         """
         del folder
         line = " ".join(_plain(argument, self._client.subject) for argument in argv)
@@ -311,7 +311,7 @@ class SftpHost:
     def run_once(
         self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
     ) -> OnceResult:
-        """See RemoteHost. No remote process records the answer, so a lost answer stays unknown."""
+        """See RemoteHost. No remote process records the reply, so a lost reply stays unknown."""
         for argument in argv:
             _plain(argument, self._client.subject)
         result_file = marker + b"/answer.json"

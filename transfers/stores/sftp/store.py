@@ -382,7 +382,7 @@ class SftpStore(Store):
         return False
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. SFTP sends no final count; complete answers up to the end replace it."""
+        """See Store. SFTP sends no final count; complete replies up to the end replace it."""
         if not self._open_folder():
             return
         listing = Listing(self._client, self._safe_paths, self._own, shallow=shallow)

@@ -103,13 +103,13 @@ class Partials:
         return 0
 
     def write(self, one: Partial, content: memoryview) -> None:
-        """Send more content; `finish` waits for the answers."""
+        """Send more content; `finish` waits for the replies."""
         one.requests += self._client.request_write(one.handle, one.offset, content)
         one.offset += len(content)
         self._client.channel.data_bytes += len(content)
 
     def finish(self, partials: list[Partial]) -> None:
-        """Set mode and time, sync if supported, close the files, and wait for all answers."""
+        """Set mode and time, sync if supported, close the files, and wait for all replies."""
         for one in partials:
             entry = one.item.entry
             one.requests.append(
@@ -268,7 +268,7 @@ class _Large:
 
 
 class SftpReceiver:
-    """One write session, used once: one thread reads and sends, others wait for answers."""
+    """One write session, used once: one thread reads and sends, others wait for replies."""
 
     def __init__(self, write_target: SftpTarget) -> None:
         self._write_target = write_target
@@ -320,7 +320,7 @@ class SftpReceiver:
                     pool.submit(self._guarded, partial(self._write_pack, payload)).add_done_callback(
                         lambda _: self._pack_slots.release()
                     )
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that yields the results
             self._failure = self._failure or problem
         pool.shutdown(wait=True)
         self._guarded(self._leave_all)
@@ -329,7 +329,7 @@ class SftpReceiver:
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that takes the answers
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that yields the results
             self._failure = self._failure or problem
 
     def _leave_all(self) -> None:
@@ -374,7 +374,7 @@ class SftpReceiver:
             one.problem = wrong.get(one.item.entry.path)
 
     def _make_folders(self, partials: list[Partial]) -> None:
-        """Make folders at once, because their contents follow; replace a file if the plan agreed."""
+        """Make folders at once, because their contents follow; replace a file if the plan allows it."""
         client = self._client
         for one in partials:
             if one.item.clear and one.problem is None:
@@ -419,7 +419,7 @@ class SftpReceiver:
         self._read_back([one for one in opened if one.problem is None])
 
     def _read_back(self, files: list[Partial]) -> None:
-        """Read the files back and compare them with what was sent, as proof."""
+        """Read the files back and compare them with the sent data."""
         if not self._write_target.read_back:
             return
         for one, (digest, problem) in zip(

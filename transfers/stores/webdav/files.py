@@ -19,7 +19,7 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.spool import Blocks
-from transfers.stores.pooled_reading import Got, changed
+from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.webdav.multistatus import (
     FIND,
@@ -39,7 +39,7 @@ _FIRST_SECOND, _LAST_SECOND = (
     -30_610_224_000,
     253_402_300_799,
 )  # of the years 1000 and 9999: the range of an HTTP date
-_FIRST_IN_HEADER = 86_401  # Nextcloud answers 500 to an X-OC-Mtime of the first day of 1970 or before
+_FIRST_IN_HEADER = 86_401  # Nextcloud returns 500 for an X-OC-Mtime of the first day of 1970 or before
 _KNOWN_VALUE = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
 
 
@@ -70,15 +70,15 @@ class Found(NamedTuple):
         return (entry.size, entry.mtime_ns) == (self.size, self.mtime_ns)
 
 
-def found_of(told: ResponseEntry) -> Found:
-    """Parse an answer to PROPFIND; hibali's own property counts only for the same tag and size."""
-    if told.folder:
+def found_of(response: ResponseEntry) -> Found:
+    """Parse a response to PROPFIND; hibali's own property counts only for the same tag and size."""
+    if response.folder:
         return Found(folder=True, size=0, mtime_ns=0, tag="")
-    length = told.properties.get("DAV: getcontentlength", "")
+    length = response.properties.get("DAV: getcontentlength", "")
     size = int(length) if length.isdigit() and len(length) < 20 else -1
-    modified = told.properties.get("DAV: getlastmodified", "")
-    tag = tag_of(told.properties.get("DAV: getetag", ""), modified)
-    known = _KNOWN_VALUE.fullmatch(told.properties.get(KNOWN, ""))
+    modified = response.properties.get("DAV: getlastmodified", "")
+    tag = tag_of(response.properties.get("DAV: getetag", ""), modified)
+    known = _KNOWN_VALUE.fullmatch(response.properties.get(KNOWN, ""))
     if known and (int(known[2]), known[5]) == (size, quote(tag, safe="")):
         return Found(
             folder=False, size=size, mtime_ns=int(known[3]), tag=tag, digest=known[1], mode=int(known[4])
@@ -138,16 +138,16 @@ class Files:
 
     def stat(self, path: bytes) -> Found | None:
         """Return the properties of a path, None if it is missing."""
-        told: list[ResponseEntry] = []
-        response = self._find(path, "0", told.append)
+        responses: list[ResponseEntry] = []
+        response = self._find(path, "0", responses.append)
         if response.status in _ABSENT:
             return None
         if response.status == 400:
-            # Some servers (Apache) answer 400 for a name below a file.
+            # Some servers (Apache) return 400 for a name below a file.
             if self._is_below_file(path):
                 return None
             raise error_of(400, self.subject)
-        own_responses = [one for one in told if self.client.name_in(one.href, path) == b""]
+        own_responses = [one for one in responses if self.client.name_in(one.href, path) == b""]
         if len(own_responses) != 1:
             raise self._violation(path)
         if own_responses[0].status:
@@ -165,9 +165,9 @@ class Files:
         return found is None or not found.folder
 
     def children(self, folder: bytes) -> Children:
-        """Return the direct children of a folder, sorted, after the whole answer was read.
+        """Return the direct children of a folder, sorted, after the whole response was read.
 
-        Raises `IncompleteError("listing-violation")` if an answer names something not requested (S3).
+        Raises `IncompleteError("listing-violation")` if a response names something not requested (S3).
         """
         spools: list[Blocks] = []  # one for each attempt
         counted = {"itself": 0, "wrong": 0, "own": 0}
@@ -260,7 +260,6 @@ class Files:
         return found.get(LOCK_OWNER, ""), found.get(LOCK_TOKEN, "")
 
     def _properties(self, path: bytes, body: bytes) -> dict[str, str]:
-        told: list[ResponseEntry] = []
         response = self.client.request(
             "PROPFIND",
             path,
@@ -268,12 +267,17 @@ class Files:
             body=body,
             accept=range(400, 500),
         )
-        if response.status != 207:
-            return {}
-        parser = MultiStatus(told.append, self.subject)
-        parser.feed(response.body)
-        parser.close()
-        return told[0].properties if told else {}
+        found = self._parse(response)
+        return found[0].properties if found else {}
+
+    def _parse(self, response: Response) -> list[ResponseEntry]:
+        """Return the responses in a multi-status body, none for another status."""
+        found: list[ResponseEntry] = []
+        if response.status == 207:
+            parser = MultiStatus(found.append, self.subject)
+            parser.feed(response.body)
+            parser.close()
+        return found
 
     def get(
         self,
@@ -298,8 +302,8 @@ class Files:
             content.clear()
             heads[:] = [response]
             if length is not None and response.status != 206:
-                told = response.headers.get("content-length", "")
-                if not told.isdigit() or int(told) > _MOST_WHOLE:
+                announced = response.headers.get("content-length", "")
+                if not announced.isdigit() or int(announced) > _MOST_WHOLE:
                     raise IncompleteError(
                         "no-ranges",
                         "the server does not support range requests, which large files need",
@@ -338,7 +342,7 @@ class Files:
         return Got(content, tag, int(found[2]))
 
     def _tag_in(self, head: Response, path: bytes) -> str:
-        """Return the tag of what was read; request it if the answer has none."""
+        """Return the tag of what was read; request it if the response has none."""
         etag = head.headers.get("etag", "")
         if etag:
             return tag_of(etag, "")
@@ -380,7 +384,7 @@ class Files:
         """Make one folder whose parents exist; an existing one is no error, a file of that name is."""
         status = 0
         for _ in range(_TRIES):
-            # Apache answers 403 if another client creates or removes it at the same time.
+            # Apache returns 403 if another client creates or removes it at the same time.
             status = self.client.request("MKCOL", path, folder=True, accept=(400, 403, 405, 409)).status
             found = None if status < 300 else self.stat(path)
             if status < 300 or (found is not None and found.folder):
@@ -433,13 +437,7 @@ class Files:
         return response.status
 
     def _failures(self, response: Response) -> list[int]:
-        if response.status != 207:
-            return []
-        told: list[ResponseEntry] = []
-        parser = MultiStatus(told.append, self.subject)
-        parser.feed(response.body)
-        parser.close()
-        codes = [int(one.status) for one in told if one.status.isdigit()]
+        codes = [int(one.status) for one in self._parse(response) if one.status.isdigit()]
         return [code for code in codes if code >= 300]
 
 
@@ -447,13 +445,13 @@ def _line_of(name: bytes, found: Found, status: str) -> bytes:
     """Encode one name for sorting; for a name with an error, the tag is its status."""
     size = _FOLDER if found.folder else _UNKNOWN if status or found.size < 0 else found.size
     path = name + b"/" if found.folder else name
-    told = f"{found.mtime_ns} {found.mode} {found.digest or ''}"
-    return json.dumps([path.decode("latin-1"), size, status or found.tag, told]).encode("ascii")
+    details = f"{found.mtime_ns} {found.mode} {found.digest or ''}"
+    return json.dumps([path.decode("latin-1"), size, status or found.tag, details]).encode("ascii")
 
 
 def _listed_of(line: bytes) -> Listed:
-    path, size, tag, told = json.loads(line)
-    return Listed(path.encode("latin-1"), size, tag, told)
+    path, size, tag, details = json.loads(line)
+    return Listed(path.encode("latin-1"), size, tag, details)
 
 
 def _sorted(spooled: Blocks, subject: str) -> Iterator[tuple[bytes, Found]]:
@@ -464,7 +462,7 @@ def _sorted(spooled: Blocks, subject: str) -> Iterator[tuple[bytes, Found]]:
 
 
 def _found_in(listed: Listed) -> tuple[bytes, Found]:
-    path, size, tag, told = listed
-    mtime_ns, mode, digest = told.split(" ")
+    path, size, tag, details = listed
+    mtime_ns, mode, digest = details.split(" ")
     folder = size == _FOLDER
     return path, Found(folder, 0 if folder else size, int(mtime_ns), tag, digest or None, int(mode))

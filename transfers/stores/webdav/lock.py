@@ -71,7 +71,7 @@ _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})
 
 
 def token_in(response: Response) -> str:
-    """Return the lock token of an answer to LOCK, or ""."""
+    """Return the lock token of a response to LOCK, or ""."""
     token = response.headers.get("lock-token", "").strip()
     return token[1:-1] if token.startswith("<") and token.endswith(">") and " " not in token else ""
 
@@ -149,7 +149,7 @@ class DavLock(Lease):
         return error_of(self._status, self._subject)
 
     def _unlock_unnoticed(self) -> None:
-        """End our LOCK if Apache granted it but answered with an error."""
+        """End our LOCK if Apache granted it but returned an error."""
         owner, token = self._files.lock_at(self._path)
         if self._token in owner:
             unlock(self._client, self._path, token)

@@ -59,7 +59,7 @@ def set_property(name: str, value: str) -> bytes:
 
 
 class MultiStatus:
-    """A streaming parser of multi-status answers (RFC 4918, section 13); reports each complete response."""
+    """A streaming parser of multi-status responses (RFC 4918, section 13); reports each complete response."""
 
     def __init__(self, on_response: Callable[[ResponseEntry], None], subject: str) -> None:
         self._on_response = on_response
@@ -84,7 +84,7 @@ class MultiStatus:
         self._parse(content, last=False)
 
     def close(self) -> None:
-        """Finish parsing. Raise `TryLaterError` if the answer is incomplete."""
+        """Finish parsing. Raise `TryLaterError` if the response is incomplete."""
         self._parse(b"", last=True)
 
     def _parse(self, content: bytes, *, last: bool) -> None:

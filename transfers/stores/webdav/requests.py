@@ -1,4 +1,4 @@
-"""Send requests to a WebDAV server over a few kept connections (S15)."""
+"""Send requests to a WebDAV server over a few persistent connections (S15)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def error_of(status: int, subject: str) -> HibaliError:
-    """Return the error for a status (RFC 9110, RFC 4918); it repeats no text of the answer."""
+    """Return the error for a status (RFC 9110, RFC 4918); it repeats no text of the response."""
     status_text = f"status {status}"
     if status in {401, 403, 407}:
         return AccessError(
@@ -117,7 +117,7 @@ def elsewhere(subject: str) -> UsageError:
 _RESPONSE_SECONDS = RESPONSE_SECONDS
 _LISTING_SECONDS = 3600.0  # a listing of a million names takes long
 _MOST_REDIRECTS = 3
-_MOST_BODY = 4 * 1024 * 1024  # of an answer that is held in memory
+_MOST_BODY = 4 * 1024 * 1024  # of a response that is held in memory
 _MOST_LISTING = 1024 * 1024 * 1024  # of a listing, which is parsed while it arrives and stored on disk
 _LONGEST_PAUSE = 30.0  # upper bound for Retry-After
 _SAFE = "/-_.~"
@@ -207,7 +207,7 @@ class WebdavClient:
         return with_retries(attempt_once, subject=self.subject, attempts=attempts, on_event=self._on_event)
 
     def put(self, path: bytes, pieces: Iterator[Bytes], size: int, headers: Mapping[str, str]) -> Response:
-        """Send PUT with chunks of `size` bytes in total, without retry, because sent chunks are not kept.
+        """Send PUT with chunks of `size` bytes in total, without retry, because sent chunks are not stored.
 
         An error of `pieces` is raised, and the upload ends incomplete.
         """

@@ -22,54 +22,39 @@ from transfers.stores.base import (
     ListingIncompleteError,
     Payload,
     Problem,
+    ServerListing,
     Space,
     unsafe_component,
 )
-from transfers.stores.pooled_reading import RequestStore
+from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import OWN, DavLock, Own, below
 from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.webdav.requests import WebdavClient
-from transfers.stores.webdav.writing import FileRemover, TreeRemover, WebdavTarget, Writing
+from transfers.stores.webdav.writing import FileRemover, TreeRemover, WebdavTarget, WebdavWriter
 
 _FOLDERS_AHEAD = 8
 _NAMES_AHEAD = 64
 
 
-class Listing:
-    """One walk of a tree; `problems`, `orphans` and `own_folders` are complete after the iteration."""
+class Listing(ServerListing):
+    """A listing that requests the next folders in threads."""
+
+    own_names = (*protocol.OWN, b"probe")
 
     def __init__(self, files: Files, pool: Executor, root: bytes, own: Own, *, shallow: bool = False) -> None:
         """Set the fields; `root` is a folder, and entries are relative to it."""
+        super().__init__(shallow=shallow)
         self._files = files
         self._pool = pool
         self._root = root
         self._own = own
-        self._shallow = shallow
-        self._seeds: list[bytes] = []
         self._ahead: dict[bytes, Future[Children]] = {}
-        self.problems: list[tuple[bytes, Problem]] = []
-        self.orphans: list[bytes] = []
-        self.own_folders: list[bytes] = []  # folders with a `.hibali`
 
-    def __iter__(self) -> Iterator[Entry]:
-        """Yield entries sorted by the bytes of the path; a folder's path sorts with a final slash."""
-        stack = [self._children(b"")]
-        while stack:
-            found = next(stack[-1], None)
-            if found is None:
-                stack.pop()
-                continue
-            entry, folder = found
-            if not folder or entry.path.rpartition(b"/")[2] != OWN:
-                yield entry
-            if folder and not self._shallow:
-                stack.append(self._children(entry.path))
-
-    def _children(self, folder: bytes) -> Iterator[tuple[Entry, bool]]:
-        """Yield a folder's entries without own names, and whether each is a folder."""
+    def _children(self, folder: bytes) -> Iterator[Entry]:
+        """Yield a folder's entries without own names; start listing its subfolders."""
         future = self._ahead.pop(folder, None)
         try:
             children = future.result() if future is not None else self._list_children(folder)
@@ -90,7 +75,7 @@ class Listing:
             if found.size < 0:
                 self.problems.append((path, _why(found)))
             else:
-                yield found.entry(path), found.folder
+                yield found.entry(path)
 
     def _list_children(self, folder: bytes) -> Children:
         return self._files.children(below(self._root, folder))
@@ -117,19 +102,6 @@ class Listing:
                 "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._files.subject
             )
 
-    def _is_own(self, folder: bytes, path: bytes) -> bool:
-        name = path.rpartition(b"/")[2]
-        if folder.rpartition(b"/")[2] == OWN and (
-            name in protocol.OWN or protocol.is_lock_part(name) or name == b"probe"
-        ):
-            return True
-        if protocol.has_partial_shape(name) and any(
-            protocol.is_partial_of(seed, name) for seed in self._seeds
-        ):
-            self.orphans.append(path)
-            return True
-        return False
-
 
 def _why(found: Found) -> Problem:
     """Return the problem of a name whose properties the server did not send."""
@@ -138,7 +110,7 @@ def _why(found: Found) -> Problem:
     return Problem("no-size", "the server does not report its size")
 
 
-_Writings = list[Writing]
+_Writers = list[WebdavWriter]
 _Paths = list[bytes]
 
 
@@ -168,27 +140,27 @@ class DavStore(RequestStore):
         self._support = recall(site, client.origin, client.base)
         self._read_verification = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
-        self._writings: _Writings = []
+        self._writers: _Writers = []
         self._orphans: _Paths = []
         self._own_folders: _Paths = []  # folders below that have a `.hibali`
         self._tidy = False  # all orphans are known and no other partial file exists
 
     @property
     def facts(self) -> Facts:
-        """The probed facts, with the proof that this store's listings allow."""
+        """The probed facts, with the verification that this store's listings allow."""
         return facts_of(self._support, self._read_verification, read_back=self._read_back)
 
     @property
     def wire_bytes(self) -> int:
         """See Store."""
-        return super().wire_bytes + sum(writing.bytes for writing in self._writings)
+        return super().wire_bytes + sum(writing.bytes for writing in self._writers)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
         return [identity_of_url(self._client.origin + self._client.base, self.root_path)]
 
     def probe(self, *, refresh: bool = False) -> ServerSupport:
-        """Return what the server honours, probing it if unknown or with `refresh`; the root must exist."""
+        """Return what the server supports, probing it if unknown or with `refresh`; the root must exist."""
         if self._support is None or refresh:
             self._support = probe_server(self._files, self.root_path)
             remember(self._site, self._client.origin, self._client.base, self._support)
@@ -243,7 +215,7 @@ class DavStore(RequestStore):
             self._weaken(entry)
             yield entry
         self._orphans = listing.orphans
-        self._own_folders = [write_target for write_target in listing.own_folders if write_target]
+        self._own_folders = [folder for folder in listing.own_folders if folder]
         self._tidy = not shallow and not listing.problems
         if listing.problems:
             raise ListingIncompleteError(self._client.subject, listing.problems)
@@ -255,8 +227,8 @@ class DavStore(RequestStore):
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; requires the lock if the server supports locks."""
         write_target = self._write_target()
-        writing = Writing(write_target, self._pool)
-        self._writings.append(writing)
+        writing = WebdavWriter(write_target, self._pool)
+        self._writers.append(writing)
         whole = False
         try:
             yield from writing.run(payloads)

@@ -6,19 +6,18 @@ import contextlib
 import hashlib
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Bytes
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Verification
-from transfers.pipeline.batches import Jobs
 from transfers.stores.base import Committed, Item, Payload, Problem
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES, problem_of
+from transfers.stores.request_store import RequestWriter
+from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_lease import Lease, NoLease, locked
 from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_value
 from transfers.stores.webdav.lock import (
@@ -90,7 +89,7 @@ class WebdavTarget:
                     self._made.add(folder)
 
     def make_folder(self, item: Item) -> None:
-        """Make the folder of an item; replace a file if the plan agreed."""
+        """Make the folder of an item; replace a file if the plan allows it."""
         if item.clear and item.replaces is not None and item.replaces.kind is not Kind.FOLDER:
             self.holder.check()
             problem = self.removing.remove_file(self.path_of(item.entry.path), item.replaces)
@@ -158,7 +157,7 @@ class WebdavTarget:
             headers["If"] = f'<{self.files.client.address(to)}> (["{existing.tag}"])'
         status = self.files.move(name, to, headers, overwrite=existing is not None)
         if status == 404 and self.files.digest(to, size)[0] != digest:
-            # A repeated MOVE whose first answer was lost finds no source.
+            # A repeated MOVE whose first response was lost finds no source.
             raise IncompleteError(
                 "corrupt",
                 "it disappeared before it was renamed to its final name",
@@ -193,7 +192,6 @@ class WebdavTarget:
 _MOST_JOBS = 8  # connections that write
 _PIECES = 2  # chunks of one large file that wait to be sent
 _WAIT_SECONDS = 0.2
-_CANNOT_HOLD = Problem("cannot-hold", "a WebDAV server cannot store symlinks and special files")
 _DIFFERS = Problem("corrupt", "the received data differs from the source", retryable=True)
 _EARLIER = Problem("earlier-segment", "an earlier segment of this file failed", retryable=True)
 
@@ -221,7 +219,7 @@ class _Large:
         self._pieces: queue.Queue[Bytes | None] = queue.Queue(_PIECES)
 
     def add(self, content: Bytes | None, stopped: Callable[[], bool]) -> None:
-        """Queue a chunk when there is room, None as the end; discard it if the sender has stopped."""
+        """Queue a chunk when the queue has space, None as the end; discard it if the sender has stopped."""
         if content is not None:
             self._summed.update(content)
             self.offset += len(content)
@@ -256,78 +254,44 @@ class _Large:
                     raise _UploadAbandonedError from None
 
 
-class Writing:
-    """One `write` call, used once; `bytes` counts what was sent and read back."""
+class WebdavWriter(RequestWriter):
+    """The writer of files, through partial files."""
+
+    cannot_store = Problem("cannot-hold", "a WebDAV server cannot store symlinks and special files")
 
     def __init__(self, write_target: WebdavTarget, pool: Executor) -> None:
+        super().__init__(write_target.holder, pool, _MOST_JOBS)
         self._write_target = write_target
-        self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=_MOST_JOBS, most_bytes=IN_FLIGHT_BYTES)
         self._large: dict[int, _Large] = {}
         self._failed: set[int] = set()  # files whose later segments report nothing
-        self._counting = threading.Lock()
-        self.bytes = 0
-
-    def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """See Store.write."""
-        yield from self._jobs.run(lambda: self._feed(payloads))
 
     def _stopped(self) -> bool:
         return self._jobs.stopped
 
     def _feed(self, payloads: Iterable[Payload]) -> None:
-        """Read the source and submit the writes; runs in its own thread."""
         try:
-            self._write_target.holder.check(now=True)
-            for payload in payloads:
-                if self._jobs.stopped:
-                    return
-                self._write_target.holder.check()
-                if payload.unit.segment:
-                    self._add_segment(payload)
-                else:
-                    self._add_pack(payload)
+            super()._feed(payloads)
         finally:
             for large in self._large.values():
                 large.add(None, self._stopped)
 
-    def _add_pack(self, payload: Payload) -> None:
-        start = 0
-        view = memoryview(payload.data)
-        for position, item in enumerate(payload.unit.items):
-            content = view[start : start + payload.sizes[position]]
-            start += payload.sizes[position]
-            problem = payload.problems.get(position)
-            if problem is None and item.entry.kind in {Kind.LINK, Kind.SPECIAL}:
-                problem = _CANNOT_HOLD
-            if problem is not None:
-                self._fail(item, problem)
-            elif item.entry.kind is Kind.FOLDER:
-                self._guarded(item, partial(self._make_folder, item))  # at once: later items may be inside it
-            else:
-                digest = payload.digests[position] or ""
-                self._jobs.submit(len(content), self._write_whole, item, content, digest)
-
-    def _fail(self, item: Item, problem: Problem) -> None:
-        self._jobs.report(Committed(item, None, Verification.NONE, problem=problem))
-
-    def _guarded(self, item: Item, act: Callable[[], None]) -> bool:
-        """Call `act` and return whether it succeeded; report a failure of this item."""
+    def _guarded(self, item: Item, act: Callable[[], None]) -> None:
+        """Call `act`; report a failure of this item."""
         try:
             act()
         except Refused as refused:
             self._fail(item, refused.problem)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
-        else:
-            return True
-        return False
 
     def _make_folder(self, item: Item) -> None:
-        self._write_target.make_folder(item)
-        self._jobs.report(Committed(item, None, Verification.DIGEST))
+        def act() -> None:
+            self._write_target.make_folder(item)
+            self._jobs.report(Committed(item, None, Verification.DIGEST))
+
+        self._guarded(item, act)
 
     def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
-        """Hash a whole file in memory, then write it."""
         if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
             self._fail(item, _DIFFERS)
             return
@@ -429,10 +393,6 @@ class Writing:
             large.over.set()
             large.ended.set()
 
-    def _count(self, size: int) -> None:
-        with self._counting:
-            self.bytes += size
-
 
 _BATCH = 256
 _FOLDER_SECONDS = 60
@@ -455,7 +415,7 @@ class FileRemover:
     def remove(
         self, entries: Iterable[Entry], check: Callable[[], None]
     ) -> Iterator[tuple[Entry, Problem | None]]:
-        """Yield one answer for each entry, in order; `check` raises if the lock was lost."""
+        """Yield one result for each entry, in order; `check` raises if the lock was lost."""
         coming = iter(entries)
         while batch := list(islice(coming, _BATCH)):
             check()

@@ -10,14 +10,14 @@ import pytest
 from runs.model import State
 from runs.reports.status import (
     Health,
-    Line,
     Mark,
     Overview,
-    Plan,
+    ScheduleInfo,
+    ScheduleRow,
     by_day,
+    evaluate,
     failed_commands,
     headline,
-    judge,
     mark_of,
 )
 from runs.reports.status_data import last_state
@@ -26,16 +26,18 @@ from runs.schedules.records import Trigger
 from transfers.history.operations import Operation
 
 NOW = 1_790_000_000.0  # 2026-09-21T14:13:20Z
-PLAN = Plan("nightly", "hibali push a b:", "0 3 * * *", silence=2 * 86400.0, since=NOW - 9e6)
+PLAN = ScheduleInfo("nightly", "hibali push a b:", "0 3 * * *", silence=2 * 86400.0, since=NOW - 9e6)
 
 
 def firing(number: int, state: Any, **more: Any) -> Trigger:
     return Trigger(f"{number}", "nightly", f"2026-09-{number:02d}T03:00:00Z", state=state, **more)
 
 
-def health(*firings: Trigger, **more: Any) -> Line:
-    return judge(
-        Plan(PLAN.name, PLAN.command, PLAN.cron, **{"silence": PLAN.silence, "since": PLAN.since, **more}),
+def health(*firings: Trigger, **more: Any) -> ScheduleRow:
+    return evaluate(
+        ScheduleInfo(
+            PLAN.name, PLAN.command, PLAN.cron, **{"silence": PLAN.silence, "since": PLAN.since, **more}
+        ),
         firings,
         NOW,
     )
@@ -122,8 +124,12 @@ def test_run_states_are_counted_from_the_ledger() -> None:
 
 
 def test_names_are_escaped_on_the_page() -> None:
-    plan = Plan("<b>x</b>", "hibali push '<script>alert(1)</script>' \x1b", "5 * * * *", since=NOW)
-    page = render(Overview(NOW, [judge(plan, [firing(20, "failed", exit=1, message="<img src=x>")], NOW)]))
+    schedule = ScheduleInfo(
+        "<b>x</b>", "hibali push '<script>alert(1)</script>' \x1b", "5 * * * *", since=NOW
+    )
+    page = render(
+        Overview(NOW, [evaluate(schedule, [firing(20, "failed", exit=1, message="<img src=x>")], NOW)])
+    )
     assert b"<script" not in page
     assert b"<img" not in page
     assert b"&lt;img src=x&gt;" in page

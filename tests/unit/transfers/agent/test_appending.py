@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.agent_root import open_root
-from transfers.agent.appending import Growths, Tails
+from transfers.agent.appending import AppendTarget, TailReader
 from transfers.agent.lease import LostLeaseError
 from transfers.agent.safe_path import Root
 
@@ -49,7 +49,7 @@ def piece(
 
 
 def test_append_pieces_and_set_mtime_with_the_last(root: Root, tmp_path: Path) -> None:
-    growths = Growths(root, nothing, nothing)
+    growths = AppendTarget(root, nothing, nothing)
     assert growths.append(*piece(b"", b"one ", b"sub/log", last=False)) == {"problem": None}
     made = tmp_path / "sub" / "log"
     assert made.stat().st_mtime_ns != 5_000_000_000
@@ -81,13 +81,13 @@ def test_append_nothing_if_a_digest_differs(
     log = tmp_path / "log"
     if existing is not None:
         log.write_bytes(existing)
-    reply = Growths(root, nothing, nothing).append(*request_of)
+    reply = AppendTarget(root, nothing, nothing).append(*request_of)
     assert reply["problem"][0] == code
     assert (log.read_bytes() if log.exists() else None) == existing
 
 
 def test_rehash_target_that_others_changed(root: Root, tmp_path: Path) -> None:
-    growths = Growths(root, nothing, nothing)
+    growths = AppendTarget(root, nothing, nothing)
     growths.append(*piece(b"", b"12345"))
     (tmp_path / "log").write_bytes(b"54321")
     os.utime(tmp_path / "log", ns=(5_000_000_000, 5_000_000_000))
@@ -104,7 +104,7 @@ def test_append_only_to_own_regular_file(root: Root, tmp_path: Path, kind: str) 
         os.mkfifo(tmp_path / "log")
     else:
         (tmp_path / "log").hardlink_to(other)
-    reply = Growths(root, nothing, nothing).append(*piece(b"12345", b"6"))
+    reply = AppendTarget(root, nothing, nothing).append(*piece(b"12345", b"6"))
     assert reply["problem"][0] in {"symlink-in-the-way", "not-ours-alone"}
     assert other.read_bytes() == b"12345"
 
@@ -114,13 +114,13 @@ def test_append_nothing_without_the_lock(root: Root, tmp_path: Path) -> None:
         raise LostLeaseError("the lease ran out")
 
     with pytest.raises(LostLeaseError):
-        Growths(root, nothing, lost).append(*piece(b"", b"1"))
+        AppendTarget(root, nothing, lost).append(*piece(b"", b"1"))
     assert not (tmp_path / "log").exists()
 
 
 def test_read_tail_with_its_digests(root: Root, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one two three")
-    tails = Tails(root, nothing)
+    tails = TailReader(root, nothing)
     for start, stop in ((4, 7), (7, 8), (0, 3), (8, 8)):  # with and without what was hashed before
         header, body = tails.read({"path": b"log", "from": start, "to": stop})
         content = b"one two three"
@@ -136,7 +136,7 @@ def test_read_tail_with_its_digests(root: Root, tmp_path: Path) -> None:
 def test_report_truncated_or_replaced_source(root: Root, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"12345")
-    tails = Tails(root, nothing)
+    tails = TailReader(root, nothing)
     tails.read({"path": b"log", "from": 0, "to": 5})
     log.rename(tmp_path / "log.1")
     log.write_bytes(b"abcdefgh")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.agent_root import open_root
 from tests.support.waiting import wait_for
 from transfers.agent import large_files as frontier_module
-from transfers.agent.journal import MARK_BYTES, Part, PartialFilesJournal, read_begun
+from transfers.agent.journal import MARK_BYTES, PartialFile, PartialFilesJournal, read_partial_files
 from transfers.agent.large_files import StreamingHash
 from transfers.agent.protocol import MismatchError
 from transfers.agent.safe_path import Root
@@ -40,9 +40,9 @@ def root(tmp_path: Path) -> Iterator[Root]:
     found.close()
 
 
-def begin(root: Root, marks: int, blocks: int) -> tuple[Part, PartialFilesJournal]:
+def begin(root: Root, marks: int, blocks: int) -> tuple[PartialFile, PartialFilesJournal]:
     """Return a partial file with this many marks, and this many blocks after them."""
-    part = Part(b"large", PARTIAL, len(CONTENT), 1, "")
+    part = PartialFile(b"large", PARTIAL, len(CONTENT), 1, "")
     part.marks = [(number * MARK_BYTES, digest(0, number)) for number in range(1, marks + 1)]
     part.blocks = [
         (number * MARK_BYTES, (number + 1) * MARK_BYTES, digest(number, number + 1))
@@ -53,7 +53,7 @@ def begin(root: Root, marks: int, blocks: int) -> tuple[Part, PartialFilesJourna
     return part, begun
 
 
-def resume(root: Root, part: Part, begun: PartialFilesJournal) -> StreamingHash:
+def resume(root: Root, part: PartialFile, begun: PartialFilesJournal) -> StreamingHash:
     descriptor = os.open(PARTIAL, os.O_RDONLY, dir_fd=root.descriptor)
     try:
         return StreamingHash(descriptor, part, begun)
@@ -64,7 +64,7 @@ def resume(root: Root, part: Part, begun: PartialFilesJournal) -> StreamingHash:
 def test_resume_after_last_block_and_rehash_blocks(root: Root) -> None:
     _, begun = begin(root, 2, 3)
     begun.close()
-    (known,) = read_begun(root)
+    (known,) = read_partial_files(root)
     assert known.received == 5 * MARK_BYTES
     assert len(known.marks) == 2
     assert len(known.blocks) == 3
@@ -76,7 +76,7 @@ def test_blocks_become_marks_after_verification(root: Root) -> None:
     assert streaming_hash.place(4 * MARK_BYTES, len(CONTENT) - 4 * MARK_BYTES)
     assert streaming_hash.finish() == sha256(CONTENT).hexdigest()
     begun.close()
-    (known,) = read_begun(root)
+    (known,) = read_partial_files(root)
     assert [mark[0] // MARK_BYTES for mark in known.marks] == list(range(1, BLOCKS + 1))
     assert known.blocks == []
 
@@ -90,7 +90,7 @@ def test_record_pieces_that_arrive_during_verification(root: Root, monkeypatch: 
     wait_for(lambda: part.received == 5 * MARK_BYTES)
     streaming_hash.abandon()
     begun.close()
-    (known,) = read_begun(root)
+    (known,) = read_partial_files(root)
     assert known.received == 5 * MARK_BYTES
 
 
@@ -109,7 +109,7 @@ def test_detect_damaged_mark_or_block_and_keep_data_before_it(
     assert caught.value.good == good * MARK_BYTES
     begun.cut(part, caught.value.good)
     begun.close()
-    (known,) = read_begun(root)
+    (known,) = read_partial_files(root)
     assert known.received == good * MARK_BYTES
 
 
@@ -121,7 +121,7 @@ WHOLE = b"".join(PIECES)
 
 @given(st.permutations(range(len(PIECES))), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], with_content: list[bool]) -> None:
-    part = Part(b"large", PARTIAL, len(WHOLE), 1, "")
+    part = PartialFile(b"large", PARTIAL, len(WHOLE), 1, "")
     begun = mock.Mock()
     with tempfile.TemporaryFile() as file, mock.patch.object(frontier_module, "MARK_BYTES", SMALL_MARK):
         streaming_hash = StreamingHash(file.fileno(), part, begun)

@@ -77,7 +77,7 @@ def test_foreign_symlink_is_refused_below_a_root_and_reported_elsewhere(root: Pa
     for roots in ([root], [root, link], [tmp_path, link / "deep"]):
         with pytest.raises(RefusedError, match=f"uid {NEIGHBOUR}"):
             opened(Roots(map(os.fsencode, roots)), link / "deep")
-    for roots in ([], [link]):  # what is configured is trusted
+    for roots in ([], [link]):  # configured roots are trusted
         place, path = opened(Roots(map(os.fsencode, roots)), link / "deep")
         assert path == str(root / "data" / "deep")
         assert (place.foreign is None) == bool(roots)

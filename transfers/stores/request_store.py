@@ -1,21 +1,23 @@
-"""Read files with concurrent requests for whole files or ranges (S3, WebDAV, HTTPS)."""
+"""Read and write files with concurrent requests to a server (S3, WebDAV, HTTPS, Globus)."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from abc import abstractmethod
+import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Verification
-from transfers.pipeline.batches import fill_gaps
-from transfers.stores.base import Item, Payload, Problem, Store, Unit
+from transfers.pipeline.batches import Jobs, fill_gaps
+from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
 from transfers.stores.s3.requests import FAILED, IN_FLIGHT_BYTES, problem_of
+from transfers.stores.server_lease import Lease, NoLease
 
 
 def changed(subject: str) -> IncompleteError:
@@ -63,7 +65,7 @@ class _Frontier:
             self._md5.update(content)
 
     def end(self) -> tuple[str, Verification]:
-        """Return digest and proof. The target compares a recorded digest with its own hash."""
+        """Return digest and verification. The target compares a recorded digest with its own hash."""
         if self._known is not None:
             return self._known, Verification.RECORDED
         claimed = self._md5 is not None and self._md5.hexdigest() == self.etag
@@ -254,3 +256,70 @@ class RequestStore(Store):
         reading = Reading(self._get, self._pool, self._key_of)
         self._readings.append(reading)
         return reading
+
+
+class RequestWriter(ABC):
+    """One `write` call, used once: a thread reads the source, and jobs of a pool send the files.
+
+    `bytes` counts the file bytes sent and read back.
+    """
+
+    cannot_store: Problem  # for symlinks and special files
+
+    def __init__(self, holder: Lease | NoLease, pool: Executor, most_jobs: int) -> None:
+        self._holder = holder
+        self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=most_jobs, most_bytes=IN_FLIGHT_BYTES)
+        self._counting = threading.Lock()
+        self.bytes = 0
+
+    def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
+        """See Store.write."""
+        yield from self._jobs.run(lambda: self._feed(payloads))
+
+    def _feed(self, payloads: Iterable[Payload]) -> None:
+        """Read the source and submit the writes; runs in its own thread."""
+        self._holder.check(now=True)
+        for payload in payloads:
+            if self._jobs.stopped:
+                return
+            self._holder.check()
+            if payload.unit.segment:
+                self._add_segment(payload)
+            else:
+                self._add_pack(payload)
+
+    def _add_pack(self, payload: Payload) -> None:
+        start = 0
+        view = memoryview(payload.data)
+        for position, item in enumerate(payload.unit.items):
+            content = view[start : start + payload.sizes[position]]
+            start += payload.sizes[position]
+            problem = payload.problems.get(position)
+            if problem is None and item.entry.kind in {Kind.LINK, Kind.SPECIAL}:
+                problem = self.cannot_store
+            if problem is not None:
+                self._fail(item, problem)
+            elif item.entry.kind is Kind.FOLDER:
+                self._make_folder(item)  # at once: later items may be inside it
+            else:
+                digest = payload.digests[position] or ""
+                self._jobs.submit(len(content), self._write_whole, item, content, digest)
+
+    @abstractmethod
+    def _add_segment(self, payload: Payload) -> None:
+        """Process the next segment of a file; called in order, without gaps."""
+
+    @abstractmethod
+    def _make_folder(self, item: Item) -> None:
+        """Make a folder and report it."""
+
+    @abstractmethod
+    def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
+        """Check the hash of a whole file, write it and report it; runs in a thread of the pool."""
+
+    def _fail(self, item: Item, problem: Problem) -> None:
+        self._jobs.report(Committed(item, None, Verification.NONE, problem=problem))
+
+    def _count(self, size: int) -> None:
+        with self._counting:
+            self.bytes += size

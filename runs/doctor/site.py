@@ -15,7 +15,7 @@ from hibali.events import Listener
 from hibali.http import Response
 from runs import rate_limits
 from runs.doctor import machine
-from runs.doctor.machine import reach
+from runs.doctor.machine import check_login
 from runs.doctor.network import (
     StepList,
     check_collection,
@@ -84,11 +84,11 @@ def _check_access(checks: StepList, site: Site, requests: Requests, access: str)
     try:
         response, listed = _list_one(requests)
     except HibaliError as problem:
-        _judge_failure(checks, problem, requests.endpoint.url, access)
+        _report_failure(checks, problem, requests.endpoint.url, access)
         return
     checks.ok("endpoint", f"{requests.endpoint.url}, region {requests.endpoint.region}")
     checks.ok("credentials", access)
-    _judge_clock(checks, response)
+    _check_clock(checks, response)
     if not requests.bucket:
         checks.ok("bucket", "none is configured: paths begin with a bucket")
         checks.skip(STEPS[6:], "no bucket is configured")
@@ -113,7 +113,7 @@ def _list_one(requests: Requests) -> tuple[Response, bool]:
         return requests.request("GET", query=query, accept=(403,)), False
 
 
-def _judge_failure(checks: StepList, problem: HibaliError, url: str, access: str) -> None:
+def _report_failure(checks: StepList, problem: HibaliError, url: str, access: str) -> None:
     if problem.code in _OF_CREDENTIALS:
         checks.ok("endpoint", url)
         checks.fault("credentials", problem)
@@ -134,7 +134,7 @@ def _judge_failure(checks: StepList, problem: HibaliError, url: str, access: str
         checks.skip(STEPS[3:], "the endpoint does not answer")
 
 
-def _judge_clock(checks: StepList, response: Response) -> None:
+def _check_clock(checks: StepList, response: Response) -> None:
     server_time = response.seconds
     if server_time is None:
         checks.skip(["clock"], "the server sends no time")
@@ -185,7 +185,7 @@ _WEB = ("name", "connection", "endpoint")
 _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
-def visit(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
+def check_site(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
     """Run all steps of a site of this kind, with `job` including a test job. Reports every `HibaliError` as a fault."""
     try:
         require_built(site)
@@ -208,7 +208,7 @@ def visit(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> Non
 
 
 def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
-    found = reach(checks, site, on_event)
+    found = check_login(checks, site, on_event)
     if found is None:
         checks.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
         return
