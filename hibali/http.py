@@ -389,7 +389,7 @@ class HttpClient:
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
         """Turn the errors of urllib3 and ssl into ours."""
-        from urllib3.exceptions import HTTPError, SSLError
+        from urllib3.exceptions import HTTPError, SSLError  # start-up: only after an error
 
         try:
             yield

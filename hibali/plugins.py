@@ -43,18 +43,22 @@ def plugin_names(package: str) -> list[str]:
 
 def built_in_names(package: str) -> list[str]:
     """Return the names of hibali's own modules, sorted, without `base` and modules with a `_` in their
-    names.
+    names. A package counts if it has a module `kind`.
     """
+    from importlib.util import find_spec  # start-up: reading config.toml usually needs no list
     from pkgutil import iter_modules  # start-up: reading config.toml usually needs no list
 
-    folder = import_module(package).__path__
     return sorted(
-        found.name for found in iter_modules(folder) if found.name != "base" and _MODULE.fullmatch(found.name)
+        found.name
+        for found in iter_modules(import_module(package).__path__)
+        if found.name != "base"
+        and _MODULE.fullmatch(found.name)
+        and (not found.ispkg or find_spec(f"{package}.{found.name}.kind") is not None)
     )
 
 
 def _entry_points(package: str) -> dict[str, Any]:
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # start-up: not for built-in names
 
     group = f"hibali.{package.rpartition('.')[2]}"
     return {point.name: point for point in entry_points(group=group)}

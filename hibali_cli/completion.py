@@ -132,7 +132,7 @@ def _candidates(kind: str, context: click.Context, incomplete: str) -> Iterator[
     if kind in _READERS:
         yield from _READERS[kind](context, incomplete)
     elif kind == _KINDS:
-        from hibali.config.kinds import kind_names
+        from hibali.config.kinds import kind_names  # start-up: only for this kind of word
 
         yield from kind_names()
     elif kind.startswith("runs."):

@@ -357,14 +357,14 @@ def _read_sweep_options(values: Mapping[str, Any]) -> SweepOptions | None:
         raise UsageError(
             "usage", "only a pilot has allocations", subject="--allocations", hint="Add --pilot."
         )
-    from runs.model import MOST_ALLOCATIONS
+    from runs.model import MOST_ALLOCATIONS  # start-up: not for --help
 
     most = (MOST_ALLOCATIONS if allocations is None else allocations) if pilot else 0
     return SweepOptions(None if each is None else Path(each), parameters, most)
 
 
 def _read_fast_options(values: Mapping[str, Any]) -> FastOptions:
-    from runs.fast_storage import FastOptions
+    from runs.fast_storage import FastOptions  # start-up: not for --help
 
     inputs, work, none = values["fast_inputs"], values["fast_work"], values["no_fast"]
     if none and (inputs or work):
@@ -411,7 +411,7 @@ def check_collecting(collect: CollectOptions, *, wait: bool) -> None:
 
 def read_resource_options(values: Mapping[str, Any]) -> Resources:
     """Read the resources that the command line requests; raises `UsageError` for text that cannot be a directive."""
-    from runs.schedulers.base import Resources, check_directive, check_plain
+    from runs.schedulers.base import Resources, check_directive, check_plain  # start-up: not for --help
 
     for name in ("partition", "account", "reservation"):
         if values[name] is not None:

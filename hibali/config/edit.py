@@ -8,6 +8,8 @@ from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, Literal
 
+import tomlkit
+
 from hibali.config.model import RemoteSettings, Site
 from hibali.config.schema import Wrong
 from hibali.config.settings import Keys, Settings, lines_of_table, parse_settings, read_document
@@ -39,8 +41,6 @@ def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Sit
 
 def render_site(name: str, table: Mapping[str, Any]) -> str:
     """Return the TOML text of one site; each of its tables has its own header."""
-    import tomlkit
-
     document = tomlkit.document()
     sites = tomlkit.table(is_super_table=True)
     sites.add(name, _toml_table(table))
@@ -118,8 +118,6 @@ def _with_site(settings: Settings, site: Site) -> Settings:
 
 
 def _render_remote(remote: RemoteSettings) -> str:
-    import tomlkit
-
     document = tomlkit.document()
     remotes = tomlkit.table(is_super_table=True)
     remotes.add(
@@ -182,8 +180,6 @@ def _without(text: str, keys: Keys) -> str:
 
 def _updated(text: str, name: str, table: Mapping[str, Any]) -> str:
     """Return the text with the site changed in place, keeping the comments in it and around it."""
-    import tomlkit
-
     site = ("sites", name)
     for keys in _stale(tomllib.loads(text)["sites"][name], table, site):
         text = _without(text, keys)
@@ -228,8 +224,6 @@ def _is_table(key: str, value: Any) -> bool:
 
 
 def _toml_table(content: Mapping[str, Any]) -> Any:
-    import tomlkit
-
     table = tomlkit.table()
     for key, value in content.items():
         if not _is_table(key, value):
@@ -241,8 +235,6 @@ def _toml_table(content: Mapping[str, Any]) -> Any:
 
 
 def _inline(content: Mapping[str, str]) -> Any:
-    import tomlkit
-
     table = tomlkit.inline_table()
     table.update(content)
     return table

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hibali.amounts import split_command
-from hibali.config.edit import remove_site
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import UsageError
@@ -222,6 +221,8 @@ def show_site(common: Common, name: str) -> int | None:
 
 def remove_and_print(common: Common, name: str) -> int | None:
     """Remove a site from config.toml."""
+    from hibali.config.edit import remove_site  # start-up: it loads tomlkit
+
     path = remove_site(common.config, name)
     if common.json:
         common.output.record("site-change", {"name": name, "change": "removed", "file": str(path)})

@@ -76,7 +76,7 @@ def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: A
     terminal.press(b"1 fa\t")
     terminal.until(lambda screen: screen.endswith("1 far"))
     terminal.press(b"\r")
-    type_line(terminal, "Where should a first file go?", "broke\t\x15far\r")
+    type_line(terminal, "Where should hibali send a first file?", "broke\t\x15far\r")
     assert terminal.end() == 5, terminal.written.decode()  # one of them is not there
     seen = terminal.written.decode()
     assert "hibali doctor broken" in seen
@@ -88,7 +88,7 @@ def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: A
     leaving = Terminal(
         hibali.command("init", "--from", "ssh", "--ssh-config", "/dev/null"), hibali.env, cwd=folder
     )
-    type_line(leaving, "Where should a first file go?", "\x03")
+    type_line(leaving, "Where should hibali send a first file?", "\x03")
     assert leaving.end() == 130
 
 

@@ -152,7 +152,7 @@ def test_valid_recorded_digests_are_used_on_request(folder_there: Transfers) -> 
     changed = {name for name, digest in digests(again).items() if digest != digests(first)[name]}
     assert changed == {ONE}
     said = there.hibali("manifest", "there:data", "--recorded", exit=0).err
-    assert b"40 of the digests are on record" in said
+    assert b"40 digests from the ledger" in said
     assert set(proofs(there.hibali("manifest", "there:data", "--json", exit=0)).values()) == {"digest"}
 
 

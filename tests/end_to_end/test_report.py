@@ -34,7 +34,7 @@ def test_the_report_shows_failures_and_survives_a_full_disk(local_there: Transfe
     [trouble] = told["troubles"]
     assert strange in trouble["about"]
     shown = hibali("report", exit=0).out
-    assert b"What to do: " in shown
+    assert b"Fix: " in shown
     assert b"\x1b" not in shown
 
     page = local_there.folder / "small" / "index.html"

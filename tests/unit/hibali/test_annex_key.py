@@ -53,13 +53,13 @@ def test_places_are_those_of_git_annex(repository: AnnexRepository) -> None:
     ("size", "digest", "extension"),
     [(-1, DIGEST, ""), (1, "abc", ""), (1, DIGEST, "gz"), (1, DIGEST, ".a/b"), (1, DIGEST, ".toolong")],
 )
-def test_what_cannot_be_in_a_key_is_refused(size: int, digest: str, extension: str) -> None:
+def test_invalid_parts_of_a_key_are_refused(size: int, digest: str, extension: str) -> None:
     with pytest.raises(UsageError):
         key_of(size, digest, extension)
 
 
 @pytest.mark.parametrize("key", ["", "..", "../../etc--x", "a\nb--c", "a\0--b", "nokey", "--x", "-x--y"])
-def test_what_is_no_key_has_no_place(key: str) -> None:
+def test_invalid_keys_have_no_path(key: str) -> None:
     with pytest.raises(UsageError):
         place_of(key)
 
@@ -74,7 +74,7 @@ def test_what_is_no_key_has_no_place(key: str) -> None:
         ("GPGHMACSHA1--0d1cd3cf6ba2d9c1", None),
     ],
 )
-def test_a_key_tells_how_large_its_content_is(key: str, size: int | None) -> None:
+def test_a_key_contains_the_size_of_its_content(key: str, size: int | None) -> None:
     assert size_of(key) == size
 
 
@@ -88,5 +88,5 @@ def test_a_key_tells_how_large_its_content_is(key: str, size: int | None) -> Non
         (f"SHA512-s10--{DIGEST}", None),
     ],
 )
-def test_a_key_tells_the_digest_of_a_whole_content(key: str, digest: str | None) -> None:
+def test_a_key_contains_the_digest_of_a_whole_content(key: str, digest: str | None) -> None:
     assert digest_of(key) == digest

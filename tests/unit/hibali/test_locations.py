@@ -96,7 +96,7 @@ def test_paths_resolve_as_the_contract_says(text: str, path: str) -> None:
         ("store:b/$X", "store:./b/$X"),
     ],
 )
-def test_variables_are_refused_with_the_words_for_a_name_that_looks_like_one(text: str, again: str) -> None:
+def test_variables_are_refused_with_a_hint_for_literal_names(text: str, again: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert caught.value.code == "variable-in-path"
@@ -143,7 +143,7 @@ def test_keys_of_object_stores(text: str, bucket: str, key: str) -> None:
         "store:../k",
     ],
 )
-def test_what_could_climb_or_guess_is_refused(text: str) -> None:
+def test_paths_that_leave_the_root_are_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert caught.value.exit == 2
@@ -157,7 +157,7 @@ def test_an_unknown_site_is_never_a_local_file(text: str, tmp_path: Path) -> Non
     assert caught.value.code == "unknown-site"
 
 
-def test_a_near_miss_is_named(tmp_path: Path) -> None:
+def test_a_similar_name_is_suggested(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_location("juwells:a", Settings(tmp_path / "config.toml", SITES))
     assert "juwels" in caught.value.hint
@@ -179,12 +179,12 @@ def test_a_trailing_slash_is_kept_as_a_flag(text: str, slash: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["juwels:@archive/x", "juwels:@archive", "juwels:/arch/x", "juwels:/arch"])
-def test_a_read_only_root_is_known_however_it_is_written(text: str) -> None:
+def test_a_read_only_root_is_recognized_in_every_spelling(text: str) -> None:
     with pytest.raises(RefusedError):
         check_writable(parse(text))
 
 
-def test_a_neighbour_of_a_read_only_root_is_writable() -> None:
+def test_a_sibling_of_a_read_only_root_is_writable() -> None:
     check_writable(parse("juwels:/archive"))
 
 
@@ -198,9 +198,7 @@ def test_names_that_are_not_utf8_keep_their_bytes(tmp_path: Path) -> None:
     assert read_location(typed, Settings(tmp_path / "config.toml", SITES)).raw == b"/a/\xff\xfe"
 
 
-def test_dots_of_a_local_path_mean_what_the_system_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dots_in_local_paths_follow_the_filesystem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real/deep")
     monkeypatch.chdir(tmp_path)
@@ -214,7 +212,7 @@ def test_children_are_named_below() -> None:
     assert parse("/").child(b"f").path == "/f"
 
 
-def test_the_name_of_a_site_without_its_colon_is_no_path(
+def test_a_site_name_without_colon_is_refused_as_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -234,7 +232,7 @@ def test_the_name_of_a_site_without_its_colon_is_no_path(
         read_target("juwels", settings)
 
 
-def test_kinds_not_built_yet_answer_when_used(tmp_path: Path) -> None:
+def test_unsupported_kinds_are_reported_when_used(tmp_path: Path) -> None:
     sites = {"web": Site("web", "url", url="smb://example.org")}
     with pytest.raises(UsageError) as caught:
         read_location("web:a", Settings(tmp_path / "config.toml", sites))

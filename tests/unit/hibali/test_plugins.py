@@ -16,20 +16,20 @@ from hibali.errors import UsageError
 from runs.schedulers.base import JobVariables
 
 
-def test_the_folder_is_the_table() -> None:
+def test_names_are_those_of_the_package_s_modules() -> None:
     assert {"direct", "slurm"} <= set(plugins.built_in_names("runs.schedulers"))
     assert plugins.load("runs.schedulers", "slurm").__name__ == "runs.schedulers.slurm"
 
 
 @pytest.mark.parametrize("word", ["no-such", "../slurm", "slurm.x", "", "__init__", "Slurm"])
-def test_an_unknown_word_lists_what_exists(word: str) -> None:
+def test_an_unknown_name_lists_the_known_ones(word: str) -> None:
     with pytest.raises(UsageError) as caught:
         plugins.load("runs.schedulers", word)
     assert caught.value.code == "unknown-scheduler"
     assert "slurm" in caught.value.hint
 
 
-def test_others_add_words_but_never_replace_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugins_add_names_but_never_replace_built_in_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         metadata.EntryPoint("slurm", "json:dumps", "hibali.schedulers"),
         metadata.EntryPoint("my-own", "json:loads", "hibali.schedulers"),
@@ -60,7 +60,7 @@ def problems_of(text: str) -> list[str]:
     return caught.value.message.splitlines()[1:]
 
 
-def test_a_part_of_another_kind_is_no_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_without_a_kind_are_not_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     add_stores(monkeypatch, part=SimpleNamespace())
     for word in ("sftp", "webdav", "part", "nothing"):
         [problem] = problems_of(f'[sites.xx]\nkind = "{word}"\n')
@@ -85,6 +85,6 @@ def test_an_unknown_scheduler_is_an_error_only_where_it_is_used() -> None:
     assert problems_of(f"{text}queue = 1\n") == ["line 5: sites.xx.scheduler.queue: unknown key"]
 
 
-def test_variables_of_a_scheduler_are_names_alone() -> None:
+def test_scheduler_variables_are_plain_names() -> None:
     with pytest.raises(ValueError, match="variable"):
         JobVariables(job=("A:-$(id)",))

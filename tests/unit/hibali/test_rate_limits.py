@@ -29,7 +29,7 @@ def test_pauses_grow_from_none_to_a_limit(times: int) -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_some_refusals_are_allowed_and_then_nobody_asks_for_a_while() -> None:
+def test_requests_pause_after_several_refusals() -> None:
     for _ in range(ALLOWED - 1):
         of_site().refused("no")
         of_site().check()
@@ -45,7 +45,7 @@ def test_some_refusals_are_allowed_and_then_nobody_asks_for_a_while() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_the_pause_ends_by_the_clock_and_a_wrong_clock_does_not_shut_a_site(
+def test_the_pause_ends_even_if_the_clock_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for _ in range(ALLOWED):
@@ -57,7 +57,7 @@ def test_the_pause_ends_by_the_clock_and_a_wrong_clock_does_not_shut_a_site(
     of_site().check()
 
 
-def test_what_is_no_memory_is_none(hibali_home: Any) -> None:
+def test_invalid_refusal_records_are_ignored(hibali_home: Any) -> None:
     folder = Path(hibali_home.state) / "sites" / "juwels"
     folder.mkdir(parents=True, mode=0o700)
     folder.parent.chmod(0o700)
@@ -67,7 +67,7 @@ def test_what_is_no_memory_is_none(hibali_home: Any) -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_only_what_a_scheduler_refuses_with_counts() -> None:
+def test_only_errors_of_the_scheduler_count_as_refusals() -> None:
     for code in ("scheduler-busy", "unreachable", "scheduler-silent", "submission-unclear"):
         with pytest.raises(TryLaterError), rate_limited("juwels"):
             raise TryLaterError(code, "no")
@@ -77,7 +77,7 @@ def test_only_what_a_scheduler_refuses_with_counts() -> None:
     assert scheduler_refusals("juwels").read().times == 0
 
 
-def test_what_is_used_is_counted_by_the_hour_and_forgotten_after_days(
+def test_usage_is_counted_per_hour_and_deleted_after_days(
     hibali_home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime(2026, 1, 2, 3, 59, 59, tzinfo=UTC)

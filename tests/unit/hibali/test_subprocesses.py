@@ -30,13 +30,13 @@ def test_a_program_that_reads_slowly_gets_all_of_its_input() -> None:
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_program_that_prints_without_end_is_ended(stream: str) -> None:
+def test_a_program_with_endless_output_is_killed(stream: str) -> None:
     with pytest.raises(IncompleteError) as refused:
         run([sys.executable, "-c", ENDLESS.format(stream=stream)], timeout=60, most=1_000_000)
     assert refused.value.code == "too-much-output"
 
 
-def test_a_command_for_credentials_prints_little() -> None:
+def test_the_output_of_a_credentials_command_is_limited() -> None:
     with pytest.raises(IncompleteError) as refused:
         credentials_from(
             [sys.executable, "-c", "print('x' * 2_000_000)"], bytes, key="k", what="w", subject="a", hint="h"
@@ -44,7 +44,7 @@ def test_a_command_for_credentials_prints_little() -> None:
     assert refused.value.code == "too-much-output"
 
 
-def test_a_program_that_hangs_is_ended_in_time() -> None:
+def test_a_hanging_program_is_killed_after_the_timeout() -> None:
     began = time.monotonic()
     with pytest.raises(TryLaterError) as refused:
         run([sys.executable, "-c", "import time; time.sleep(60)"], stdin=b"x", timeout=0.7)

@@ -46,7 +46,7 @@ def error(number: int, name: str | None = "/some/file") -> OSError:
         (errno.EKEYEXPIRED, "key-expired", 4),
     ],
 )
-def test_every_usual_error_has_a_code_words_and_an_exit_code(number: int, code: str, ends: int) -> None:
+def test_common_errors_have_a_code_a_message_and_an_exit_code(number: int, code: str, ends: int) -> None:
     told = explain(error(number))
     assert told is not None
     assert (told.code, int(told.exit), told.subject) == (code, ends, "/some/file")
@@ -54,13 +54,13 @@ def test_every_usual_error_has_a_code_words_and_an_exit_code(number: int, code: 
     assert not told.transient
 
 
-def test_the_agent_names_every_error_as_this_side_does() -> None:
+def test_the_agent_uses_the_same_error_codes() -> None:
     for number in errno.errorcode:
         assert protocol.code_of(number) == code_of(number)
         assert bool(protocol.message_of(number)) == (code_of(number) not in EXPLANATIONS)
 
 
-def test_an_error_of_no_known_kind_keeps_the_systems_words() -> None:
+def test_unknown_system_errors_keep_the_message_of_the_system() -> None:
     told = explain(error(errno.EL2HLT))
     assert told is not None
     assert (told.code, told.message, told.exit) == (
@@ -71,20 +71,20 @@ def test_an_error_of_no_known_kind_keeps_the_systems_words() -> None:
     assert reason_of(OSError("no usable folder")) == "no usable folder"
 
 
-def test_what_only_a_mistake_of_ours_brings_about_stays_a_bug() -> None:
+def test_errors_caused_by_hibali_stay_bugs() -> None:
     assert explain(error(errno.EBADF, None)) is None
     assert explain(ValueError("x")) is None
     assert explain(RuntimeError("x")) is None
 
 
-def test_limits_of_the_machine_are_no_bugs() -> None:
+def test_limits_of_the_machine_are_not_reported_as_bugs() -> None:
     codes = [
         told.code for one in (MemoryError(), RuntimeError("can't start new thread")) if (told := explain(one))
     ]
     assert codes == ["no-memory", "too-many-processes"]
 
 
-def test_the_hint_says_when_it_is_a_file_of_our_own_or_not_known_which() -> None:
+def test_the_hint_mentions_the_state_folder() -> None:
     own = explain(error(errno.EROFS, f"{STATE}/runs/x.jsonl"), state=STATE)
     unknown = explain(error(errno.ENOSPC, None), state=STATE)
     other = explain(error(errno.EROFS), state=STATE)
@@ -96,7 +96,7 @@ def test_the_hint_says_when_it_is_a_file_of_our_own_or_not_known_which() -> None
     assert "HIBALI_STATE" not in other.hint
 
 
-def test_a_file_that_cannot_be_read_now_is_for_later_and_any_other_for_the_user() -> None:
+def test_temporary_read_errors_exit_5_and_others_2() -> None:
     assert unreadable(error(errno.ESTALE), "f").exit is Exit.TRY_LATER
     assert unreadable(error(errno.EISDIR), "f").exit is Exit.USAGE
     assert transient_error(error(errno.ENOENT), "f") is None

@@ -45,6 +45,6 @@ def test_a_document_type_is_refused_in_answers_of_webdav(encoding: str, declared
     "body",
     [b"<a>" * 100_000, b"<a>" * 65 + b"</a>" * 65, b"", b"<a", b'<?xml version="1.0" encoding="rot13"?><a/>'],
 )
-def test_what_is_nested_or_broken_is_one_error(body: bytes) -> None:
+def test_nested_or_invalid_xml_raises_one_error(body: bytes) -> None:
     with pytest.raises(TryLaterError):
         documents.parse(body, "x")

@@ -21,17 +21,17 @@ from hibali_cli.annex_remote import AnnexRequest, error_line, one_line, read_req
         (b"\n", None),
     ],
 )
-def test_requests_are_taken_apart(line: bytes, asked: AnnexRequest | None) -> None:
+def test_requests_are_parsed(line: bytes, asked: AnnexRequest | None) -> None:
     assert read_request(line) == asked
 
 
 @pytest.mark.parametrize("line", [b"TRANSFER STORE KEY\n", b"TRANSFER STORE  file\n", b"RENAMEEXPORT KEY\n"])
-def test_requests_that_lack_words_are_refused(line: bytes) -> None:
+def test_requests_with_missing_arguments_are_refused(line: bytes) -> None:
     with pytest.raises(UsageError):
         read_request(line)
 
 
-def test_answers_are_one_line_whatever_is_in_them() -> None:
+def test_replies_are_always_one_line() -> None:
     assert one_line("INFO", "a\nb\rc\0\udcff") == b"INFO a\\nb\\rc\\0\xff\n"
     problem = TryLaterError("x", "first\nsecond\x1b[31m", subject="site", hint="do this")
     assert error_line(problem) == "site: first; second\\x1b[31m (do this)"

@@ -84,20 +84,20 @@ def _ended(program: str, number: signal.Signals) -> int:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)]
 )
-def test_signals_that_keep_coming_do_not_lock_it_up(number: signal.Signals, code: int) -> None:
+def test_repeated_signals_do_not_cause_a_deadlock(number: signal.Signals, code: int) -> None:
     assert _ended(STUBBORN, number) == code
 
 
-def test_a_thread_that_hangs_does_not_keep_it() -> None:
+def test_a_hanging_thread_does_not_delay_the_exit() -> None:
     assert _ended(WAITING, signal.SIGTERM) == 143
 
 
-def test_a_signal_that_does_not_end_the_call_in_which_the_main_thread_waits_still_unwinds_it() -> None:
+def test_a_signal_unwinds_a_main_thread_that_waits_in_a_system_call() -> None:
     ended = subprocess.run([sys.executable, "-c", UNSEEN], capture_output=True, timeout=20, check=False)
     assert (ended.returncode, ended.stdout) == (143, b"cleaned up\n"), ended.stderr
 
 
-def test_hardly_anything_is_imported_before_ctrl_c_is_taken_care_of() -> None:
+def test_few_modules_are_imported_before_signal_handling_starts() -> None:
     """Python itself prints a traceback if Ctrl-C comes earlier."""
     text = "import sys; before = set(sys.modules); import hibali_cli.main; print(*sorted(set(sys.modules) - before))"
     words = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(REPOSITORY)!r}); {text}"]

@@ -71,7 +71,7 @@ def test_no_line_is_wider_than_the_terminal(shown: list[str], request: pytest.Fi
         assert "..." in shown[1]
 
 
-def test_a_column_that_is_left_out_is_named(
+def test_omitted_columns_are_listed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     screen = Screen(60)
@@ -85,7 +85,7 @@ def test_a_column_that_is_left_out_is_named(
     screen.close()
 
 
-def test_elsewhere_cells_are_whole_and_a_long_one_pads_no_other_row(
+def test_without_a_terminal_cells_are_never_shortened(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     Output().table(HEADINGS, ROWS)
@@ -99,7 +99,7 @@ def test_elsewhere_cells_are_whole_and_a_long_one_pads_no_other_row(
     st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 20), st.booleans()), min_size=1, max_size=9),
     st.integers(20, 300),
 )
-def test_widths_fit_and_nothing_is_cut_that_had_room(
+def test_widths_fit_and_cells_are_shortened_only_when_needed(
     columns: list[tuple[int, int, bool]], available: int
 ) -> None:
     natural = [max(width, heading) for width, heading, _ in columns]
@@ -111,5 +111,5 @@ def test_widths_fit_and_nothing_is_cut_that_had_room(
         assert widths == natural
 
 
-def test_a_cut_keeps_both_ends() -> None:
+def test_shortened_text_keeps_both_ends() -> None:
     assert cut("/data/" + "x" * 50 + "/end.nii", 20) == "/data/xx...x/end.nii"

@@ -23,7 +23,7 @@ def test_paths_are_completed_from_here_and_folders_stay_open(tmp_path: Path) -> 
     assert complete_path("\0", tmp_path) == []
 
 
-def test_hostile_names_move_no_cursor_and_come_back_as_they_are(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped_and_completed_exactly(tmp_path: Path) -> None:
     names = [
         "\x1b[2Jx",
         "a\nb",
@@ -50,6 +50,6 @@ def test_hostile_names_move_no_cursor_and_come_back_as_they_are(tmp_path: Path) 
     assert complete_path('"a', tmp_path) == ['"a\\nb"']
 
 
-def test_of_several_words_the_last_is_completed() -> None:
+def test_only_the_last_word_is_completed() -> None:
     assert complete_last("one t", ["two", "three", "one"]) == ["one two", "one three"]
     assert complete_last("", ["two"]) == ["two"]

@@ -51,7 +51,7 @@ EVENTS: list[Event] = [
 ]
 
 
-def test_every_schema_is_one() -> None:
+def test_every_schema_is_valid() -> None:
     for path in SCHEMAS.glob("*.json"):
         schema = json.loads(path.read_text())
         jsonschema.Draft202012Validator.check_schema(schema)

@@ -72,7 +72,7 @@ def test_memory_is_never_rounded_down() -> None:
         ("--gpus", "-1"),
     ],
 )
-def test_what_is_no_amount_is_refused(words: tuple[str, ...]) -> None:
+def test_invalid_quantities_are_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(click.BadParameter):
         read(*words)
 
@@ -87,12 +87,12 @@ def test_what_is_no_amount_is_refused(words: tuple[str, ...]) -> None:
         ("--directive", "--x\n#SBATCH --y"),
     ],
 )
-def test_what_would_be_another_directive_is_refused(words: tuple[str, ...]) -> None:
+def test_values_that_would_add_a_directive_are_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         read(*words)
 
 
-def test_the_ledger_keeps_the_options_of_a_line_and_older_ones_had_none() -> None:
+def test_resource_options_are_read_back_from_the_ledger() -> None:
     asked = DatasetRequest("/f", "/f/answers.json", options=resource_argv(Resources(cores=2)))
     assert recorded_request([{"asked": asked.to_fields()}], "run") == asked
     older = {name: value for name, value in asked.to_fields().items() if name != "options"}

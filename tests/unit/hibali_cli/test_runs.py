@@ -30,7 +30,7 @@ def texts(rows: list[Row], width: int = 120, height: int = 40) -> list[str]:
     return [line.plain for line in table_lines(rows, width, height, NOW)]
 
 
-def test_a_row_tells_state_time_and_why() -> None:
+def test_a_row_has_state_duration_and_reason() -> None:
     waiting = run(1, State.WAITING, native="PENDING", reason="Priority")
     failed = run(2, State.FAILED, native="FAILED", exit_code=3)
     shown = texts([row_of(waiting, NOW - 200), row_of(failed, NOW - 10)])
@@ -59,7 +59,7 @@ def test_it_is_never_wider_than_the_terminal(width: int) -> None:
     assert width < 36 or "RUNNING" in shown[2]
 
 
-def test_what_is_not_over_is_shown_where_there_is_no_room_for_all() -> None:
+def test_unfinished_runs_are_shown_first_when_space_is_short() -> None:
     rows = [row_of(run(number, State.SUCCEEDED), NOW - number) for number in range(30)]
     rows[20] = row_of(run(20), NOW)
     shown = texts(rows, height=10)

@@ -45,7 +45,7 @@ def tallied(events: list[Event], seconds: float = 1.0) -> Tally:
 
 
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 10)), max_size=40))
-def test_whatever_happens_it_never_says_more_than_all(events: list[tuple[Event, float]]) -> None:
+def test_progress_never_exceeds_the_total(events: list[tuple[Event, float]]) -> None:
     tally, now = Tally(), 100.0
     for event, seconds in events:
         now += seconds
@@ -57,7 +57,7 @@ def test_whatever_happens_it_never_says_more_than_all(events: list[tuple[Event, 
         assert tally.safe()
 
 
-def test_the_speed_is_that_of_late_and_sinks_when_nothing_comes() -> None:
+def test_the_rate_is_recent_and_falls_without_progress() -> None:
     tally = tallied([Planned(1, 10**9, 1, 10**9, 0, 0), *[Carried(10**6)] * 60])
     assert tally.rate(60) == pytest.approx(10**6, rel=0.2)
     assert tally.seconds_left(60) == pytest.approx(940, rel=0.2)
@@ -65,7 +65,7 @@ def test_the_speed_is_that_of_late_and_sinks_when_nothing_comes() -> None:
     assert "1 of 1 file" not in tally.facts(60)
 
 
-def test_what_stood_there_before_is_done_and_was_not_fast() -> None:
+def test_resumed_bytes_count_as_done_but_not_in_the_rate() -> None:
     events = [Carrying(b"x", 900, 900 + 10 * number, 1000) for number in range(1, 6)]
     tally = tallied(
         [Planned(1, 1000, 1, 1000, 0, 0), *[one for event in events for one in (event, Carried(10))]]
@@ -78,7 +78,7 @@ def test_what_stood_there_before_is_done_and_was_not_fast() -> None:
     assert (tally.current, tally.bytes) == ({}, 950)
 
 
-def test_an_interruption_is_told_what_is_safe() -> None:
+def test_an_interruption_reports_the_state_of_the_target() -> None:
     assert tallied([Listing()]).safe() == "Nothing was changed at the target."
     tally = tallied([
         Planned(9, 90, 3, 30, 6, 2), Moved(b"a", "file", 10, None, "digest", 0), Carrying(b"l\n", 0, 5, 20), Ended()

@@ -48,7 +48,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_file_is_made_private(tmp_path: Path) -> None:
+def test_the_configuration_file_is_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "config.toml"
     assert add_site(str(path), "cluster", CLUSTER)[0] == "added"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -60,7 +60,7 @@ def test_the_identical_site_changes_nothing(config: Path) -> None:
     assert config.read_text() == WRITTEN
 
 
-def test_adding_keeps_every_letter_before_it(config: Path) -> None:
+def test_adding_keeps_all_existing_text(config: Path) -> None:
     assert add_site(str(config), "other", FOLDER)[0] == "added"
     assert config.read_text().startswith(WRITTEN)
     assert set(load_sites(str(config)).sites) == {"cluster", "here", "other"}
@@ -101,7 +101,7 @@ def test_replacing_can_change_the_kind(config: Path) -> None:
     assert load_sites(str(config)).site("cluster").kind == "local"
 
 
-def test_removing_leaves_the_rest(config: Path) -> None:
+def test_removing_keeps_other_text(config: Path) -> None:
     remove_site(str(config), "cluster")
     text = config.read_text()
     assert "cluster" not in text
@@ -112,7 +112,7 @@ def test_removing_leaves_the_rest(config: Path) -> None:
         remove_site(str(config), "here")
 
 
-def test_a_site_that_is_wrong_is_never_written(config: Path) -> None:
+def test_an_invalid_site_is_never_written(config: Path) -> None:
     with pytest.raises(UsageError) as caught:
         add_site(
             str(config), "bucket", {"kind": "s3", "s3": {"endpoint": "http://far.example", "bucket": "/"}}
@@ -131,7 +131,7 @@ def test_a_site_that_is_wrong_is_never_written(config: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("step", ["add", "replace", "remove"])
-def test_unusual_toml_is_changed_rightly_or_left_alone(tmp_path: Path, text: str, step: str) -> None:
+def test_unusual_toml_is_edited_correctly_or_not_at_all(tmp_path: Path, text: str, step: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)
     path.chmod(0o600)
@@ -154,7 +154,7 @@ def test_a_linked_file_stays_a_link(tmp_path: Path, config: Path) -> None:
     assert "other" in config.read_text()
 
 
-def test_values_that_look_like_toml_stay_values() -> None:
+def test_values_with_toml_syntax_are_quoted() -> None:
     text = render_site(
         "cluster", {**CLUSTER, "scheduler": {"name": "slurm", "prologue": ['x = "]\n[sites.y]']}}
     )

@@ -21,7 +21,7 @@ from hibali.text import did_you_mean, nearest
 WORD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 
 
-def test_names_of_ssh_are_those_of_host_lines_alone() -> None:
+def test_ssh_names_come_from_host_lines_only() -> None:
     text = (
         'Host one "two" *.example.org !three four?  # five\n'
         "  HostName=six\nhost\tseven\nHOST = eight\nMatch host nine\nInclude a.d/* ~/b\n#Host ten\n"
@@ -46,7 +46,7 @@ def test_files_that_include_each_other_end(tmp_path: Path) -> None:
 
 
 @given(WORD, st.sets(WORD, max_size=3))
-def test_any_name_makes_a_new_one_that_sites_can_have(text: str, others: set[str]) -> None:
+def test_any_text_gives_a_new_valid_site_name(text: str, others: set[str]) -> None:
     taken = {name_site(other, ()) for other in others}
     name = name_site(text, taken)
     assert SITE_NAME.fullmatch(name)
@@ -78,7 +78,7 @@ KEYS = (
         max_size=3,
     )
 )
-def test_any_remotes_become_sites_that_are_right_and_hold_no_secret(
+def test_remotes_become_valid_sites_without_secrets(
     remotes: dict[str, dict[str, str]],
 ) -> None:
     secrets = dict.fromkeys(
@@ -96,12 +96,12 @@ def test_any_remotes_become_sites_that_are_right_and_hold_no_secret(
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_a_rclone_conf_or_refused_in_words(text: str) -> None:
+def test_any_text_is_a_rclone_conf_or_an_error(text: str) -> None:
     with contextlib.suppress(UsageError):  # nothing else may come
         importers.propose_remotes(importers.read_remotes(text, "file"), "file", ())
 
 
-def test_remotes_of_rclone_say_what_they_lack() -> None:
+def test_notes_list_missing_settings_of_rclone_remotes() -> None:
     text = (
         "[Big Data]\ntype = s3\nprovider = Ceph\naccess_key_id = AK\nsecret_access_key = SK\nendpoint = s3.example.org\n"
         "[open]\ntype = s3\nprovider = AWS\nregion = eu-central-1\n"
@@ -149,7 +149,7 @@ endpoint = "https://s3.example.org"
 """
 
 
-def test_a_profile_is_taken_with_what_is_left_to_whoever_takes_it() -> None:
+def test_a_profile_leaves_personal_settings_to_the_user() -> None:
     cluster, bucket = importers.read_profile(FIT.encode(), "file")
     mine = importers.with_account(cluster, "me", "brain")
     assert mine.table["ssh"]["host"] == "me@login.example.org"
@@ -159,7 +159,7 @@ def test_a_profile_is_taken_with_what_is_left_to_whoever_takes_it() -> None:
     assert importers.with_account(bucket, "me", "brain").table == bucket.table
 
 
-def test_the_profile_in_the_documentation_is_one() -> None:
+def test_the_profile_in_the_documentation_is_valid() -> None:
     page = (Path(__file__).resolve().parents[4] / "docs/site-setup.md").read_text()
     [text] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     [site] = importers.read_profile(text.encode(), "docs")
@@ -191,7 +191,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("key", UNFIT)
-def test_a_profile_with_something_personal_or_to_be_run_is_refused_whole(key: str) -> None:
+def test_a_profile_with_personal_settings_or_commands_is_refused(key: str) -> None:
     with pytest.raises(RefusedError) as refused:
         importers.read_profile(f"{FIT}{UNFIT[key].replace('sites.x', 'sites.hostile')}\n".encode(), "file")
     assert refused.value.code == "unfit-profile"
@@ -210,13 +210,13 @@ def test_a_profile_with_something_personal_or_to_be_run_is_refused_whole(key: st
         "\x00",
     ],
 )
-def test_what_is_no_profile_is_refused_in_words(text: str) -> None:
+def test_invalid_profiles_are_refused_with_a_reason(text: str) -> None:
     with pytest.raises(UsageError):
         importers.read_profile(text.encode(), "file")
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_profile_or_refused_in_words(raw: bytes) -> None:
+def test_any_bytes_are_a_profile_or_an_error(raw: bytes) -> None:
     with pytest.raises(HibaliError):
         importers.read_profile(raw, "file")
 
@@ -230,7 +230,7 @@ def test_a_large_profile_is_refused() -> None:
     ("word", "meant"),
     [("pusj", "push"), ("puhs", "push"), ("verfy", "verify"), ("man", "manifest"), ("zzz", None), ("", None)],
 )
-def test_the_nearest_word_is_told_if_any_is_near(word: str, meant: str | None) -> None:
+def test_the_most_similar_word_is_suggested(word: str, meant: str | None) -> None:
     assert nearest(word, ["push", "pull", "verify", "manifest"]) == meant
     assert did_you_mean(word, ["push", "pull", "verify", "manifest"]) == (
         f"Did you mean {meant}? " if meant else ""

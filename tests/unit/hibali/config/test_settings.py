@@ -175,7 +175,7 @@ def test_every_key_of_the_contract_is_read() -> None:
     assert sites["web"].url == "https://example.org/data"
 
 
-def test_all_mistakes_are_named_at_once_with_their_lines() -> None:
+def test_all_errors_are_reported_together_with_their_lines() -> None:
     text = """version = 1
 colour = "red"
 [sites.juwels]
@@ -208,7 +208,7 @@ kind = "lokal"
     ]
 
 
-def test_a_misspelt_key_is_told_what_was_meant() -> None:
+def test_a_similar_key_is_suggested_for_an_unknown_one() -> None:
     with pytest.raises(SettingsError) as caught:
         parse('[sites.xx]\nkind = "local"\nrotos = {}\n')
     assert "did you mean roots?" in caught.value.message
@@ -231,7 +231,7 @@ def test_toml_that_does_not_parse_names_its_line() -> None:
         'profile = "p"\nanonymous = true',
     ],
 )
-def test_object_stores_are_told_no_secret_and_reached_safely(line: str) -> None:
+def test_object_store_settings_allow_no_secrets_and_require_https(line: str) -> None:
     start = "" if line.startswith("endpoint") else 'endpoint = "aws"\n'
     assert problems_of(f'[sites.xx]\nkind = "s3"\n[sites.xx.s3]\n{start}{line}\n')
 
@@ -253,11 +253,11 @@ def test_plain_http_is_for_this_machine_alone(host: str) -> None:
         'host = "a"\nlogins = true',
     ],
 )
-def test_what_could_become_an_option_of_ssh_is_refused(line: str) -> None:
+def test_hosts_that_look_like_ssh_options_are_refused(line: str) -> None:
     assert problems_of(f'[sites.xx]\nkind = "ssh"\n[sites.xx.ssh]\n{line}\n')
 
 
-def test_how_a_site_is_reached_from_another_is_checked_line_by_line() -> None:
+def test_errors_in_reached_from_have_line_numbers() -> None:
     text = """[sites.south]
 kind = "ssh"
 [sites.south.ssh]
@@ -311,7 +311,7 @@ def test_scheduler_values_are_single_words_and_lines(line: str) -> None:
     assert problems_of(f'[sites.xx]\nkind = "local"\n[sites.xx.scheduler]\n{start}{line}\n')
 
 
-def test_a_launcher_is_a_line_or_words() -> None:
+def test_a_launcher_is_a_command_line_or_a_list() -> None:
     start = '[sites.xx]\nkind = "local"\n[sites.xx.scheduler]\nname = "slurm"\n'
     for line in ('mpi = "mpirun --bind-to none"', 'mpi = ["mpirun", "--bind-to", "none"]'):
         found = parse(f"{start}{line}\n")["xx"].scheduler
@@ -319,7 +319,7 @@ def test_a_launcher_is_a_line_or_words() -> None:
         assert found.mpi == ("mpirun", "--bind-to", "none")
 
 
-def test_what_a_site_has_of_gpus_is_named_by_line() -> None:
+def test_errors_in_gpus_have_line_numbers() -> None:
     start = '[sites.xx]\nkind = "local"\n[sites.xx.gpus]\n'
     assert parse(f"{start}per_node = 2\n")["xx"].gpus == Gpus(2, "nvidia")
     assert problems_of(f'{start}kind = "matrox"\nper_nod = 2\n') == [
@@ -352,7 +352,7 @@ def test_times_of_jobs_are_read(text: str, seconds: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1:2", "90", "a:b:c", "-1:00:00", "1:2:3:4", "٣:00:00", "1:60:00", "0s", "soon"]
 )
-def test_what_is_no_time_of_a_job_is_said(text: str) -> None:
+def test_invalid_job_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_job_time(text)
 
@@ -364,7 +364,7 @@ def test_tables_of_another_kind_do_not_belong() -> None:
 @pytest.mark.parametrize(
     "text", ["version = 2\n", "version = true\n", "sites = 3\n", "[sites.X]\nkind='local'\n"]
 )
-def test_the_frame_of_the_file_is_checked(text: str) -> None:
+def test_the_top_level_of_the_file_is_checked(text: str) -> None:
     assert problems_of(text)
 
 
@@ -396,14 +396,14 @@ def test_a_file_that_is_not_text_is_a_usage_error(tmp_path: Path) -> None:
         load_sites(str(path))
 
 
-def test_an_unknown_site_says_what_may_have_been_meant() -> None:
+def test_similar_names_are_suggested_for_an_unknown_site() -> None:
     settings = Settings(Path("/c"), parse(CONTRACT))
     with pytest.raises(UsageError) as caught:
         settings.site("juwls")
     assert "juwels" in caught.value.hint
 
 
-def test_what_is_not_built_answers_when_it_is_used() -> None:
+def test_unsupported_settings_are_reported_when_used() -> None:
     sites = parse(CONTRACT)
     smb = parse('[sites.xx]\nkind="url"\nurl="smb://example.org/x"\n')["xx"]
     with pytest.raises(UsageError) as caught:
@@ -443,7 +443,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @given(st.text(max_size=20), st.sampled_from([read_duration, read_size, split_command]))
-def test_quantities_and_words_fail_only_in_words(text: str, read: Callable[[str], object]) -> None:
+def test_invalid_quantities_raise_value_errors_only(text: str, read: Callable[[str], object]) -> None:
     with suppress(ValueError):
         read(text)
 
@@ -459,7 +459,7 @@ KEYS = st.sampled_from(
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
-def test_any_table_is_read_or_refused_in_words(table: dict[str, object]) -> None:
+def test_any_table_is_read_or_an_error(table: dict[str, object]) -> None:
     from hibali.config.schema import Wrong
     from hibali.config.settings import read_document
 

@@ -26,7 +26,7 @@ def problems_of(text: str) -> list[tuple[int, str]]:
     return [(found["line"], found["key"]) for found in caught.value.problems]
 
 
-def test_a_site_has_its_own_client_or_that_of_all() -> None:
+def test_a_site_has_its_own_client_or_the_default_client() -> None:
     found = parse(f"""
 [globus]
 client_id = "{ONE.upper()}"
@@ -63,7 +63,7 @@ secret_command = ["pass", "globus"]
     assert (client.confidential, found.globus.confidential) == (True, False)
 
 
-def test_mistakes_are_named_by_line_and_a_secret_has_no_place() -> None:
+def test_errors_have_line_numbers_and_secrets_are_refused() -> None:
     assert problems_of(f"""[globus]
 client_id = "mine"
 client_secret = "x"
@@ -108,7 +108,7 @@ paths = {{ "a" = "/b" }}
     assert problems_of("[globus]\n") == [(2, "globus")]
 
 
-def test_adding_a_site_keeps_the_client_of_all_where_it_stands(tmp_path: Path) -> None:
+def test_adding_a_site_keeps_the_default_client(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(f'version = 1\n# mine\n[globus]\nclient_id = "{ONE}"\n')
     table = {"kind": "globus", "globus": {"collection": DATA}}

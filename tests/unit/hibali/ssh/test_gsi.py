@@ -47,7 +47,9 @@ def explain(answer: CommandResult, seconds: float = 3600) -> AccessError:
         (CommandResult(-11, b"43000\n", b""), "proxy-unreadable", "no reason was given"),
     ],
 )
-def test_each_answer_has_its_code_and_the_line_to_type(answer: CommandResult, code: str, words: str) -> None:
+def test_each_result_of_grid_proxy_info_has_an_error_code_and_a_command(
+    answer: CommandResult, code: str, words: str
+) -> None:
     error = explain(answer)
     assert (error.code, int(error.exit), error.transient) == (code, 4, False)
     assert words in error.message
@@ -55,7 +57,7 @@ def test_each_answer_has_its_code_and_the_line_to_type(answer: CommandResult, co
 
 
 @given(st.binary(), st.binary(), st.integers(-64, 255))
-def test_whatever_the_tool_says_it_is_one_printable_error(out: bytes, errors: bytes, status: int) -> None:
+def test_errors_of_grid_proxy_info_are_one_printable_line(out: bytes, errors: bytes, status: int) -> None:
     error = explain(CommandResult(status, out, errors))
     assert min(error.message) >= " "
     assert "\x7f" not in error.message
@@ -64,14 +66,14 @@ def test_whatever_the_tool_says_it_is_one_printable_error(out: bytes, errors: by
 
 
 @given(st.floats(0, 1e7))
-def test_times_for_the_tools_are_never_short_and_never_without_a_limit(seconds: float) -> None:
+def test_proxy_lifetimes_are_rounded_up_to_minutes(seconds: float) -> None:
     hours, minutes = map(int, format_hours(seconds).split(":"))
     told = hours * 3600 + minutes * 60
     assert told >= 60
     assert seconds <= told < max(seconds + 60, 61)
 
 
-def test_the_line_to_type_is_as_long_as_needed_and_names_what_the_site_names() -> None:
+def test_the_manual_proxy_command_has_the_configured_options() -> None:
     settings = ProxySettings(certificate="/a b/cert.pem")
     assert manual_proxy_command(settings, 100) == "grid-proxy-init -valid 12:00 -cert '/a b/cert.pem'"
     assert manual_proxy_command(ProxySettings(), 24 * 3600) == "grid-proxy-init -valid 24:00"
@@ -90,7 +92,7 @@ def test_the_line_to_type_is_as_long_as_needed_and_names_what_the_site_names() -
         ProxySettings(passphrase_file="/no/such/file"),
     ],
 )
-def test_no_passphrase_is_an_error_that_repeats_nothing(settings: ProxySettings) -> None:
+def test_errors_never_contain_the_passphrase(settings: ProxySettings) -> None:
     with pytest.raises(AccessError) as caught:
         read_passphrase(settings, subject="far")
     assert caught.value.code == "no-passphrase"
@@ -121,7 +123,7 @@ def problems(table: str, command: str = '["gsissh", "-p", "2222"]') -> list[str]
     return []
 
 
-def test_a_table_says_how_a_proxy_is_made() -> None:
+def test_a_proxy_table_is_read() -> None:
     assert problems("") == []
     assert problems('make = "grid-proxy-init"\nkey = "~/k"\npassphrase_file = "~/p"\nleast = "2h"') == []
     assert problems('make = "myproxy"\nserver = "m"\naccount = "a"\npassphrase_command = ["pass", "m"]') == []
@@ -145,6 +147,6 @@ def test_wrong_tables_are_named(table: str, words: str) -> None:
     assert any(words in each for each in problems(table)), problems(table)
 
 
-def test_gsissh_means_gsi_wherever_its_port_is_said() -> None:
+def test_gsissh_implies_gsi() -> None:
     for command in ('["/opt/bin/gsissh"]', '["gsissh", "-p2222"]', '["gsissh", "-F", "/f"]'):
         assert problems("", command) == []

@@ -31,7 +31,7 @@ COMMAND = ("ssh", "-F", "my config")
         ("/home/u/.ssh/config: line 3: Bad configuration option: prot", "ssh-configuration", 2),
     ],
 )
-def test_status_255_is_told_by_its_words(said: str, code: str, status: int) -> None:
+def test_exit_code_255_is_explained_by_the_message_of_ssh(said: str, code: str, status: int) -> None:
     error = explain_ssh(said.encode(), COMMAND, "far")
     assert (error.code, int(error.exit)) == (code, status)
     assert "ssh -F 'my config' far" in error.hint
@@ -88,7 +88,7 @@ NAMED = (
         ),
     ],
 )
-def test_what_ends_gsi_before_the_login_is_told_whole_and_not_tried_again(
+def test_gsi_errors_before_the_login_are_complete_and_not_retried(
     said: str, code: str, told: tuple[str, ...]
 ) -> None:
     error = explain_ssh(said.encode(), COMMAND, "far")
@@ -99,7 +99,7 @@ def test_what_ends_gsi_before_the_login_is_told_whole_and_not_tried_again(
     assert "ssh -F 'my config' -v far" in error.hint
 
 
-def test_a_mechanism_that_ssh_only_tried_is_no_reason() -> None:
+def test_failed_gssapi_attempts_are_not_reported_as_the_reason() -> None:
     tried = UNTRUSTED.replace("gss_init_context failed\r\n", "")
     lost = explain_ssh(f"{tried}Connection closed by remote host\r\n".encode(), COMMAND, "far")
     assert (lost.code, lost.message) == ("unreachable", "Connection closed by remote host")
@@ -109,12 +109,12 @@ def test_a_mechanism_that_ssh_only_tried_is_no_reason() -> None:
     assert denied.message.endswith(": far: Permission denied (publickey).")
 
 
-def test_only_what_may_pass_is_tried_again() -> None:
+def test_only_temporary_errors_are_retried() -> None:
     assert explain_ssh(b"Connection timed out", COMMAND, "far").transient
     assert not explain_ssh(b"Permission denied (publickey).", COMMAND, "far").transient
 
 
-def test_the_fast_cipher_goes_first_unless_somebody_chose() -> None:
+def test_the_fast_cipher_is_preferred_unless_ciphers_are_configured() -> None:
     stock = "chacha20-poly1305@openssh.com,aes128-ctr,aes128-gcm@openssh.com"
     [_, option] = prefer_cipher(stock, stock)
     assert option == "Ciphers=aes128-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr"
@@ -140,7 +140,7 @@ def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SshSettings
     return SshSettings("far", command=(str(ssh),)), refused
 
 
-def test_a_further_login_that_was_refused_before_the_first_one_began_is_not_tried_again(
+def test_further_logins_refused_before_the_first_are_not_retried(
     logins: tuple[SshSettings, Path],
 ) -> None:
     """All start at once, and on a busy machine in any order."""
@@ -157,7 +157,7 @@ def test_a_further_login_that_was_refused_before_the_first_one_began_is_not_trie
     assert len(refused.read_text().splitlines()) == 1
 
 
-def test_a_later_call_that_logs_in_anew_tries_further_logins_again(logins: tuple[SshSettings, Path]) -> None:
+def test_a_new_login_clears_refusals_of_further_logins(logins: tuple[SshSettings, Path]) -> None:
     settings, refused = logins
     limits = Limits(login_interval_seconds=0.0)
     for _ in range(2):
