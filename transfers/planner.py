@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import attrgetter
 
+from hibali.amounts import format_size
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.events import Failed, Planned
 from hibali.locations import Location
@@ -475,32 +476,31 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
         return
     space = target.space()
     to_hold = plan.bytes_to_move - (plan.bytes_in_holes if target.facts.holes else 0)
-    for name, code, needed, free, message in (
-        ("bytes", "no-space", to_hold, space.free_bytes, f"{counted(to_hold, 'byte')} to move"),
-        (
-            "inodes",
-            "no-inodes",
-            plan.names_to_make,
-            space.free_inodes,
-            f"{counted(plan.names_to_make, 'name')} to create",
-        ),
+    names = counted(plan.names_to_make, "name")
+    for resource, code, needed, free, format_free, message in (
+        ("bytes", "no-space", to_hold, space.free_bytes, format_size, f"{format_size(to_hold)} to move"),
+        ("inodes", "no-inodes", plan.names_to_make, space.free_inodes, _inodes, f"{names} to create"),
     ):
         if free is None or needed <= free:
             continue
-        quota_owner = space.by.get(name)
+        quota_owner = space.by.get(resource)
         if quota_owner:
             raise RefusedError(
                 "no-quota",
-                f"{message}, and the quota of {quota_owner} leaves {free} {name}",
+                f"{message}, but the quota of {quota_owner} leaves only {format_free(free)}",
                 subject=subject,
                 hint="Delete files there, or ask the site for more quota. Nothing was moved.",
             )
         raise RefusedError(
             code,
-            f"{message}, and only {free} {name} are free",
+            f"{message}, but only {format_free(free)} free",
             subject=subject,
             hint="Free some space there. Nothing was moved.",
         )
+
+
+def _inodes(number: int) -> str:
+    return counted(number, "inode")
 
 
 def missing_source(subject: str) -> NotFoundError:
