@@ -283,7 +283,9 @@ class _Watch:
 
     def _record_run(self, host: RemoteHost, run: Run, found: Observation, step: float) -> bool:
         """Record the observation of a run; return whether its state changed."""
-        if found.state is State.LOST and found.record is None and self._may_reappear(host, run, step):
+        if found.state is not State.LOST or found.record is not None:
+            self._waited.pop(run.id, None)
+        elif self._may_reappear(host, run, step):
             return False
         after = record_observations(self._run_store, run, {0: found})
         if after.state is not run.state:

@@ -208,9 +208,9 @@ def make_plan(
 
     def show(found: TransferPlan) -> None:
         if output is None:
-            _show_plan(common, found)
+            _show_plan(common, found, detailed=detailed_exit_code)
         else:
-            _show_summary(common, found, output)
+            _show_summary(common, found, output, detailed=detailed_exit_code)
 
     with listening(common, f"plan {source} {target}", ends_at_plan=True) as on_event:
         found = plan_only(request, show, on_event, save=None if output is None else Path(output))
@@ -263,7 +263,7 @@ def _execute(common: Common, request: Request, *, dry_run: bool, detailed: bool)
     title = f"{request.operation} {request.source.text} {request.target.text}"
     with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:
         if dry_run:
-            found = plan_only(request, lambda plan: _show_plan(common, plan), on_event)
+            found = plan_only(request, lambda plan: _show_plan(common, plan, detailed=detailed), on_event)
             return _plan_exit(found, request.target.text, detailed=detailed)
         try:
             receipt = synchronise(request, on_event)
@@ -278,8 +278,13 @@ def _plan_exit(found: TransferPlan, target: str, *, detailed: bool) -> int:
     """Return the exit code of a dry run: 6, with a message, where a part of the source or the target could not be read."""
     if found.unlisted:
         print_error(_unread(found, target))
-        return int(Exit.INCOMPLETE)
-    return int(Exit.CHANGES) if detailed and found.changes else int(Exit.DONE)
+    return int(_plan_exit_code(found, detailed=detailed))
+
+
+def _plan_exit_code(plan: TransferPlan, *, detailed: bool) -> Exit:
+    if plan.unlisted:
+        return Exit.INCOMPLETE
+    return Exit.CHANGES if detailed and plan.changes else Exit.DONE
 
 
 def _unread(found: TransferPlan, target: str) -> IncompleteError:
@@ -306,7 +311,7 @@ def _follow(
     return int(receipt.exit)
 
 
-def _show_plan(common: Common, plan: TransferPlan) -> None:
+def _show_plan(common: Common, plan: TransferPlan, *, detailed: bool) -> None:
     """Print every action on a line of its own."""
     count = 0
     for actions in (plan.moves, plan.adjustments, plan.deletions):
@@ -318,10 +323,10 @@ def _show_plan(common: Common, plan: TransferPlan) -> None:
                 common.output.line(
                     f"{action.verb:<8}".encode() + action.entry.path + f"  ({action.because})".encode()
                 )
-    _show_counts(common, plan, count)
+    _show_counts(common, plan, count, detailed=detailed)
 
 
-def _show_summary(common: Common, plan: TransferPlan, saved: str) -> None:
+def _show_summary(common: Common, plan: TransferPlan, saved: str, *, detailed: bool) -> None:
     """Print the names and bytes for each reason, as a table or as records of kind `reason`."""
     names: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
@@ -337,15 +342,15 @@ def _show_summary(common: Common, plan: TransferPlan, saved: str) -> None:
             common.output.record("reason", dict(zip(columns, row, strict=True)))
     elif rows:
         common.output.table(columns, rows)
-    _show_counts(common, plan, len(rows), f" Read {saved}, then run: hibali apply {saved}")
+    _show_counts(common, plan, len(rows), f" Read {saved}, then run: hibali apply {saved}", detailed=detailed)
 
 
-def _show_counts(common: Common, plan: TransferPlan, lines: int, hint: str = "") -> None:
+def _show_counts(common: Common, plan: TransferPlan, lines: int, hint: str = "", *, detailed: bool) -> None:
     """Print the counts of a plan; `lines` is the number of records above them."""
     planned = plan.planned()
     if common.json:
         common.output.record("planned", event_fields(planned))
-        code = Exit.INCOMPLETE if plan.unlisted else Exit.DONE
+        code = _plan_exit_code(plan, detailed=detailed)
         common.output.record("end", {"count": lines + 1, "exit": int(code)})
         return
     common.output.info(

@@ -164,7 +164,7 @@ def test_what_is_under_way_is_not_ended(counted: Any) -> None:
     os.killpg(process.pid, signal.SIGSTOP)
     try:
         answer = there.hibali("sites", "clean", "there", "--all", "--older-than", "0s", "--json", exit=0)
-        assert [line["because"] for line in answer.lines[:-1]] == ["under way"]
+        assert [line["because"] for line in answer.lines[:-1]] == ["in progress"]
     finally:
         os.killpg(process.pid, signal.SIGCONT)
     assert process.wait(60) == 0

@@ -65,6 +65,7 @@ class Session(object):
         self.roots = roots
         self._root: Optional[Root] = None
         self._opened_folder: Optional[OpenedFolder] = None  # how the root's path was opened
+        self._root_path = b""
         self._lease: Optional[Lease] = None
         self._reader: Optional[Reader] = None
         self._receiver: Union[MainReceiver, ChannelReceiver, None] = None
@@ -137,7 +138,7 @@ class Session(object):
             self._reader = None
         if self._root is not None:
             self._root.close()
-        self._root, self._opened_folder = Root(opened.descriptor), opened
+        self._root, self._opened_folder, self._root_path = Root(opened.descriptor), opened, path
         self._channel.send(protocol.END, {"path": protocol.text_of(os.path.realpath(path))})
 
     def _writable_root(self) -> Root:
@@ -154,7 +155,7 @@ class Session(object):
 
     def _check_root(self) -> None:
         if self._opened_folder is not None and not self._opened_folder.inside:
-            raise leaves_root_error(b"")
+            raise leaves_root_error(self._root_path)
 
     def _identity(self, header: Dict[str, Any]) -> None:
         del header

@@ -247,17 +247,23 @@ class SftpHost:
             copied = client.request_copy(reading, writing)
             if copied is not None:
                 copied.wait()
-                return
-            offset = 0
-            while part := client.data_of(client.request_read(reading, offset, client.read_bytes)):
-                refused = client.settle(client.request_write(writing, offset, memoryview(part)))
-                if refused is not None:
-                    raise refused
-                offset += len(part)
+            else:
+                self._copy_content(reading, writing)
+            closing, writing = client.request_close(writing), b""
+            closing.wait()  # NFS reports a full disk or quota at the close
         finally:
             for handle in (reading, writing):
                 if handle:
                     client.request_close(handle)
+
+    def _copy_content(self, reading: bytes, writing: bytes) -> None:
+        client = self._client
+        offset = 0
+        while part := client.data_of(client.request_read(reading, offset, client.read_bytes)):
+            refused = client.settle(client.request_write(writing, offset, memoryview(part)))
+            if refused is not None:
+                raise refused
+            offset += len(part)
 
     def move(self, source: bytes, target: bytes) -> None:
         """See RemoteHost."""
