@@ -20,7 +20,7 @@ from hibali_cli import output
 from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.tally import LISTING, WAITING, Tally
 
-_A_SECOND = 4
+_REDRAWS_PER_SECOND = 4
 _FILES_SHOWN = 4
 _BAR_COLUMNS = 60  # columns of the bar
 _GAP = "  "
@@ -35,7 +35,7 @@ class ProgressDisplay:
         self._tally = tally
         self._guard = threading.Lock()  # protects the tally, never held while drawing
         self._ends_at_plan = ends_at_plan
-        self._drawing = Drawing(self._drawn, _A_SECOND)
+        self._drawing = Drawing(self._drawn, _REDRAWS_PER_SECOND)
 
     def show(self, event: Event) -> None:
         """Update the display with an event, and show or clear it."""

@@ -23,7 +23,7 @@ Decorator = Callable[[Any], Any]
 
 _MIB = 1024**2
 _PROXY_OPTIONS = ("--no-proxy", "--with-proxy")
-_NONE_OF_ITS_OWN = click.IntRange(0, 1024)
+_GPU_COUNT = click.IntRange(0, 1024)
 _COUNT = click.IntRange(1, 1_000_000)
 _LONGEST_NAME = 200
 
@@ -133,7 +133,7 @@ _RESOURCE_OPTIONS: tuple[Decorator, ...] = (
         metavar="TIME",
         help="The time limit of the job: [D-]HH:MM:SS, or a duration such as 90m.",
     ),
-    click.option("--gpus", type=_NONE_OF_ITS_OWN, metavar="N", help="GPUs for each node; 0 for none."),
+    click.option("--gpus", type=_GPU_COUNT, metavar="N", help="GPUs for each node; 0 for none."),
     click.option("--partition", metavar="P", help="The partition or queue of the job."),
     click.option("--account", metavar="A", help="The account to charge the job to."),
     click.option("--reservation", metavar="R", help="The reservation for the job."),

@@ -82,7 +82,7 @@ def launch(
     with ExitStack() as locks:
         if request.command_key:
             locks.enter_context(_lock(launcher, request.command_key))
-            _check_site_of_line(request, run_store)
+            _check_site_of_command(request, run_store)
         locks.enter_context(_lock(launcher, key))
         run = None if request.new else run_store.find_unreported(key)
         if reuse is not None and (run is None or run.state is State.SUCCEEDED):
@@ -129,7 +129,7 @@ def _lock(launcher: _Launcher, key: str) -> FolderLock:
         raise not_started(problem, Path(str(problem.filename or "runs"))) from None
 
 
-def _check_site_of_line(request: Request, run_store: RunStore) -> None:
+def _check_site_of_command(request: Request, run_store: RunStore) -> None:
     """Refuse to start the run if the same command was started at another site since a site was chosen."""
     run = None if request.new else run_store.find_unreported(request.command_key)
     if run is not None and run.site != request.compute.name:

@@ -154,7 +154,7 @@ class Subject:
     thorough: bool = True
 
     @property
-    def queued(self) -> bool:
+    def is_in_queue(self) -> bool:
         """True if the job is in the queue."""
         return self.status.phase in {Phase.WAITING, Phase.RUNNING}
 
@@ -181,7 +181,7 @@ def query_runs(
         return {}
     with rate_limited(next(iter((*runs, *others))).site):
         subjects = _find_subjects(host, scheduler, runs, others, thorough=thorough)
-    wanted = [each for each in subjects if each.thorough or not each.queued or each.fell_back]
+    wanted = [each for each in subjects if each.thorough or not each.is_in_queue or each.fell_back]
     contents = host.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
     records: dict[Key, ExitRecord] = {}
     for each, content in zip(wanted, contents, strict=True):
@@ -343,7 +343,7 @@ def _best(statuses: Sequence[Status]) -> Status:
 
 def _is_unclear(subject: Subject) -> bool:
     """Return whether to query accounting; for a task only if the queue does not know it, because there are many."""
-    return subject.status.phase is Phase.UNKNOWN if subject.key[1] else not subject.queued
+    return subject.status.phase is Phase.UNKNOWN if subject.key[1] else not subject.is_in_queue
 
 
 def _query_accounting(

@@ -378,7 +378,7 @@ def compare_digests(
     rules: Rules,
     on_equal: Callable[[Action, str], None] | None = None,
 ) -> Iterator[Action]:
-    """Compare by digest; both sides hash at the same time. `add_verified` is called for equal content."""
+    """Compare by digest; both sides hash at the same time. `on_equal` is called for equal content."""
     if not compared.count:
         return
     from_source = source.digest(action.entry for action in compared)

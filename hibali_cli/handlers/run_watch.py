@@ -39,7 +39,7 @@ from runs.status import run_timeline
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
 
-_A_SECOND = 1  # draws per second: runs take minutes; faster updates are not needed
+_REDRAWS_PER_SECOND = 1  # draws per second: runs take minutes; faster updates are not needed
 _TROUBLE_SECONDS = 5.0  # seconds that a failed poll is shown beyond the pause after it
 _POLL_SECONDS = 0.2  # seconds between two reads of the ledger
 _MOST_NAMED = 5
@@ -228,7 +228,7 @@ class _LiveRuns:
         self._in_one_line = in_one_line
         self._trouble = ""
         self._trouble_until = 0.0
-        self._drawing = Drawing(self._lines, _A_SECOND)
+        self._drawing = Drawing(self._lines, _REDRAWS_PER_SECOND)
 
     def update(self, row: Row) -> None:
         """Show the new state of a run."""

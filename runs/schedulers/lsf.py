@@ -78,6 +78,7 @@ class Lsf(Scheduler):  # no accounting: the output of bacct has no stable format
     """Submit with bsub, and poll with bjobs."""
 
     name = "lsf"
+    programs = ("bsub", "bjobs", "bkill")
     commands = ("bsub", "bjobs", "bhist", "bacct", "bkill", "bresume", "bstop")
     variables = JobVariables(
         job=("LSB_JOBID",),

@@ -77,6 +77,7 @@ class Oar(Scheduler):
     """Submit with oarsub, and poll with oarstat."""
 
     name = "oar"
+    programs = ("oarsub", "oarstat", "oardel")
     commands = ("oarsub", "oarstat", "oardel", "oarresume", "oarnodes")
     variables = JobVariables(
         job=("OAR_JOB_ID",),

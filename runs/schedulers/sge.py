@@ -61,6 +61,7 @@ class Sge(Scheduler):
     """Submit with qsub, poll with qstat, and read accounting from qacct: Grid Engine."""
 
     name = "sge"
+    programs = ("qsub", "qstat", "qdel")
     commands = ("qsub", "qstat", "qacct", "qdel", "qrls", "qhost", "qconf")
     variables = JobVariables(
         job=("JOB_ID",), array=("JOB_ID",), index=("SGE_TASK_ID",), cores=("NSLOTS",), prefixes=("SGE_",)

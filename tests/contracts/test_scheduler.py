@@ -60,6 +60,20 @@ def test_scheduler_has_its_configured_name(scheduler: Scheduler) -> None:
     assert load_scheduler(scheduler.name) is scheduler
 
 
+def test_the_programs_that_submit_query_and_cancel_are_declared(scheduler: Scheduler) -> None:
+    """`sites check` and `doctor` look for `programs`; `sites usage` counts `commands`."""
+    lines = [
+        scheduler.submit_argv(Job(RUN, f"/w/{RUN}/job.sh")),
+        scheduler.status_argv(["17:4:0a0a0a0a:login1" if scheduler.name == "direct" else "17"]),
+        scheduler.cancel_argv("17:4:0a0a0a0a:login1" if scheduler.name == "direct" else "17"),
+    ]
+    for line in lines:
+        text = " ".join(line)
+        assert line[0] in {*scheduler.programs, "/bin/sh"}
+        assert any(program in text for program in scheduler.programs)
+    assert scheduler.name == "direct" or set(scheduler.programs) <= set(scheduler.commands)
+
+
 def test_directives_are_comment_lines_of_typed_values(scheduler: Scheduler) -> None:
     asked = Resources(
         cores=2,

@@ -158,12 +158,12 @@ class PosixStore(Store):
         self._reopen = reopen
         self._patience = patience
         self._holding = Holding(lease)
-        self._away = self._was_lost = self._committed = self._left = False
+        self._disconnected = self._was_lost = self._committed = self._left = False
         self._returns = self._channels_lost = self._former_bytes = 0
         self._receiver: ReceiverStream | None = None
         self._direct: DirectReceiver | None = None
         self._by_gridftp: GridftpReceiver | None = None
-        self._beside_bytes = self._beside_logins = 0
+        self._other_bytes = self._other_logins = 0
         self._token = ""
         self._appender: AgentAppender | None = None
         self._connection = connection
@@ -187,10 +187,10 @@ class PosixStore(Store):
         """See Store; 0 if the agent runs on this machine."""
         if self.facts.kind == "local":
             return 0
-        if self._away:
-            return self._former_bytes + self._beside_bytes
+        if self._disconnected:
+            return self._former_bytes + self._other_bytes
         return (
-            self._former_bytes + self._beside_bytes + self._connection.data_bytes + self._channels.data_bytes
+            self._former_bytes + self._other_bytes + self._connection.data_bytes + self._channels.data_bytes
         )
 
     @property
@@ -201,12 +201,12 @@ class PosixStore(Store):
     @property
     def reconnects(self) -> int:
         """See Store."""
-        return self._returns + self._channels_lost + (0 if self._away else self._channels.lost)
+        return self._returns + self._channels_lost + (0 if self._disconnected else self._channels.lost)
 
     @property
     def logins(self) -> int:
         """See Store."""
-        return self._channels.logins + self._beside_logins
+        return self._channels.logins + self._other_logins
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink."""
@@ -429,13 +429,13 @@ class PosixStore(Store):
     def write_direct(
         self, line: Connection, units: Iterable[Unit], read_as: bytes | None, passed: Callable[[Unit], None]
     ) -> Generator[Committed, None, None]:
-        """Write what an agent at the source's site reads and sends directly; see DirectLanding."""
+        """Write what an agent at the source's site reads and sends directly; see `DirectReceiver`."""
         self._purge()
         self._direct = DirectReceiver(line, self.root_path, self._token, read_as=read_as, passed=passed)
         return self._direct.run(units)
 
     def write_by_gridftp(self, carriage: GridftpTransfer) -> GridftpReceiver:
-        """Write or read large files through a GridFTP server; see GridftpLanding."""
+        """Write or read large files through a GridFTP server; see `GridftpReceiver`."""
         self._open()
         self._purge()
         self._by_gridftp = GridftpReceiver(self._connection, self.root_path, carriage)
@@ -454,8 +454,8 @@ class PosixStore(Store):
 
     def count_beside(self, size: int, logins: int) -> None:
         """Count file bytes and logins of transfers outside the agent's connections."""
-        self._beside_bytes += size
-        self._beside_logins += logins
+        self._other_bytes += size
+        self._other_logins += logins
 
     def expect(self, size: int) -> None:
         """See Store."""
@@ -688,9 +688,9 @@ class PosixStore(Store):
 
     def disconnect(self) -> None:
         """See Store."""
-        if self._away:
+        if self._disconnected:
             return
-        self._former_bytes, self._away = self.wire_bytes - self._beside_bytes, True
+        self._former_bytes, self._disconnected = self.wire_bytes - self._other_bytes, True
         self._was_lost = self._was_lost or self.connection_lost
         self.close()
         self._holding.leave(self._connection.process, *self._channels.processes)
@@ -707,7 +707,7 @@ class PosixStore(Store):
         """See Store."""
         assert self._reopen is not None
         connection, channels = self._reopen(self.root_path)
-        self._away, self._connection, self._channels = False, connection, channels
+        self._disconnected, self._connection, self._channels = False, connection, channels
         self._opened = self._listing_ahead = False
         reply = connection.replies()[0]
         if connection.path_in(reply) != self.root_path:

@@ -176,7 +176,7 @@ class Payload:
         data: The contents of all items, in order.
         sizes: The number of bytes of each item in `data` (0 for folders, links and failures).
         digests: The sha256 of the whole file in hexadecimal; None for folders, links and non-last segments.
-        proofs: The source's proof: DIGEST if it hashed these bytes, RECORDED if the digest was recorded
+        verifications: Of the source: DIGEST if it hashed these bytes, RECORDED if the digest was recorded
             earlier (the target hashes and compares), weaker if there is no digest.
         problems: Failures by position; such an item has no bytes and must not be committed.
     """

@@ -92,7 +92,7 @@ def lost_after_login(problem: TryLaterError) -> TryLaterError:
     )
 
 
-def _further_logins(site: Site, on_event: Listener) -> list[Login]:
+def _numbered_logins(site: Site, on_event: Listener) -> list[Login]:
     """Return the site's logins, by number."""
     settings = site.ssh
     if settings is None:
@@ -162,7 +162,7 @@ class _SiteLogins:
         self._site = site
         self._on_event = on_event
         self._logins = 0  # made, without those of `_further`
-        self._further = _further_logins(site, on_event)
+        self._further = _numbered_logins(site, on_event)
 
     def open(self, inspect_path: bytes) -> tuple[Connection, ChannelPool]:
         """Open the first connection; return it and the pool of further channels."""
@@ -182,7 +182,7 @@ class _SiteLogins:
     def open_again(self, inspect_path: bytes) -> tuple[Connection, ChannelPool]:
         """Do the same in one try after all channels were lost; failed further logins are tried again."""
         self._logins += sum(login.logins for login in self._further)
-        self._further = _further_logins(self._site, self._on_event)
+        self._further = _numbered_logins(self._site, self._on_event)
         connection, logins = connect(
             self._site, bulk=True, inspect_path=inspect_path, on_event=self._on_event, reconnecting=True
         )
