@@ -97,8 +97,10 @@ class Spool(Scheduler):
     def read_lookup(self, finished: CommandResult, user: str) -> str | None:
         """See Scheduler."""
         del user
-        lines = text_lines(finished.stdout)
-        return lines[0].partition(" ")[0] if lines else None
+        if finished.exit_code != 0:
+            raise query_failed("spool", finished)
+        found = [line.split() for line in text_lines(finished.stdout)]
+        return next((words[0] for words in found if len(words) == 2 and words[1] in _PHASES), None)
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
         """See Scheduler: jobs run to their end."""
