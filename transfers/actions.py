@@ -141,11 +141,14 @@ class _Merge:
                 yield Action(Verb.DELETE, folder.entry, "not in the source")
 
     def _above(self, entry: Entry) -> _Held | None:
-        """Return the held name that is a prefix folder of this entry."""
+        """Return the held name that is a prefix folder of this entry, if possible one of the source."""
+        found = None
         for held in self._held:
             if entry.order.startswith(held.entry.path + b"/"):
-                return held
-        return None
+                if held.from_source:
+                    return held
+                found = found or held
+        return found
 
     def _only_source(self, entry: Entry) -> Iterator[Decision]:
         if not self._selected(entry):

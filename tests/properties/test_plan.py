@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.properties.trees import FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
+from tests.properties.trees import EMPTY, FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
 from transfers.actions import Action, Conflict, Verb, decide
 from transfers.entry import Entry, Kind, Verification
 from transfers.planner import TransferPlan, plan_transfer
@@ -174,6 +174,7 @@ def test_a_bucket_gets_everything_that_it_supports(source: Model, target: Model)
 
 
 @patient
+@example({b"a/a": EMPTY, b"a/a/a": EMPTY}, {b"a": EMPTY}, True)
 @given(buckets(), trees(), st.booleans())
 def test_keys_that_conflict_in_a_folder_are_refused(source: Model, target: Model, delete: bool) -> None:
     with planned(ModelSide(source, BUCKET), ModelSide(target, POSIX), Rules(delete=delete)) as found:

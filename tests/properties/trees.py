@@ -43,6 +43,7 @@ class Node(NamedTuple):
 
 
 FOLDER = Node(Kind.FOLDER)
+EMPTY = Node(Kind.FILE, mtime_ns=BASE)
 Model = dict[bytes, Node]
 
 
