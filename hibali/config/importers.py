@@ -299,7 +299,9 @@ def _make_ssh(name: str, remote: Remote) -> Made:
     del name
     host, user, port = remote.get("host", ""), remote.get("user", ""), remote.get("port", "")
     if remote.get("ssh"):
-        raise ValueError("it is reached by a command of its own; add it by hand")
+        raise ValueError(
+            "its remote has the option `ssh`, a command for the connection, which hibali does not use; add the site yourself"
+        )
     command = ["ssh"]
     if port and port != "22":
         if not port.isascii() or not port.isdigit():

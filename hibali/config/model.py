@@ -590,7 +590,7 @@ class Site:
         default={},
         doc="fast storage on the nodes",
     )
-    fast: str | None = setting(line, default=None, doc="the tier that runs use unless told otherwise")
+    fast: str | None = setting(line, default=None, doc="the tier that runs use by default")
     own: Any = None
 
     def finish(self, present_keys: PresentKeys, note: Note) -> Self:

@@ -711,7 +711,7 @@ class PosixStore(Store):
         self._opened = self._listing_ahead = False
         reply = connection.replies()[0]
         if connection.path_in(reply) != self.root_path:
-            raise connection.broken("looked elsewhere")
+            raise connection.broken("opened another folder than before")
         self._seen = self._read_look(reply)
         if self._holding.held:
             self._holding.reacquire(connection, self._opening(), anew=anew)

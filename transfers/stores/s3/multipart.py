@@ -412,7 +412,7 @@ def pending_uploads(requests: Requests, prefix: bytes) -> Iterator[Pending]:
         if marker in seen:
             raise IncompleteError(
                 "listing-violation",
-                "the list of uploads does not go on where it says that more is to come",
+                "the server announces a further page of the list of uploads, but sends the same page again",
                 subject=requests.subject,
             )
         seen.add(marker)
