@@ -34,14 +34,14 @@ remove() {
 import os
 from globus_sdk import DeleteData
 from hibali.config.settings import load_sites
-from transfers.stores.globus.errors import answered
+from transfers.stores.globus.errors import translated_errors
 from transfers.stores.globus.clients import open_access
 from transfers.stores.globus.paths import path_in_collection
 
 site = load_sites().site("target")
 folder = path_in_collection(site, os.environ["FOLDER"])
 assert "hibali-smoke-" in folder.rpartition("/")[2]
-with open_access([site]) as access, answered(site):
+with open_access([site]) as access, translated_errors(site):
     client = access.transfer()
     task = DeleteData(endpoint=site.globus.collection, label="hibali-smoke", recursive=True)
     task.add_item(folder)
