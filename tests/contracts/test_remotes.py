@@ -299,20 +299,20 @@ def test_of_two_concurrent_uploads_of_one_version_one_is_refused(
 ) -> None:
     if excludes(ground):
         return
-    ask, both = Requests.ask, Barrier(2)
+    send, both = Requests.request, Barrier(2)
 
-    def ask_at_once(self: Requests, method: str, key: bytes = b"", **more: Any) -> Response:
+    def send_at_once(self: Requests, method: str, key: bytes = b"", **more: Any) -> Response:
         """Send both requests, as if both arrived between the server's check and its write."""
         at_once = method == "PUT" and key.endswith(f"tool/1.0/{PUBLISHED}".encode())
         if not at_once:
-            return ask(self, method, key, **more)
+            return send(self, method, key, **more)
         both.wait(60)
         more.pop("headers", None)
-        answer = ask(self, method, key, **more)
+        response = send(self, method, key, **more)
         both.wait(60)
-        return answer
+        return response
 
-    monkeypatch.setattr(Requests, "ask", ask_at_once)
+    monkeypatch.setattr(Requests, "request", send_at_once)
     for site in two_sites:
         site.catalogue.add(raw(description=f"By {site.folder.name}."))
     with ThreadPoolExecutor(2) as pool:

@@ -86,7 +86,7 @@ def test_a_log_that_is_cut_begins_anew(stepping: Bench) -> None:
     wait_for(lambda: output_of(stepping) == b"first\n")
     log = stepping.folder / "work-here" / "runs" / run_id / "stdout"
     os.truncate(log, 0)
-    wait_for(lambda: b"stdout was cut" in (stepping.folder / "0.err").read_bytes())
+    wait_for(lambda: b"stdout was truncated" in (stepping.folder / "0.err").read_bytes())
     log.write_bytes(b"anew\n")
     wait_for(lambda: output_of(stepping) == b"first\nanew\n")
     go_on(stepping)
