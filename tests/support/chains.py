@@ -43,9 +43,10 @@ class Chain:
         return found
 
     def receipts(self) -> list[dict[str, Any]]:
-        """Return the receipts of all transfers so far."""
+        """Return the receipts of all transfers so far, in the order in which they ended."""
         folder = self.hibali.home.state / "operations"
-        lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+        journals = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+        lines = [line for path in journals for line in path.read_text().splitlines()]
         return [each for each in map(json.loads, lines) if each.get("kind") == "receipt"]
 
 
