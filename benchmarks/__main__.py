@@ -33,13 +33,8 @@ CASES: tuple[Case, ...] = (
     *pilot_case.CASES,
 )
 
-_CASE_ERRORS = (
-    FailedError,
-    OSError,
-    SubprocessError,
-    BotoCoreError,
-    ClientError,
-)  # these errors end one case; the next cases still run
+# these errors end one case; the next cases still run
+_CASE_ERRORS = (FailedError, OSError, SubprocessError, BotoCoreError, ClientError)
 
 
 def main() -> int:

@@ -23,9 +23,8 @@ from tests.services.session import ensure
 
 PLAIN = "globus-url-copy"
 VERIFYING = "globus-url-copy -verify-checksum"
-_NAMES = (
-    f"127.0.0.1 localhost\n{HERE} here.test\n{THERE} far.test\n"  # GridFTP needs host names for its addresses
-)
+# GridFTP needs host names for its addresses
+_NAMES = f"127.0.0.1 localhost\n{HERE} here.test\n{THERE} far.test\n"
 _SITE = '[sites.there.gridftp]\nurl = "{url}"\n'
 
 

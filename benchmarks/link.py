@@ -45,9 +45,8 @@ def long_link(session: Path, link: Link, near: SshServer) -> Iterator[Path]:
     folder = session / "link"
     folder.mkdir(exist_ok=True)
     subprocess.run([program("gcc", "gcc"), "-O2", "-o", folder / "wanlink", _SOURCE], check=True)
-    subprocess.run(
-        [ip, "netns", "delete", NAMESPACE], check=False, capture_output=True
-    )  # left over from an interrupted run
+    # an interrupted run leaves its namespace behind
+    subprocess.run([ip, "netns", "delete", NAMESPACE], check=False, capture_output=True)
     numbers = [f"{number:g}" for number in (link.round_trip, link.rate, link.loss)]
     log = folder / "wanlink.log"
     log.unlink(missing_ok=True)

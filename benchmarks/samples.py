@@ -55,9 +55,8 @@ class Measured:
     commit: str = ""
     scale: float = 1.0
     samples: dict[str, list[Sample | None]] = field(default_factory=dict)
-    missing: dict[str, str] = field(
-        default_factory=dict
-    )  # why a contender (or the case: key "") was not measured
+    # why a contender (or the case: key "") was not measured
+    missing: dict[str, str] = field(default_factory=dict)
     told: list[list[str]] = field(default_factory=list)  # additional table, header row first
 
 

@@ -22,11 +22,8 @@ from tests.services.sshd import SshServer
 
 MEMORY = Path("/dev/shm")
 HIBALI = (str(REPOSITORY / ".venv" / "bin" / "python"), "-P", "-m", "hibali_cli")
-MISSING_ERRORS = (
-    LookupError,
-    MissingPackageError,
-    ServiceError,
-)  # a case or contender that raises these is not measured
+# a case or contender that raises these is not measured
+MISSING_ERRORS = (LookupError, MissingPackageError, ServiceError)
 
 
 class Testbed:
