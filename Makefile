@@ -1,5 +1,5 @@
-# The two commands: `make demo` shows hibali at work, `make test` tries it on real servers.
-# They need Debian 12 (or another Linux with Python 3.11), python3, python3-venv, make and git.
+# Common tasks: `make demo` demonstrates hibali, `make test` tests it with real servers; `make` lists all.
+# Requirements: Debian 12 (or another Linux with Python 3.11), python3, python3-venv, make and git.
 
 PYTHON_HERE = .venv/bin/python
 BIN = .venv/bin
@@ -7,17 +7,17 @@ BIN = .venv/bin
 .PHONY: help demo globus-smoke test test-all soak check docs bench lock dist sbom environment clean
 
 help:
-	@echo "make demo      push, run, collect and verify real input in two local sites (.demo/)"
-	@echo "make globus-smoke  with an account at Globus: log in, copy, verify, remove (CLIENT_ID= SOURCE= TARGET=; docs/globus.md)"
-	@echo "make test      all tests but the heavy ones, on real servers; as root it installs their Debian packages"
+	@echo "make demo      push, run, collect and verify real data between two local sites (.demo/)"
+	@echo "make globus-smoke  with a Globus account: log in, copy, verify, delete (CLIENT_ID= SOURCE= TARGET=; docs/globus.md)"
+	@echo "make test      all tests except the heavy ones, with real servers; as root, installs the Debian packages they need"
 	@echo "make test-all  every test"
-	@echo "make soak      an hour of kills and signals at random moments (MINUTES=60, KILLS=300, SEED=, JOBS=2, ONLY=)"
-	@echo "make check     style, types, layers, the far agent's Python version, generated files"
-	@echo "make docs      write completions/ and man/ again from the commands, and the documentation's pages to build/docs/html"
-	@echo "make bench     measure speed side by side with the peers (CASES=, REPEATS=, SCALE=)"
-	@echo "make lock      renew requirements.lock, with hashes"
-	@echo "make dist      the wheel and the source archive, in dist/"
-	@echo "make sbom      renew packaging/sbom.cdx.json and packaging/LICENCES.md from requirements.lock"
+	@echo "make soak      kill and interrupt commands at random moments for an hour (MINUTES=60, KILLS=300, SEED=, JOBS=2, ONLY=)"
+	@echo "make check     style, types, layers, the remote agent's Python version, generated files"
+	@echo "make docs      regenerate completions/ and man/ from the commands, and build the HTML documentation in build/docs/html"
+	@echo "make bench     compare hibali's speed with rsync, scp, s5cmd and others (CASES=, REPEATS=, SCALE=)"
+	@echo "make lock      update requirements.lock, with hashes"
+	@echo "make dist      build the wheel and the source archive in dist/"
+	@echo "make sbom      update packaging/sbom.cdx.json and packaging/LICENCES.md from requirements.lock"
 
 demo: environment
 	@sh demo/run.sh

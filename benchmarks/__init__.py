@@ -1,1 +1,1 @@
-"""What is promised about speed, measured side by side with what people use today."""
+"""Measure hibali's speed and memory side by side with the tools that people use today."""

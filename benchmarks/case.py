@@ -1,4 +1,4 @@
-"""A case: who contends in it, onto which targets, how often, and what is promised."""
+"""Define a benchmark case: its contenders, their targets, the number of rounds and the performance targets."""
 
 from __future__ import annotations
 
@@ -10,86 +10,86 @@ from pathlib import Path
 
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar, Sample
-from benchmarks.stage import Stage
+from benchmarks.testbed import Testbed
 from benchmarks.trees import count_tree, remove_tree
 from tests.services.object_store import ObjectStore, remove_bucket
 
 
 class Target:
-    """Where the runs of a case land, each in a place of its own that needs neither making nor clearing."""
+    """The destination of a case's runs. By default nothing is created before a run or removed after it."""
 
-    stays: bool = False  # one place for all runs, which hibali remembers from one to the next
+    reused: bool = False  # all runs write to one destination, and hibali keeps its state between them
 
-    def fresh(self, name: str) -> None:
-        """Make an empty place."""
+    def create(self, name: str) -> None:
+        """Create an empty destination for one run."""
 
     def check(self, name: str) -> None:
-        """Raises `FailedError` unless all is there."""
+        """Raise `FailedError` unless the destination is complete."""
         raise NotImplementedError
 
-    def timed(self, sample: Sample) -> Sample:
-        """What counts of a run that is checked; where the place itself tells how long it took, that."""
+    def adjust(self, sample: Sample) -> Sample:
+        """Return the sample to record for a checked run; a subclass may take the duration from the destination."""
         return sample
 
-    def clear(self, name: str) -> None:
-        """Take it away."""
+    def remove(self, name: str) -> None:
+        """Remove the destination of one run."""
 
 
 def _compare(found: Amount, expected: Amount) -> None:
     if found != expected:
-        raise FailedError(f"left {found} at the target, not {expected}")
+        raise FailedError(f"target has {found}, expected {expected}")
 
 
 @dataclass(frozen=True)
 class FolderTarget(Target):
-    """Folders below one of this machine, which may be reached by another way."""
+    """One folder per run below a local folder, which contenders may reach over the network."""
 
     root: Path
     expected: Amount
 
-    def fresh(self, name: str) -> None:
+    def create(self, name: str) -> None:
         (self.root / name).mkdir()
 
     def check(self, name: str) -> None:
         _compare(count_tree(self.root / name), self.expected)
 
-    def clear(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         remove_tree(self.root / name)
 
 
 @dataclass(frozen=True)
-class KeptTarget(Target):
-    """One folder that nothing may change."""
+class ReusedTarget(Target):
+    """One folder for all runs, which no run may change."""
 
     root: Path
     expected: Amount
-    stays: bool = True
+    reused: bool = True
 
-    def check(self, name: str) -> None:  # noqa: ARG002 - there is one place only
+    def check(self, name: str) -> None:  # noqa: ARG002 - all runs share one destination
         _compare(count_tree(self.root), self.expected)
 
 
 @dataclass(frozen=True)
 class BucketTarget(Target):
-    """A bucket for each run, removed with all it holds; or one that stays."""
+    """One bucket per run, removed with its objects; with `reused`, one bucket for all runs."""
 
     store: ObjectStore
     bucket: str
     prefix: str
     expected: Amount
     configure: Callable[[str], None]
-    stays: bool = False
+    reused: bool = False
 
     def name(self, run: str) -> str:
-        """The bucket of one run."""
-        return self.bucket if self.stays else f"{self.bucket}-{run}"
+        """Return the bucket's name for one run."""
+        return self.bucket if self.reused else f"{self.bucket}-{run}"
 
-    def fresh(self, name: str) -> None:
-        if self.stays:
+    def create(self, name: str) -> None:
+        if self.reused:
             return
         with contextlib.closing(self.store.client()) as client:
             client.create_bucket(Bucket=self.name(name))
-            # the first object of a bucket waits for the server to make room: no contender is to pay for that
+            # the server allocates space at a bucket's first object: do it here, outside the measured time
             client.put_object(Bucket=self.name(name), Key="first", Body=b"content")
         self.configure(self.name(name))
 
@@ -103,42 +103,45 @@ class BucketTarget(Target):
                         files, size = files + 1, size + found["Size"]
         _compare(Amount(files, size), self.expected)
 
-    def clear(self, name: str) -> None:
-        if not self.stays:
+    def remove(self, name: str) -> None:
+        if not self.reused:
             remove_bucket(self.store, self.name(name))
             os.sync()
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A command line; `words` is told the name of the place that is fresh for this run."""
+    """A command to measure; `argv` gets the run's name, which is also the name of its destination."""
 
     name: str
-    words: Callable[[str], Sequence[str]]
+    argv: Callable[[str], Sequence[str]]
     target: Target
     environment: Mapping[str, str]
-    logins: Path | None = None  # where its kept logins lie
-    log_in: bool = False  # whether each run begins without one
-    warm_up: bool = False  # whether a run before the first, not measured, leaves what later ones find
+    logins: Path | None = None  # folder of the control sockets of its persistent ssh connections
+    log_in: bool = False  # whether each run begins without a connection
+    warm_up: bool = False  # whether an unmeasured run comes first, to open connections or fill the target
     missing: str = ""
 
 
 @dataclass
-class Field:
-    """The contenders of a case that is prepared, and how much they move; `told` gives a table of its own when all have run."""
+class PreparedCase:
+    """The contenders of a prepared case and the amount of data they move.
+
+    `table` returns an additional table for the report after all runs.
+    """
 
     amount: Amount
     contenders: list[Contender] = field(default_factory=list)
-    told: Callable[[], list[list[str]]] | None = None
+    table: Callable[[], list[list[str]]] | None = None
 
 
 @dataclass(frozen=True)
 class Case:
-    """`prepare` makes the source and gives the contenders; what it made is gone when it is left."""
+    """A benchmark case; the context manager `prepare` creates the source and yields the contenders."""
 
     name: str
     subject: str
-    prepare: Callable[[Stage], contextlib.AbstractContextManager[Field]]
+    prepare: Callable[[Testbed], contextlib.AbstractContextManager[PreparedCase]]
     bars: tuple[Bar, ...]
     repeats: int = 5
-    watch: bool = False  # the memory of all processes together, too
+    watch: bool = False  # also measure the memory of all processes together

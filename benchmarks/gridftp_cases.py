@@ -1,4 +1,4 @@
-"""Over the long link to a GridFTP server: one large file, many small ones; beside globus-url-copy, verifying and not."""
+"""Compare uploads to a GridFTP server over the long link with globus-url-copy, with and without checksums."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.case import Case, Contender, Field, FolderTarget
+from benchmarks.case import Case, Contender, FolderTarget, PreparedCase
 from benchmarks.link import HERE, NAMESPACE, THERE, Link
 from benchmarks.link_cases import LARGE, SMALL
 from benchmarks.samples import Bar
-from benchmarks.ssh_words import way_to
-from benchmarks.stage import Stage
+from benchmarks.ssh_contenders import ssh_transfer
+from benchmarks.testbed import Testbed
 from benchmarks.trees import make_tree
 from tests.services.grid import Grid, start_gridftp
 from tests.services.processes import program, wait_until
@@ -23,31 +23,30 @@ from tests.services.session import ensure
 
 PLAIN = "globus-url-copy"
 VERIFYING = "globus-url-copy -verify-checksum"
-_NAMES = (
-    f"127.0.0.1 localhost\n{HERE} here.test\n{THERE} far.test\n"  # GridFTP wants its addresses to have names
-)
+# GridFTP needs host names for its addresses
+_NAMES = f"127.0.0.1 localhost\n{HERE} here.test\n{THERE} far.test\n"
 _SITE = '[sites.there.gridftp]\nurl = "{url}"\n'
 
 
-def _with_names(stage: Stage) -> list[str]:
-    """The words around a command that knows the names of both ends, which the machine need not."""
-    hosts = stage.folder / "hosts"
+def _with_names(testbed: Testbed) -> list[str]:
+    """Return an argv prefix that runs a command with the names of both endpoints in its own /etc/hosts."""
+    hosts = testbed.folder / "hosts"
     hosts.write_text(_NAMES)
     enter = [program("unshare", "util-linux"), "--mount", "--propagation", "slave", "/bin/sh", "-c"]
     return [*enter, 'mount --bind "$1" /etc/hosts && shift && exec "$@"', "sh", str(hosts)]
 
 
 @contextlib.contextmanager
-def _far_server(stage: Stage) -> Iterator[tuple[Grid, str]]:
-    """A server at the other end, and its URL."""
-    grid: Grid = ensure(stage.folder, "grid")
-    inside = [program("ip", "iproute2"), "netns", "exec", NAMESPACE, *_with_names(stage)]
+def _far_server(testbed: Testbed) -> Iterator[tuple[Grid, str]]:
+    """Start a GridFTP server at the far end of the link; yield it and its URL."""
+    grid: Grid = ensure(testbed.folder, "grid")
+    inside = [program("ip", "iproute2"), "netns", "exec", NAMESPACE, *_with_names(testbed)]
     port = grid.port
-    pid = start_gridftp(stage.folder, grid, port, name="far.test", around=inside)
+    pid = start_gridftp(testbed.folder, grid, port, name="far.test", around=inside)
     url = f"gsiftp://far.test:{port}"
     environment = {**os.environ, **grid.env, "GLOBUS_HOSTNAME": "here.test"}
     ask = [
-        *_with_names(stage),
+        *_with_names(testbed),
         program(PLAIN, "globus-gass-copy-progs"),
         *("-list", f"{url}{grid.data}/"),
     ]
@@ -56,7 +55,7 @@ def _far_server(stage: Stage) -> Iterator[tuple[Grid, str]]:
         return subprocess.run(ask, env=environment, capture_output=True, check=False).returncode == 0
 
     try:
-        wait_until(ready, pid, stage.folder / f"gridftp-{port}.out")
+        wait_until(ready, pid, testbed.folder / f"gridftp-{port}.out")
         yield grid, url
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -64,24 +63,28 @@ def _far_server(stage: Stage) -> Iterator[tuple[Grid, str]]:
 
 
 def _case(name: str, subject: str, files: int, size: int, plain: Sequence[str], repeats: int) -> Case:
-    """`plain` are the options of the best line that was found for globus-url-copy by itself."""
+    """Define a case; `plain` are the fastest options that were found for globus-url-copy."""
 
     @contextlib.contextmanager
-    def prepare(stage: Stage) -> Iterator[Field]:
-        with stage.place("gridftp", memory=True) as place, stage.host(Link()) as config:
-            amount = make_tree(place / "source", stage.amount(files, size))
-            (place / "targets").mkdir()
-            target = FolderTarget(place / "targets", amount)
-            with _far_server(stage) as (grid, url):
+    def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
+        with testbed.temporary_folder("gridftp", memory=True) as folder, testbed.host(Link()) as config:
+            amount = make_tree(folder / "source", testbed.amount(files, size))
+            (folder / "targets").mkdir()
+            target = FolderTarget(folder / "targets", amount)
+            with _far_server(testbed) as (grid, url):
                 known = {**grid.env, "GLOBUS_HOSTNAME": "here.test"}
-                environment = {**stage.environment(), **known}
+                environment = {**testbed.environment(), **known}
                 peers = [
-                    Contender(who, _line([*plain, *more], place / "source", target, url), target, environment)
+                    Contender(
+                        who, _line([*plain, *more], folder / "source", target, url), target, environment
+                    )
                     for who, more in ((PLAIN, []), (VERIFYING, ["-verify-checksum"]))
                 ]
-                way = way_to(stage, config, place / "source", target)
-                stage.add_to_site("there", _SITE.format(url=url))
-                yield Field(amount, [_named(stage, one) for one in (way.hibali(more=known), *peers)])
+                transfer = ssh_transfer(testbed, config, folder / "source", target)
+                testbed.add_to_site("there", _SITE.format(url=url))
+                yield PreparedCase(
+                    amount, [_named(testbed, one) for one in (transfer.hibali(more=known), *peers)]
+                )
 
     bars = tuple(
         Bar(f"no slower than {who}, logins included", "hibali", 1.0, than=(who,))
@@ -90,17 +93,17 @@ def _case(name: str, subject: str, files: int, size: int, plain: Sequence[str], 
     return Case(name, subject, prepare, bars, repeats=repeats)
 
 
-def _named(stage: Stage, contender: Contender) -> Contender:
-    around = _with_names(stage)
-    return replace(contender, words=lambda place: [*around, *contender.words(place)])
+def _named(testbed: Testbed, contender: Contender) -> Contender:
+    around = _with_names(testbed)
+    return replace(contender, argv=lambda run: [*around, *contender.argv(run)])
 
 
 def _line(options: Sequence[str], source: Path, target: FolderTarget, url: str) -> Callable[[str], list[str]]:
-    def words(place: str) -> list[str]:
-        ends = [f"file://{source}/", f"{url}{target.root}/{place}/"]
-        return [program(PLAIN, "globus-gass-copy-progs"), "-fast", "-r", "-cd", *options, *ends]
+    def argv(run: str) -> list[str]:
+        endpoints = [f"file://{source}/", f"{url}{target.root}/{run}/"]
+        return [program(PLAIN, "globus-gass-copy-progs"), "-fast", "-r", "-cd", *options, *endpoints]
 
-    return words
+    return argv
 
 
 CASES = (

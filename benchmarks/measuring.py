@@ -1,4 +1,4 @@
-"""Runs a command as a contender and reads what it took, its kept logins included."""
+"""Measure a contender's command, including the CPU time of its persistent ssh connections."""
 
 from __future__ import annotations
 
@@ -27,40 +27,49 @@ class FailedError(Exception):
 
 
 def measure(
-    words: Sequence[str],
+    argv: Sequence[str],
     environment: Mapping[str, str],
     folder: Path,
     *,
     logins: Path | None = None,
     watch: bool = False,
 ) -> Sample:
-    """Run it to its end in `folder`; raises `FailedError` with the end of what it said.
+    """Run a command to its end in `folder` and return its resource usage.
 
-    `logins` is where its ssh masters keep their sockets: they are nobody's children, and encrypt what goes
-    over them. With `watch` the memory of all its processes together is looked at too, twenty times a second.
+    Args:
+        argv: The command.
+        environment: The command's complete environment.
+        folder: Working directory, which also receives the log.
+        logins: Folder of the control sockets of its ssh masters. They are not child processes, but they do the encryption.
+        watch: Also sample the memory of all its processes together, twenty times a second.
+
+    Raises:
+        FailedError: The command failed; the message has the end of its output.
     """
-    report, log = folder / "report.json", folder / "said"
+    report, log = folder / "report.json", folder / "output"
     report.unlink(missing_ok=True)
-    before = _cpu_of(_masters(logins))
-    with log.open("wb") as said:
+    before = _cpu_of(_ssh_masters(logins))
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LAUNCHER), str(report), *words],
+            [sys.executable, "-I", "-S", str(_LAUNCHER), str(report), *argv],
             env=dict(environment),
             cwd=folder,
             stdin=subprocess.DEVNULL,
-            stdout=said if not watch else subprocess.DEVNULL,  # a plan of a million lines
-            stderr=said,
+            stdout=output if not watch else subprocess.DEVNULL,  # a plan can have a million lines
+            stderr=output,
             start_new_session=True,
         )
-        with _watching(process.pid, watch=watch) as peaks:
+        with _sample_memory(process.pid, watch=watch) as peaks:
             _wait(process)
-    told: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {"exit": "nothing: killed"}
-    if told["exit"] != 0:
+    used: dict[str, Any] = (
+        json.loads(report.read_text()) if report.exists() else {"exit": "no status (killed)"}
+    )
+    if used["exit"] != 0:
         tail = log.read_bytes()[-400:].decode(errors="backslashreplace").strip()
-        raise FailedError(f"ended with {told['exit']}: {' '.join(tail.split())}")
-    after = _cpu_of(_masters(logins))
-    kept = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
-    return Sample(told["seconds"], told["cpu"] + kept, told["peak"], max(peaks, default=0))
+        raise FailedError(f"exit status {used['exit']}: {' '.join(tail.split())}")
+    after = _cpu_of(_ssh_masters(logins))
+    login_seconds = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+    return Sample(used["seconds"], used["cpu"] + login_seconds, used["peak"], max(peaks, default=0))
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
@@ -75,19 +84,19 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_logins(folder: Path) -> None:
-    """End the kept logins whose sockets lie there, so that the next command logs in."""
-    for pid in _masters(folder):
+    """End the ssh masters whose sockets are in `folder`, so that the next command logs in again."""
+    for pid in _ssh_masters(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 10
-    while _masters(folder):
+    while _ssh_masters(folder):
         if time.monotonic() > deadline:
-            raise FailedError(f"the logins kept in {folder} do not end")
+            raise FailedError(f"the ssh masters of {folder} did not end within 10 s of SIGTERM")
         time.sleep(0.01)
 
 
-def _masters(folder: Path | None) -> list[int]:
-    """Running ssh masters, by their words or, where ssh wrote its title over them, by that: both name the socket."""
+def _ssh_masters(folder: Path | None) -> list[int]:
+    """Find running ssh masters by their arguments or their process title; both contain the socket's path."""
     found = []
     for entry in Path("/proc").iterdir() if folder else ():
         with contextlib.suppress(OSError, ValueError):
@@ -99,7 +108,7 @@ def _masters(folder: Path | None) -> list[int]:
 
 
 def _cpu_of(pids: Sequence[int]) -> dict[int, float]:
-    """CPU seconds of each process so far (proc(5), stat)."""
+    """Return the CPU seconds that each process has used (proc(5), stat)."""
     found = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -109,32 +118,32 @@ def _cpu_of(pids: Sequence[int]) -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def _watching(launcher: int, *, watch: bool) -> Iterator[list[int]]:
-    """Gathers what all processes below the launcher hold together, shared pages counted once for each."""
+def _sample_memory(launcher: int, *, watch: bool) -> Iterator[list[int]]:
+    """Sample the resident memory of all descendants of the launcher; shared pages count once per process."""
     peaks: list[int] = []
-    ended = threading.Event()
+    stopped = threading.Event()
 
-    def look() -> None:
-        while not ended.wait(0.05):
-            peaks.append(sum(map(_resident, _below(launcher))))
+    def poll() -> None:
+        while not stopped.wait(0.05):
+            peaks.append(sum(map(_resident, _descendants(launcher))))
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=poll, daemon=True)
     if watch:
         thread.start()
     try:
         yield peaks
     finally:
-        ended.set()
+        stopped.set()
         if watch:
             thread.join()
 
 
-def _below(pid: int) -> list[int]:
+def _descendants(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
-                found += [child, *_below(child)]
+                found += [child, *_descendants(child)]
     return found
 
 

@@ -1,4 +1,4 @@
-"""results.svg: the main cases as bars, shorter being faster, readable on light and dark ground."""
+"""Draw the bar chart of the main cases (results.svg), for light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 
 
 def draw(cases: Sequence[Measured]) -> str:
-    """The picture; a case that was not measured has no bars in it."""
+    """Return the chart as SVG; cases that were not measured are left out."""
     lines: list[str] = []
     top = 10
     for case in cases:

@@ -1,4 +1,4 @@
-"""A thousand tasks of `true` on Slurm: as a job array, and inside one allocation with two cores."""
+"""Compare 1,000 tasks of `true` on Slurm as a job array and in a pilot job with two cores."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.case import Case, Contender, Field, Target
+from benchmarks.case import Case, Contender, PreparedCase, Target
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Bar, Sample
-from benchmarks.stage import Stage
-from benchmarks.sweep_case import set_scene
+from benchmarks.sweep_case import prepare_sweep
+from benchmarks.testbed import Testbed
 
 _CORES = 2
 _LIMITS = 'queued_jobs = 2000\npoll = "2s"'
@@ -20,7 +20,7 @@ _TOOL = {
     "name": "Pilot Case",
     "tool-version": "1.0",
     "schema-version": "0.5",
-    "description": "Does nothing, well.",
+    "description": "Does nothing, successfully.",
     "command-line": "true [SAY]",
     "inputs": [{"id": "say", "name": "say", "type": "String", "value-key": "[SAY]"}],
 }
@@ -28,55 +28,55 @@ _TOOL = {
 
 @dataclass(frozen=True)
 class PilotTarget(Target):
-    """The folders of all tasks of the run that was begun last: each has to have an end and logs of its own."""
+    """The task folders of the latest run; each must have an exit record and logs."""
 
     work: Path
     tasks: int
-    told_of: dict[str, list[float]] = field(default_factory=dict)
-    stays: bool = True
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    reused: bool = True
 
-    def check(self, name: str) -> None:  # noqa: ARG002 - there is one place only
-        ends = 0
+    def check(self, name: str) -> None:  # noqa: ARG002 - all runs share one destination
+        complete = 0
         for folder in self._run().glob("tasks/*"):
             record = json.loads((folder / "exit.json").read_text())
-            ends += record["run"].endswith(f"/{folder.name}") and record["code"] == 0
-            ends -= not ((folder / "stdout").exists() and (folder / "stderr").exists())
-        if ends != self.tasks:
-            raise FailedError(f"{ends} of {self.tasks} tasks ended well and left their logs")
+            complete += record["run"].endswith(f"/{folder.name}") and record["code"] == 0
+            complete -= not ((folder / "stdout").exists() and (folder / "stderr").exists())
+        if complete != self.tasks:
+            raise FailedError(f"{complete} of {self.tasks} tasks succeeded and left their logs")
 
-    def timed(self, sample: Sample) -> Sample:
-        """From the begin of its job to the end of its last task, by the site's own files."""
+    def adjust(self, sample: Sample) -> Sample:
+        """Take the seconds from the start of the job to the end of the last task, by the times of the site's files."""
         folder = self._run()
         begun = min(path.stat().st_mtime_ns for path in folder.glob("chunks/*/started/job"))
         ended = max(path.stat().st_mtime_ns for path in folder.glob("tasks/*/exit.json"))
         seconds = (ended - begun) / 1e9
-        way = "pilot" if (folder / "pilot").exists() else "job array"
-        self.told_of.setdefault(way, []).append(self.tasks / seconds)
+        kind = "pilot" if (folder / "pilot").exists() else "job array"
+        self.rates.setdefault(kind, []).append(self.tasks / seconds)
         return replace(sample, seconds=seconds)
 
-    def told(self) -> list[list[str]]:
-        """Tasks a second, each time."""
+    def table(self) -> list[list[str]]:
+        """Return the tasks per second of each run."""
         lines = [["", "tasks a second"]]
         return lines + [
-            [way, ", ".join(f"{rate:.1f}" for rate in rates)] for way, rates in self.told_of.items()
+            [kind, ", ".join(f"{rate:.1f}" for rate in rates)] for kind, rates in self.rates.items()
         ]
 
     def _run(self) -> Path:
-        """Ids begin with the time."""
+        """Return the latest run's folder; run ids begin with the time."""
         return max((self.work / "runs").iterdir())
 
 
 @contextlib.contextmanager
-def _prepare(stage: Stage) -> Iterator[Field]:
-    with set_scene(stage, "pilot", _TOOL, _LIMITS) as scene:
-        target = PilotTarget(scene.work, scene.amount.files)
-        words = [*scene.words, "--new"]
-        by_pilot = [*words, "--pilot", "--cores", str(_CORES)]
+def _prepare(testbed: Testbed) -> Iterator[PreparedCase]:
+    with prepare_sweep(testbed, "pilot", _TOOL, _LIMITS) as sweep:
+        target = PilotTarget(sweep.work, sweep.amount.files)
+        array_argv = [*sweep.argv, "--new"]
+        pilot_argv = [*array_argv, "--pilot", "--cores", str(_CORES)]
         contenders = [
-            Contender("job array", lambda _: words, target, scene.environment),
-            Contender("pilot", lambda _: by_pilot, target, scene.environment),
+            Contender("job array", lambda _: array_argv, target, sweep.environment),
+            Contender("pilot", lambda _: pilot_argv, target, sweep.environment),
         ]
-        yield Field(scene.amount, contenders, target.told)
+        yield PreparedCase(sweep.amount, contenders, target.table)
 
 
 CASES = (

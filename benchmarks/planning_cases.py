@@ -1,4 +1,4 @@
-"""A million tiny files, planned and not carried: what that takes in memory."""
+"""Measure the memory for planning a transfer of a million tiny files (`push --dry-run`)."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 
-from benchmarks.case import Case, Contender, Field, KeptTarget
+from benchmarks.case import Case, Contender, PreparedCase, ReusedTarget
 from benchmarks.samples import Amount, Bar
-from benchmarks.stage import HIBALI, Stage, peer_or_reason
+from benchmarks.testbed import HIBALI, Testbed, peer_or_reason
 from benchmarks.trees import copy_tree, make_tree
 
 _FILES = 1_000_000
 _BYTES = 10
 
 
-def _planned(*, folders: int, identical: bool) -> Callable[[Stage], contextlib.AbstractContextManager[Field]]:
+def _plan(
+    *, folders: int, identical: bool
+) -> Callable[[Testbed], contextlib.AbstractContextManager[PreparedCase]]:
     @contextlib.contextmanager
-    def prepare(stage: Stage) -> Iterator[Field]:
-        with stage.place("million") as place:
-            source, target = place / "source", place / "target"
-            amount = make_tree(source, stage.amount(_FILES, _BYTES), folders=folders)
+    def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
+        with testbed.temporary_folder("million") as folder:
+            source, target = folder / "source", folder / "target"
+            amount = make_tree(source, testbed.amount(_FILES, _BYTES), folders=folders)
             target.mkdir()
             if identical:
                 copy_tree(source, target)
-            kept = KeptTarget(target, amount if identical else Amount(0, 0))
-            stage.add_site(
+            reused = ReusedTarget(target, amount if identical else Amount(0, 0))
+            testbed.add_site(
                 "here",
-                f'kind = "local"\nroots = {{ data = {json.dumps(str(place))} }}\ndefault_root = "data"\n',
+                f'kind = "local"\nroots = {{ data = {json.dumps(str(folder))} }}\ndefault_root = "data"\n',
             )
             rsync, missing = peer_or_reason("rsync")
             plan = [*HIBALI, "push", "--dry-run", str(source), "here:target"]
-            environment = stage.environment()
+            environment = testbed.environment()
             peer = [rsync, "-a", "--dry-run", "--itemize-changes", f"{source}/", f"{target}/"]
-            yield Field(
+            yield PreparedCase(
                 amount,
                 [
-                    Contender("hibali", lambda _: plan, kept, environment),
-                    Contender("rsync", lambda _: peer, kept, environment, missing=missing),
+                    Contender("hibali", lambda _: plan, reused, environment),
+                    Contender("rsync", lambda _: peer, reused, environment, missing=missing),
                 ],
             )
 
@@ -49,7 +51,7 @@ def _case(name: str, where: str, folders: int, *, identical: bool) -> Case:
     return Case(
         f"million-{name}-{target}",
         f"plan 1,000,000 tiny files {where} against an {target} local target (push --dry-run)",
-        _planned(folders=folders, identical=identical),
+        _plan(folders=folders, identical=identical),
         (
             Bar("peak memory of the largest process under 200 MB", "hibali", 200, measure="peak"),
             Bar("peak memory of all processes together under 200 MB", "hibali", 200, measure="peak_of_all"),

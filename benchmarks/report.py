@@ -1,4 +1,4 @@
-"""RESULTS.md: every promise beside what was measured, met or not, then every case with all its contenders."""
+"""Render RESULTS.md: each performance target with its measured value, then each case with all its contenders."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from statistics import median
 from benchmarks.samples import MEGA, Amount, Bar, Measured, Sample, bar_value, is_met, median_of
 
 _HEAD = """\
-# What was measured
+# Benchmark results
 
-Written by `make bench`, never by hand. Contenders run in turn within each round (A B C A B C ...), each onto a fresh
-target, checked afterwards; sources are in the page cache, and `sync` runs before each. Seconds are the median of all
+Written by `make bench`; do not edit. Contenders alternate within each round (A B C A B C ...), each with an empty
+target that is checked afterwards; sources are in the page cache, and `sync` runs before each. Seconds are the median of all
 rounds; a comparison is the median of each round's ratio to the best of the named peers. CPU is user and system time of
-the command and its children here, and of its kept logins, not of the servers, which share this machine. The peak is the
-resident memory of the largest process, and not below 11 MB, what the process holds that starts it. Without "login kept",
-every run logs in anew, and its seconds include that.
+the command, its children and its persistent ssh connections, not of the servers, which share this machine. The peak is
+the resident memory of the largest process, and at least 11 MB, the size of the process that starts it. Without "login
+kept", every run logs in again, and its seconds include that.
 """
 _UNITS = {"rate": " MB/s", "peak": " MB", "peak_of_all": " MB"}
 
 
 def render(cases: Sequence[Measured], absent: Sequence[str], machine: Mapping[str, str]) -> str:
-    """The whole page; `absent` are cases that no run was about."""
+    """Render the page; `absent` are the names of cases that were never run."""
     lines = [_HEAD, *_warnings(cases), "## Where\n", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in machine.items()]
     lines += ["", "## Promises\n", "| case | promised | measured | |", "|---|---|---|---|"]
@@ -35,8 +35,8 @@ def render(cases: Sequence[Measured], absent: Sequence[str], machine: Mapping[st
 def _warnings(cases: Sequence[Measured]) -> Iterator[str]:
     scales = sorted({case.scale for case in cases if case.scale != 1})
     if scales:
-        told = ", ".join(f"{scale:g}" for scale in scales)
-        yield f"**A quick look at {told} of the sizes: these figures say nothing about the promises.**\n"
+        shown = ", ".join(f"{scale:g}" for scale in scales)
+        yield f"**A quick look at {shown} of the sizes: these figures cannot be compared with the promises.**\n"
 
 
 def _bar_line(bar: Bar, case: Measured) -> str:
@@ -94,7 +94,7 @@ def _contender_line(name: str, rounds: Sequence[Sample | None], amount: Amount, 
 
 
 def _rate(found: Sequence[Sample], amount: Amount) -> str:
-    """Bytes a second where files are large, files a second where they are small."""
+    """Format the rate: bytes per second for large files, files per second for small ones."""
     seconds = median(sample.seconds for sample in found)
     if amount.size >= amount.files * MEGA:
         return f"{amount.size / MEGA / seconds:.1f} MB/s"

@@ -1,4 +1,4 @@
-"""Keeps what was measured, case by case, and writes it as pages: a run of some cases renews only theirs."""
+"""Store the measurements per case and write the result pages; a run replaces only the cases it measured."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from benchmarks.picture import draw
 from benchmarks.report import render
 from benchmarks.samples import Amount, Bar, Measured, Sample
 
-_KEPT = REPOSITORY / ".cache" / "benchmarks"
+_CACHE = REPOSITORY / ".cache" / "benchmarks"
 
 
 class Results:
-    """The measured cases of this machine; a quick look stands by itself and is forgotten with the next."""
+    """The measured cases of this machine; the next run replaces the results of a quick check."""
 
-    def __init__(self, page: Path, kept: Path, cases: dict[str, Measured]) -> None:
+    def __init__(self, page: Path, store: Path, cases: dict[str, Measured]) -> None:
         self.page = page
-        self._kept = kept
+        self._store = store
         self._cases = cases
 
     @classmethod
     def open(cls, *, quick: bool) -> Results:
-        """What earlier runs at full size measured here, unless this is a quick look."""
-        _KEPT.mkdir(parents=True, exist_ok=True)
+        """Load the results of earlier full-size runs on this machine; a quick check starts empty."""
+        _CACHE.mkdir(parents=True, exist_ok=True)
         if quick:
-            return cls(_KEPT / "RESULTS.md", _KEPT / "quick.json", {})
-        kept = _KEPT / "measured.json"
-        found = json.loads(kept.read_text()) if kept.exists() else {}
+            return cls(_CACHE / "RESULTS.md", _CACHE / "quick.json", {})
+        store = _CACHE / "measured.json"
+        found = json.loads(store.read_text()) if store.exists() else {}
         return cls(
             REPOSITORY / "benchmarks" / "RESULTS.md",
-            kept,
+            store,
             {name: _read(entry) for name, entry in found.items()},
         )
 
     def add(self, measured: Measured) -> None:
-        """Put it in the place of what was measured of this case before."""
+        """Store a case's measurements, replacing earlier ones."""
         self._cases[measured.name] = measured
 
     def write(self, order: Sequence[str]) -> None:
-        """Write the page, the picture beside it and what they are made of; `order` names every case there is."""
-        told = {name: asdict(measured) for name, measured in self._cases.items()}
-        self._kept.write_text(json.dumps(told, indent=1))
+        """Write the page, the chart and the stored measurements; `order` lists all existing cases."""
+        entries = {name: asdict(measured) for name, measured in self._cases.items()}
+        self._store.write_text(json.dumps(entries, indent=1))
         cases = [self._cases[name] for name in order if name in self._cases]
         absent = [name for name in order if name not in self._cases]
         self.page.write_text(render(cases, absent, machine()))

@@ -1,4 +1,4 @@
-"""An object store on loopback: up, down, and nothing changed."""
+"""Compare uploads, downloads and unchanged transfers with an object store on loopback."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.case import BucketTarget, Case, Contender, Field, FolderTarget, Target
+from benchmarks.case import BucketTarget, Case, Contender, FolderTarget, PreparedCase, Target
 from benchmarks.link_cases import LARGE, SMALL
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar
-from benchmarks.stage import HIBALI, Stage, peer_or_reason
+from benchmarks.testbed import HIBALI, Testbed, peer_or_reason
 from benchmarks.trees import make_tree
 from tests.services.object_store import ObjectStore, remove_bucket
 
 MEDIUM = (64, 32 << 20)
 _MANY = (100_000, 100)
 _PREFIX = "data"
-_MOST_AT_ONCE = "32"  # rclone's own 4 would be unfair
+_CONCURRENCY = "32"  # rclone's default of 4 would put it at a disadvantage
 
 _BARS = (
     Bar("wall time at most 1.05 of s5cmd", "hibali", 1.05, than=("s5cmd",)),
@@ -31,18 +31,18 @@ _BARS = (
 
 @dataclass(frozen=True)
 class Clients:
-    """The contenders' words, between a folder and a prefix of one bucket."""
+    """The contenders' commands for transfers between a folder and a prefix of one bucket."""
 
-    stage: Stage
+    testbed: Testbed
     store: ObjectStore
     bucket: str
-    server: str  # as rclone calls it
+    server: str  # rclone's name of the provider
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where the keys are, for all, and rclone's configuration."""
+        """The contenders' environment: the access keys and rclone's configuration."""
         return {
-            **self.stage.environment(),
+            **self.testbed.environment(),
             **self.store.env,
             "RCLONE_CONFIG": "/dev/null",
             "RCLONE_CONFIG_STORE_TYPE": "s3",
@@ -53,11 +53,11 @@ class Clients:
         }
 
     def up(self, source: Path, target: BucketTarget) -> list[Contender]:
-        """From a folder to fresh buckets, or to the one that stays."""
+        """Return the contenders for uploads from a folder to a new bucket per run, or to a reused one."""
         s5cmd, no_s5cmd = peer_or_reason("s5cmd")
         rclone, no_rclone = peer_or_reason("rclone")
         known = self.environment
-        compare = ["--size-only", "--fast-list"] if target.stays else []
+        compare = ["--size-only", "--fast-list"] if target.reused else []
         found = [
             Contender(
                 "hibali",
@@ -80,10 +80,10 @@ class Clients:
                 missing=no_rclone,
             ),
         ]
-        return [found[0], found[2]] if target.stays else found
+        return [found[0], found[2]] if target.reused else found
 
     def down(self, root: Path, target: Target) -> list[Contender]:
-        """From one bucket to fresh folders."""
+        """Return the contenders for downloads from one bucket to a new folder per run."""
         s5cmd, no_s5cmd = peer_or_reason("s5cmd")
         rclone, no_rclone = peer_or_reason("rclone")
         known = self.environment
@@ -111,12 +111,12 @@ class Clients:
         ]
 
     def fill(self, source: Path) -> None:
-        """Put the source there, by hibali: what it wrote it can verify when it fetches it."""
-        words = [*HIBALI, "push", "--quiet", str(source), f"store:{_PREFIX}"]
-        ended = subprocess.run(words, env=self.environment, check=False, capture_output=True)
-        if ended.returncode:
+        """Upload the source with hibali, which stores the checksums that later downloads verify."""
+        argv = [*HIBALI, "push", "--quiet", str(source), f"store:{_PREFIX}"]
+        completed = subprocess.run(argv, env=self.environment, check=False, capture_output=True)
+        if completed.returncode:
             raise FailedError(
-                f"the source could not be prepared: {ended.stderr[-300:].decode(errors='replace')}"
+                f"the source could not be uploaded: {completed.stderr[-300:].decode(errors='replace')}"
             )
 
     def _s5cmd(self, program: str) -> list[str]:
@@ -124,19 +124,19 @@ class Clients:
 
     @staticmethod
     def _rclone(program: str) -> list[str]:
-        return [program, "copy", "--transfers", _MOST_AT_ONCE, "--checkers", _MOST_AT_ONCE]
+        return [program, "copy", "--transfers", _CONCURRENCY, "--checkers", _CONCURRENCY]
 
     def configure(self, bucket: str) -> None:
-        """Make it the site `store`."""
-        self.stage.add_site(
+        """Configure the bucket as the site `store`."""
+        self.testbed.add_site(
             "store",
             f'kind = "s3"\n[sites.store.s3]\nendpoint = "{self.store.endpoint}"\n'
             f'bucket = "{bucket}"\nregion = "{self.store.region}"\n',
         )
 
-    def target(self, amount: Amount, *, stays: bool = False) -> BucketTarget:
-        """Where uploads land."""
-        return BucketTarget(self.store, self.bucket, _PREFIX, amount, self.configure, stays)
+    def target(self, amount: Amount, *, reused: bool = False) -> BucketTarget:
+        """Return the target of uploads."""
+        return BucketTarget(self.store, self.bucket, _PREFIX, amount, self.configure, reused)
 
 
 def _remote(bucket: str) -> str:
@@ -144,13 +144,13 @@ def _remote(bucket: str) -> str:
 
 
 @contextlib.contextmanager
-def _clients(stage: Stage, *, swift: bool = False) -> Iterator[Clients]:
-    """A bucket of one case, configured as the site `store`."""
-    store = stage.swift() if swift else stage.object_store()
+def _clients(testbed: Testbed, *, swift: bool = False) -> Iterator[Clients]:
+    """Create a bucket for one case, configured as the site `store`."""
+    store = testbed.swift() if swift else testbed.object_store()
     bucket = f"bench-{secrets.token_hex(4)}"
     with contextlib.closing(store.client()) as client:
         client.create_bucket(Bucket=bucket)
-        clients = Clients(stage, store, bucket, "Other" if swift else "SeaweedFS")
+        clients = Clients(testbed, store, bucket, "Other" if swift else "SeaweedFS")
         clients.configure(bucket)
         try:
             yield clients
@@ -160,36 +160,36 @@ def _clients(stage: Stage, *, swift: bool = False) -> Iterator[Clients]:
 
 def _moves(
     files: int, size: int, *, down: bool, swift: bool = False
-) -> Callable[[Stage], contextlib.AbstractContextManager[Field]]:
+) -> Callable[[Testbed], contextlib.AbstractContextManager[PreparedCase]]:
     @contextlib.contextmanager
-    def prepare(stage: Stage) -> Iterator[Field]:
-        with stage.place("s3", memory=True) as place, _clients(stage, swift=swift) as clients:
-            source, targets = place / "source", place / "targets"
-            amount = make_tree(source, stage.amount(files, size))
+    def prepare(testbed: Testbed) -> Iterator[PreparedCase]:
+        with testbed.temporary_folder("s3", memory=True) as folder, _clients(testbed, swift=swift) as clients:
+            source, targets = folder / "source", folder / "targets"
+            amount = make_tree(source, testbed.amount(files, size))
             if not down:
-                yield Field(amount, clients.up(source, clients.target(amount)))
+                yield PreparedCase(amount, clients.up(source, clients.target(amount)))
                 return
             targets.mkdir()
             clients.fill(source)
-            yield Field(amount, clients.down(targets, FolderTarget(targets, amount)))
+            yield PreparedCase(amount, clients.down(targets, FolderTarget(targets, amount)))
 
     return prepare
 
 
 @contextlib.contextmanager
-def _unchanged(stage: Stage) -> Iterator[Field]:
-    with stage.place("s3", memory=True) as place, _clients(stage) as clients:
-        amount = make_tree(place / "source", stage.amount(*_MANY))
-        clients.fill(place / "source")
-        yield Field(amount, clients.up(place / "source", clients.target(amount, stays=True)))
+def _unchanged(testbed: Testbed) -> Iterator[PreparedCase]:
+    with testbed.temporary_folder("s3", memory=True) as folder, _clients(testbed) as clients:
+        amount = make_tree(folder / "source", testbed.amount(*_MANY))
+        clients.fill(folder / "source")
+        yield PreparedCase(amount, clients.up(folder / "source", clients.target(amount, reused=True)))
 
 
 CASES = (
     *(
         Case(
-            f"s3-{size}-{word}",
-            f"{word}: {subject}, SeaweedFS, both ends on tmpfs",
-            _moves(*amount, down=word == "down"),
+            f"s3-{size}-{direction}",
+            f"{direction}: {subject}, SeaweedFS, both ends on tmpfs",
+            _moves(*amount, down=direction == "down"),
             _BARS,
         )
         for size, subject, amount in (
@@ -197,20 +197,20 @@ CASES = (
             ("medium", "64 objects of 32 MiB", MEDIUM),
             ("large", "one object of 2 GiB", LARGE),
         )
-        for word in ("up", "down")
+        for direction in ("up", "down")
     ),
     *(
         Case(
-            f"s3-swift-{size}-{word}",
-            f"{word}: {subject}, OpenStack Swift, both ends on tmpfs",
-            _moves(*amount, down=word == "down", swift=True),
+            f"s3-swift-{size}-{direction}",
+            f"{direction}: {subject}, OpenStack Swift, both ends on tmpfs",
+            _moves(*amount, down=direction == "down", swift=True),
             _BARS,
         )
         for size, subject, amount in (
             ("medium", "64 objects of 32 MiB", MEDIUM),
             ("large", "one object of 2 GiB", LARGE),
         )
-        for word in ("up", "down")
+        for direction in ("up", "down")
     ),
     Case(
         "s3-unchanged",

@@ -1,4 +1,4 @@
-"""What was measured of one case, and the arithmetic over it: medians, ratios of pairs, bars."""
+"""Define the measurements of a case and compute medians, ratios and performance targets from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEGA = 1_000_000
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of one contender: wall and CPU seconds, peak bytes of the largest process and of all together."""
+    """One run of one contender: wall and CPU seconds, peak bytes of the largest process and of all processes."""
 
     seconds: float
     cpu: float
@@ -21,7 +21,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much one run of a case is about: so many files, or whatever they are called, and so many bytes."""
+    """The size of a case: number of files (or of the items named by `what`) and bytes."""
 
     files: int
     size: int
@@ -30,9 +30,9 @@ class Amount:
 
 @dataclass(frozen=True)
 class Bar:
-    """What was promised of `ours`: at most or at least so much, of the best of the peers `than` or by itself.
+    """A performance target of contender `ours`: a limit, absolute or relative to the best of the peers `than`.
 
-    At most 0.6 of a peer means 0.6 of its seconds; at least 5 times a peer means that it takes 5 times as long.
+    "At most 0.6 of a peer" means 0.6 of its seconds; "at least 5 times a peer" means that the peer takes 5 times as long.
     """
 
     text: str
@@ -45,7 +45,7 @@ class Bar:
 
 @dataclass
 class Measured:
-    """All rounds of one case; the n-th sample of every contender was taken in the n-th round, None where it failed."""
+    """All rounds of one case; the n-th sample of every contender is from the n-th round, None if it failed."""
 
     name: str
     subject: str
@@ -55,10 +55,9 @@ class Measured:
     commit: str = ""
     scale: float = 1.0
     samples: dict[str, list[Sample | None]] = field(default_factory=dict)
-    missing: dict[str, str] = field(
-        default_factory=dict
-    )  # contender, or "" for the case: why it was not measured
-    told: list[list[str]] = field(default_factory=list)  # a table of the case's own, its head first
+    # why a contender (or the case: key "") was not measured
+    missing: dict[str, str] = field(default_factory=dict)
+    told: list[list[str]] = field(default_factory=list)  # additional table, header row first
 
 
 _MEASURES: Mapping[str, Callable[[Sample, Amount], float]] = {
@@ -71,10 +70,10 @@ _MEASURES: Mapping[str, Callable[[Sample, Amount], float]] = {
 
 
 def bar_value(bar: Bar, measured: Measured) -> float | None:
-    """What stands beside the bar's limit; None when a contender it needs has no round to compare.
+    """Compute the value to compare with the target's limit; None if no round has all its contenders.
 
-    Against peers it is the median of each round's ratio to the best of them, so that what slows the machine
-    for a while slows both. A peak is the highest one, anything else the median.
+    Relative to peers, it is the median over the rounds of the ratio to the best peer, so that a temporary
+    slowdown of the machine affects both. A peak is the maximum of all rounds, other measures the median.
     """
     read = _MEASURES[bar.measure]
     rounds = zip(*(measured.samples.get(name, []) for name in (bar.ours, *bar.than)), strict=False)
@@ -96,11 +95,11 @@ def _ratio(ours: float, peer: float, *, at_least: bool) -> float:
 
 
 def is_met(bar: Bar, value: float) -> bool:
-    """Whether the promise is kept."""
+    """Return whether the value meets the target."""
     return value >= bar.limit if bar.at_least else value <= bar.limit
 
 
 def median_of(samples: Sequence[Sample | None], measure: str, amount: Amount) -> float | None:
-    """The median of one measure over the rounds that did not fail."""
+    """Return the median of one measure over the successful rounds; None without any."""
     values = [_MEASURES[measure](sample, amount) for sample in samples if sample is not None]
     return median(values) if values else None

@@ -1,4 +1,4 @@
-"""A thousand tasks on Slurm, and what the login node sees of them: connections and commands, minute by minute."""
+"""Count the connections and commands on a login node, per minute, during 1,000 tasks on Slurm."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.case import Case, Contender, Field, Target
+from benchmarks.case import Case, Contender, PreparedCase, Target
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar
-from benchmarks.stage import HIBALI, Stage
+from benchmarks.testbed import HIBALI, Testbed
 from tests.services.session import ensure
 from tests.services.slurm import Slurm
 from tests.support.counted_slurm import CountedSlurm, counted_slurm
 
 _TASKS = 1000
-_MOST_COMMANDS = 30
+_MAX_COMMANDS = 30
 _LIMITS = 'queued_jobs = 2000\npoll = "10s"'
 _TOOL = {
     "name": "Sweep Case",
@@ -35,23 +35,23 @@ _TOOL = {
 
 @dataclass(frozen=True)
 class SweepTarget(Target):
-    """The folders of all tasks at the site: each has to hold what its tool wrote, by one login and few commands."""
+    """The task folders at the site: each must have its output, with one login and few scheduler commands in total."""
 
     work: Path
     node: CountedSlurm
     tasks: int
-    stays: bool = True
+    reused: bool = True
 
-    def check(self, name: str) -> None:  # noqa: ARG002 - there is one place only
+    def check(self, name: str) -> None:  # noqa: ARG002 - all runs share one destination
         written = len(list(self.work.glob("runs/*/tasks/*/work/out.txt")))
         commands, logins = len(self.node.commands()), self.node.logins
         if written != self.tasks:
             raise FailedError(f"{written} of {self.tasks} tasks left their output")
-        if commands > _MOST_COMMANDS or logins != 1:
+        if commands > _MAX_COMMANDS or logins != 1:
             raise FailedError(f"{logins} logins and {commands} scheduler commands")
 
-    def told(self) -> list[list[str]]:
-        """The view of the login node; minutes count from the first thing it saw."""
+    def table(self) -> list[list[str]]:
+        """Return connections, sessions and commands per minute since the first of them."""
         commands, sessions = self.node.commands(), self.node.sessions()
         first = min(seconds for seconds, _ in (*commands, *sessions))
         opened: dict[str, float] = {}
@@ -68,56 +68,56 @@ class SweepTarget(Target):
         last = max([*channels, *(number for number, _ in called)])
         for number in range(1, last + 1):
             names = Counter(name for at, name in called if at == number)
-            told = ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
-            lines.append([str(number), str(connections[number]), str(channels[number]), told or "0"])
+            counts = ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
+            lines.append([str(number), str(connections[number]), str(channels[number]), counts or "0"])
         return [*lines, ["in all", str(len(opened)), str(len(sessions)), str(len(commands))]]
 
 
 @dataclass(frozen=True)
-class TemplateContext:
-    """A tool at a cluster that counts what it is asked, and the line that runs it once for each row of a table."""
+class SweepContext:
+    """A cluster that counts connections and commands, and the command that runs a tool for each row of a table."""
 
     node: CountedSlurm
     work: Path
     amount: Amount
-    words: list[str]
+    argv: list[str]
     environment: dict[str, str]
 
 
 @contextlib.contextmanager
-def set_scene(stage: Stage, name: str, tool: dict[str, Any], limits: str) -> Iterator[TemplateContext]:
-    """Everything that is not measured; `limits` are lines of the site's table of that name."""
-    slurm: Slurm = ensure(stage.folder, "slurm")
-    with stage.place(name) as place, counted_slurm(place, slurm) as node:
-        work = place / "work"
-        stage.add_site("cluster", node.table(work, limits))
-        descriptor, table = place / "tool.json", place / "table.csv"
+def prepare_sweep(testbed: Testbed, name: str, tool: dict[str, Any], limits: str) -> Iterator[SweepContext]:
+    """Set up the cluster, the tool and the table, unmeasured; `limits` are lines of the site's table `limits`."""
+    slurm: Slurm = ensure(testbed.folder, "slurm")
+    with testbed.temporary_folder(name) as folder, counted_slurm(folder, slurm) as node:
+        work = folder / "work"
+        testbed.add_site("cluster", node.table(work, limits))
+        descriptor, table = folder / "tool.json", folder / "table.csv"
         descriptor.write_text(json.dumps(tool))
-        count = stage.amount(_TASKS, 1).files
+        count = testbed.amount(_TASKS, 1).files
         table.write_text("say\n" + "".join(f"t{number}\n" for number in range(1, count + 1)))
-        environment = stage.environment()
-        reference = _prepared(environment, "pipelines", "add", str(descriptor)).split()[0]
-        _prepared(environment, "pipelines", "trust", reference)
-        words = [*HIBALI, "run", reference, "--each", str(table), "--site", "cluster", "--wait", "--quiet"]
-        yield TemplateContext(node, work, Amount(count, 0, "tasks"), words, environment)
+        environment = testbed.environment()
+        reference = _hibali(environment, "pipelines", "add", str(descriptor)).split()[0]
+        _hibali(environment, "pipelines", "trust", reference)
+        argv = [*HIBALI, "run", reference, "--each", str(table), "--site", "cluster", "--wait", "--quiet"]
+        yield SweepContext(node, work, Amount(count, 0, "tasks"), argv, environment)
 
 
 @contextlib.contextmanager
-def _prepare(stage: Stage) -> Iterator[Field]:
-    with set_scene(stage, "sweep", _TOOL, _LIMITS) as scene:
-        target = SweepTarget(scene.work, scene.node, scene.amount.files)
-        contender = Contender("hibali", lambda _: scene.words, target, scene.environment)
-        yield Field(scene.amount, [contender], target.told)
+def _prepare(testbed: Testbed) -> Iterator[PreparedCase]:
+    with prepare_sweep(testbed, "sweep", _TOOL, _LIMITS) as sweep:
+        target = SweepTarget(sweep.work, sweep.node, sweep.amount.files)
+        contender = Contender("hibali", lambda _: sweep.argv, target, sweep.environment)
+        yield PreparedCase(sweep.amount, [contender], target.table)
 
 
-def _prepared(environment: dict[str, str], *words: str) -> str:
-    """What it prints, of a step that is not measured; raises `FailedError`."""
-    ended = subprocess.run(
-        [*HIBALI, *words], env=environment, check=False, capture_output=True, stdin=subprocess.DEVNULL
+def _hibali(environment: dict[str, str], *argv: str) -> str:
+    """Run an unmeasured hibali command and return its stdout; raises `FailedError`."""
+    completed = subprocess.run(
+        [*HIBALI, *argv], env=environment, check=False, capture_output=True, stdin=subprocess.DEVNULL
     )
-    if ended.returncode:
-        raise FailedError(f"{words[1]}: {ended.stderr[-300:].decode(errors='replace')}")
-    return ended.stdout.decode()
+    if completed.returncode:
+        raise FailedError(f"{argv[1]}: {completed.stderr[-300:].decode(errors='replace')}")
+    return completed.stdout.decode()
 
 
 CASES = (

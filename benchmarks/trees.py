@@ -1,4 +1,4 @@
-"""Files to move, and whether they all arrived."""
+"""Create, copy, count and remove the files of a benchmark."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from benchmarks.samples import Amount
 
 _PIECE = 4 << 20
-FOLDER_FILES = 100  # in one folder, where nothing else is asked for
+FOLDER_FILES = 100  # files per folder, unless the number of folders is given
 
 
 def make_tree(root: Path, amount: Amount, *, folders: int = 0) -> Amount:
-    """Files of equal size and random content, which no cipher or disk makes smaller; what was made."""
+    """Create files of equal size with random (incompressible) content; return the amount created."""
     each = amount.size // amount.files
     folders = folders or -(-amount.files // FOLDER_FILES)
     for number in range(folders):
@@ -33,12 +33,12 @@ def _write(path: Path, size: int) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """The same names, contents and times."""
+    """Copy names, contents and times."""
     shutil.copytree(source, target, dirs_exist_ok=True)
 
 
 def count_tree(root: Path) -> Amount:
-    """What is there under final names."""
+    """Count the complete files, without hibali's temporary ones."""
     files = size = 0
     for status in _files(root):
         files, size = files + 1, size + status.st_size
@@ -57,6 +57,6 @@ def _files(root: Path) -> Iterator[os.stat_result]:
 
 
 def remove_tree(root: Path) -> None:
-    """All of it, and the disk's queue emptied, so that the next run does not pay for it."""
+    """Remove a tree and flush the disk's write queue, so that the next run is not slowed down."""
     shutil.rmtree(root, ignore_errors=True)
     os.sync()

@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NEAR "hib0"                               /* the devices: names of our own, another link may be up */
+#define NEAR "hib0"                               /* the devices: unusual names, to avoid collisions */
 #define FAR "hib1"
 #define MAX_PACKET 65600
 #define SLOTS 65536
@@ -85,7 +85,7 @@ static void take_in(Direction *d, uint64_t delay_ns, double ns_per_byte, double 
     }
 }
 
-static int64_t give_out(Direction *d) {              /* ns until the next packet is due, or -1 */
+static int64_t deliver_due(Direction *d) {           /* ns until the next packet is due, or -1 */
     while (d->head != d->tail) {
         Packet *p = &d->ring[d->head % SLOTS];
         int64_t wait = (int64_t)(p->due_ns - now_ns());
@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
     Direction in = {b, a, calloc(SLOTS, sizeof(Packet)), 0, 0, 0, 0, 0, 0};
     fprintf(stderr, "wanlink ready\n");
     for (;;) {
-        int64_t w1 = give_out(&out), w2 = give_out(&in);
+        int64_t w1 = deliver_due(&out), w2 = deliver_due(&in);
         int64_t wait = w1 < 0 ? w2 : w2 < 0 ? w1 : w1 < w2 ? w1 : w2;
         struct timespec timeout = {wait / 1000000000, wait % 1000000000};
         struct pollfd fds[2] = {{a, POLLIN, 0}, {b, POLLIN, 0}};

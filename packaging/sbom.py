@@ -1,4 +1,4 @@
-"""`python packaging/sbom.py [--check]`: what is shipped with hibali and under which licences, from requirements.lock."""
+"""Write hibali's bill of materials and licence list from requirements.lock: `python packaging/sbom.py [--check]`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = ("packaging/sbom.cdx.json", "packaging/LICENCES.md")
 
 
 class Package(NamedTuple):
-    """One package at the version of the lock; `needs` are the names of those that it needs itself."""
+    """One package at its locked version; `needs` are the names of its direct dependencies."""
 
     name: str
     version: str
@@ -31,29 +31,35 @@ class Package(NamedTuple):
 
 
 def read_lock() -> dict[str, str]:
-    """Versions by canonical name."""
+    """Return the locked versions by canonical package name."""
     text = (CLONE / "requirements.lock").read_text("ascii")
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", text, re.MULTILINE)
     return {canonicalize_name(name): version for name, version in found}
 
 
 def find_packages(project: Mapping[str, Any], lock: Mapping[str, str]) -> list[Package]:
-    """All that hibali needs where it runs, sorted. Raises SystemExit where the lock, the environment or a licence does not fit."""
+    """Find all runtime dependencies of hibali, sorted by name.
+
+    Raises:
+        SystemExit: An installed version differs from the lock, or a licence is unknown or not accepted.
+    """
     rules = tomllib.loads((CLONE / "packaging/licences.toml").read_text("utf-8"))
     found: dict[str, Package] = {}
-    waiting = sorted(_needed(project["dependencies"], frozenset()))
-    while waiting:
-        name, extras = waiting.pop()
+    queue = sorted(_needed(project["dependencies"], frozenset()))
+    while queue:
+        name, extras = queue.pop()
         if name in found and not extras:
             continue
         installed = distribution(name)
         if installed.version != lock.get(name):
-            sys.exit(f"{name}: {installed.version} is installed, the lock has {lock.get(name)}")
+            sys.exit(
+                f"{name}: version {installed.version} is installed, but requirements.lock has {lock.get(name)}"
+            )
         below = sorted(_needed(installed.requires or (), extras))
         needs = sorted({each for each, _ in below} | set(found[name].needs if name in found else ()))
         licence = _licence_of(name, installed.metadata, rules)
         found[name] = Package(name, installed.version, licence, _home_of(installed.metadata), tuple(needs))
-        waiting += [each for each in below if each[0] not in found or each[1]]
+        queue += [each for each in below if each[0] not in found or each[1]]
     return [found[name] for name in sorted(found)]
 
 
@@ -66,16 +72,18 @@ def _needed(lines: Any, extras: frozenset[str]) -> Iterator[tuple[str, frozenset
 
 
 def _licence_of(name: str, metadata: PackageMetadata, rules: Mapping[str, Any]) -> str:
-    """An SPDX expression: what was looked up by hand, else what the package says."""
+    """Return the SPDX expression from packaging/licences.toml, or else from the package's metadata."""
     looked_up = rules["looked-up"].get(name)
-    said = str(looked_up or _field(metadata, "License-Expression") or _field(metadata, "License"))
+    declared = str(looked_up or _field(metadata, "License-Expression") or _field(metadata, "License"))
     try:
-        licence = str(canonicalize_license_expression(said.strip()))
+        licence = str(canonicalize_license_expression(declared.strip()))
     except InvalidLicenseExpression:
-        sys.exit(f"{name}: {said[:60]!r} is no SPDX expression; look it up for packaging/licences.toml")
+        sys.exit(
+            f"{name}: {declared[:60]!r} is not an SPDX expression. Add its licence to packaging/licences.toml."
+        )
     unknown = set(re.findall(r"[^\s()]+", licence)) - {"AND", "OR", "WITH"} - set(rules["accepted"])
     if unknown:
-        sys.exit(f"{name}: nobody has accepted {', '.join(sorted(unknown))} in packaging/licences.toml")
+        sys.exit(f"{name}: licence {', '.join(sorted(unknown))} is not accepted in packaging/licences.toml")
     return licence
 
 
@@ -93,7 +101,7 @@ def _field(metadata: PackageMetadata, name: str) -> str:
 
 
 def make_bom(project: Mapping[str, Any], packages: list[Package]) -> str:
-    """CycloneDX 1.6 in JSON; the same whenever it is made."""
+    """Render CycloneDX 1.6 as JSON; equal input gives identical output."""
     known = {package.name for package in packages}
     root = "pkg:pypi/hibali"
     bom = {
@@ -151,11 +159,11 @@ def _references(packages: list[Package], names: set[str]) -> list[str]:
 
 
 def make_list(packages: list[Package]) -> str:
-    """The licences as a page."""
+    """Render the licence list as Markdown."""
     lines = [
-        "# What hibali stands on, and under which licences",
+        "# Dependencies of hibali and their licences",
         "",
-        "Written by `make sbom` from requirements.lock: all that is installed with hibali, without its tests. hibali itself is under Apache-2.0.",
+        "Written by `make sbom` from requirements.lock: all packages that are installed with hibali, without those of its tests. hibali itself is licensed under Apache-2.0.",
         "",
         "| package | version | licence |",
         "|---|---|---|",
@@ -167,21 +175,21 @@ def make_list(packages: list[Package]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write both files, or with `--check` say which are stale and end with 1."""
+    """Write both files; with `--check` only report which are out of date, with exit code 1 if any is."""
     project = tomllib.loads((CLONE / "pyproject.toml").read_text("utf-8"))["project"]
     packages = find_packages(project, read_lock())
-    made = dict(zip(FILES, (make_bom(project, packages), make_list(packages)), strict=True))
-    stale = [name for name, text in made.items() if not _holds(CLONE / name, text)]
+    rendered = dict(zip(FILES, (make_bom(project, packages), make_list(packages)), strict=True))
+    stale = [name for name, text in rendered.items() if not _is_current(CLONE / name, text)]
     if arguments != ["--check"]:
         for name in stale:
-            (CLONE / name).write_text(made[name], "utf-8")
+            (CLONE / name).write_text(rendered[name], "utf-8")
         return 0
     for name in stale:
-        sys.stderr.write(f"stale: {name} (make it new: make sbom)\n")
+        sys.stderr.write(f"{name} is out of date. To update it: make sbom\n")
     return 1 if stale else 0
 
 
-def _holds(path: Path, text: str) -> bool:
+def _is_current(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text("utf-8") == text
 
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# A check against Globus itself by somebody with an account: docs/globus.md, "Testing with your account".
-# CLIENT_ID: a native app of yours. SOURCE and TARGET: COLLECTION:PATH, a small folder to read and a folder to write in.
-# HTTPS=no: one of them cannot be read over HTTPS (Globus Connect Personal), and the copy is not verified by hibali.
+# Test hibali against the Globus service with your account: docs/globus.md, "Testing with your account".
+# CLIENT_ID: your native app. SOURCE and TARGET: COLLECTION:PATH, a small folder to read and a folder to write to.
+# HTTPS=no: one collection has no HTTPS access (Globus Connect Personal); hibali does not verify the copy.
 set -eu
 
 usage() {
@@ -17,7 +17,7 @@ https=true
 checked="verify by digest"
 [ "${HTTPS:-yes}" != no ] || https=false checked="(no verify)"
 folder=$(mktemp -d)
-step="making its own configuration"
+step="writing its configuration"
 made=""
 logged_in=""
 HIBALI_CONFIG=$folder/config.toml
@@ -53,13 +53,13 @@ with open_access([site]) as access, translated_errors(site):
 end() {
     code=$?
     trap - EXIT
-    [ -z "$made" ] || remove || echo "Left there: the folder $made of the target" >&2
+    [ -z "$made" ] || remove || echo "The folder $made could not be deleted at the target." >&2
     [ -z "$logged_in" ] || hibali sites logout target -q || echo "The login could not be revoked." >&2
     rm -rf "$folder"
     if [ "$code" -eq 0 ]; then
-        echo "globus-smoke: login, mkdir, ls, transfer, second transfer without anything to move, $checked and delete work."
+        echo "globus-smoke: login, mkdir, ls, transfer, second transfer with no files to move, $checked and delete work."
     else
-        echo "globus-smoke: exit $code while $step." >&2
+        echo "globus-smoke failed while $step (exit $code)." >&2
     fi
     exit "$code"
 }
@@ -92,7 +92,7 @@ hibali sites login source
 logged_in=1
 step="logging in for the target"
 hibali sites login target
-step="making the folder $new"
+step="creating the folder $new"
 hibali mkdir "target:$new"
 made=$new
 step="listing it"
@@ -101,7 +101,7 @@ step="copying $from"
 hibali sync "source:$from" "target:$new/copy"
 step="copying it again"
 again=$(hibali sync "source:$from" "target:$new/copy" --json | tail -n 1)
-case $again in *'"files_moved":0,'*) ;; *) step="expecting that nothing moves twice: $again"; exit 6 ;; esac
+case $again in *'"files_moved":0,'*) ;; *) step="checking that the second copy moves no files: $again"; exit 6 ;; esac
 step="verifying the copy"
 [ "$https" = false ] || hibali verify "source:$from" "target:$new/copy"
 step="cleaning up"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Renews locks, with the hashes of all files of each package: `sh tests/lock.sh [--keep] [NAME...]`.
-# `requirements` (the default) is requirements.lock, from what pyproject.toml asks for; another NAME is tests/NAME.lock, `tools` is
-# demo/tools.txt and `peers` is benchmarks/peers.txt, each from its line "# from:". With --keep versions stay as they are.
+# Update lock files, with the hashes of all files of each package: `sh tests/lock.sh [--keep] [NAME...]`.
+# `requirements` (the default) is requirements.lock, from the dependencies in pyproject.toml; another NAME is tests/NAME.lock, `tools` is
+# demo/tools.txt and `peers` is benchmarks/peers.txt, each from its line "# from:". With --keep the versions do not change.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,7 @@ print(*(line for wanted in (*lists, *asked["dependency-groups"].values()) for li
 PYTHON
 }
 
-# For the Python of Debian 12, the oldest that hibali is tested with.
+# Resolve for the Python of Debian 12, the oldest tested version.
 renew() {
     case $1 in
     requirements) lock=requirements.lock ;;
@@ -41,8 +41,8 @@ renew() {
         sed -n 's/^# from: //p' "$lock" | tr ' ' '\n' >"$folder/wanted"
         if grep -q '^# without what they need$' "$lock"; then options="$options --no-deps"; fi
     fi
-    grep -q . "$folder/wanted" || { echo "$lock does not say what it is made from" >&2 && exit 1; }
-    # shellcheck disable=SC2086 - a list of words
+    grep -q . "$folder/wanted" || { echo "$lock has no requirements: add a line '# from: NAME...'" >&2 && exit 1; }
+    # shellcheck disable=SC2086 - split into arguments
     "$uv" pip compile --quiet --no-config --no-header --no-annotate --generate-hashes $options "$folder/wanted" >"$folder/locked"
     { sed -n '/^#/p' "$lock" && cat "$folder/locked"; } >"$folder/new"
     mv "$folder/new" "$lock"

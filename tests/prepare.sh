@@ -1,15 +1,15 @@
 #!/bin/sh
-# Prepares a clone: `sh tests/prepare.sh environment` makes .venv from requirements.lock when it is stale,
-# `sh tests/prepare.sh packages` installs the Debian packages of tests/packages.txt that are missing, as root,
-# `sh tests/prepare.sh swift` makes .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
-# `sh tests/prepare.sh crates` makes .cache/crates from tests/crates.lock, for the tests marked heavy,
-# `sh tests/prepare.sh axe` makes .cache/axe from tests/axe.lock, for the tests marked heavy,
-# `sh tests/prepare.sh torque` unpacks Slurm's qsub and its like into .cache/torque, for the tests marked heavy,
-# `sh tests/prepare.sh snakemake` makes .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `globus` and `delivery`,
-# `sh tests/prepare.sh docs` makes .cache/docs from tests/docs.lock, for `make docs` and the tests marked heavy.
+# Prepare a clone: `sh tests/prepare.sh environment` creates .venv from requirements.lock when it is out of date,
+# `sh tests/prepare.sh packages` installs the missing Debian packages of tests/packages.txt, as root,
+# `sh tests/prepare.sh swift` creates .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
+# `sh tests/prepare.sh crates` creates .cache/crates from tests/crates.lock, for the tests marked heavy,
+# `sh tests/prepare.sh axe` creates .cache/axe from tests/axe.lock, for the tests marked heavy,
+# `sh tests/prepare.sh torque` unpacks Slurm's qsub commands into .cache/torque, for the tests marked heavy,
+# `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `globus` and `delivery`,
+# `sh tests/prepare.sh docs` creates .cache/docs from tests/docs.lock, for `make docs` and the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
-quietly="-qq --disable-pip-version-check --no-compile" # byte code is written when a module is first used
+quietly="-qq --disable-pip-version-check --no-compile" # Python compiles a module when it is first imported
 
 prepare_environment() {
     ready=.venv/.ready
@@ -18,37 +18,37 @@ prepare_environment() {
     fi
     python=${PYTHON:-python3}
     if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-        echo "$python is missing or older than 3.11 (Debian 12 has 3.11: apt-get install python3)" >&2
+        echo "$python is missing or older than 3.11. On Debian 12, run as root: apt-get install python3" >&2
         exit 1
     fi
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        echo "$python cannot make virtual environments; as root: apt-get install python3-venv" >&2
+        echo "$python cannot create virtual environments. On Debian, run as root: apt-get install python3-venv" >&2
         exit 1
     fi
-    echo "making .venv from requirements.lock ..." >&2
+    echo "Creating .venv from requirements.lock ..." >&2
     "$python" -m venv --clear .venv
     install_lock .venv requirements.lock
-    # hibali itself is built by what the lock brought
-    # shellcheck disable=SC2086 - a list of words
+    # build hibali with the locked build backend
+    # shellcheck disable=SC2086 - split into arguments
     .venv/bin/python -m pip install $quietly --no-deps --no-index --no-build-isolation --editable .
     touch "$ready"
 }
 
-# Installs into the environment $1 what the lock $2 names, which is every package, and only files with its hashes.
+# Install the lock $2, which lists every package with its hashes, into the environment $1.
 install_lock() {
-    # shellcheck disable=SC2086 - a list of words
+    # shellcheck disable=SC2086 - split into arguments
     "$1/bin/python" -m pip install $quietly --no-deps --require-hashes --requirement "$2"
 }
 
-# An environment of its own: prepare_own NAME WHAT makes .cache/NAME from tests/NAME.lock.
+# prepare_own NAME TITLE: create the virtual environment .cache/NAME from tests/NAME.lock.
 prepare_own() {
     ready=.cache/$1/.ready
     [ ! "$ready" -nt "tests/$1.lock" ] || return 0
-    echo "making .cache/$1 from tests/$1.lock ..." >&2
+    echo "Creating .cache/$1 from tests/$1.lock ..." >&2
     "${PYTHON:-python3}" -m venv --clear ".cache/$1" &&
         install_lock ".cache/$1" "tests/$1.lock" &&
         touch "$ready" ||
-        echo "$2 could not be installed: tests that need it will be skipped by name" >&2
+        echo "$2 could not be installed; the tests that need it are skipped and listed" >&2
 }
 
 missing_packages() {
@@ -63,19 +63,19 @@ prepare_packages() {
     missing=$(missing_packages)
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" != 0 ]; then
-        echo "not root: tests that need these Debian packages will be skipped by name: $missing" >&2
+        echo "Not root: the tests that need these Debian packages are skipped and listed: $missing" >&2
         return 0
     fi
-    echo "installing Debian packages: $missing" >&2
+    echo "Installing Debian packages: $missing" >&2
     export DEBIAN_FRONTEND=noninteractive
-    # the tests start servers of their own: Debian's are not to start as well
+    # the tests start their own servers: keep Debian's services from starting
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
         trap 'rm -f "$policy"' EXIT
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
     fi
-    # shellcheck disable=SC2086 - a list of words
+    # shellcheck disable=SC2086 - split into arguments
     apt-get update -qq >&2 &&
         apt-get install -y -qq --no-install-recommends --no-remove $missing >&2 </dev/null ||
         echo "apt-get did not install all of: $missing" >&2
@@ -88,7 +88,7 @@ prepare_torque() {
     mkdir -p .cache/torque
     (cd "$folder" && apt-get download -qq slurm-wlm-torque >/dev/null 2>&1) &&
         dpkg -x "$folder"/slurm-wlm-torque_*.deb .cache/torque ||
-        echo "slurm-wlm-torque could not be unpacked: tests that need it will be skipped by name" >&2
+        echo "slurm-wlm-torque could not be unpacked; the tests that need it are skipped and listed" >&2
     rm -rf "$folder"
 }
 

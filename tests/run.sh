@@ -1,24 +1,24 @@
 #!/bin/sh
-# Runs the tests in parallel, in memory where there is room: `sh tests/run.sh [PYTEST WORDS]`.
-# With UNTIL=SECONDS (since the epoch) none begins later, nor later than 36 minutes from now: see tests/time_budget.py.
+# Run the tests in parallel, in memory if there is enough: `sh tests/run.sh [PYTEST ARGUMENTS]`.
+# With UNTIL=SECONDS (since the epoch), no test starts after that time or later than 36 minutes from now: see tests/time_budget.py.
 set -eu
 cd "$(dirname "$0")/.."
 
-# Thousands of processes start: each would compile all of hibali again.
+# The tests start thousands of processes: without byte code, each compiles all of hibali again.
 unset PYTHONDONTWRITEBYTECODE
 
 began=$(date +%s)
-parts="packages environment swift crates axe torque snakemake parsl dask globus delivery docs" # the last ten are for tests marked heavy
+parts="packages environment swift crates axe torque snakemake parsl dask globus delivery docs" # the last ten are for the tests marked heavy
 each=2
 for word in "$@"; do
     [ "$word" != "not heavy" ] || { parts="packages environment" && each=3; }
 done
-# shellcheck disable=SC2086 - a list of words
+# shellcheck disable=SC2086 - split into arguments
 sh tests/prepare.sh $parts
 prepared=$(date +%s)
-echo "set-up took $((prepared - began)) s"
+echo "Setup took $((prepared - began)) s"
 
-# Tests wait for servers more than they compute, the heavy ones less so.
+# Tests mostly wait for servers, so run more workers than cores; heavy tests use more CPU.
 workers=${WORKERS:-$(($(nproc) * each))}
 [ "$workers" -ge 2 ] || workers=2
 [ "$workers" -le $((each * 2)) ] || workers=$((each * 2))
@@ -32,7 +32,7 @@ if [ -n "${UNTIL:-}" ]; then
     export HIBALI_TESTS_UNTIL HIBALI_TESTS_ORDER
 fi
 
-trap : INT # pytest ends its servers; we go on to the last lines
+trap : INT # pytest stops its servers; then print the summary below
 status=0
 .venv/bin/python -m pytest -q -n "$workers" --dist worksteal --basetemp="$folder/t" "$@" </dev/null || status=$?
 if [ "$status" = 1 ]; then
@@ -40,9 +40,9 @@ if [ "$status" = 1 ]; then
     unset HIBALI_TESTS_UNTIL
     sh tests/second_try.sh "$folder/again" "$@" || status=$?
 fi
-echo "tests took $(($(date +%s) - prepared)) s (set-up before them: $((prepared - began)) s)"
+echo "Tests took $(($(date +%s) - prepared)) s (after $((prepared - began)) s of setup)"
 if [ "$status" = 1 ] && [ -z "${CI:-}" ]; then
-    echo "folders of the tests: $folder" >&2
+    echo "The tests' temporary folders are in $folder" >&2
 else
     rm -rf "$folder"
 fi

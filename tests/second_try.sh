@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the few tests that failed once more, by themselves, and names them: `sh tests/second_try.sh FOLDER [PYTEST WORDS]`.
-# Why, and what it does not excuse: docs/decisions/44-tests.md.
+# Rerun up to five failed tests sequentially and list those that pass: `sh tests/second_try.sh FOLDER [PYTEST ARGUMENTS]`.
+# The reasons and limits of this are in docs/decisions/44-tests.md.
 set -eu
 cd "$(dirname "$0")/.."
 folder=$1
@@ -15,11 +15,11 @@ count=$(printf '%s\n' "$failed" | grep -c .) || true
 if [ "$count" -lt 1 ] || [ "$count" -gt 5 ]; then
     exit 1
 fi
-printf 'a second try, one at a time, of what failed:\n%s\n' "$failed"
+printf 'Rerunning the failed tests one at a time:\n%s\n' "$failed"
 status=0
 .venv/bin/python -m pytest -q -n 0 --last-failed --last-failed-no-failures none --basetemp="$folder" "$@" </dev/null ||
     status=$?
 if [ "$status" = 0 ]; then
-    printf 'PASSED ONLY AT THE SECOND TRY, look after them:\n%s\n' "$failed"
+    printf 'PASSED ONLY AT THE SECOND TRY, investigate these tests:\n%s\n' "$failed"
 fi
 exit "$status"

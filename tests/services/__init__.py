@@ -1,1 +1,1 @@
-"""Real servers on loopback: started once for a test session or by hand, gone when it ends."""
+"""Run real servers on loopback for the tests: started once per test session or by hand, stopped at its end."""

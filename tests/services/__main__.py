@@ -17,14 +17,14 @@ NAMEs: {" ".join(SERVICES)} (without any: {" ".join(USUAL)})"""
 
 
 def main(words: list[str]) -> int:
-    """Do what was typed; 0, 1 when a server does not start, 2 for a wrong line."""
+    """Run the command line; return 0, 1 when a server does not start, 2 for a usage error."""
     match words:
         case ["up", folder, *names] if all(name in SERVICES for name in names):
             return up(Path(folder).absolute(), names or list(USUAL))
         case ["down", folder] if (Path(folder) / "owner").exists() or not Path(folder).exists():
             end_session(Path(folder).absolute())
         case ["down", folder]:
-            print(f"{folder} was not made by `up`", file=sys.stderr)
+            print(f"{folder} was not created by `up`", file=sys.stderr)
             return 2
         case ["guard", folder, pid]:
             guard(Path(folder), int(pid))
@@ -35,16 +35,18 @@ def main(words: list[str]) -> int:
 
 
 def up(folder: Path, names: list[str]) -> int:
-    """Start what does not run yet and print its variables."""
+    """Start the servers that are not running and print their variables."""
     if len(str(folder)) > 60:
-        print(f"{folder} is too long for sockets below it: take at most 60 letters", file=sys.stderr)
+        print(
+            f"The path {folder} is too long for sockets below it: use at most 60 characters", file=sys.stderr
+        )
         return 2
     if not (folder / "owner").exists():
         if folder.exists() and any(folder.iterdir()):
             print(f"{folder} is not empty", file=sys.stderr)
             return 2
         prepare_session(folder)
-        (folder / "guarded").touch()  # by hand: they stay until `down`
+        (folder / "guarded").touch()  # started by hand: they run until `down`
     status = 0
     for name in names:
         try:
@@ -60,9 +62,9 @@ def up(folder: Path, names: list[str]) -> int:
 
 
 def variables(name: str, server: object) -> dict[str, str]:
-    """What a person needs in the shell for this server."""
+    """Return the variables that a user's shell needs for this server."""
     known: dict[str, str] = dict(getattr(server, "env", {}))
-    known.pop(MARK, None)  # or `down` would end whatever the person started from that shell
+    known.pop(MARK, None)  # otherwise `down` would end every process started from the user's shell
     if hasattr(server, "config"):
         known[f"{name.upper().replace('-', '_')}_CONFIG"] = str(server.config)
     for field in ("endpoint", "image", "digest", "archive", "jobcomp"):
@@ -74,7 +76,7 @@ def variables(name: str, server: object) -> dict[str, str]:
 
 
 def _bucket(store: ObjectStore) -> str:
-    """A bucket to begin with; there already when `up` is typed again."""
+    """Create a bucket unless an earlier `up` created it."""
     client = store.client()
     if "by-hand" not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket="by-hand")

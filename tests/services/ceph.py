@@ -1,4 +1,4 @@
-"""Ceph's RADOS gateway over one monitor and one OSD: where Debian's packages are installed, else its tests are skipped."""
+"""Run Ceph's RADOS gateway with one monitor and one OSD; its tests are skipped if Debian's packages are not installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.services.processes import (
 )
 
 PACKAGES = "ceph-mon ceph-mgr ceph-osd radosgw ceph-common"
-_OSD_BYTES = "8G"  # of a file with holes
+_OSD_BYTES = "8G"  # a sparse file
 
 _CONF = """
 [global]
@@ -61,7 +61,7 @@ rgw dynamic resharding = false
 
 
 def start_ceph(session: Path, folder: Path) -> ObjectStore:
-    """Start it; raises `MissingPackageError` where its packages are missing."""
+    """Start the gateway; raise `MissingPackageError` if its packages are not installed."""
     for name in ("ceph-mon", "ceph-mgr", "ceph-osd", "radosgw", "ceph"):
         program(name, PACKAGES)
     for name in ("mon", "mgr", "osd"):
@@ -88,7 +88,7 @@ def start_ceph(session: Path, folder: Path) -> ObjectStore:
 
 
 class _Ceph:
-    """Its programs with one configuration."""
+    """Ceph's programs with one configuration."""
 
     def __init__(self, session: Path, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ class _Ceph:
         self._environment = {"CEPH_CONF": str(folder / "ceph.conf"), "HOME": str(folder)}
 
     def run(self, name: str, *words: str | Path) -> None:
-        """One command to its end; raises `ServiceError`."""
+        """Run a command to its end; raise `ServiceError` if it fails."""
         known = server_environment(self._session, self._environment)
         command = [program(name, PACKAGES), *words]
         ended = subprocess.run(command, env=known, capture_output=True, text=True, check=False, timeout=120)
@@ -105,12 +105,12 @@ class _Ceph:
             raise ServiceError(f"{name} {words[0]} failed: {ended.stderr[-2000:]}")
 
     def start(self, name: str, *words: str | Path) -> int:
-        """One server, its output in `NAME.out`."""
+        """Start one server with its output in `NAME.out`."""
         command = [program(name, PACKAGES), "-f", *words]
         return start(self._session, command, self.folder / f"{name}.out", self._environment)
 
     def answers(self) -> bool:
-        """Whether the monitor does."""
+        """Return whether the monitor answers."""
         known = server_environment(self._session, self._environment)
         return succeeds([program("ceph", PACKAGES), "--connect-timeout=5", "health"], known)
 

@@ -1,4 +1,4 @@
-"""A Docker daemon with storage and a socket of its own; it touches neither the network nor the machine's daemon."""
+"""Run a Docker daemon with private storage and a private socket, without network; the machine's daemon is not affected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.services.processes import MARK, ServiceError, program, start, succeed
 
 @dataclass(frozen=True)
 class Docker:
-    """The daemon as `env` lets docker(1) find it."""
+    """A running daemon; docker(1) finds it with `env`."""
 
     folder: str
     session: str
@@ -23,7 +23,7 @@ class Docker:
 
 
 def start_docker(session: Path, folder: Path) -> Docker:
-    """Start dockerd, which starts a containerd; raises `ServiceError` where that cannot be (who is not root)."""
+    """Start dockerd, which starts a containerd; raise `ServiceError` if it cannot run (it needs root)."""
     client, daemon = program("docker", "docker.io"), program("dockerd", "docker.io")
     program("containerd", "containerd")
     if os.geteuid() != 0:

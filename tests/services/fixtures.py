@@ -1,4 +1,4 @@
-"""Fixtures: real servers, a private home for hibali, and hibali itself as a user runs it."""
+"""Provide fixtures: real servers, a private home for hibali, and hibali's command line."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tests.services.sshd import SshServer
 from tests.services.webdav import DavServer
 from tests.support.lacking import lacks
 
-SESSION = "HIBALI_TEST_SESSION"  # how the workers of one session learn of its folder
-FORKS = "HIBALI_TEST_FROM_NOTHING" not in os.environ  # else each command is an interpreter of its own
+SESSION = "HIBALI_TEST_SESSION"  # passes the session's folder to its workers
+FORKS = "HIBALI_TEST_FROM_NOTHING" not in os.environ  # if set, each command starts a new interpreter
 START = (sys.executable, "-P", "-m", "hibali_cli")
 _DROPPED = (
     "AWS_",
@@ -51,13 +51,13 @@ _DROPPED = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that was started by the user owns the session's folder."""
+    """Create the session's folder in pytest's main process."""
     if not hasattr(config, "workerinput"):
         os.environ[SESSION] = str(new_session())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """It also ends all servers, whatever became of the tests."""
+    """Stop all servers at the end of the session, also after failures."""
     if not hasattr(config, "workerinput"):
         end_session(Path(os.environ.pop(SESSION)))
 
@@ -67,9 +67,9 @@ def _session() -> Path:
 
 
 def _server(name: str, *, optional: bool = False) -> Any:
-    """The running server; without it the test is skipped by name, or fails where servers are required.
+    """Return the running server; if it cannot start, skip the test, or fail it where servers are required.
 
-    One that is `optional` may be missing everywhere.
+    With `optional`, a package that is not installed always skips the test.
     """
     try:
         return ensure(_session(), name)
@@ -81,103 +81,103 @@ def _server(name: str, *, optional: bool = False) -> Any:
 
 @pytest.fixture(scope="session")
 def ssh_server() -> SshServer:
-    """A plain sshd: `.config` for `ssh -F`, `.host`, `.home`, `.port`, `.command`, `.run(line)`."""
+    """Return a plain sshd: `.config` for `ssh -F`, `.host`, `.home`, `.port`, `.command`, `.run(line)`."""
     return _server("ssh")
 
 
 @pytest.fixture(scope="session")
 def sftp_server() -> SshServer:
-    """An sshd that gives SFTP and nothing else."""
+    """Return an sshd that allows SFTP only."""
     return _server("sftp")
 
 
 @pytest.fixture(scope="session")
 def unprivileged_sftp_server() -> SshServer:
-    """The same, where permissions mean something although root runs it."""
+    """Return the same server, with file permissions enforced even if root runs it."""
     return _server("sftp-unprivileged")
 
 
 @pytest.fixture(scope="session")
 def plain_sftp_server() -> SshServer:
-    """The same without OpenSSH's extensions."""
+    """Return the same server without OpenSSH's extensions."""
     return _server("sftp-plain")
 
 
 @pytest.fixture(scope="session")
 def automation_node() -> SshServer:
-    """An sshd behind a forced-command wrapper that allows transfers and Slurm's words; `asked_of` tells what came."""
+    """Return an sshd with a forced-command wrapper that allows transfers and Slurm commands; `asked_of` lists the requests."""
     return _server("automation-node")
 
 
 @pytest.fixture(scope="session")
 def gate() -> SshServer:
-    """An sshd behind hibali's own gate."""
+    """Return an sshd with hibali's forced command."""
     return _server("gate")
 
 
 @pytest.fixture(scope="session")
 def slurm() -> Slurm:
-    """An sshd where sbatch works, without accounting: also `.env` for here and `.jobcomp`, Slurm's own log."""
+    """Return an sshd with Slurm, without accounting: also `.env` for local commands and `.jobcomp`, Slurm's log."""
     return _server("slurm")
 
 
 @pytest.fixture(scope="session")
 def slurm_with_accounting() -> Slurm:
-    """The same with slurmdbd, so that sacct answers; tests with it are `heavy`."""
+    """Return Slurm with slurmdbd, so that sacct works; tests with it are `heavy`."""
     return _server("slurm-accounting")
 
 
 @pytest.fixture(scope="session")
 def oar() -> Oar:
-    """An sshd where oarsub works, for an account of its own; tests with it are `heavy`."""
+    """Return an sshd with OAR, for a separate account; tests with it are `heavy`."""
     return _server("oar")
 
 
 @pytest.fixture(scope="session")
 def sge() -> GridEngine:
-    """An sshd where Grid Engine's qsub works: also `.env` for here; tests with it are `heavy`."""
+    """Return an sshd with Grid Engine: also `.env` for local commands; tests with it are `heavy`."""
     return _server("sge")
 
 
 @pytest.fixture(scope="session")
 def podman() -> Podman:
-    """Podman with private storage and `.image` loaded: `.env`, `.archive`, `.digest`, `.run(words)`."""
+    """Return Podman with private storage and `.image` loaded: `.env`, `.archive`, `.digest`, `.run(words)`."""
     return _server("podman")
 
 
 @pytest.fixture(scope="session")
 def docker() -> Docker:
-    """A Docker daemon of our own, without a network and without images: `.env`; tests with it are `heavy`."""
+    """Return a private Docker daemon without network and images: `.env`; tests with it are `heavy`."""
     return _server("docker")
 
 
 @pytest.fixture(scope="session")
 def webdav_server() -> DavServer:
-    """Apache with mod_dav: `.url`, `.root`, the folder it serves, and `.login`."""
+    """Return Apache with mod_dav: `.url`, `.root` (the folder it serves) and `.login`."""
     return _server("webdav")
 
 
 @pytest.fixture(scope="session")
 def plain_webdav_server() -> DavServer:
-    """Wsgidav: other ways with locks, tags and properties, and no login."""
+    """Return wsgidav, which handles locks, ETags and properties differently, without a login."""
     return _server("webdav-plain")
 
 
 @pytest.fixture(scope="session")
 def grid() -> Grid:
-    """A GridFTP server with GSI on loopback: `.url`, `.data`, `.env` with a proxy, `.make_proxy`; and MyProxy."""
+    """Return a GridFTP server with GSI on loopback: `.url`, `.data`, `.env` with a proxy, `.make_proxy`; and MyProxy."""
     return _server("grid")
 
 
 @pytest.fixture(params=["sh", "bash", "tcsh", "fish"])
 def chatty_server(request: pytest.FixtureRequest) -> SshServer:
-    """An sshd whose account has this login shell and start-up files that print on stdout and stderr."""
+    """Return an sshd whose account has this login shell and start-up files that print on stdout and stderr."""
     return _server(f"shell-{request.param}")
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A fresh bucket, and a client to look into it."""
+    """A new bucket, and a client to inspect it."""
 
     name: str
     store: ObjectStore
@@ -196,7 +196,7 @@ class Bucket:
 
 
 class Buckets:
-    """The object store as one test sees it."""
+    """An object store for one test."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -210,14 +210,14 @@ class Buckets:
         self._made: list[str] = []
 
     def bucket(self) -> Bucket:
-        """A new, empty bucket, removed when the test ends."""
+        """Create an empty bucket, which is removed when the test ends."""
         name = f"test-{secrets.token_hex(6)}"
         self.client.create_bucket(Bucket=name)
         self._made.append(name)
         return Bucket(name, self.store, self.client)
 
     def close(self) -> None:
-        # elsewhere every object would have to be removed first: they go with their server
+        # other servers would need every object deleted first; their buckets are removed with the server
         for name in self._made if self.store.buckets_go_whole else ():
             self.client.delete_bucket(Bucket=name)
         self.client.close()
@@ -225,7 +225,7 @@ class Buckets:
 
 @pytest.fixture
 def object_store() -> Iterator[Buckets]:
-    """S3: `.endpoint`, `.access_key`, `.secret_key`, `.env`, `.client`, and `.bucket()` for a fresh one."""
+    """Return an S3 server: `.endpoint`, `.access_key`, `.secret_key`, `.env`, `.client`, and `.bucket()` for a new bucket."""
     buckets = Buckets(_server("object-store"))
     yield buckets
     buckets.close()
@@ -233,7 +233,7 @@ def object_store() -> Iterator[Buckets]:
 
 @pytest.fixture
 def rclone_s3() -> Iterator[Buckets]:
-    """The same of rclone's server, which checks little and promises less; tests with it are `heavy`."""
+    """Return rclone's S3 server, which checks and guarantees little; tests with it are `heavy`."""
     buckets = Buckets(_server("rclone-s3"))
     yield buckets
     buckets.close()
@@ -241,7 +241,7 @@ def rclone_s3() -> Iterator[Buckets]:
 
 @pytest.fixture
 def swift() -> Iterator[Buckets]:
-    """The same of OpenStack Swift; tests with it are `heavy`."""
+    """Return OpenStack Swift with its S3 API; tests with it are `heavy`."""
     buckets = Buckets(_server("swift"))
     yield buckets
     buckets.close()
@@ -249,7 +249,7 @@ def swift() -> Iterator[Buckets]:
 
 @pytest.fixture
 def ceph() -> Iterator[Buckets]:
-    """The same of Ceph's RADOS gateway, where it is installed; tests with it are `heavy`."""
+    """Return Ceph's RADOS gateway, if it is installed; tests with it are `heavy`."""
     buckets = Buckets(_server("ceph", optional=True))
     yield buckets
     buckets.close()
@@ -257,7 +257,7 @@ def ceph() -> Iterator[Buckets]:
 
 @pytest.fixture
 def globus() -> Iterator[Globus]:
-    """A double of Globus, an empty world of this test: `.env`, `.make_collection(folder)`, `.fault(kind)`, `.tasks()`."""
+    """Return a test double of Globus with an empty state for this test: `.env`, `.make_collection(folder)`, `.fault(kind)`, `.tasks()`."""
     world = Globus(_server("globus").url)
     yield world
     world.close()
@@ -265,7 +265,7 @@ def globus() -> Iterator[Globus]:
 
 @dataclass(frozen=True)
 class HibaliHome:
-    """Where one test's hibali keeps everything; `env` is the whole environment of its commands."""
+    """The folders of one test's hibali; `env` is the complete environment of its commands."""
 
     folder: Path
     home: Path
@@ -277,9 +277,9 @@ class HibaliHome:
 
 @pytest.fixture
 def hibali_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HibaliHome]:
-    """A home, state, config and runtime folder of this test alone, in this process's environment too.
+    """Create home, state, config and runtime folders for one test, and set them in this process's environment too.
 
-    Whatever the test's commands leave running, such as ssh masters, ends with it.
+    Processes that the test's commands leave running, such as ssh masters, end with the test.
     """
     runtime = Path(tempfile.mkdtemp(dir=_session() / "r", prefix=""))
     folder = tmp_path / "hibali"
@@ -307,7 +307,7 @@ def hibali_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hib
 
 @dataclass(frozen=True)
 class Answer:
-    """What one hibali command did: its exit code, both outputs as bytes, and stdout's JSON lines."""
+    """The result of one hibali command: its exit code, stdout and stderr as bytes, and the JSON lines of stdout."""
 
     exit: int
     out: bytes
@@ -317,7 +317,7 @@ class Answer:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The last JSON line: the receipt or the error."""
+        """Return the last JSON line: the receipt or the error."""
         assert self.lines, self
         return self.lines[-1]
 
@@ -334,7 +334,7 @@ def _forks() -> Forks:
 
 
 class Hibali:
-    """Calls hibali as a subprocess: `hibali("push", a, b, "--json")`."""
+    """Run hibali as a subprocess: `hibali("push", a, b, "--json")`."""
 
     def __init__(self, home: HibaliHome) -> None:
         self.home = home
@@ -345,13 +345,13 @@ class Hibali:
     def __call__(
         self,
         *words: str | bytes | Path,
-        exit: int | None = None,  # noqa: A002 - the word users know it by
+        exit: int | None = None,  # noqa: A002 - the term that users know
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
         cwd: Path | None = None,
         timeout: float = 120,
     ) -> Answer:
-        """Run it to its end; with `exit` given, assert that exit code."""
+        """Run a command to its end; with `exit`, assert that exit code."""
         command = self.command(*words)
         environment = {**self.env, **(env or {})}
         folder = cwd or self.home.folder
@@ -379,7 +379,7 @@ class Hibali:
     def start(
         self, *words: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start it in a process group of its own, to be killed half-way; outputs go to files in the test's folder."""
+        """Start a command in its own process group, so that a test can kill it; outputs go to files in the test's folder."""
         number = len(self._running)
         with (
             (self.home.folder / f"{number}.out").open("wb") as out,
@@ -399,7 +399,7 @@ class Hibali:
 
     @staticmethod
     def command(*words: str | bytes | Path) -> tuple[str | bytes, ...]:
-        """The whole command line, in this very interpreter's environment."""
+        """Return the complete command line, which uses this interpreter's environment."""
         given = (str(word) if isinstance(word, Path) else word for word in words)
         return (*START, *given)
 
@@ -411,7 +411,7 @@ class Hibali:
 
 @pytest.fixture
 def hibali(hibali_home: HibaliHome) -> Iterator[Callable[..., Answer]]:
-    """hibali's command line as a user has it: `hibali("sites", "list", "--json", exit=0).lines`."""
+    """Return a callable that runs hibali's command line: `hibali("sites", "list", "--json", exit=0).lines`."""
     command = Hibali(hibali_home)
     command.env["PYTHONPATH"] = str(REPOSITORY)
     yield command
@@ -419,7 +419,7 @@ def hibali(hibali_home: HibaliHome) -> Iterator[Callable[..., Answer]]:
 
 
 def _json_lines(out: bytes) -> list[dict[str, Any]]:
-    """The lines of stdout that are JSON objects, all of them or none: text for people has none."""
+    """Parse stdout as JSON lines; return an empty list if any line is not a JSON object."""
     try:
         found = [json.loads(line) for line in out.splitlines()]
     except ValueError:

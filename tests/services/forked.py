@@ -1,7 +1,7 @@
-"""Runs hibali's commands as children of one process that has already imported it: docs/decisions/44-tests.md.
+"""Run hibali's commands as forks of one process that has already imported it: docs/decisions/44-tests.md.
 
-Two thirds of a short command's time go into importing. What a command is given (words, environment, folder, streams) is
-its own; only what an interpreter reads before its first line must be as it was here, else `run` declines.
+Imports take two thirds of a short command's time. Each command gets its own arguments, environment, folder and streams.
+The settings that an interpreter reads at startup must equal those of this process; otherwise `run` declines.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from tests.services.processes import MARK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("hibali", "hibali_cli", "transfers", "registry", "runs")
-ENTRY = frozenset({"__main__", "generate", "dial", "flatten"})  # run, or sent elsewhere, never imported
+# these modules are run or sent to other hosts, never imported
+ENTRY = frozenset({"__main__", "generate", "dial", "flatten"})
 HEAVY = ("botocore.session", "botocore.auth", "botocore.httpsession", "jsonschema", "tomlkit", "tenacity")
-EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_")  # read before a program's first line
-MOST_TOLD = 100_000  # bytes: a message is never cut
-MOST_INPUT = 65_536  # bytes: what a pipe takes without a reader
+EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_")  # read at the interpreter's startup
+MOST_TOLD = 100_000  # bytes: a message is never truncated
+MOST_INPUT = 65_536  # bytes: the capacity of a pipe
 WAIT = struct.Struct("i")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code, negative for a signal, and what it wrote."""
+    """The result of a command: its exit code (negative for a signal) and its output."""
 
     returncode: int
     stdout: bytes
@@ -48,11 +49,11 @@ class Ended:
 
 
 class Forks:
-    """The process that has imported hibali; it ends with the one that asks it."""
+    """The process that has imported hibali; it ends with the process that uses it."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        environment.pop(MARK, None)  # it outlives the test that asks for it first
+        environment.pop(MARK, None)  # it outlives the test that starts it
         self._early = _early(environment)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -74,7 +75,7 @@ class Forks:
     def run(
         self, words: Sequence[str | bytes], env: Mapping[str, str], cwd: Path, stdin: bytes, timeout: float
     ) -> Ended | None:
-        """The command run to its end; None where it must be started from nothing.
+        """Run a command to its end; return None if it needs a new interpreter.
 
         Raises `subprocess.TimeoutExpired` after `timeout` seconds, as `subprocess.run` does.
         """
@@ -107,7 +108,7 @@ def _content(number: int) -> bytes:
 
 
 def _wait(ending: int, timeout: float, words: Sequence[str | bytes]) -> int:
-    """The process's number comes first, its end second."""
+    """Read the process id first, then the exit status."""
     pid = 0
     deadline = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
@@ -119,7 +120,7 @@ def _wait(ending: int, timeout: float, words: Sequence[str | bytes]) -> int:
                 raise subprocess.TimeoutExpired([os.fsdecode(word) for word in words], timeout)
             told = os.read(ending, WAIT.size)
             if not told:
-                raise RuntimeError("the process that starts commands has ended")
+                raise RuntimeError("the process that starts the commands has ended")
             (number,) = WAIT.unpack(told)
             if pid:
                 return os.waitstatus_to_exitcode(number)
@@ -127,10 +128,11 @@ def _wait(ending: int, timeout: float, words: Sequence[str | bytes]) -> int:
 
 
 def main() -> None:
-    """Import everything, then start what is asked for until nobody asks any more."""
+    """Import everything, then start the requested commands until the client disconnects."""
     _import_all()
     connection = socket.socket(fileno=int(sys.argv[1]))
-    running: dict[int, tuple[int, int]] = {}  # a process's descriptor: its number, and where its end is told
+    # by process descriptor: the process id, and the descriptor to which its exit status is written
+    running: dict[int, tuple[int, int]] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         while True:
@@ -158,7 +160,7 @@ def main() -> None:
 
 
 def _tell(descriptor: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # whoever asked has given up
+    with contextlib.suppress(BrokenPipeError):  # the client has given up
         os.write(descriptor, WAIT.pack(number))
 
 
@@ -174,11 +176,11 @@ def _import_all() -> None:
 
 
 def _become(told: bytes, numbers: Sequence[int]) -> NoReturn:
-    """Be the command: nothing of what this process was for is left but what is imported."""
+    """Turn this process into the command: release everything except the imported modules."""
     words, environment, cwd = json.loads(told)
     for target in range(3):
         os.dup2(numbers[target], target)
-    os.closerange(3, 1024)  # the objects that held them live on and are never finalized: see `os._exit` below
+    os.closerange(3, 1024)  # the objects that own these descriptors are never finalized: see `os._exit` below
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
@@ -202,7 +204,7 @@ def _run() -> int:
         run()
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0
-    except BaseException:  # noqa: BLE001 - what an interpreter shows of it
+    except BaseException:  # noqa: BLE001 - print the traceback as an interpreter does
         traceback.print_exc()
         return 1
 

@@ -1,4 +1,4 @@
-"""sshd behind forced commands: a wrapper as automation nodes have it, and hibali's own gate."""
+"""Run sshd with forced commands: a wrapper like those of automation nodes, and hibali's own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.services.sshd import SshServer, sftp_server_program, start_sshd_with_command
 
-# What is known of the Digital Research Alliance of Canada's automation nodes: these words and no others, split
-# at blanks without reading quotes, a refusal told on standard output with exit 0.
+# As documented for the automation nodes of the Digital Research Alliance of Canada: only these commands are allowed, the line
+# is split at blanks and quotes are ignored, and a refusal is printed on standard output with exit code 0.
 _WRAPPER = """#!/bin/bash
 set -f
 words=(${SSH_ORIGINAL_COMMAND-})
@@ -22,17 +22,17 @@ exit 0
 
 
 def start_automation_node(session: Path, folder: Path, slurm_conf: str) -> SshServer:
-    """Start sshd with such a wrapper; what was asked of it stands in the file `asked`."""
+    """Start sshd with such a wrapper, which logs the requested commands in the file `asked`."""
     return _start(session, folder, _WRAPPER, slurm_conf)
 
 
 def start_gated(session: Path, folder: Path, slurm_conf: str, gate: str) -> SshServer:
-    """Start sshd with the text of a gate."""
+    """Start sshd with the given script as its forced command."""
     return _start(session, folder, gate, slurm_conf)
 
 
 def asked_of(server: SshServer) -> list[str]:
-    """Every command line that arrived there."""
+    """Return every command line that the server received."""
     path = Path(server.folder) / "asked"
     return path.read_text().splitlines() if path.exists() else []
 

@@ -1,4 +1,4 @@
-"""A small grid: a certificate authority, host and user certificates, proxies, GridFTP and MyProxy servers."""
+"""Run a small grid: a certificate authority, host and user certificates, proxies, GridFTP and MyProxy servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AUTHORITY = f"{ORGANISATION}/CN=Hibali Test CA"
 PERSON = f"{ORGANISATION}/OU=people/CN=Test User"
 DAYS = "3650"
 
-# Any account may keep a credential there, and get it again with its passphrase.
+# Any account may store a credential, and retrieve it with its passphrase.
 MYPROXY = """accepted_credentials "*"
 authorized_retrievers "*"
 default_retrievers "*"
@@ -43,9 +43,9 @@ default_trusted_retrievers "none"
 
 @dataclass(frozen=True)
 class Grid:
-    """A running GridFTP server on loopback, and all that a login with GSI needs.
+    """A running GridFTP server on loopback, with the credentials for a login with GSI.
 
-    `passphrase` opens `locked_key`; `user_key` is the same key without one. `myproxy_port` is 0 where no MyProxy
+    `passphrase` decrypts `locked_key`; `user_key` is the same key unencrypted. `myproxy_port` is 0 if no MyProxy
     server is installed.
     """
 
@@ -60,7 +60,7 @@ class Grid:
 
     @property
     def data(self) -> Path:
-        """An empty folder to begin with; the server gives the whole filesystem."""
+        """Return a folder for test data, initially empty; the server exports the whole filesystem."""
         return Path(self.folder) / "data"
 
     @property
@@ -89,12 +89,12 @@ class Grid:
 
     @property
     def transfers(self) -> Path:
-        """One line for each file that a GridFTP server has finished, which tells `START=` and `NBYTES=`."""
+        """Return the GridFTP servers' log: one line per completed file, with `START=` and `NBYTES=`."""
         return Path(self.folder) / "gridftp-transfers.log"
 
     @property
     def env(self) -> dict[str, str]:
-        """What a user's shell has after a login to the grid."""
+        """Return the variables of a user's shell after a login to the grid."""
         return {
             "X509_CERT_DIR": str(self.certificates),
             "X509_USER_PROXY": str(self.proxy),
@@ -103,7 +103,7 @@ class Grid:
 
     @property
     def host_env(self) -> dict[str, str]:
-        """What a server of this grid needs."""
+        """Return the variables that a server of this grid needs."""
         return {
             "X509_CERT_DIR": str(self.certificates),
             "X509_USER_CERT": f"{self.folder}/host/hostcert.pem",
@@ -114,7 +114,7 @@ class Grid:
         }
 
     def make_proxy(self, path: Path, seconds: int = 12 * 3600) -> Path:
-        """A proxy at `path`, mode 0600, that is valid for so many seconds from now; a negative number has it expired."""
+        """Create a proxy at `path`, mode 0600, valid for `seconds` from now; a negative number creates an expired one."""
         minutes = max(-(-seconds // 60), 1)
         earlier = minutes * 60 - seconds
         init = program("grid-proxy-init", "globus-proxy-utils")
@@ -127,7 +127,7 @@ class Grid:
 
 
 def start_grid(session: Path, folder: Path) -> Grid:
-    """Make the certificates and start the servers; raises `MissingPackageError` naming what is not installed."""
+    """Create the certificates and start the servers; raise `MissingPackageError` for a program that is not installed."""
     program("globus-url-copy", "globus-gass-copy-progs")
     folder.mkdir(mode=0o755, parents=True)
     grid = Grid(str(folder), free_port(), free_port(), f"planted-{secrets.token_hex(8)}")
@@ -142,12 +142,12 @@ def start_grid(session: Path, folder: Path) -> Grid:
 def start_gridftp(
     session: Path, grid: Grid, port: int, *, name: str = "localhost", around: Sequence[str] = ()
 ) -> int:
-    """Start a GridFTP server of this grid, such as one that a test may kill; its pid.
+    """Start another GridFTP server of this grid, for example one that a test may kill; return its pid.
 
-    `around` are words before the command, such as those of another network namespace, where its address is `name`.
+    `around` is a command prefix, for example to enter another network namespace, in which the server's address is `name`.
     """
     config = Path(grid.folder) / "gridftp.conf"
-    config.touch()  # keeps /etc/gridftp.conf out
+    config.touch()  # do not read /etc/gridftp.conf
     words = [*around, program("globus-gridftp-server", "globus-gridftp-server-progs")]
     words += ["-c", str(config), "-s", "-p", str(port), "-auth-level", "1", "-home-dir", str(grid.data)]
     if not around:
@@ -164,21 +164,21 @@ def start_gridftp(
 
 @dataclass(frozen=True)
 class GsiServer:
-    """A server whose key exchange takes GSI (gsi_server.py), and the words of a client for it: Debian's ssh."""
+    """An SSH server with GSI key exchange (gsi_server.py), and the command of its client, Debian's ssh."""
 
     port: int
     log: Path
     command: tuple[str, ...]
 
     def connections(self) -> int:
-        """How many there were since the server began."""
+        """Return the number of connections since the server started."""
         return self.log.read_text().count("connection\n")
 
 
 def start_gsi_server(
     session: Path, grid: Grid, *, name: str = "localhost", environment: Mapping[str, str] | None = None
 ) -> GsiServer:
-    """Start one with a certificate for the host `name`, and `environment` beside the grid's; it ends with `session`."""
+    """Start the server with a certificate for the host `name` and `environment` in addition to the grid's; it ends with `session`."""
     libraries = sorted(Path("/usr/lib").glob(f"*/{LIBRARY}"))
     if not libraries:
         raise MissingPackageError("libglobus-gssapi-gsi4 is not installed")
@@ -212,11 +212,11 @@ def _start_myproxy(session: Path, grid: Grid) -> None:
     words += ["-l", "127.0.0.1", "-p", str(grid.myproxy_port), "-P", str(folder / "pid")]
     log = folder / "log"
     start(session, words, log, grid.host_env)
-    wait_until(lambda: answers(grid.myproxy_port), os.getpid(), log)  # it goes to the background by itself
+    wait_until(lambda: answers(grid.myproxy_port), os.getpid(), log)  # it daemonizes itself
 
 
 def _make_certificates(grid: Grid) -> None:
-    """No globus-simple-ca: as root that one writes to /etc."""
+    """Create a certificate authority without globus-simple-ca, which writes to /etc as root."""
     folder = Path(grid.folder)
     for name, mode in (("ca", 0o700), ("certificates", 0o755), ("host", 0o755), ("user", 0o755)):
         (folder / name).mkdir(mode=mode)
@@ -233,7 +233,7 @@ def _make_certificates(grid: Grid) -> None:
         f"cond_subjects globus  '\"{ORGANISATION}/*\"'\n"
     )
     usage = "keyUsage=critical,digitalSignature,keyEncipherment"
-    names = "subjectAltName=DNS:localhost,IP:127.0.0.1,DNS:far.test"  # at the end of a long link
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1,DNS:far.test"  # at the far end of an emulated link
     _issue(
         folder,
         "host",
@@ -287,6 +287,6 @@ def _run(words: Sequence[str], environment: dict[str, str], typed: str = "") -> 
 
 
 def logs_in(grid: Grid) -> bool:
-    """Whether a login and a listing work."""
+    """Return whether a login and a listing succeed."""
     copy = program("globus-url-copy", "globus-gass-copy-progs")
     return succeeds([copy, "-list", f"{grid.url}{grid.data}/"], {"PATH": SYSTEM_PATH, **grid.env})

@@ -1,8 +1,8 @@
-"""An SSH server that knows key exchange with GSI and nothing after it: `python gsi_server.py PORT`.
+"""Run an SSH server that implements only the key exchange with GSI: `python gsi_server.py PORT`.
 
-Debian has no sshd that takes GSI, but its ssh is a client that does. Faults of a proxy, an authority or a host's name end a
-login in the key exchange, and that much is here: RFC 4462, section 2, with the tokens of the Globus GSSAPI library and the
-host certificate of the environment. Standard output has a line for each client.
+Debian's sshd does not support GSI, but its ssh client does. An invalid proxy, authority or host name ends a
+login during the key exchange, which this server implements: RFC 4462, section 2, with the tokens of the Globus GSSAPI library and the
+host certificate of the environment. It prints a line for each client.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ACCEPT = 2
 
 
 class Buffer(ctypes.Structure):
-    """gss_buffer_desc."""
+    """The C structure gss_buffer_desc."""
 
     _fields_ = (("length", ctypes.c_size_t), ("value", ctypes.c_void_p))
 
 
 class Acceptor:
-    """One security context, accepted with the host's credential."""
+    """A security context, accepted with the host's credential."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(LIBRARY)
@@ -41,7 +41,7 @@ class Acceptor:
         assert got == 0, f"no host credential: {got:#x}"
 
     def take(self, token: bytes) -> tuple[int, bytes]:
-        """The major status and the token that answers this one."""
+        """Return the major status and the token that answers this one."""
         held = ctypes.create_string_buffer(token, len(token))
         given = Buffer(len(token), ctypes.cast(held, ctypes.c_void_p))
         answer = Buffer(0, None)
@@ -53,7 +53,7 @@ class Acceptor:
 
 
 def main(port: int) -> None:
-    """Answer one client after the other."""
+    """Serve clients sequentially."""
     with socket.create_server(("127.0.0.1", port)) as server:
         while True:
             client, _ = server.accept()

@@ -1,4 +1,4 @@
-"""A tiny container image, made without any registry: docker-archive and OCI layout in one reproducible tar."""
+"""Build a tiny container image without a registry: docker-archive and OCI layout in one reproducible tar."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 def write_image(archive: Path, name: str, files: Mapping[str, bytes], links: Mapping[str, str]) -> str:
-    """Write an image with these programs (mode 0755) and symlinks; its manifest digest, `sha256:...`.
+    """Write an image with these programs (mode 0755) and symlinks; return its manifest digest, `sha256:...`.
 
-    The format is the OCI image layout 1.0, with the `manifest.json` of `docker save` beside it.
+    The format is the OCI image layout 1.0, plus the `manifest.json` of `docker save`.
     """
     layer = _layer(files, links)
     blobs: dict[str, bytes] = {}

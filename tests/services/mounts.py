@@ -1,4 +1,4 @@
-"""What servers of these tests mounted and left mounted."""
+"""Unmount filesystems that test servers left mounted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def unmount_below(folder: Path) -> None:
-    """Unmount all that is mounted below a folder, as far as we may."""
+    """Unmount all filesystems below a folder, as far as permissions allow."""
     if os.geteuid() != 0:
         return
     for line in Path("/proc/self/mounts").read_text().splitlines()[::-1]:

@@ -1,7 +1,7 @@
-"""OAR with a PostgreSQL of its own and one node, reached as an account that may submit.
+"""Run OAR with its own PostgreSQL and one node, reached through an account that may submit jobs.
 
-OAR's programs read /etc/oar/oar.conf, whatever they are told, and refuse root. So its servers, and the sshd for those
-who log in, each see a configuration and a list of accounts of ours there, in a mount namespace of their own.
+OAR's programs always read /etc/oar/oar.conf, and refuse root. Therefore its servers and the sshd for logins run in
+mount namespaces in which /etc has the tests' configuration and accounts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Oar(SshServer):
 
 
 def start_oar(session: Path, folder: Path) -> Oar:
-    """Start PostgreSQL, OAR's server, the node's sshd and one to log in; raises `ServiceError` for who is not root."""
+    """Start PostgreSQL, OAR's server, the node's sshd and the login sshd; raise `ServiceError` without root."""
     programs = _programs()
     if os.geteuid() != 0:
         raise ServiceError("only root can start OAR")
@@ -81,7 +81,7 @@ def _programs() -> dict[str, str]:
 
 
 def _write_configuration(folder: Path, database: int, server: int, node: int) -> None:
-    """Debian's own, with our ports, and neither control groups nor long waits."""
+    """Write Debian's configuration with the tests' ports, without control groups and with short intervals."""
     ssh = f"/usr/bin/ssh -p {node} -e none -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
     log = folder / "oar.log"
     values = {
@@ -93,7 +93,7 @@ def _write_configuration(folder: Path, database: int, server: int, node: int) ->
         "SERVER_PORT": str(server),
         "OPENSSH_CMD": ssh,
         "OARSUB_NODES_RESOURCES": "network_address",
-        "PINGCHECKER_GENERIC_COMMAND": "/bin/true",  # ping itself may be missing, and no node is ever down here
+        "PINGCHECKER_GENERIC_COMMAND": "/bin/true",  # ping may not be installed, and the node is always up
         "SCHEDULER_JOB_SECURITY_TIME": "2",
         "SCHEDULER_MIN_TIME_BETWEEN_2_CALLS": "1",
         "FINAUD_FREQUENCY": "0",
@@ -158,7 +158,7 @@ def _make_tables(folder: Path, inside: list[str], known: Mapping[str, str]) -> N
 
 
 def _start_node(session: Path, folder: Path, inside: list[str], port: int) -> None:
-    """The sshd by which OAR's server reaches the node, as the account oar and no other."""
+    """Start the sshd through which OAR's server reaches the node, for the account oar only."""
     own, log = folder / "node", folder / "node.log"
     own.mkdir(mode=0o700)
     words = [program("ssh-keygen", "openssh-client"), "-q", "-t", "ed25519", "-N", "", "-f", own / "host_key"]

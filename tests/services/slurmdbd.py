@@ -1,4 +1,4 @@
-"""Slurm's accounting: MariaDB and slurmdbd."""
+"""Run Slurm's accounting: MariaDB and slurmdbd."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.services.processes import (
 
 
 def start_slurmdbd(session: Path, folder: Path, munge: Path) -> int:
-    """Start both; the port of slurmdbd."""
+    """Start MariaDB and slurmdbd; return the port of slurmdbd."""
     slurmdbd = program("slurmdbd", "slurmdbd")
     me = pwd.getpwuid(os.geteuid()).pw_name
     database = _start_mariadb(session, folder, me)

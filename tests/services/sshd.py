@@ -1,4 +1,4 @@
-"""OpenSSH's server for the current account, with a home of its own and, where asked, another login shell."""
+"""Run OpenSSH's server for the current account, with a private home and optionally another login shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST = "far"
 
 @dataclass(frozen=True)
 class SshServer:
-    """A running sshd: `ssh -F config host` logs in, and finds `home` there."""
+    """A running sshd: `ssh -F config host` logs in, with `home` as the home folder."""
 
     folder: str
     port: int
@@ -46,11 +46,11 @@ class SshServer:
 
     @property
     def command(self) -> list[str]:
-        """The words of a site's `command`: the user's ssh, told of our config."""
+        """Return the value of a site's `command`: the user's ssh with this server's configuration."""
         return ["ssh", "-F", str(self.config)]
 
     def run(self, line: str) -> subprocess.CompletedProcess[bytes]:
-        """Run one line in the login shell there."""
+        """Run a command line in the server's login shell."""
         return subprocess.run(
             [*self.command, self.host, line],
             stdin=subprocess.DEVNULL,
@@ -61,19 +61,19 @@ class SshServer:
 
 
 def start_sshd(session: Path, folder: Path, environment: Mapping[str, str] | None = None) -> SshServer:
-    """Start sshd; `environment` is set for every command there."""
+    """Start sshd; `environment` is set for every remote command."""
     server = _prepared(folder)
     home = {"HOME": str(server.home)}
-    # Without PAM sshd starts a command in the passwd entry's home; Debian's bash reads this file under sshd.
+    # Without PAM, sshd runs commands in the home of the passwd entry; Debian's bash reads this file under sshd.
     (server.home / ".bashrc").write_text('cd "$HOME"\n')
     _configure(session, server, {**home, **(environment or {})})
     return _started(session, server, [program("sshd", "openssh-server")])
 
 
 def start_sshd_as(session: Path, folder: Path, account: tuple[str, int], around: Sequence[str]) -> SshServer:
-    """Start sshd for another account, by name and number, in the surroundings that the words `around` make.
+    """Start sshd for another account, by name and uid, in the environment that the command prefix `around` creates.
 
-    Only root can; the account need exist nowhere but there, with `home` as its home.
+    It requires root. The account, with `home` as its home, needs to exist in that environment only.
     """
     sshd = program("sshd", "openssh-server")
     name, number = account
@@ -90,7 +90,7 @@ def start_sshd_with_command(
     command: Callable[[SshServer], str],
     environment: Mapping[str, str] | None = None,
 ) -> SshServer:
-    """Start sshd that runs one command whatever is asked for."""
+    """Start sshd with a forced command."""
     sshd = program("sshd", "openssh-server")
     server = _prepared(folder)
     known = {"HOME": str(server.home), **(environment or {})}
@@ -99,12 +99,12 @@ def start_sshd_with_command(
 
 
 def start_sftp_gateway(session: Path, folder: Path, more: str = "") -> SshServer:
-    """Start sshd that gives SFTP and nothing else, whatever is asked for; `more` are words of sftp-server."""
+    """Start sshd that allows SFTP only; `more` are further arguments of sftp-server."""
     return start_sshd_with_command(session, folder, lambda server: f"internal-sftp -d {server.home} {more}")
 
 
 def start_unprivileged_sftp(session: Path, folder: Path) -> SshServer:
-    """The same, where permissions mean something although root runs it."""
+    """Start sshd that allows SFTP only, with file permissions enforced even if root runs it."""
     without = "setpriv --bounding-set=-dac_override,-dac_read_search " if os.geteuid() == 0 else ""
     return start_sshd_with_command(
         session, folder, lambda server: f"{without}{sftp_server_program()} -d {server.home}"
@@ -112,18 +112,18 @@ def start_unprivileged_sftp(session: Path, folder: Path) -> SshServer:
 
 
 def sftp_server_program() -> str:
-    """Where the distribution keeps it."""
+    """Return the path of sftp-server, which depends on the distribution."""
     for path in ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server"):
         if Path(path).exists():
             return path
-    raise MissingPackageError("sftp-server is missing; it comes with openssh-sftp-server")
+    raise MissingPackageError("sftp-server is missing: install the package openssh-sftp-server")
 
 
 def start_sshd_with_shell(session: Path, folder: Path, shell: str) -> SshServer:
-    """Start sshd whose account has the login shell `shell`, and start-up files that talk on stdout and stderr.
+    """Start sshd whose account has the login shell `shell`, and start-up files that print on stdout and stderr.
 
-    As root, sshd alone sees a passwd file with another shell and home. An ordinary account gets
-    the shell through ForceCommand, after its own.
+    With root, only sshd sees a passwd file with another shell and home. Without root, ForceCommand
+    starts the shell from the account's own one.
     """
     path = program(shell, shell if shell != "sh" else "dash")
     sshd = program("sshd", "openssh-server")
@@ -149,7 +149,7 @@ def start_sshd_with_shell(session: Path, folder: Path, shell: str) -> SshServer:
 
 
 def write_chatter(home: Path) -> None:
-    """Start-up files of sh, bash, tcsh and fish, and sshd's own, which print before any command runs."""
+    """Write start-up files for sh, bash, tcsh, fish and sshd, which print before any command runs."""
     out, err = 'Welcome!  "$HOME" is 99% full \\ ``$(date)', "\x1b[31mModules based on Lua\x1b[0m"
     shown = f"cat {home}/motd; cat {home}/warning "
     (home / "motd").write_bytes(f"{out}\n{{not json\n\x00\x01".encode() + b"\xff\xfe\n")
@@ -198,10 +198,10 @@ def _configure(session: Path, server: SshServer, environment: Mapping[str, str],
         "KbdInteractiveAuthentication no\n"
         "PermitRootLogin prohibit-password\n"
         "UsePAM no\n"
-        # the folders above ours belong to root or are sticky
+        # the parent folders belong to root or are sticky
         "StrictModes no\n"
         f"AllowUsers {server.user}\n"
-        # many tests log in at the same moment; the sessions of one login stay at OpenSSH's own limit of 10
+        # many tests log in at the same time; the sessions per connection keep OpenSSH's default limit of 10
         "MaxStartups 100:30:200\n"
         "UseDNS no\n"
         f"SetEnv {' '.join(f'{name}={value}' for name, value in known.items())}\n"
@@ -211,7 +211,7 @@ def _configure(session: Path, server: SshServer, environment: Mapping[str, str],
 
 def _started(session: Path, server: SshServer, words: list[str]) -> SshServer:
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd changes its root there
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the privilege separation folder of root's sshd
     pid = start(session, [*words, "-D", "-e", "-f", f"{server.folder}/sshd_config"], server.log)
     wait_until(lambda: answers(server.port), pid, server.log)
     return server

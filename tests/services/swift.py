@@ -1,4 +1,4 @@
-"""OpenStack Swift on one machine, spoken to by its S3 API: proxy, account, container and object server over one folder."""
+"""Run OpenStack Swift on one machine with its S3 API: proxy, account, container and object server on one folder."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from tests.services.processes import (
     wait_until,
 )
 
-_HOME = (
-    Path(__file__).resolve().parents[2] / ".cache" / "swift"
-)  # made by tests/prepare.sh from tests/swift.lock
+# created by tests/prepare.sh from tests/swift.lock
+_HOME = Path(__file__).resolve().parents[2] / ".cache" / "swift"
 _LOCK = Path(__file__).resolve().parents[1] / "swift.lock"
 _ACCOUNT = "study"
-_PAGE = 100  # objects are slow to make here
+_PAGE = 100  # creating objects is slow in Swift
 _PARTS = ("account", "container", "object")
 
-# The rings of three servers with one device each; words: a folder, then the ports in the order of _PARTS.
+# Create the rings of three servers with one device each; arguments: a folder, then the ports in the order of _PARTS.
 _RINGS = """
 import sys
 from swift.common.ring import RingBuilder
@@ -47,7 +46,7 @@ name = one
 default = yes
 """
 
-# A loaded machine is not a broken one: with its usual seconds Swift leaves objects out of listings until later.
+# Increase the timeouts for loaded machines: with the defaults, Swift delays container updates and listings miss objects.
 _COMMON = """
 [DEFAULT]
 user = {user}
@@ -112,7 +111,7 @@ use = egg:swift#slo
 
 
 def start_swift(session: Path, folder: Path) -> ObjectStore:
-    """Start it; raises `MissingPackageError` where it was not prepared."""
+    """Start Swift; raise `MissingPackageError` if it was not prepared."""
     binaries = _binaries()
     memcached = program("memcached", "memcached")
     store = new_store()
@@ -142,7 +141,7 @@ def start_swift(session: Path, folder: Path) -> ObjectStore:
 def _binaries() -> Path:
     ready = _HOME / ".ready"
     if not ready.exists() or ready.stat().st_mtime < _LOCK.stat().st_mtime:
-        raise MissingPackageError("swift is missing or out of date: type `sh tests/prepare.sh swift`")
+        raise MissingPackageError("swift is missing or out of date: run `sh tests/prepare.sh swift`")
     return _HOME / "bin"
 
 
@@ -152,7 +151,7 @@ def _make_rings(session: Path, binaries: Path, folder: Path, ports: list[int]) -
         words, env=server_environment(session), capture_output=True, text=True, check=False, timeout=120
     )
     if made.returncode:
-        raise ServiceError(f"swift's rings could not be made: {made.stderr[-2000:]}")
+        raise ServiceError(f"swift's rings could not be created: {made.stderr[-2000:]}")
 
 
 def _configure(folder: Path, name: str, port: int, more: str) -> None:

@@ -1,4 +1,4 @@
-"""The double of Globus itself, asked by the SDK: bytes move once, faults strike and go, tokens and consents count."""
+"""Test the double of Globus with the SDK: transfers, faults, tokens and consents."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_bytes_move_once_for_each_submission_id(
     data["submission_id"] = transfer.get_submission_id()["value"]
     held = globus.fault("held")
     lost = globus.fault("lost_answer", times=1)
-    again = transfer.submit_transfer(data)  # the SDK asks again when a connection ends
+    again = transfer.submit_transfer(data)  # the SDK retries when a connection is closed
     assert (again["code"], lost.hits) == ("Duplicate", 1)
     other = _task(here, far, ("/", "/got/"))
     with pytest.raises(globus_sdk.TransferAPIError) as refused:
@@ -155,7 +155,7 @@ def test_options_of_a_task_mean_what_they_say(
     assert (far.root / "x2").read_bytes() != (here.root / "two").read_bytes()
     with globus_ends(globus, "permission_denied", collection=far.id, path="/y", times=1):
         task = ends(_task(here, far, ("/one", "/y"), skip_source_errors=True))
-    assert (task["faults"], task["files_transferred"]) == (1, 1)  # no error of the source
+    assert (task["faults"], task["files_transferred"]) == (1, 1)  # not an error of the source
     data, submission = _task(here, far, ("/one", "/z")), transfer.get_submission_id()["value"]
     impatient = _impatient(globus)
     data["submission_id"] = submission
@@ -173,8 +173,8 @@ def _impatient(globus: Globus) -> globus_sdk.TransferClient:
     return globus_sdk.TransferClient(authorizer=globus_sdk.AccessTokenAuthorizer(token), retry_config=once)
 
 
-class globus_ends:  # noqa: N801 - reads as the fault's time
-    """A fault that lasts for a block."""
+class globus_ends:  # noqa: N801 - used like a function in `with`
+    """A fault that is active during a `with` block."""
 
     def __init__(self, globus: Globus, kind: str, **where: Any) -> None:
         self.fault = globus.fault(kind, **where)
@@ -200,7 +200,7 @@ def test_tokens_and_consents_count(
     globus.fault("unauthorized", times=1)
     assert (
         transfer.get_endpoint(shut.id)["https_server"] == shut.https_server
-    )  # healed by the SDK, as is this:
+    )  # the SDK retries this one and the next:
     globus.fault("too_many_requests", request="/endpoint/", retry_after=0, times=1)
     assert transfer.get_endpoint(shut.id)["display_name"] == "shut"
     with _person(globus) as app:

@@ -1,4 +1,4 @@
-"""An unmodified globus-cli at work against the double: it looks, makes folders, moves, waits, consents, deletes."""
+"""Test the double with an unmodified globus-cli: listing, mkdir, transfer, wait, consent, delete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLI = REPOSITORY / ".cache" / "globus" / "bin" / "globus"
 
 @pytest.fixture
 def cli(globus: Globus, tmp_path: Path) -> Callable[..., str]:
-    """Its output as JSON or text; the exit code is as expected, else the test ends."""
+    """Run globus-cli and return its output as JSON or text; fail on an unexpected exit code."""
     if not _CLI.exists():
         lacks("globus-cli: sh tests/prepare.sh globus")
     environment = {
@@ -60,7 +60,7 @@ def test_globus_cli_moves_files_and_waits(globus: Globus, cli: Callable[..., str
         "in/'three' ü",
         "in/two",
     ]
-    cli("mkdir", f"{far.id}:/new")  # the consent that is missing it asks for itself
+    cli("mkdir", f"{far.id}:/new")  # globus-cli requests the missing consent itself
     assert "Directory" in cli("stat", f"{far.id}:/new") or "dir" in cli("stat", f"{far.id}:/new")
 
     words = ("transfer", "--recursive", f"{here.id}:/", f"{far.id}:/new", "--label", "all of it")
@@ -115,7 +115,7 @@ def test_globus_cli_shows_what_moved_shares_bookmarks_and_logs_out(
     rule = ("endpoint", "permission")
     who = ("--identity", globus.client_id)
     made = json.loads(cli(*rule, "create", f"{shared.id}:/x/", "--permissions", "r", *who, "-F", "json"))
-    cli(*rule, "create", f"{shared.id}:/x/", "--permissions", "rw", *who, ends_with=1)  # there is one already
+    cli(*rule, "create", f"{shared.id}:/x/", "--permissions", "rw", *who, ends_with=1)  # it already exists
     cli(*rule, "create", f"{here.id}:/", "--permissions", "r", *who, ends_with=1)  # a mapped collection
     cli(*rule, "create", f"{shared.id}:/", "--permissions", "rw", "--all-authenticated")
     assert "@clients.auth.globus.org" in cli(*rule, "list", shared.id)

@@ -1,4 +1,4 @@
-"""The double's answers beside the response fixtures of `globus_sdk.testing`: the same members, of the same types."""
+"""Compare the double's answers with the response fixtures of `globus_sdk.testing`: same members, same types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = str(TransferScopes.all)
 
 
 class Asked:
-    """A collection, a task that is done, and clients that ask without the SDK's conveniences."""
+    """Provide a collection, a completed task, and clients for raw requests."""
 
     def __init__(self, globus: Globus, folder: Path) -> None:
         self.globus = globus
@@ -130,11 +130,11 @@ COMPARED: dict[str, Callable[[Asked], Any]] = {
         limit=1000, filter="status:SUCCEEDED/type:TRANSFER"
     ),
 }
-# what stands in a fixture and cannot be of one type here
+# members of fixtures whose type differs here
 LOOSE = {
     "DATA[].filter_rules",  # null without rules
     "DATA[].sync_level",
-    "description",  # texts of an owner who wrote none
+    "description",  # descriptions that this owner did not set
     "organization",
     "next_marker",  # null on the last page
 }
@@ -160,7 +160,7 @@ def test_answers_have_the_shapes_of_the_sdks_own_fixtures(
 
 
 def _differences(wanted: Any, found: Any, at: str = "") -> list[str]:
-    """Members of the fixture that the answer lacks, or has with another type."""
+    """Return the fixture's members that are missing in the answer or have another type."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         return [
             line

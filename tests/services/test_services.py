@@ -1,4 +1,4 @@
-"""The servers themselves: each does what the tests built on it rely on."""
+"""Test the servers themselves: each has the properties on which other tests rely."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_servers_end_when_the_session_is_killed(tmp_path: Path) -> None:
         "    import time; time.sleep(100)\n"
     )
     words = [sys.executable, "-m", "pytest", "-p", "tests.services.fixtures", "-s", "-q", "-c", "/dev/null"]
-    # what was said to the session around us (PYTEST_ADDOPTS) is not for this one
+    # the outer session's options (PYTEST_ADDOPTS) do not apply to this one
     ours = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "HIBALI_", MARK))
     }

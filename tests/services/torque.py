@@ -1,6 +1,6 @@
-"""The commands of Torque as Slurm's wrappers have them: qsub, qstat, qdel and qrls of slurm-wlm-torque.
+"""Provide Torque's commands by Slurm's wrappers: qsub, qstat, qdel and qrls of slurm-wlm-torque.
 
-The package cannot be installed beside Grid Engine's client, so `tests/prepare.sh torque` only unpacks it.
+The package conflicts with Grid Engine's client, so `tests/prepare.sh torque` only unpacks it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ UNPACKED = REPOSITORY / ".cache" / "torque" / "usr" / "bin"
 
 
 def torque_environment() -> dict[str, str]:
-    """The PATH on which they come first; they look for sbatch beside themselves."""
+    """Return a PATH on which they come first; they look for sbatch in their own folder."""
     if not (UNPACKED / "qsub").exists():
         raise MissingPackageError("Slurm's qsub is missing: sh tests/prepare.sh torque")
     sbatch = program("sbatch", "slurm-client")

@@ -1,4 +1,4 @@
-"""WebDAV servers: Apache's mod_dav, and wsgidav, which differs from it wherever the standard lets it."""
+"""Run WebDAV servers: Apache's mod_dav, and wsgidav, which differs from it where the standard allows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MODULES = (
     "dav_fs",
 )
 _FOLDER = "/usr/lib/apache2/modules"
-# Apache will not run as root; this account still has to reach what root's tests make.
+# Apache does not run as root, so this account must have access to the files of root's tests.
 _CAPABILITIES = "+dac_override,+dac_read_search,+fowner,+chown"
 _NOBODY = "65534"
 
 
 @dataclass(frozen=True)
 class DavServer:
-    """A running server of `root`; `login` is what it wants to hear, name and password, or nothing."""
+    """A running server that serves `root`; `login` is its user name and password, or empty."""
 
     url: str
     root: str
@@ -39,14 +39,14 @@ class DavServer:
 
     @property
     def authorization(self) -> dict[str, str]:
-        """The header of a request by hand."""
+        """Return the authorization header for requests without a client library."""
         if self.login is None:
             return {}
         return {"Authorization": "Basic " + base64.b64encode(":".join(self.login).encode()).decode()}
 
 
 def start_apache(session: Path, folder: Path) -> DavServer:
-    """Start Apache with mod_dav, mod_dav_fs and a login; raises `MissingPackageError` without its program."""
+    """Start Apache with mod_dav, mod_dav_fs and a login; raise `MissingPackageError` if it is not installed."""
     apache = program("apache2", "apache2-bin")
     data, run = folder / "data", folder / "run"
     for made in (data, run):
@@ -54,7 +54,7 @@ def start_apache(session: Path, folder: Path) -> DavServer:
     login = ("me", f"planted-{secrets.token_hex(8)}")
     port = free_port()
     users = folder / "users"
-    # RFC 7617 has the password in the request; what the server keeps of it is plain SHA-1 here.
+    # Requests have the password (RFC 7617); the server's password file has its SHA-1.
     users.write_text(f"{login[0]}:{{SHA}}{_sha1(login[1])}\n")
     config = folder / "apache.conf"
     config.write_text(_apache(folder, data, run, port))
@@ -111,7 +111,7 @@ MaxKeepAliveRequests 0
 
 
 def start_wsgidav(session: Path, folder: Path) -> DavServer:
-    """Start wsgidav, without a login and with locks in its memory; raises `MissingPackageError` without it."""
+    """Start wsgidav without a login and with locks in memory; raise `MissingPackageError` if it is not installed."""
     command = Path(sys.executable).parent / "wsgidav"
     if not command.exists():
         raise MissingPackageError("wsgidav is missing: install the Python packages wsgidav and cheroot")
@@ -142,7 +142,7 @@ def _sha1(password: str) -> str:
 def _speaks(server: DavServer) -> bool:
     asked = urllib.request.Request(server.url + "/", method="OPTIONS", headers=server.authorization)  # noqa: S310
     try:
-        with urllib.request.urlopen(asked, timeout=2) as answer:  # noqa: S310 - our own loopback address
+        with urllib.request.urlopen(asked, timeout=2) as answer:  # noqa: S310 - a loopback address
             return "1" in answer.headers.get("DAV", "")
     except urllib.error.HTTPError as answer:
         answer.close()

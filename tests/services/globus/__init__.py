@@ -1,19 +1,19 @@
-"""A double of Globus Auth and Transfer on loopback, because the cloud cannot be reached from a test machine.
+"""Provide a test double of Globus Auth and Transfer on loopback, because test machines cannot reach the service.
 
-It moves real bytes between real folders; how it answers is checked by what others wrote: see test_globus_shapes.py and
-test_globus_cli.py. What it cannot show is whether Globus itself answers so. Fixture `globus`, one world for each test:
+It transfers real bytes between real folders. Its answers are compared with the SDK's fixtures (test_globus_shapes.py) and
+tested with globus-cli (test_globus_cli.py), but not with Globus itself. Fixture `globus`, with a separate state ("world") per test:
 
     here = globus.make_collection(tmp_path / "a")               # a GCSv5 mapped collection of that folder
     far = globus.make_collection(tmp_path / "b", data_access=True, https=True)   # consent needed; read by HTTPS
     mine = globus.make_collection(tmp_path / "c", entity_type="GCP_mapped_collection")  # a laptop's
     hibali("push", ..., env=globus.env)                         # GLOBUS_SDK_SERVICE_URL_AUTH and _TRANSFER
     globus.client_id, globus.client_secret                      # a confidential client; globus.native_id a native one
-    code = globus.approve(authorize_url)                        # what the person at the browser gets to copy
+    code = globus.approve(authorize_url)                        # the code that the user copies from the browser
     fault = globus.fault("quota", collection=far.id, path="*.bin", times=2)   # kinds: KINDS in control.py, copying.py
     fault.clear(); fault.hits                                   # "held" and "paused" keep a task ACTIVE until then
     globus.fault("lost_answer"); globus.fault("too_many_requests", request="GET /v0.10/task", retry_after=1, times=1)
-    globus.fault("file_not_found", path="/x", after=3)          # once three files are there; fatal=True ends the task
-    globus.fault("error", request="GET /v0.10/endpoint", status=403, code="X", body={})      # whatever else
+    globus.fault("file_not_found", path="/x", after=3)          # after three files; fatal=True ends the task
+    globus.fault("error", request="GET /v0.10/endpoint", status=403, code="X", body={})      # any other error
     globus.expire(tokens="refresh"); globus.expire(task=id); globus.expire(consents=True); globus.cancel(id)
     globus.settings(token_seconds=1, folder_limit=10, page_limit=5, denies=True)
     globus.tasks(); globus.submissions(); globus.requests(); globus.wait(id); globus.wait(id, nice_status="PAUSED")
@@ -40,7 +40,7 @@ _PLAIN = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
-    """A browser that shows where it would go."""
+    """A browser that does not follow redirects."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -48,7 +48,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class GlobusServer:
-    """The running double; each test makes a world of its own in it. `env` is the world of who starts it by hand."""
+    """The running double; each test creates its own world in it. `env` is for the world of a double started by hand."""
 
     url: str
     by_hand: tuple[str, str, str]
@@ -61,7 +61,7 @@ class GlobusServer:
 
 @dataclass(frozen=True)
 class MadeCollection:
-    """A collection and the folder it shows; `https_server` is where its files are read, when it was made so."""
+    """A collection and the folder it exports; `https_server` is its HTTPS address, if it has one."""
 
     id: str
     root: Path
@@ -70,13 +70,13 @@ class MadeCollection:
 
 @dataclass(frozen=True)
 class SwitchedFault:
-    """A fault that is on."""
+    """An active fault."""
 
     globus: Globus
     id: str
 
     def clear(self) -> int:
-        """Switch it off; how often it struck."""
+        """Deactivate the fault; return how often it occurred."""
         return int(self.globus.ask("DELETE", f"/_test/faults/{self.id}")["hits"])
 
     @property
@@ -85,7 +85,7 @@ class SwitchedFault:
 
 
 class Globus:
-    """One world of the double, as one test sees it."""
+    """One world of the double, the state of one test."""
 
     def __init__(self, server: str) -> None:
         self.url: str = _ask(server, "POST", "/_test/worlds", {})["url"]
@@ -95,36 +95,36 @@ class Globus:
 
     @cached_property
     def native_id(self) -> str:
-        """A native app, whose person logs in by a browser."""
+        """Register a native app, whose user logs in with a browser."""
         return str(self.ask("POST", "/_test/clients", {"name": "a native app"})["id"])
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return _ask(self.url, method, path, body)
 
     def make_client(self) -> tuple[str, str]:
-        """A confidential client: its id and its secret."""
+        """Register a confidential client; return its id and secret."""
         secret = f"planted-{secrets.token_urlsafe(24)}"
         return str(self.ask("POST", "/_test/clients", {"secret": secret})["id"]), secret
 
     def make_user(self, username: str, name: str) -> str:
-        """A person, who sits at the browser from now on."""
+        """Register a user, who becomes the user of the browser."""
         return str(self.ask("POST", "/_test/users", {"username": username, "name": name})["id"])
 
     def make_collection(
         self, root: Path, name: str = "", *, owner: str | None = None, **facts: Any
     ) -> MadeCollection:
-        """Show a folder; facts: data_access, https, home, entity_type, force_verify, disable_verify, connected."""
+        """Export a folder as a collection; `facts`: data_access, https, home, entity_type, force_verify, disable_verify, connected."""
         root.mkdir(parents=True, exist_ok=True)
         shown = {"display_name": name or root.name, "root": str(root), "owner": owner or self.user_id}
         found = str(self.ask("POST", "/_test/collections", {**shown, **facts})["id"])
         return MadeCollection(found, root, f"{self.url}/collections/{found}")
 
     def fault(self, kind: str, **where: Any) -> SwitchedFault:
-        """Switch something on; where: collection, path (a glob), request, task, times, after, fatal, code, message, retry_after, status, body."""
+        """Activate a fault; `where`: collection, path (a glob), request, task, times, after, fatal, code, message, retry_after, status, body."""
         return SwitchedFault(self, str(self.ask("POST", "/_test/faults", {"kind": kind, **where})["id"]))
 
     def approve(self, authorize_url: str) -> str:
-        """Open the page as the world's person does; the code to be typed, or the error after a denial."""
+        """Open the authorization page as the world's user; return the code, or the error after a denial."""
         try:
             urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay).open(
                 authorize_url, timeout=30
@@ -138,35 +138,35 @@ class Globus:
         raise AssertionError("the page did not lead anywhere")
 
     def settings(self, **values: Any) -> None:
-        """token_seconds, folder_limit, page_limit (of tasks and events), user (who sits at the browser), denies."""
+        """Change settings: token_seconds, folder_limit, page_limit (of tasks and events), user (of the browser), denies."""
         self.ask("POST", "/_test/settings", values)
 
     def expire(self, **what: Any) -> None:
-        """tokens="access" or "refresh", task=id, consents=True for those of collections."""
+        """Expire tokens ("access" or "refresh"), a task (by id) or the consents for collections (True)."""
         self.ask("POST", "/_test/expire", what)
 
     def cancel(self, task: str) -> None:
-        """End a task as a collection's administrator does."""
+        """Cancel a task as a collection's administrator."""
         self.ask("POST", f"/_test/cancel/{task}")
 
     def tasks(self) -> list[dict[str, Any]]:
-        """All tasks, oldest first: the documents, with `body`, what was asked for, and `events`, oldest first."""
+        """Return all tasks, oldest first: their documents with `body` (the request) and `events`, oldest first."""
         return list(self.ask("GET", "/_test/tasks")["tasks"])
 
     def wait(self, task: str, *, nice_status: str = "") -> dict[str, Any]:
-        """The task's document once it is over, or has this nice status."""
+        """Wait until the task has ended or has this nice status; return its document."""
         return self.ask("GET", f"/_test/wait/{task}" + (f"?nice_status={nice_status}" if nice_status else ""))
 
     def submissions(self) -> list[dict[str, Any]]:
-        """Every attempt to submit: kind, submission_id, code (Accepted, Duplicate or an error's), task_id, lost, body."""
+        """Return every submission: kind, submission_id, code (Accepted, Duplicate or an error's), task_id, lost, body."""
         return list(self.ask("GET", "/_test/log")["submissions"])
 
     def requests(self) -> list[dict[str, Any]]:
-        """Every request: method, path, query, status, lost."""
+        """Return every request: method, path, query, status, lost."""
         return list(self.ask("GET", "/_test/log")["requests"])
 
     def close(self) -> None:
-        """End the world and its tasks."""
+        """Delete the world and end its tasks."""
         self.ask("DELETE", "/_test")
 
 
@@ -193,7 +193,7 @@ def _service_urls(url: str) -> dict[str, str]:
 
 def _ask(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url + path, data, method=method)  # noqa: S310 - our own server
+    request = urllib.request.Request(url + path, data, method=method)  # noqa: S310 - the test server
     try:
         with _PLAIN.open(request, timeout=120) as answer:
             return dict(json.load(answer))

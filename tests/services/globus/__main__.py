@@ -1,4 +1,4 @@
-"""The double as a process: `python -m tests.services.globus FILE`, its address is written to FILE."""
+"""Run the double as a process that writes its address to FILE: `python -m tests.services.globus FILE`."""
 
 from tests.services.globus.http import main
 

@@ -1,4 +1,4 @@
-"""Auth: tokens by three grants, the page where a person allows, consents, revocation."""
+"""Implement Globus Auth: tokens by three grants, the authorization page, consents, revocation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def oauth_error(status: int, error: str) -> ApiError:
 
 
 def client_of(request: Request, form: dict[str, str]) -> Client:
-    """Who asks: a confidential client by its secret, a native one by its name."""
+    """Authenticate the client: a confidential one by its secret, a native one by its id."""
     basic = request.basic()
     name = basic[0] if basic else form.get("client_id", "")
     client = request.world.clients.get(name)
@@ -35,7 +35,7 @@ def client_of(request: Request, form: dict[str, str]) -> Client:
 
 
 def server_of(world: World, scope: str) -> str:
-    """Which resource server a scope belongs to."""
+    """Return the resource server of a scope."""
     if scope in _OPENID:
         return AUTH
     if scope.startswith("urn:globus:auth:scope:"):
@@ -47,7 +47,7 @@ def server_of(world: World, scope: str) -> str:
 
 
 def consent(world: World, client: str, identity: str, scopes: list[Scope]) -> None:
-    """Record that this person lets this client do that, and what it does on their behalf."""
+    """Record the user's consent for this client and scope, including dependent scopes."""
 
     def record(scope: Scope, above: tuple[str, ...]) -> None:
         server_of(world, scope.scope_string)
@@ -68,7 +68,7 @@ def consent(world: World, client: str, identity: str, scopes: list[Scope]) -> No
                 "effective_identity": identity,
                 "auto_approved": False,
                 "last_used": now(),
-                "scope": hashlib.md5(scope.scope_string.encode()).hexdigest(),  # noqa: S324 - a name
+                "scope": hashlib.md5(scope.scope_string.encode()).hexdigest(),  # noqa: S324 - only an identifier
                 "client": client,
             }
         for below in scope.dependencies:
@@ -81,7 +81,7 @@ def consent(world: World, client: str, identity: str, scopes: list[Scope]) -> No
 def token_answer(
     world: World, client: Client, identity: str, scopes: list[str], *, refresh: bool, state: str | None = None
 ) -> dict[str, Any]:
-    """One token for each resource server, the first on top, as Auth answers."""
+    """Issue a token for each resource server; the first one is at the top level, as in Auth's answers."""
     by_server: dict[str, list[str]] = {}
     for scope in scopes:
         by_server.setdefault(server_of(world, scope), []).append(scope)
@@ -179,7 +179,7 @@ def _exchange_code(world: World, client: Client, form: dict[str, str]) -> dict[s
 
 
 def _is_verified(asked: dict[str, Any], verifier: str) -> bool:
-    """RFC 7636: whoever exchanges the code began the login."""
+    """Check the PKCE verifier (RFC 7636): the client that exchanges the code started the login."""
     if "code_challenge" not in asked:
         return True
     digest = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -188,7 +188,7 @@ def _is_verified(asked: dict[str, Any], verifier: str) -> bool:
 
 @route("GET", "/v2/oauth2/authorize")
 def authorize(request: Request) -> Answer:
-    """The page where a person logs in and allows; the world's person does so at once, or denies."""
+    """Serve the authorization page; the world's user consents or denies immediately."""
     world, asked = request.world, dict(request.query)
     client = world.clients.get(asked.get("client_id", ""))
     if (
@@ -211,7 +211,7 @@ def authorize(request: Request) -> Answer:
 
 @route("GET", "/v2/web/auth-code")
 def show_code(request: Request) -> Answer:
-    """The page from which a person copies the code."""
+    """Serve the page from which the user copies the code."""
     shown = html.escape(request.query.get("code") or request.query.get("error", ""))
     return Answer(
         200, f"<html><body><code>{shown}</code></body></html>".encode(), {"Content-Type": "text/html"}
@@ -220,7 +220,7 @@ def show_code(request: Request) -> Answer:
 
 @route("POST", "/v2/oauth2/token/revoke")
 def revoke(request: Request) -> dict[str, Any]:
-    """Whoever has a token may revoke it: globus-cli does so as the native client that is built into it."""
+    """Revoke a token for any client that has it: globus-cli uses its built-in native client for that."""
     form = request.form()
     if request.basic() is not None or not _is_uuid(form.get("client_id", "")):
         client_of(request, form)
@@ -238,7 +238,7 @@ def _is_uuid(text: str) -> bool:
 
 
 def fail_if_asked(request: Request) -> None:
-    """Raise what the test switched on for this request."""
+    """Raise the fault that the test activated for this request."""
     about = {"request": f"{request.method} {request.path}"}
     fault = request.world.take("too_many_requests", "unavailable", "error", **about)
     if fault is None:

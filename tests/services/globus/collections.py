@@ -1,4 +1,4 @@
-"""Transfer's collections: documents, search, who may ask, and where a path of a collection really is."""
+"""Implement Transfer's collections: documents, search, authorization, and mapping of paths to local folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.services.globus.world import (
 
 
 def transfer_token(request: Request) -> Token:
-    """Whose request this is; raises what the test switched on, or 401 for a token that is not valid here."""
+    """Return the identity behind a request; raise an activated fault, or 401 for an invalid token."""
     fail_if_asked(request)
     about = f"{request.method} {request.path}"
     known = request.world.live(request.bearer(), refresh=False)
@@ -34,7 +34,7 @@ def transfer_token(request: Request) -> Token:
 
 
 def check_consent(request: Request, token: Token, collections: list[Collection]) -> None:
-    """Raise ConsentRequired for mapped collections whose data this client may not reach for this person."""
+    """Raise ConsentRequired for mapped collections for whose data this client has no consent of the user."""
     world = request.world
     about = {
         "request": f"{request.method} {request.path}",
@@ -64,7 +64,7 @@ def is_offline(world: World, collection: Collection) -> bool:
 
 
 def normal_path(collection: Collection, path: str) -> str:
-    """A path as Transfer understands it: absolute, `~` is the home; raises 400 for what leaves the collection."""
+    """Normalize a path like Transfer: absolute, `~` is the home; raise 400 for a path outside the collection."""
     if "\0" in path or "\n" in path or "\r" in path:
         raise ApiError(400, "ClientError.BadRequest", "Paths may not contain NUL, newline or carriage return")
     for home in ("/~", "~"):
@@ -76,7 +76,7 @@ def normal_path(collection: Collection, path: str) -> str:
 
 
 def real_path(collection: Collection, path: str) -> Path:
-    """Where that is on this machine; raises `PermissionError` when a link leads out of the collection."""
+    """Return the local path; raise `PermissionError` if a symlink points outside the collection."""
     found = collection.root / normal_path(collection, path).lstrip("/")
     root = os.path.realpath(collection.root)
     inside = os.path.realpath(found.parent)
@@ -86,7 +86,7 @@ def real_path(collection: Collection, path: str) -> Path:
 
 
 def document(world: World, collection: Collection) -> dict[str, Any]:
-    """The endpoint document; the members that mean something are at the end."""
+    """Return the endpoint document; the members that the double uses are at the end."""
     personal = collection.entity_type.startswith("GCP_")
     nothing = (
         "organization description globus_connect_setup_key s3_url host_endpoint_id host_path myproxy_server "

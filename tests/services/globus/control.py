@@ -1,4 +1,4 @@
-"""What a test asks of the double itself, below /_test: who is there, collections, faults, and what was asked of it."""
+"""Serve the double's control API below /_test: identities, collections, faults, and the request log."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def settings(request: Request) -> dict[str, Any]:
 
 @route("POST", "/_test/expire")
 def expire(request: Request) -> dict[str, Any]:
-    """Let tokens or a task expire: `{"tokens": "access"|"refresh"}`, `{"task": id}`; forget consents: `{"consents": true}`."""
+    """Expire tokens or a task: `{"tokens": "access"|"refresh"}`, `{"task": id}`; forget consents: `{"consents": true}`."""
     world, given = request.world, request.json()
     with world.changed:
         for token in world.tokens.values():
@@ -107,7 +107,7 @@ def expire(request: Request) -> dict[str, Any]:
 
 @route("POST", "/_test/cancel/{task}")
 def cancel(request: Request, task: str) -> dict[str, Any]:
-    """As a collection's administrator does."""
+    """Cancel a task as a collection's administrator."""
     with request.world.changed:
         request.world.tasks[task].cancel = "admin"
         request.world.changed.notify_all()
@@ -132,7 +132,7 @@ def tasks(request: Request) -> dict[str, Any]:
 
 @route("GET", "/_test/wait/{task}")
 def wait(request: Request, task: str) -> dict[str, Any]:
-    """The task when it is over, or in the state asked for by ?nice_status=CODE."""
+    """Return the task when it has ended, or has the state given by ?nice_status=CODE."""
     world, wanted = request.world, request.query.get("nice_status")
     found = world.tasks[task]
 

@@ -1,4 +1,4 @@
-"""One file's bytes: compared, sent, hashed on both sides, and what a test let go wrong on the way."""
+"""Transfer one file: compare, copy and hash it on both sides, with the faults that a test activated."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from tests.services.globus.tasks import Task
 
 _BLOCK = 1 << 20
-# the fault's kind: the event code, whether the source is to blame
+# fault kind: event code, and whether the fault is at the source
 KINDS = {
     "file_not_found": ("FILE_NOT_FOUND", True),
     "permission_denied": ("PERMISSION_DENIED", True),
     "quota": ("QUOTA_EXCEEDED", False),
     "no_space": ("NO_SPACE_LEFT", False),
     "timeout": ("TIMEOUT", False),
-    "task_error": ("ENDPOINT_ERROR", False),  # with `code`: whichever else
+    "task_error": ("ENDPOINT_ERROR", False),  # any other event code, given by `code`
 }
 _MIDWAY = ("quota", "no_space", "timeout")
 
 
 class TroubleError(Exception):
-    """One step failed: Globus's event code, the path, words; `fatal` ends the task."""
+    """A step failed: Globus's event code, the path, a description; `fatal` ends the task."""
 
     def __init__(
         self, code: str, path: str, message: str, *, at_source: bool = True, fatal: bool = False
@@ -37,14 +37,14 @@ class TroubleError(Exception):
 
 
 def in_the_way(world: World, task: Task, about: dict[str, Any]) -> None:
-    """Raise what a test switched on for these paths, before anything is written."""
+    """Raise the fault that a test activated for these paths, before anything is written."""
     fault = world.take(*(kind for kind in KINDS if kind not in _MIDWAY), **about)
     if fault is not None:
         raise _trouble(fault, task, about["paths"])
 
 
 def _trouble(fault: Fault, task: Task, paths: list[str]) -> TroubleError:
-    """The trouble that a fault means; of the collection it names, when it names one."""
+    """Return the error for a fault, at the fault's collection if it has one."""
     code, at_source = KINDS[fault.kind]
     if fault.collection is not None:
         at_source = fault.collection == task.source.id
@@ -56,9 +56,9 @@ def _trouble(fault: Fault, task: Task, paths: list[str]) -> TroubleError:
 def copy_file(
     world: World, task: Task, paths: tuple[Path, Path], item: dict[str, Any], about: dict[str, Any]
 ) -> int | None:
-    """Send one file as the task's options say; the bytes sent, or None when it was as it should be already.
+    """Copy one file according to the task's options; return the bytes sent, or None if the file was up to date.
 
-    As Globus does, it writes under the final name at once: what ends half-way leaves a part of the file there.
+    Like Globus, it writes directly to the final name: an interrupted copy leaves a partial file.
     """
     source, destination = paths
     options = task.options
@@ -79,7 +79,7 @@ def copy_file(
             message = "Checksums of source and destination differ"
             raise TroubleError("VERIFY_CHECKSUM", asked, message, fatal=flipped is not None and flipped.fatal)
     if options["preserve_timestamp"]:
-        seconds = int(source.stat().st_mtime)  # GridFTP knows whole seconds
+        seconds = int(source.stat().st_mtime)  # GridFTP has whole seconds only
         os.utime(destination, (seconds, seconds))
     if world.take("corrupted_later", **about):
         _flip(destination)
@@ -100,13 +100,13 @@ def _send(source: Path, destination: Path, *, half: bool, flipped: bool) -> int:
 
 
 def _flip(path: Path) -> None:
-    """Change the last byte; an empty file gets one."""
+    """Corrupt a file: change its last byte, or append one to an empty file."""
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([(data[-1] ^ 0xFF) if data else 0xFF]))
 
 
 def _is_same(source: Path, destination: Path, level: int) -> bool:
-    """Sync levels: 0 it exists, 1 and its size, 2 and it is not older, 3 and its content."""
+    """Return whether a file is up to date by sync level: 0 it exists, 1 same size, 2 also not older, 3 also same content."""
     if not destination.exists():
         return False
     here, there = source.stat(), destination.stat()

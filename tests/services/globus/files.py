@@ -1,4 +1,4 @@
-"""Transfer's file operations, which answer at once: ls, stat, mkdir, rename."""
+"""Implement Transfer's synchronous file operations: ls, stat, mkdir, rename."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.services.globus.world import ApiError, Collection, filters, passes
 
 
 def _opened(request: Request, collection_id: str, *paths: str) -> Collection:
-    """The collection, when the asker may reach these paths of it now."""
+    """Return the collection if the client may access these paths now."""
     token = transfer_token(request)
     world = request.world
     collection = world.collection(collection_id)
@@ -48,7 +48,7 @@ def _failed(request: Request, collection: Collection, status: int, code: str, me
 
 
 def _from_errno(request: Request, collection: Collection, problem: OSError, operation: str) -> ApiError:
-    """What a collection makes of an error of its filesystem."""
+    """Translate a filesystem error into the collection's error."""
     message = os.strerror(problem.errno or errno.EIO)
     if problem.errno == errno.ENOENT:
         code = "NotFound" if operation == "Stat" else "ClientError.NotFound"
@@ -62,7 +62,7 @@ def _from_errno(request: Request, collection: Collection, problem: OSError, oper
 
 
 def file_document(path: Path, name: str) -> dict[str, Any]:
-    """A file as ls and stat show it; what a link leads to, with the link's own facts beside."""
+    """Return a file's entry as in ls and stat; for a symlink that of its target, with the link's properties in addition."""
     own = path.lstat()
     is_link = mode_bits.S_ISLNK(own.st_mode)
     found = path.stat() if is_link and path.exists() else own
@@ -98,7 +98,7 @@ def ls(request: Request, collection: str) -> dict[str, Any]:
     limit, offset = min(request.number("limit", 100_000), 100_000), request.number("offset", 0)
     try:
         folder = real_path(found, path)
-        raw = os.listdir(os.fsencode(folder))  # noqa: PTH208 - bytes: names need not be UTF-8
+        raw = os.listdir(os.fsencode(folder))  # noqa: PTH208 - bytes, because names may be invalid UTF-8
         if len(raw) > world.folder_limit:
             raise _failed(
                 request,
@@ -114,7 +114,7 @@ def ls(request: Request, collection: str) -> dict[str, Any]:
         )
         raw.sort()
         total = len(raw)
-        # a page of a folder with many names is quick
+        # keep a page of a large folder fast
         files = [_entry(folder, name) for name in (raw[offset : offset + limit] if by_name else raw)]
     except OSError as problem:
         raise _from_errno(request, found, problem, "DirListing") from problem
@@ -139,7 +139,7 @@ def ls(request: Request, collection: str) -> dict[str, Any]:
 
 
 def _chosen(request: Request, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The files that pass `filter`, in the order of `orderby`."""
+    """Return the files that match `filter`, sorted by `orderby`."""
     rules = filters(request.query.get("filter", ""))
     files = [file for file in files if all(passes(rule, str(file.get(name))) for name, rule in rules.items())]
     for order in reversed((request.query.get("orderby") or "name").split(",")):

@@ -1,4 +1,4 @@
-"""HTTP as the double speaks it: a request, an answer, routes, and the server that runs as a process of its own."""
+"""Provide the double's HTTP layer: requests, answers, routes, and the server process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORLD = re.compile(r"/w/([\w-]+)(/.*)")
 
 @dataclass
 class Request:
-    """One request to one world; `path` is without the world's prefix."""
+    """A request to one world; `path` is without the world's prefix."""
 
     world: World
     method: str
@@ -47,7 +47,8 @@ class Request:
     def form(self) -> dict[str, str]:
         pairs = urllib.parse.parse_qsl(self.body.decode("utf-8", "replace"), keep_blank_values=True)
         found: dict[str, str] = {}
-        for name, value in pairs:  # the SDK sends several scopes as one text, others repeat the field
+        # the SDK sends several scopes as one string, other clients repeat the field
+        for name, value in pairs:
             found[name] = f"{found[name]} {value}" if name in found else value
         return found
 
@@ -76,7 +77,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """A status, a body and headers; a `lost` one is never sent, the connection ends instead."""
+    """An answer: status, body and headers; a `lost` answer is not sent and the connection is closed instead."""
 
     status: int = 200
     body: Any = None
@@ -95,7 +96,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Serve]] = []
 
 
 def route(method: str, pattern: str) -> Callable[[Serve], Serve]:
-    """Have the function answer this method and path; `{name}` is one component."""
+    """Register a function for this method and path; `{name}` matches one component."""
     expression = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern) + r"/?\Z")
 
     def register(serve: Serve) -> Serve:
@@ -106,7 +107,7 @@ def route(method: str, pattern: str) -> Callable[[Serve], Serve]:
 
 
 class Server(ThreadingHTTPServer):
-    """The server of all worlds."""
+    """The HTTP server of all worlds."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -133,7 +134,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """The handler of one connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -165,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve  # noqa: N815 - the names http.server calls
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve  # noqa: N815 - the names that http.server calls
 
     def _answer(self, body: bytes) -> Answer:
         parts = urllib.parse.urlsplit(self.path)
@@ -190,7 +191,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def respond(request: Request) -> Answer:
-    """What the route says; its errors in the shape of the service that was asked."""
+    """Call the route's function; convert its errors to the format of the requested service."""
     try:
         for method, expression, serve in ROUTES:
             match = expression.match(request.path)
@@ -200,14 +201,14 @@ def respond(request: Request) -> Answer:
         raise ApiError(404, "ClientError.NotFound", f"There is nothing at {request.method} {request.path}")
     except ApiError as problem:
         return Answer(problem.status, _error_body(request, problem), dict(problem.headers))
-    except Exception as problem:  # noqa: BLE001 - the test is to see it, and the log has where
+    except Exception as problem:  # noqa: BLE001 - the test gets the error, and the log the traceback
         traceback.print_exc()
         return Answer(500, {"code": "InternalError", "message": repr(problem)})
 
 
 def _error_body(request: Request, problem: ApiError) -> dict[str, Any]:
     if request.path.startswith("/v2/oauth2/") and "error" in problem.more:
-        return problem.more  # OAuth 2 has its own
+        return problem.more  # OAuth 2 has its own error format
     if request.path.startswith("/v2/"):
         detail = {
             "status": str(problem.status),
@@ -222,7 +223,7 @@ def _error_body(request: Request, problem: ApiError) -> dict[str, Any]:
 
 
 def serve(ready: Path) -> None:
-    """Serve for ever; the port is in `ready` when connections are accepted."""
+    """Serve forever; the port is written to `ready` when connections are accepted."""
     server = Server(("127.0.0.1", 0))
     written = ready.with_suffix(".new")
     written.write_text(server.url)
@@ -231,7 +232,7 @@ def serve(ready: Path) -> None:
 
 
 def main() -> None:
-    # each registers its routes
+    # these modules register their routes
     from tests.services.globus import (  # noqa: F401
         auth,
         collections,

@@ -1,4 +1,4 @@
-"""A collection's HTTPS access, reading alone and over plain HTTP: whole files and ranges."""
+"""Implement a collection's HTTPS access, read-only and over plain HTTP: whole files and ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 @route("GET", "/collections/{collection}/.*")
 @route("HEAD", "/collections/{collection}/.*")
 def read(request: Request, collection: str) -> Answer:
-    """The file's bytes for a token of the collection's own https scope."""
+    """Return the file's bytes for a token of the collection's https scope."""
     fail_if_asked(request)
     world = request.world
     found = world.collection(collection)
@@ -39,7 +39,7 @@ def read(request: Request, collection: str) -> Answer:
 
 
 def _part(request: Request, file: BinaryIO, size: int) -> Answer:
-    """All of the file, or the range that was asked for."""
+    """Return the whole file or the requested range."""
     headers = {"Content-Type": "application/octet-stream", "Accept-Ranges": "bytes"}
     asked = _RANGE.fullmatch(request.headers.get("Range", ""))
     if asked is None:

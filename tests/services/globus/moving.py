@@ -1,4 +1,4 @@
-"""What a task does: its steps over real folders, item by item, folder by folder, file by file."""
+"""Define the steps of a task on real folders: items, folders and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Step:
-    """One thing to do: `source` and `destination` are paths of the collections."""
+    """One step of a task; `source` and `destination` are paths of the collections."""
 
     do: Callable[[Step], list[Step]]
     source: str
@@ -30,7 +30,7 @@ class Step:
 
 
 class Steps:
-    """What one task has to do; each step names those that it found on its way."""
+    """The work of one task; each step returns the further steps that it found."""
 
     def __init__(self, world: World, task: Task) -> None:
         self.world, self.task = world, task
@@ -38,7 +38,7 @@ class Steps:
         self.about = {"collections": [end.id for end in self.ends], "task": task.id}
 
     def is_at_destination(self, step: Step, filename: object) -> bool:
-        """Whether an error of the filesystem came from where the task writes."""
+        """Return whether a filesystem error occurred at the destination."""
         if len(self.ends) == 1 or filename is None:
             return False
         given, root = str(filename), str(self.ends[1].root)
@@ -48,7 +48,7 @@ class Steps:
         )
 
     def first(self) -> list[Step]:
-        """What was asked for, item by item."""
+        """Return the steps of the requested items."""
         task = self.task
         if task.kind == "DELETE":
             return [
@@ -72,11 +72,11 @@ class Steps:
             return [path]
         above, _, pattern = path.rpartition("/")
         folder = real_path(self.task.source, above or "/")
-        found = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 - names alone
+        found = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
         return [f"{above}/{name}" for name in found if fnmatch.fnmatchcase(name, pattern)]
 
     def begin(self, step: Step) -> list[Step]:
-        """Tell a folder from a file; what the item says about it must be true."""
+        """Determine whether an item is a folder or a file; raise if that contradicts the item's `recursive`."""
         found = real_path(self.task.source, step.source)
         recursive = step.item.get("recursive")
         is_folder = found.is_dir() if found.exists() or recursive is None else bool(recursive)
@@ -91,7 +91,7 @@ class Steps:
         return self.enter(step)
 
     def enter(self, step: Step) -> list[Step]:
-        """Make the folder and name what is in it."""
+        """Create the folder and return steps for its entries."""
         task, (source, destination) = self.task, self.ends
         folder, made = real_path(source, step.source), real_path(destination, step.destination)
         found: list[Step] = []
@@ -118,7 +118,7 @@ class Steps:
         if entry.is_symlink() and self.task.options["recursive_symlinks"] != "copy":
             return False
         if not is_folder and not entry.is_file():
-            return False  # pipes and devices
+            return False  # skip pipes and devices
         kind = "dir" if is_folder else "file"
         for rule in self.task.options["filter_rules"] or ():
             if rule.get("type") in {None, kind} and fnmatch.fnmatchcase(entry.name, rule["name"]):
@@ -168,7 +168,7 @@ class Steps:
 
 
 def _name(entry: os.DirEntry[str], folder: str) -> str:
-    """The name as text; what JSON and GridFTP cannot carry stays behind."""
+    """Decode a name; names that JSON and GridFTP cannot represent are skipped."""
     name = os.fsencode(entry.name)
     try:
         text = name.decode()
@@ -180,7 +180,7 @@ def _name(entry: os.DirEntry[str], folder: str) -> str:
 
 
 def _remove(path: Path) -> None:
-    """A file, a link, or a folder with all in it; links are not followed."""
+    """Delete a file, a symlink, or a folder with its content; symlinks are not followed."""
     if path.is_dir() and not path.is_symlink():
         for below in path.iterdir():
             _remove(below)

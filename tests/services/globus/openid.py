@@ -1,4 +1,4 @@
-"""Auth about tokens and people: introspection, consents, identities, and the OpenID documents."""
+"""Implement Auth's introspection, consents, identities and OpenID documents."""
 
 from __future__ import annotations
 

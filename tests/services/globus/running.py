@@ -1,6 +1,6 @@
-"""How a task goes: its steps are tried again until they work, are skipped, or end the task.
+"""Run a task: retry its steps until they succeed, are skipped, or end the task.
 
-Globus tries for a day and waits minutes; the double waits a fraction of a second and looks again when a fault is cleared.
+Globus retries for a day and waits minutes; the double waits a fraction of a second and retries when a fault is cleared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.services.globus.world import World, now
 if TYPE_CHECKING:
     from tests.services.globus.tasks import Task
 
-_PATIENCE = 0.2  # seconds before the first new attempt, doubled up to
+_PATIENCE = 0.2  # seconds before the first retry, doubled up to
 _LONGEST = 5.0
 _CODES = {
     errno.ENOENT: "FILE_NOT_FOUND",
@@ -38,7 +38,7 @@ _SKIPPED = {"FILE_NOT_FOUND", "PERMISSION_DENIED", "EXTERNAL_CHECKSUM_MISMATCH"}
 
 
 class OverError(Exception):
-    """The task is to end now: how, and with which fatal error."""
+    """End the task now, with this status and fatal error."""
 
     def __init__(self, code: str, description: str) -> None:
         super().__init__(description)
@@ -46,7 +46,7 @@ class OverError(Exception):
 
 
 class Run:
-    """One task on its way."""
+    """A running task."""
 
     def __init__(self, world: World, task: Task) -> None:
         self.world, self.task = world, task
@@ -55,7 +55,7 @@ class Run:
         self.told = time.monotonic()
 
     def go(self) -> None:
-        """All steps, those in trouble again and again, until none is left."""
+        """Run all steps and retry failed ones until none is left."""
         task, counts = self.task, self.task.counts
         self.check()
         task.tell("STARTED", "started", json.dumps({"type": task.kind.lower()}))
@@ -79,7 +79,7 @@ class Run:
             pending = again
 
     def _attempt(self, step: Step) -> list[Step]:
-        """Do it: what is left to do is what it found, or itself."""
+        """Run a step; return the steps that it found, or the step itself if it failed."""
         counts = self.task.counts
         try:
             found = step.do(step)
@@ -124,7 +124,7 @@ class Run:
         self.check()
 
     def check(self) -> None:
-        """Stand still while something holds the task; raises `OverError` when it is to end."""
+        """Wait while the task is held or paused; raise `OverError` when it has to end."""
         world = self.world
         with world.changed:
             held = None
@@ -146,7 +146,7 @@ class Run:
             raise OverError("EXPIRED", "expired")
 
     def _holder(self) -> tuple[str, str] | None:
-        """The event code and the words of what holds the task now."""
+        """Return the event code and description of the current reason for holding the task."""
         about = {**self.steps.about, "done": self.task.done}
         for kind, code in (("paused", "PAUSED"), ("inactive", "AUTH"), ("held", "Queued")):
             fault = self.world.has(kind, **about)
@@ -193,13 +193,13 @@ def _skipped(step: Step, problem: TroubleError, details: str) -> dict[str, Any]:
 
 
 def run(world: World, task: Task) -> None:
-    """Carry the task to its end."""
+    """Run the task to its end."""
     try:
         Run(world, task).go()
         end: OverError | None = None
     except OverError as over:
         end = over
-    except Exception as problem:  # noqa: BLE001 - a task does not stay active because the double has a fault of its own
+    except Exception as problem:  # noqa: BLE001 - a bug in the double must not leave the task active
         end = OverError("INTERNAL_ERROR", repr(problem))
     with world.changed:
         left = task.counts["subtasks_total"] - task.counts["subtasks_succeeded"]

@@ -1,4 +1,4 @@
-"""Transfer's access rules of a collection, and bookmarks. They are kept and shown; what a rule allows is not enforced."""
+"""Implement Transfer's access rules and bookmarks. They are stored and listed; access rules are not enforced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _result(request: Request, kind: str, code: str, message: str, **more: Any) -
 
 
 def _shared(request: Request, collection_id: str) -> Collection:
-    """A guest collection, since access rules are for those alone; everybody here is its administrator."""
+    """Return a guest collection (only those have access rules); every user is its administrator."""
     transfer_token(request)
     found = request.world.collection(collection_id)
     if not found.entity_type.endswith("guest_collection"):

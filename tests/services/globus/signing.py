@@ -1,4 +1,4 @@
-"""The double's own key, made when first used, and the identity tokens it signs."""
+"""Sign identity tokens with a key that is created at first use."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 @functools.cache
 def _key() -> Any:
-    from cryptography.hazmat.primitives.asymmetric import rsa  # it costs a tenth of a second
+    from cryptography.hazmat.primitives.asymmetric import rsa  # imported late: it takes a tenth of a second
 
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def signed(claims: dict[str, Any]) -> str:
-    """An id_token as Auth makes it: RS512."""
-    import jwt  # and so does this
+    """Create an id_token like Auth: signed with RS512."""
+    import jwt  # imported late, too
 
     return jwt.encode(claims, _key(), algorithm="RS512", headers={"kid": "0"})
 
 
 def jwk() -> dict[str, Any]:
-    """The public key by which a client checks it."""
+    """Return the public key with which clients verify the token."""
     from jwt.algorithms import RSAAlgorithm
 
     document: dict[str, Any] = json.loads(RSAAlgorithm.to_jwk(_key().public_key()))

@@ -1,4 +1,4 @@
-"""Transfer's submissions: each id makes one task, however often it is sent."""
+"""Implement Transfer's submissions: each submission id creates one task, even if it is sent repeatedly."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def delete(request: Request) -> Answer:
 
 
 def _submit(request: Request, kind: str) -> Answer:
-    """Record the submission, whatever becomes of it, and begin its task when it is a new one."""
+    """Record the submission and its result, and start its task if its id is new."""
     world, body = request.world, {}
     logged: dict[str, Any] = {"kind": kind, "time": now(), "task_id": None, "lost": False}
     try:

@@ -1,4 +1,4 @@
-"""Transfer's tasks: looking at them, their events, what they moved and skipped, ending them."""
+"""Implement Transfer's tasks: documents, events, successful and skipped files, cancellation."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _COUNTS = [
     "subtasks_succeeded",
     "subtasks_total",
 ]
-PAGE = 100  # of what is paged by markers
+PAGE = 100  # entries per page of listings with markers
 
 
 @dataclass
 class Task:
-    """One task as the double keeps it; `counts` and `options` are members of its document under their own names."""
+    """The state of a task; `counts` and `options` become members of its document under their own names."""
 
     id: str
     kind: str
@@ -65,11 +65,11 @@ class Task:
 
     @property
     def done(self) -> int:
-        """How many files were moved, or items deleted."""
+        """Return the number of files transferred or items deleted."""
         return self.counts["files_transferred" if self.kind == "TRANSFER" else "files"]
 
     def tell(self, code: str, description: str, details: str, *, is_error: bool = False) -> None:
-        """Add an event; the newest stands first when they are listed."""
+        """Add an event; listings have the newest first."""
         self.events.append(
             {
                 "DATA_TYPE": "event",
@@ -127,7 +127,7 @@ def deadline_of(body: dict[str, Any]) -> datetime:
 
 
 def _own(request: Request, task_id: str) -> Task:
-    """The asker's task of that id."""
+    """Return the client's task with that id."""
     token = transfer_token(request)
     found = request.world.tasks.get(task_id)
     if found is None or found.owner != token.identity:
@@ -177,7 +177,7 @@ def event_list(request: Request, task_id: str) -> dict[str, Any]:
 
 
 def _paged(request: Request, kind: str, found: list[Any]) -> dict[str, Any]:
-    """A page by limit and offset, which show the first thousand and no more."""
+    """Return a page by limit and offset, which cover the first thousand entries only."""
     most = request.world.page_limit
     offset, limit = request.number("offset", 0), min(request.number("limit", 10), most)
     page = found[:most][offset : offset + limit]

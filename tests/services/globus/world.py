@@ -1,6 +1,6 @@
-"""All that one world of the double knows: who is there, what they allowed, collections, tasks, faults, the log.
+"""Hold the state of one world of the double: identities, consents, collections, tasks, faults, the request log.
 
-Each test has a world of its own below the one server, so that no fault of one reaches another.
+Each test has its own world on the shared server, so that faults do not affect other tests.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 TRANSFER = "transfer.api.globus.org"
 AUTH = "auth.globus.org"
 TRANSFER_ALL = f"urn:globus:auth:scope:{TRANSFER}:all"
-_FILTER = re.compile(r"(\w+):([^/]*)")  # Transfer's own: name:~*.txt/type:file
+_FILTER = re.compile(r"(\w+):([^/]*)")  # Transfer's filter syntax: name:~*.txt/type:file
 
 
 class ApiError(Exception):
-    """An answer that is not a success: status, Globus's code and message, and further members of its body."""
+    """An error answer: status, Globus's code and message, and further members of its body."""
 
     def __init__(self, status: int, code: str, message: str, **more: Any) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class Client:
 
 @dataclass
 class Identity:
-    """A person, or a client that acts for itself."""
+    """A user, or a client that acts for itself."""
 
     id: str
     username: str
@@ -72,7 +72,7 @@ class Token:
 
 @dataclass
 class Collection:
-    """A real folder as Globus shows it."""
+    """A collection of the double, which exports a local folder."""
 
     id: str
     display_name: str
@@ -89,7 +89,7 @@ class Collection:
 
 @dataclass
 class Fault:
-    """Something that goes wrong as long as it is switched on; `times` counts down, None stays until cleared."""
+    """An active fault; `times` counts down, None means until it is cleared."""
 
     id: str
     kind: str
@@ -124,7 +124,7 @@ class Fault:
 
 @dataclass
 class World:
-    """The state of one test; `changed` is notified whenever a waiting task should look again."""
+    """The state of one test; `changed` is notified when waiting tasks should check their state again."""
 
     url: str
     clients: dict[str, Client] = field(default_factory=dict)
@@ -138,11 +138,9 @@ class World:
     submission_ids: set[str] = field(default_factory=set)
     submissions: list[dict[str, Any]] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
-    rules: dict[str, dict[str, dict[str, Any]]] = field(
-        default_factory=dict
-    )  # of each collection, by their ids
+    rules: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)  # per collection, by id
     bookmarks: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)  # by owner and id
-    user: str = ""  # who sits at the browser
+    user: str = ""  # the browser's user
     denies: bool = False
     token_seconds: int = 172_800
     folder_limit: int = 100_000
@@ -151,7 +149,7 @@ class World:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self, *kinds: str, **about: Any) -> Fault | None:
-        """The first fault of these kinds that concerns this, counted as used."""
+        """Return the first fault of these kinds that applies, and count it."""
         with self.changed:
             for fault in self.faults.values():
                 if fault.concerns(kinds, about):
@@ -162,12 +160,12 @@ class World:
         return None
 
     def has(self, *kinds: str, **about: Any) -> Fault | None:
-        """The same without counting: for what lasts, such as an endpoint that is offline."""
+        """Return the first fault of these kinds without counting it, for lasting conditions such as an offline endpoint."""
         with self.changed:
             return next((fault for fault in self.faults.values() if fault.concerns(kinds, about)), None)
 
     def identity_of(self, client: Client) -> Identity:
-        """Who a client is that acts for itself."""
+        """Return the identity of a client that acts for itself."""
         return self.identities.setdefault(
             client.id, Identity(client.id, f"{client.id}@clients.auth.globus.org", client.name)
         )
@@ -182,7 +180,7 @@ class World:
         return token
 
     def live(self, value: str, *, refresh: bool | None = None) -> Token | None:
-        """The token with that text, unless it expired or was revoked."""
+        """Return the token with that text, unless it expired or was revoked."""
         token = self.tokens.get(value)
         if token is None or token.expires <= time.time() or refresh not in {None, token.refresh}:
             return None
@@ -203,7 +201,7 @@ def new_id() -> str:
 
 
 def now(plus: float = 0) -> str:
-    """The time as Transfer writes it."""
+    """Format a time like Transfer."""
     return (datetime.now(UTC) + timedelta(seconds=plus)).isoformat(timespec="seconds")
 
 
@@ -212,12 +210,12 @@ def data_access(collection: str) -> str:
 
 
 def filters(text: str) -> dict[str, str]:
-    """Transfer's `filter` parameter, field by field."""
+    """Parse Transfer's `filter` parameter into its fields."""
     return dict(_FILTER.findall(text))
 
 
 def passes(rule: str, value: str) -> bool:
-    """Whether a value passes one filter: `x,y`, `!x`, `~glob`, `!~glob`."""
+    """Return whether a value matches one filter: `x,y`, `!x`, `~glob`, `!~glob`."""
     wanted = not rule.startswith("!")
     rule = rule.removeprefix("!")
     if rule.startswith("~"):

@@ -1,4 +1,4 @@
-"""The contenders of a transfer over ssh: hibali, rsync, scp and tar, with and without their logins."""
+"""Build the contenders of transfers over ssh: hibali, rsync, scp and tar, with new or persistent connections."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.case import Contender, FolderTarget
-from benchmarks.stage import HIBALI, Stage, peer_or_reason
+from benchmarks.testbed import HIBALI, Testbed, peer_or_reason
 
 FAST_CIPHER = ("-c", "aes128-gcm@openssh.com")
 
 
 @dataclass(frozen=True)
-class Way:
-    """From `source` to folders below `target`, through `site`, of which `host` is ssh's name."""
+class SshTransfer:
+    """A transfer between `source` and folders below `target`; `site` is hibali's name of the remote, `host` that of ssh."""
 
-    stage: Stage
+    testbed: Testbed
     config: Path
     host: str
     site: str
@@ -27,60 +27,60 @@ class Way:
     pull: bool = False
 
     def _logins(self, *, kept: bool, who: str) -> Path:
-        return self.stage.runtime(f"{who}-kept" if kept else who)
+        return self.testbed.runtime(f"{who}-kept" if kept else who)
 
     def hibali(self, *, kept: bool = False, more: Mapping[str, str] | None = None) -> Contender:
-        """The command as a user configures it, with `more` in its environment."""
+        """Return hibali as a user configures it, with `more` in its environment."""
         runtime = self._logins(kept=kept, who="h")
 
-        def words(place: str) -> list[str]:
-            here, there = self._ends(place)
+        def argv(run: str) -> list[str]:
+            here, there = self._endpoints(run)
             host = f"{self.site}:{there.name}"
-            ends = [host, str(here)] if self.pull else [str(here), host]
-            return [*HIBALI, "pull" if self.pull else "push", "--quiet", *ends]
+            endpoints = [host, str(here)] if self.pull else [str(here), host]
+            return [*HIBALI, "pull" if self.pull else "push", "--quiet", *endpoints]
 
-        environment = {**self.stage.environment(runtime), **(more or {})}
-        return self._contender("hibali", words, environment, runtime, kept=kept, warm_up=kept)
+        environment = {**self.testbed.environment(runtime), **(more or {})}
+        return self._contender("hibali", argv, environment, runtime, kept=kept, warm_up=kept)
 
     def rsync(self, *more: str, cipher: bool = False, kept: bool = False) -> Contender:
-        """`rsync -a`."""
+        """Return `rsync -a` with further options."""
         program, missing = peer_or_reason("rsync")
         runtime = self._logins(kept=kept, who="p")
 
-        def words(place: str) -> list[str]:
+        def argv(run: str) -> list[str]:
             shell = shlex.join(self._ssh(runtime, cipher=cipher, kept=kept))
-            here, there = self._ends(place)
+            here, there = self._endpoints(run)
             host = f"{self.host}:{there}/"
-            ends = [host, f"{here}/"] if self.pull else [f"{here}/", host]
-            return [program, "-a", *more, "-e", shell, *ends]
+            endpoints = [host, f"{here}/"] if self.pull else [f"{here}/", host]
+            return [program, "-a", *more, "-e", shell, *endpoints]
 
         name = " ".join(["rsync", *more]) + (", aes128-gcm" if cipher else "")
-        return self._contender(name, words, None, runtime, kept=kept, missing=missing)
+        return self._contender(name, argv, None, runtime, kept=kept, missing=missing)
 
     def scp(self, *, cipher: bool = False, kept: bool = False) -> Contender:
-        """`scp`, of the one file that the source holds."""
+        """Return `scp` for the single file of the source."""
         program, missing = peer_or_reason("scp")
         runtime = self._logins(kept=kept, who="p")
         file = next(path.name for path in self.source.iterdir())
 
-        def words(place: str) -> list[str]:
+        def argv(run: str) -> list[str]:
             _, *options = self._ssh(runtime, cipher=cipher, kept=kept)
-            here, there = self._ends(place)
-            ends = [f"{self.host}:{there}/{file}", f"{here}/"]
+            here, there = self._endpoints(run)
+            endpoints = [f"{self.host}:{there}/{file}", f"{here}/"]
             if not self.pull:
-                ends = [f"{here}/{file}", f"{self.host}:{there}/"]
-            return [program, "-q", *options, *ends]
+                endpoints = [f"{here}/{file}", f"{self.host}:{there}/"]
+            return [program, "-q", *options, *endpoints]
 
         name = "scp, aes128-gcm" if cipher else "scp"
-        return self._contender(name, words, None, runtime, kept=kept, missing=missing)
+        return self._contender(name, argv, None, runtime, kept=kept, missing=missing)
 
     def tar(self, *, kept: bool = False) -> Contender:
-        """`tar | ssh tar`, which verifies nothing."""
+        """Return `tar | ssh tar`, which does not verify the files."""
         program, missing = peer_or_reason("tar")
         runtime = self._logins(kept=kept, who="p")
 
-        def words(place: str) -> list[str]:
-            here, there = self._ends(place)
+        def argv(run: str) -> list[str]:
+            here, there = self._endpoints(run)
             shell = shlex.join([*self._ssh(runtime, cipher=False, kept=kept), self.host])
             read, write = f"{program} -C %s -cf - .", f"{program} -C %s -xf -"
             line = f"{read % here} | {shell} '{write % there}'"
@@ -88,11 +88,11 @@ class Way:
                 line = f"{shell} '{read % there}' | {write % here}"
             return ["bash", "-o", "pipefail", "-c", line]
 
-        return self._contender("tar over ssh", words, None, runtime, kept=kept, missing=missing)
+        return self._contender("tar over ssh", argv, None, runtime, kept=kept, missing=missing)
 
-    def _ends(self, place: str) -> tuple[Path, Path]:
-        """The folder here and the folder there."""
-        target = self.target.root / place
+    def _endpoints(self, run: str) -> tuple[Path, Path]:
+        """Return the local and the remote folder of a run."""
+        target = self.target.root / run
         return (target, self.source) if self.pull else (self.source, target)
 
     def _ssh(self, runtime: Path, *, cipher: bool, kept: bool) -> list[str]:
@@ -108,14 +108,14 @@ class Way:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=self.stage.environment(),
+                env=self.testbed.environment(),
             )
         return base
 
     def _contender(
         self,
         name: str,
-        words: Callable[[str], Sequence[str]],
+        argv: Callable[[str], Sequence[str]],
         environment: dict[str, str] | None,
         runtime: Path,
         *,
@@ -125,9 +125,9 @@ class Way:
     ) -> Contender:
         return Contender(
             f"{name}, login kept" if kept else name,
-            words,
+            argv,
             self.target,
-            environment or self.stage.environment(runtime),
+            environment or self.testbed.environment(runtime),
             logins=runtime,
             log_in=not kept,
             warm_up=warm_up,
@@ -135,10 +135,10 @@ class Way:
         )
 
 
-def way_to(
-    stage: Stage, config: Path, source: Path, target: FolderTarget, *, pull: bool = False, logins: int = 1
-) -> Way:
-    """A way from or to a site whose root is the folder above what lies there."""
-    host, site = stage.ssh().host, "there"
-    stage.add_ssh_site(site, config, host, source.parent if pull else target.root, logins=logins)
-    return Way(stage, config, host, site, source, target, pull)
+def ssh_transfer(
+    testbed: Testbed, config: Path, source: Path, target: FolderTarget, *, pull: bool = False, logins: int = 1
+) -> SshTransfer:
+    """Configure the site `there`, whose root is the parent of the remote folder, and return the transfer."""
+    host, site = testbed.ssh().host, "there"
+    testbed.add_ssh_site(site, config, host, source.parent if pull else target.root, logins=logins)
+    return SshTransfer(testbed, config, host, site, source, target, pull)

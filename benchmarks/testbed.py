@@ -1,4 +1,4 @@
-"""What the cases stand on: a folder, the servers, and hibali with a home of its own."""
+"""Provide the test bed of the cases: a folder, the servers, and a separate home for hibali."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from tests.services.sshd import SshServer
 
 MEMORY = Path("/dev/shm")
 HIBALI = (str(REPOSITORY / ".venv" / "bin" / "python"), "-P", "-m", "hibali_cli")
-MissingError = (LookupError, MissingPackageError, ServiceError)  # why a case or contender is not measured
+# a case or contender that raises these is not measured
+MISSING_ERRORS = (LookupError, MissingPackageError, ServiceError)
 
 
-class Stage:
-    """One run of the benchmarks; everything below `folder`, on disk, or below `stores`, in memory, and gone with them."""
+class Testbed:
+    """Folders and servers of one benchmark run, below `folder` (on disk) and `stores` (in memory)."""
 
     def __init__(self, folder: Path, stores: Path, scale: float) -> None:
         self.folder = folder
@@ -39,14 +40,14 @@ class Stage:
         self._sites: dict[str, str] = {}
 
     def amount(self, files: int, size: int) -> Amount:
-        """So many files of that size each, fewer where the run is scaled down; a single one becomes smaller."""
+        """Scale an amount: fewer files of the same size, or a smaller size for a single file."""
         if files == 1:
             return Amount(1, max(1, int(size * self.scale)))
         count = max(1, int(files * self.scale))
         return Amount(count, count * size)
 
     def environment(self, runtime: Path | None = None) -> dict[str, str]:
-        """Of every contender; `runtime` is where its logins are kept."""
+        """Return the environment of a contender; `runtime` is the folder of its ssh control sockets."""
         known = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
         runtime = runtime or self.runtime("none")
         return {
@@ -60,28 +61,28 @@ class Stage:
         }
 
     def state(self) -> Path:
-        """A state folder of its own for one run, so that hibali knows nothing of the runs before."""
+        """Create a new state folder, so that hibali has no state from earlier runs."""
         return Path(tempfile.mkdtemp(prefix="state-", dir=self.folder))
 
     def runtime(self, name: str) -> Path:
-        """A folder for sockets."""
+        """Create a folder for control sockets."""
         folder = self.folder / "r" / name
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
     def add_site(self, name: str, table: str) -> None:
-        """Configure a site, or configure it differently."""
+        """Add a site to the configuration, or replace it."""
         self._sites[name] = f"[sites.{name}]\n{table}\n"
         self.sites.write_text("version = 1\n" + "".join(self._sites.values()))
         self.sites.chmod(0o600)
 
     def add_to_site(self, name: str, lines: str) -> None:
-        """More tables of a site."""
+        """Append lines to a site's configuration."""
         self._sites[name] += lines
         self.sites.write_text("version = 1\n" + "".join(self._sites.values()))
 
     def add_ssh_site(self, name: str, config: Path, host: str, root: Path, *, logins: int = 1) -> None:
-        """A site over ssh whose default root is a folder of this machine."""
+        """Add an ssh site whose default root is a local folder."""
         self.add_site(
             name,
             f'kind = "ssh"\nroots = {{ data = {json.dumps(str(root))} }}\ndefault_root = "data"\n'
@@ -91,23 +92,23 @@ class Stage:
         )
 
     def ssh(self) -> SshServer:
-        """The sshd on loopback."""
+        """Return the sshd on loopback."""
         server: SshServer = ensure(self.folder, "ssh")
         return server
 
     def object_store(self) -> ObjectStore:
-        """SeaweedFS, whose objects lie in memory: what a disk writes would hide what the clients need."""
+        """Return SeaweedFS with its objects in memory, so that disk writes do not hide the clients' costs."""
         store: ObjectStore = ensure(self._stores, "object-store")
         return store
 
     def swift(self) -> ObjectStore:
-        """OpenStack Swift, likewise."""
+        """Return OpenStack Swift with its objects in memory."""
         store: ObjectStore = ensure(self._stores, "swift")
         return store
 
     @contextlib.contextmanager
     def host(self, link: Link) -> Iterator[Path]:
-        """The long link; the configuration for ssh."""
+        """Set up the long link and yield its ssh configuration."""
         with long_link(self.folder, link, self.ssh()) as config:
             try:
                 yield config
@@ -115,8 +116,8 @@ class Stage:
                 end_logins(self.folder / "r")
 
     @contextlib.contextmanager
-    def place(self, name: str, *, memory: bool = False) -> Iterator[Path]:
-        """A folder for one case, on disk unless memory is asked for; removed afterwards."""
+    def temporary_folder(self, name: str, *, memory: bool = False) -> Iterator[Path]:
+        """Create a folder for one case, on disk or in memory, and remove it afterwards."""
         folder = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-{name}-", dir=MEMORY)) if memory else None
         folder = folder or Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
         try:
@@ -126,13 +127,13 @@ class Stage:
 
 
 @contextlib.contextmanager
-def open_stage(scale: float) -> Iterator[Stage]:
-    """A stage below the temporary folder; its servers end with it, however this process ends."""
+def open_testbed(scale: float) -> Iterator[Testbed]:
+    """Create a test bed in the temporary folder; its servers end with this process, even after a crash."""
     folder, stores = (Path(tempfile.mkdtemp(prefix="hib-", dir=where)) for where in (None, MEMORY))
     for session in (folder, stores):
         prepare_session(session)
     try:
-        yield Stage(folder, stores, scale)
+        yield Testbed(folder, stores, scale)
     finally:
         for session in (folder, stores):
             end_session(session)
@@ -140,7 +141,7 @@ def open_stage(scale: float) -> Iterator[Stage]:
 
 
 def peer_or_reason(name: str) -> tuple[str, str]:
-    """The peer's program and "", or its name and why it cannot run."""
+    """Return the peer's program and "", or its name and the reason why it cannot run."""
     try:
         return find_peer(name), ""
     except LookupError as problem:
