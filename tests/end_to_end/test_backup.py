@@ -23,7 +23,7 @@ def prepare(there: Transfers) -> None:
     there.make({b"changed": b"newer", b"new": b"2", b"way/below": b"now a folder", b"dir": b"now a file"})
 
 
-def test_what_is_replaced_or_deleted_is_kept(there: Transfers) -> None:
+def test_replaced_and_deleted_files_are_backed_up(there: Transfers) -> None:
     prepare(there)
     before = there.whole_state()
     there.push("-n", "--delete", "--backup-dir", "there:old/monday")
@@ -42,7 +42,7 @@ def test_what_is_replaced_or_deleted_is_kept(there: Transfers) -> None:
     there.nothing_of_ours_there()
 
 
-def test_what_is_kept_already_is_never_replaced(there: Transfers) -> None:
+def test_files_in_the_backup_are_never_replaced(there: Transfers) -> None:
     prepare(there)
     there.place.plant("old", {b"changed": b"of last week"})
     answer = there.push("--delete", "--backup-dir", "there:old", exit=6)
@@ -62,7 +62,7 @@ def test_a_plan_is_applied_with_a_backup(there: Transfers) -> None:
     assert there.place.files("old") == {name: content for name, content in BEFORE.items() if name != b"same"}
 
 
-def test_links_are_kept_as_links(folder_there: Transfers) -> None:
+def test_links_are_backed_up_as_links(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {b"link": Link(b"before")})
     there.make({b"link": Link(b"after")})

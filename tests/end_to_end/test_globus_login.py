@@ -182,7 +182,7 @@ def test_tokens_are_renewed_by_one_thread_for_all(archive: Archive, monkeypatch:
         assert answer.read() == b"1"
 
 
-def test_a_job_knows_nothing_of_the_secret(globus: Globus, hibali: Any) -> None:
+def test_a_job_does_not_get_the_secret(globus: Globus, hibali: Any) -> None:
     bench = Bench(hibali, doing("env; cp [IN] [OUT]"))
     bench.add_local_site()
     config = hibali.home.config

@@ -71,9 +71,7 @@ def host(hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path) -> GridSite:
     return GridSite(hibali, ssh_server, grid, tmp_path)
 
 
-def test_a_proxy_that_does_not_do_is_told_before_any_login(
-    host: GridSite, grid: Grid, tmp_path: Path
-) -> None:
+def test_an_unusable_proxy_is_reported_before_any_login(host: GridSite, grid: Grid, tmp_path: Path) -> None:
     host.configure('least = "2h"')
     mine = tmp_path / "my proxy"
     env = {"X509_USER_PROXY": str(mine)}
@@ -295,7 +293,7 @@ def test_cron_takes_its_proxy_from_myproxy(host: GridSite, grid: Grid, tmp_path:
     nowhere(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
 
 
-def test_a_gridftp_server_is_asked_nothing_with_a_proxy_that_does_not_do(
+def test_a_gridftp_server_is_not_contacted_with_an_unusable_proxy(
     hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path
 ) -> None:
     place = tmp_path / "there"

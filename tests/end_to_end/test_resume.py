@@ -68,7 +68,7 @@ def push_on(there: Transfers) -> Any:
             return answer
 
 
-def test_the_same_line_sends_only_the_rest(folder_there: Transfers) -> None:
+def test_the_same_command_sends_only_the_rest(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"deep/large": LARGE})
     kill_half_way(there, 40 * MIB)
@@ -82,7 +82,7 @@ def test_the_same_line_sends_only_the_rest(folder_there: Transfers) -> None:
         assert counts(answer)["bytes_sent"] <= len(LARGE) - there_already + MIB
 
 
-def test_what_was_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> None:
+def test_data_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"large": LARGE})
     kill_half_way(there, 40 * MIB)
@@ -112,7 +112,7 @@ def test_a_source_that_changed_meanwhile_is_never_spliced(folder_there: Transfer
     there.nothing_of_ours_there()
 
 
-def test_a_partial_file_that_others_replaced_is_not_believed(folder_there: Transfers) -> None:
+def test_a_partial_file_that_others_replaced_is_not_used(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"large": LARGE})
     kill_half_way(there, 40 * MIB)

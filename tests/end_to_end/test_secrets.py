@@ -95,7 +95,7 @@ def test_keys_from_a_command_stay_there(bucket: Transfers, tmp_path: Path) -> No
     nowhere([secret], there.hibali, *answers)
 
 
-def test_what_hibali_keeps_is_private(there: Transfers) -> None:
+def test_files_of_hibali_are_private(there: Transfers) -> None:
     """Folders 0700 and files 0600, under any umask (S4)."""
     there.make({b"a": b"1"})
     before = os.umask(0)

@@ -143,7 +143,7 @@ def test_a_pull_comes_back_to_a_server_that_was_away(through: Through, tmp_path:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["s3", "ssh"])
-def test_a_server_that_was_never_reached_is_told_soon(through: Through, word: str) -> None:
+def test_a_server_that_was_never_reached_is_reported_soon(through: Through, word: str) -> None:
     there, proxy = through(word, reconnect="10m")
     there.make({b"a": b"1"})
     proxy.down = True

@@ -20,7 +20,7 @@ from tests.support.watcher import Watcher
 PACK = 256  # a group commit under way when it fell asleep may end
 
 
-def test_a_writer_that_slept_past_its_lease_stops(folder_there: Transfers, tmp_path: Path) -> None:
+def test_a_writer_that_was_suspended_past_its_lease_stops(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     ours, theirs = (many_files(6000, 4000, seed=seed) for seed in (1, 2))
     there.make(ours)

@@ -77,7 +77,9 @@ def begin(there: Transfers, host: Host) -> Any:
         *(pytest.param(word, -TEN_MINUTES, marks=pytest.mark.heavy) for word in ("ssh", "s3", "sftp")),
     ],
 )
-def test_one_works_and_the_other_is_told_who_does(pair: MakePair, word: str, apart: int) -> None:
+def test_one_host_works_and_the_other_gets_the_name_of_the_holder(
+    pair: MakePair, word: str, apart: int
+) -> None:
     there, north, south = pair(word, apart)
     tree = many_files(40, 300_000)
     there.make(tree)
@@ -102,7 +104,7 @@ def test_one_works_and_the_other_is_told_who_does(pair: MakePair, word: str, apa
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["ssh", "s3", "sftp"])
-def test_a_killed_holders_lock_frees_itself_by_its_lease(pair: MakePair, word: str) -> None:
+def test_the_lock_of_a_killed_holder_expires_with_its_lease(pair: MakePair, word: str) -> None:
     """Where the other is another login node nothing tells that the holder is gone but the lease."""
     there, north, south = pair(word, TEN_MINUTES)
     if word == "ssh":

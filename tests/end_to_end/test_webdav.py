@@ -46,7 +46,7 @@ def apache(transfers_to: MakeTransfers) -> Transfers:
     return made
 
 
-def test_what_is_pushed_is_proven_and_nothing_is_sent_twice(there: Transfers) -> None:
+def test_pushed_files_are_verified_and_nothing_is_sent_twice(there: Transfers) -> None:
     there.make(TREE)
     receipt = there.push().last
     assert (receipt["proof_moved"], receipt["files_moved"], receipt["files_failed"]) == ("digest", FILES, 0)
@@ -59,7 +59,7 @@ def test_what_is_pushed_is_proven_and_nothing_is_sent_twice(there: Transfers) ->
     there.nothing_of_ours_there()
 
 
-def test_what_is_pulled_is_what_stands_there(there: Transfers) -> None:
+def test_pulled_files_equal_those_on_the_server(there: Transfers) -> None:
     there.place.plant("data", TREE)
     back = there.folder / "back"
     receipt = there.pull(back).last
@@ -73,7 +73,7 @@ def test_what_is_pulled_is_what_stands_there(there: Transfers) -> None:
 
 
 @pytest.mark.heavy
-def test_what_was_pushed_comes_back_with_its_time_and_digest(apache: Transfers) -> None:
+def test_pushed_files_are_pulled_with_their_time_and_digest(apache: Transfers) -> None:
     apache.make(TREE)
     (apache.source / "sub/two words & more").chmod(0o755)
     apache.push()
@@ -128,7 +128,7 @@ def test_a_tree_is_removed_with_all_in_it_and_no_more(there: Transfers) -> None:
 
 
 @pytest.mark.heavy
-def test_verify_reads_what_stands_there(apache: Transfers) -> None:
+def test_verify_reads_the_stored_files(apache: Transfers) -> None:
     apache.make(TREE)
     apache.push()
     assert apache.verify().last["proof_tree"] == "digest"
@@ -147,7 +147,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
-def test_a_killed_push_goes_on_with_the_same_line(apache: Transfers, number: int) -> None:
+def test_a_killed_push_is_resumed_by_the_same_command(apache: Transfers, number: int) -> None:
     apache.make({**TREE, **{b"more/%04d" % one: b"x" * 1000 for one in range(600)}})
     process = apache.hibali.start("push", apache.source, "there:data", env=apache.place.env)
     wait_for(lambda: len(apache.landed()) > 20)
@@ -162,7 +162,7 @@ def test_a_killed_push_goes_on_with_the_same_line(apache: Transfers, number: int
     apache.nothing_of_ours_there()
 
 
-def test_no_room_is_said_and_what_landed_stays(apache: Transfers) -> None:
+def test_a_full_server_is_reported_and_received_files_stay(apache: Transfers) -> None:
     root = apache.root
     apache.make({**{b"%03d" % number: b"x" * 100_000 for number in range(20)}, b"large": b"y" * 6_000_000})
     with small_filesystem(root, "size=1m"):
