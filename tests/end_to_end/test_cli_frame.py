@@ -1,4 +1,4 @@
-"""The command line's frame as a user meets it: help, failures, signals, closed outputs."""
+"""Test the parts that all commands share: help, failures, signals and closed outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali sites`, typed as a user types it; JSON held to its schemas."""
+"""Test `hibali sites` as a user types it, and its JSON against its schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users rely on when one ssh site sends straight to another: no byte comes here, all is proven, nothing of ours stays there."""
+"""Test direct transfers between ssh sites: no data passes through this machine, all files are verified, no file of hibali remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation builds without warnings, its links lead somewhere, and what it says to type exists."""
+"""Test that the documentation builds without warnings, and that its links and commands are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What breaks while data moves, and what is promised then: nothing lost, the right exit code, and the same line goes on.
+"""Test faults during transfers: no file is lost, the exit code is right, and the same command resumes.
 
 The sites of these tests do not come back after a lost line (`reconnect = "0s"`), unless a test says so.
 

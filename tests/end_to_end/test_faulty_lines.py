@@ -1,4 +1,4 @@
-"""Lines that cut, servers that are busy, bytes that flip on the way: tried again, then said so, never believed."""
+"""Test broken connections, busy servers and flipped bytes: hibali retries, then reports, and never accepts wrong data."""
 
 from __future__ import annotations
 

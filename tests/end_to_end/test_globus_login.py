@@ -1,4 +1,4 @@
-"""Logging in to Globus from a terminal without a browser, and in cron, where nobody can be asked (S16)."""
+"""Test logging in to Globus from a terminal without a browser, and from cron without a terminal (S16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites that are reached with GSI: the proxy is looked at before a login, made for cron, and given to jobs.
+"""Test sites that are reached with GSI: the proxy is checked before a login, made for cron, and given to jobs.
 
 Certificates, proxies, their tools and the MyProxy server are real. Debian has no sshd that takes GSI: the ssh of these sites
 logs in to an ordinary one with a key, and says which proxy it was given.

@@ -1,4 +1,4 @@
-"""Others on the same machine: they swap folders for symlinks while we write, and squat on our names (S1, S4).
+"""Test other accounts on the same machine, which swap folders for symlinks and occupy hibali's names (S1, S4).
 
 The first tests swap as this very account, which is the quickest; the later ones as another, in a folder that all may write.
 """

@@ -1,4 +1,4 @@
-"""Answers, names and tools that mean harm: nothing but the tool runs, and it writes nothing but its work folder.
+"""Test hostile answers, names and tools: only the tool runs, and it writes only to its work folder.
 
 What was tried is listed in docs/untrusted-pipelines.md.
 """

@@ -1,4 +1,4 @@
-"""Killed at any moment: nothing half-done is ever seen under a final name, and the same line goes on from there."""
+"""Test kills at any moment: no partial file ever has its final name, and the same command resumes."""
 
 from __future__ import annotations
 

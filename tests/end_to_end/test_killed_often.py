@@ -1,4 +1,4 @@
-"""A large file whose transfer is killed again and again: what goes over the wire is counted outside of hibali."""
+"""Test a large file whose transfer is killed repeatedly; its network traffic is counted outside of hibali."""
 
 from __future__ import annotations
 

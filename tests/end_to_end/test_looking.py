@@ -1,4 +1,4 @@
-"""`cat`, `du` and `mkdir`: what a place holds, without taking it away."""
+"""Test `cat`, `du` and `mkdir`, which read a location without transferring it."""
 
 from __future__ import annotations
 

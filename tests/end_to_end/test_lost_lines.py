@@ -1,4 +1,4 @@
-"""Lines to an ssh site that break while data moves: the call goes on, over others or over the same one again."""
+"""Test connections to an ssh site that break during a transfer: the command continues on others or reconnects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A far end that lies: nothing outside the target, no deletion, exit 6 or 8, and never a traceback (S1, S3)."""
+"""Test a remote agent that lies: no change outside the target, no deletion, exit 6 or 8, and no traceback (S1, S3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody sees who watches a transfer: calm on a terminal, clean behind it, and nothing of it elsewhere."""
+"""Test the progress display: readable on a terminal, removed afterwards, and absent elsewhere."""
 
 from __future__ import annotations
 

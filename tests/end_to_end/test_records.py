@@ -1,4 +1,4 @@
-"""What is made of runs that have ended: compared, exported, put on a page."""
+"""Test comparisons, exports and reports of runs that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on this machine: a process that survives our exit, and everything a user asks of it."""
+"""Test runs on this machine, as processes that survive the exit of hibali."""
 
 from __future__ import annotations
 

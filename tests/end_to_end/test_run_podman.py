@@ -1,4 +1,4 @@
-"""Runs in a container: the tool sees what it was given, and nothing else."""
+"""Test runs in a container: the tool sees its inputs and no other files."""
 
 from __future__ import annotations
 

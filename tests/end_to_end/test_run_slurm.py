@@ -1,4 +1,4 @@
-"""Runs on a real Slurm, by ssh: submitted once, whatever dies in between."""
+"""Test runs on a real Slurm by ssh: each job is submitted once, even after crashes."""
 
 from __future__ import annotations
 

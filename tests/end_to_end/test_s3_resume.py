@@ -1,4 +1,4 @@
-"""An upload that was interrupted goes on where it was, is never spliced, and can be ended."""
+"""Test interrupted uploads: they resume, are never spliced, and can be aborted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schedule whose command cannot work is refused when it is added, and named when it is checked."""
+"""Test that a schedule whose command cannot work is refused by `add`, and named by `check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets are in no argument, log, ledger, config or error text, whatever goes wrong (S16)."""
+"""Test that secrets are in no argument, log, ledger, config or error text (S16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that are away for a few seconds: a call that reached them comes back, whatever kind they are and whenever it happens."""
+"""Test servers that are unavailable for a few seconds: commands that had reached them reconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites that give SFTP and nothing else: what a user of push, pull and run relies on there."""
+"""Test push, pull and run at sites that offer only SFTP."""
 
 from __future__ import annotations
 

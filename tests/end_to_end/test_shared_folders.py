@@ -1,4 +1,4 @@
-"""Folders that other accounts can write: symlinks that they plant below a site's root lead hibali nowhere (S21)."""
+"""Test folders that other accounts can write: hibali never follows their symlinks below a site's root (S21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals at any moment: the command ends within two seconds, says so, and the same command resumes."""
+"""Test signals at any moment: the command ends within two seconds, reports it, and the same command resumes."""
 
 from __future__ import annotations
 

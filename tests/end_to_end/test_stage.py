@@ -1,4 +1,4 @@
-"""Images at a site: staged and converted once, and what they start sees what it was given and nothing else."""
+"""Test images at a site: staged and converted once, and their tools see only their inputs."""
 
 from __future__ import annotations
 

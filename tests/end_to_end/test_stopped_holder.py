@@ -1,4 +1,4 @@
-"""A writer that slept past its lease wakes up and finds another's lock: it stops (S6)."""
+"""Test a writer that was suspended past its lease: it stops when another process holds the lock (S6)."""
 
 from __future__ import annotations
 

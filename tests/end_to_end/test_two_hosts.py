@@ -1,4 +1,4 @@
-"""Two hosts whose clocks are ten minutes apart write to one target: one works, the other is told who does (S6)."""
+"""Test two hosts with clocks ten minutes apart and one target: one writes, the other is told the holder (S6)."""
 
 from __future__ import annotations
 

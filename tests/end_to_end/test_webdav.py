@@ -1,4 +1,4 @@
-"""Sites behind WebDAV servers: what a user of push, pull and verify relies on there, and what no server may do to them."""
+"""Test push, pull and verify at WebDAV servers, and servers that misbehave."""
 
 from __future__ import annotations
 

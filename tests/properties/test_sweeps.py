@@ -1,4 +1,4 @@
-"""Sweeps: parameters make every combination, chunks lose no task, and the ledger's few words tell every state."""
+"""Test that parameters make every combination, chunks lose no task, and the ledger's ranges record every state."""
 
 from __future__ import annotations
 
