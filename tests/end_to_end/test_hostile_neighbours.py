@@ -315,7 +315,7 @@ def test_another_account_takes_our_own_names_away_during_a_push(
     assert state_of(outside) == before
     for left in there.root.glob("taken-*"):
         shutil.rmtree(left)
-    for name, content in there.landed().items():
+    for name, content in there.committed_files().items():
         assert content == (there.source / os.fsdecode(name)).read_bytes(), name
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         (there.root / ".hibali").unlink()

@@ -83,7 +83,7 @@ def test_killed_again_and_again_it_sends_little_twice(
     assert proxy.sent <= allowed
     same = there.hibali("verify", there.source, "there:data", "--json", exit=0, timeout=600)
     assert same.last["proof_tree"] == "digest"
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def push_until(there: Transfers, proxy: CuttingProxy, size: int) -> int:

@@ -108,7 +108,9 @@ def test_ctrl_c_ends_at_once_and_says_what_is_safe(transfers_to: Any) -> None:
     assert "hibali: interrupted\n  Run the same command again to resume." in told
     assert "push /" not in told
     assert_cursor_is_seen(terminal)
-    assert set(there.landed()) <= set(TREE)  # the agent there may not be through with what was under way
+    assert set(there.committed_files()) <= set(
+        TREE
+    )  # the agent there may not be through with what was under way
     assert counts(there.push())["files_failed"] == 0
     assert there.there() == TREE
 

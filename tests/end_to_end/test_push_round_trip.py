@@ -23,7 +23,7 @@ def test_two_thousand_files_are_pushed_and_pulled(there: Transfers, tmp_path: Pa
     assert (first["files_kept"], first["files_deleted"], first["files_failed"]) == (0, 0, 0)
     assert first["proof_moved"] == "digest"
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     before = there.state_there()
     second = counts(there.push())
     assert second == {**dict.fromkeys(second, 0), "files": 2000, "bytes": total, "files_kept": 2000}

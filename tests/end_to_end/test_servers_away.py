@@ -107,7 +107,7 @@ def test_a_connection_lost_before_anything_moved_comes_back(through: Through, ca
     assert answer.last["reconnects"] == 1
     assert counts(answer)["files_moved"] == len(TREE)
     assert there.there() == {**TREE, b"extra": b"stays"}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_push_comes_back_to_a_server_that_was_away(through: Through, word: str
     assert process.wait(100) == 0, (there.hibali.home.folder / "0.err").read_text()
     assert there.there() == TREE
     _check_receipt(there)
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert counts(there.push())["files_moved"] == 0
 
 

@@ -99,7 +99,7 @@ def test_one_host_works_and_the_other_gets_the_name_of_the_holder(
     assert there.there() == tree
     with there.under(*north.words):
         assert counts(there.push())["files_moved"] == 0, "the clock got into what landed"
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.heavy
@@ -130,7 +130,7 @@ def test_the_lock_of_a_killed_holder_expires_with_its_lease(pair: MakePair, word
     assert time.time() - last >= LEASE - 1, "a living lease was broken"
     assert waited or time.time() - last > LEASE
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def last_sign_of_life(there: Transfers) -> float:
