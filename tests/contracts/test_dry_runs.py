@@ -1,4 +1,4 @@
-"""Dry runs: the command of `hibali run --dry-run` against the line of `bosh exec simulate`, with every difference explained.
+"""Test that `hibali run --dry-run` has the command of `bosh exec simulate`, with every difference explained.
 
 Paths of staged inputs are replaced by what the invocation says, and the work folder by the reference's current folder, before the
 words of both are compared. Each difference has an entry here, and its rule in docs/decisions/25-descriptors-and-command-lines.md.

@@ -1,4 +1,4 @@
-"""Planning a million files takes little memory, wherever they lie: hibali and its agents, each and together."""
+"""Test that planning a million files takes little memory, in hibali and in its agents."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_too_large_attributes_are_reported(local_there: Transfers) -> None:
             pytest.skip("this kernel's tmpfs holds no such attributes")
         answer = there.push("--xattrs", exit=6)
         assert failed(answer) == {b"heavy": "attributes-too-large"}
-        assert there.landed() == {b"light": b"2"}
+        assert there.committed_files() == {b"light": b"2"}
 
 
 def test_attributes_without_space_at_the_target_are_reported(local_there: Transfers) -> None:
@@ -147,4 +147,4 @@ def test_attributes_without_space_at_the_target_are_reported(local_there: Transf
         if answer.exit == 0:
             pytest.skip("this filesystem holds such attributes")
         assert failed(answer) == {b"heavy": "attributes-not-kept"}
-        assert there.landed() == {b"large": LARGE[: 1 << 20], b"light": b"2"}
+        assert there.committed_files() == {b"large": LARGE[: 1 << 20], b"light": b"2"}

@@ -23,14 +23,14 @@ def prepare(there: Transfers) -> None:
     there.make({b"changed": b"newer", b"new": b"2", b"way/below": b"now a folder", b"dir": b"now a file"})
 
 
-def test_what_is_replaced_or_deleted_is_kept(there: Transfers) -> None:
+def test_replaced_and_deleted_files_are_backed_up(there: Transfers) -> None:
     prepare(there)
     before = there.whole_state()
     there.push("-n", "--delete", "--backup-dir", "there:old/monday")
     assert there.whole_state() == before
     receipt = counts(there.push("--delete", "--backup-dir", "there:old/monday"))
     assert (receipt["files_moved"], receipt["files_failed"]) == (4, 0)
-    assert there.landed() == {
+    assert there.committed_files() == {
         b"same": b"1",
         b"changed": b"newer",
         b"new": b"2",
@@ -39,17 +39,17 @@ def test_what_is_replaced_or_deleted_is_kept(there: Transfers) -> None:
     }
     kept = {name: content for name, content in BEFORE.items() if name != b"same"}
     assert there.place.files("old/monday") == kept
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
-def test_what_is_kept_already_is_never_replaced(there: Transfers) -> None:
+def test_files_in_the_backup_are_never_replaced(there: Transfers) -> None:
     prepare(there)
     there.place.plant("old", {b"changed": b"of last week"})
     answer = there.push("--delete", "--backup-dir", "there:old", exit=6)
     assert failed(answer)[b"changed"] == "in-the-way"
     # in a bucket a file is not in the way of names below it
     beside = {b"way/below": b"now a folder"} if there.place.word == "s3" else {}
-    assert there.landed() == BEFORE | {b"new": b"2"} | beside
+    assert there.committed_files() == BEFORE | {b"new": b"2"} | beside
     assert there.place.files("old")[b"changed"] == b"of last week"
 
 
@@ -58,11 +58,11 @@ def test_a_plan_is_applied_with_a_backup(there: Transfers) -> None:
     path = there.folder / "the.plan"
     there.hibali("plan", there.source, "there:data", "-o", path, "--delete", exit=0)
     there.hibali("apply", path, "--backup-dir", "there:old", exit=0)
-    assert there.landed()[b"changed"] == b"newer"
+    assert there.committed_files()[b"changed"] == b"newer"
     assert there.place.files("old") == {name: content for name, content in BEFORE.items() if name != b"same"}
 
 
-def test_links_are_kept_as_links(folder_there: Transfers) -> None:
+def test_links_are_backed_up_as_links(folder_there: Transfers) -> None:
     there = folder_there
     there.place.plant("data", {b"link": Link(b"before")})
     there.make({b"link": Link(b"after")})
@@ -88,4 +88,4 @@ def test_a_backup_by_another_name_or_on_another_filesystem_is_refused(folder_the
     there.push("--delete", "--backup-dir", "there:alias/old", exit=8)
     with small_filesystem(there.root.parent / "other", "size=1m"):
         there.push("--delete", "--backup-dir", "there:other", exit=8)
-    assert there.landed() == BEFORE
+    assert there.committed_files() == BEFORE

@@ -1,4 +1,4 @@
-"""Every command on a machine whose state, configuration or temporary folder is full, read-only, misplaced or fails.
+"""Test every command on a machine whose state, configuration or temporary folder is full, read-only, misplaced or faulty.
 
 No fault of the machine ends a command with 1, which is for bugs alone; the message says what failed and where, in plain
 English. A sample of commands and faults is in `make test`, all of them are heavy.

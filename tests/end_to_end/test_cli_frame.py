@@ -1,4 +1,4 @@
-"""The command line's frame as a user meets it: help, failures, signals, closed outputs."""
+"""Test the parts that all commands share: help, failures, signals and closed outputs."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_failure_with_json_ends_stdout_with_its_record(run: Run) -> None:
     assert (record["kind"], record["code"], record["exit"]) == ("error", "unknown-site", 2)
 
 
-def test_near_words_are_suggested(run: Run) -> None:
+def test_similar_words_are_suggested(run: Run) -> None:
     assert "sites" in run(HIBALI, "site").stderr
 
 
@@ -219,14 +219,14 @@ def test_a_command_chooses_its_exit_code(run: Run) -> None:
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["sites", "list"], ["sites", "list", "--json"]])
 @pytest.mark.parametrize("output", [">&-", ">/dev/full"])
-def test_a_stdout_that_takes_nothing_is_never_0(run: Run, words: list[str], output: str) -> None:
+def test_an_unwritable_stdout_never_exits_0(run: Run, words: list[str], output: str) -> None:
     done = run("sh", "-c", f'"$@" {output}', "sh", HIBALI, *words)
     assert done.returncode == 6
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
 
-def test_a_reader_that_leaves_is_6_and_quiet(run: Run) -> None:
+def test_a_closed_pipe_exits_6_without_a_message(run: Run) -> None:
     done = run(
         "bash",
         "-c",
@@ -242,7 +242,7 @@ def test_a_reader_that_leaves_is_6_and_quiet(run: Run) -> None:
     assert done.stderr == "ready\n"
 
 
-def test_a_closed_stderr_is_nobodys_loss(run: Run) -> None:
+def test_a_closed_stderr_is_ignored(run: Run) -> None:
     done = run("sh", "-c", '"$@" 2>&-', "sh", HIBALI, "sites", "list", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["kind"] == "end"

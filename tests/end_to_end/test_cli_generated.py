@@ -1,4 +1,4 @@
-"""Man pages and completions follow the commands, and the programs that read them accept them."""
+"""Test that man pages and completions follow the commands, and that the programs that read them accept them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hibali sites`, typed as a user types it; JSON held to its schemas."""
+"""Test `hibali sites` as a user types it, and its JSON against its schemas."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_an_unknown_site_is_2(hibali: Any, command: str) -> None:
     assert check_line(hibali("sites", command, "nowhere", "--json", exit=2).last)["code"] == "unknown-site"
 
 
-def test_a_site_that_answers_tells_its_facts(hibali: Any, tmp_path: Path) -> None:
+def test_a_reachable_site_reports_its_facts(hibali: Any, tmp_path: Path) -> None:
     lines = hibali("sites", "add", "here", "--local", tmp_path, "--json", exit=0).lines
     assert [check_line(line)["kind"] for line in lines] == ["site-change", "site-check"]
     assert lines[-1]["facts"]["python"]

@@ -116,7 +116,7 @@ def test_bash_goes_into_folders_of_a_site(known: Any) -> None:
 
 
 @pytest.mark.parametrize(("shell", "file"), [("zsh", "_hibali"), ("fish", "hibali.fish")])
-def test_other_shells_read_their_scripts(known: Any, shell: str, file: str) -> None:
+def test_other_shells_accept_their_scripts(known: Any, shell: str, file: str) -> None:
     env = {**known.env, "PATH": f"{bin_of(known)}:{os.environ['PATH']}"}
     try:
         subprocess.run([shell, "-n", str(CLONE / "completions" / file)], env=env, check=True, timeout=60)

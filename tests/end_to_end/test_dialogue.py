@@ -1,4 +1,4 @@
-"""`pipelines example --ask` in front of a real terminal."""
+"""Test `pipelines example --ask` on a real terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users rely on when one ssh site sends straight to another: no byte comes here, all is proven, nothing of ours stays there."""
+"""Test direct transfers between ssh sites: no data passes through this machine, all files are verified, no file of hibali remains."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Sites:
         """No agent at either site, and no ssh from one to the other; they end by themselves, not at once."""
         wait_for(lambda: not _processes(self.north, self.south))
 
-    def nothing_of_ours_there(self) -> None:
+    def check_no_own_files(self) -> None:
         names = {name for name in self.south.names("") if b".hibali" in name}
         assert names <= {b"data/" + name for name in HOSTILE_NAMES}, names
 
@@ -162,7 +162,7 @@ def test_the_bytes_do_not_pass_here_and_are_proven(sites: Sites) -> None:
     assert sites.same()
     assert (receipt["mover"], receipt["proof_moved"], receipt["bytes_sent"]) == ("direct", "digest", 0)
     assert (receipt["bytes_moved"], receipt["files_moved"], receipt["logins"]) == (size, 602, 3)
-    sites.nothing_of_ours_there()
+    sites.check_no_own_files()
     sites.nothing_runs_there()
     again = sites.sync().last
     assert (again["files_moved"], again["mover"]) == (0, None)
@@ -184,7 +184,7 @@ def test_what_is_planned_here_holds_there(sites: Sites) -> None:
     assert sites.same()
     assert (receipt["files_deleted"], receipt["files_linked"], receipt["mover"]) == (2, 1, "direct")
     assert (sites.south.at("data") / "x").stat().st_nlink == 2
-    sites.nothing_of_ours_there()
+    sites.check_no_own_files()
 
 
 def test_one_file_goes_under_another_name(sites: Sites) -> None:
@@ -193,7 +193,7 @@ def test_one_file_goes_under_another_name(sites: Sites) -> None:
         assert sites.sync(source=source, target=target).last["mover"] == "direct"
     assert (sites.south.at("put") / "as c").read_bytes() == (sites.north.at("data") / "a").read_bytes()
     assert (sites.south.at("put") / "b").read_bytes() == b"small"
-    sites.nothing_of_ours_there()
+    sites.check_no_own_files()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_killed_half_way_the_same_line_again_goes_on(sites: Sites, killed: str) 
         assert between.sent < size - 8 * MIB
     assert (receipt["files_failed"], receipt["proof_moved"], receipt["mover"]) == (0, "digest", "direct")
     assert sites.same()
-    sites.nothing_of_ours_there()
+    sites.check_no_own_files()
     sites.nothing_runs_there()
 
 

@@ -1,4 +1,4 @@
-"""The documentation builds without warnings, its links lead somewhere, and what it says to type exists."""
+"""Test that the documentation builds without warnings, and that its links and commands are valid."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_lines_are_read_as_a_shell_would() -> None:
     assert not is_as_shown("a ... c", "a b d")
 
 
-def test_what_the_readme_links_to_is_there() -> None:
+def test_links_of_the_readme_exist() -> None:
     links = re.findall(r"\]\(([^)#]+)", (REPOSITORY / "README.md").read_text())
     assert [link for link in links if "://" not in link and not (REPOSITORY / link).exists()] == []
 
 
-def test_each_error_code_has_one_entry_and_no_entry_is_of_a_code_that_is_gone() -> None:
+def test_each_error_code_has_one_entry_and_each_entry_a_code() -> None:
     entries: list[str] = []
     for page in TROUBLESHOOTING.glob("*.md"):
         on_page = re.findall(r"^## `([^`]+)`$", page.read_text(), re.MULTILINE)
@@ -55,7 +55,7 @@ def test_each_error_code_has_one_entry_and_no_entry_is_of_a_code_that_is_gone() 
     assert set(entries) - codes.keys() == set()
 
 
-def test_the_index_of_error_codes_leads_to_the_page_of_each() -> None:
+def test_the_index_of_error_codes_links_to_the_page_of_each() -> None:
     index = (TROUBLESHOOTING / "README.md").read_text()
     links = re.findall(r"\[`([^`]+)`\]\(([a-z-]+\.md)#([^)]+)\)", index)
     assert [code for code, _, anchor in links if code != anchor] == []
@@ -141,7 +141,7 @@ def _dead_links(site: Path) -> Iterator[str]:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_the_site_builds_without_warnings_and_every_link_inside_leads_somewhere() -> None:
+def test_the_site_builds_without_warnings_and_broken_links() -> None:
     if not SPHINX.exists():
         assert not os.environ.get("CI"), "Sphinx could not be installed"
         pytest.skip("Sphinx is not installed: sh tests/prepare.sh docs")

@@ -1,4 +1,4 @@
-"""What breaks while data moves, and what is promised then: nothing lost, the right exit code, and the same line goes on.
+"""Test faults during transfers: no file is lost, the exit code is right, and the same command resumes.
 
 The sites of these tests do not come back after a lost line (`reconnect = "0s"`), unless a test says so.
 
@@ -98,18 +98,18 @@ def test_a_server_that_is_stopped_half_way_is_5_and_goes_on_when_it_is_back(
     tree = many_files(60, 200_000)
     there.make(tree)
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M")
-    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
     server.stop()
     assert ended(there, process)[0] == 5
     assert there.push(exit=5).last["transient"]
     server.start()
-    landed = there.landed()
+    landed = there.committed_files()
     assert 0 < len(landed) < len(tree)
     assert landed.items() <= tree.items()
     again = counts(there.push())
     assert again["files_moved"] <= len(tree) - len(landed) + (word == "s3") * 20
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.parametrize(
@@ -126,15 +126,15 @@ def test_a_reset_line_inside_a_large_file_goes_on(transfers_to: Any, word: str, 
             assert counts(there.push())["files_moved"] == len(TREE)
         else:
             assert there.push(exit=5).last["transient"]
-            assert there.landed().items() <= TREE.items()
-            assert b"large" not in there.landed()
+            assert there.committed_files().items() <= TREE.items()
+            assert b"large" not in there.committed_files()
             proxy.cut_after = None
             again = there.hibali("push", there.source, "there:data", "--json")
             while again.exit == 5 and again.last["code"] == "locked":
                 again = there.hibali("push", there.source, "there:data", "--json")
             assert again.exit == 0, str(again)
         assert there.there() == TREE
-        there.nothing_of_ours_there()
+        there.check_no_own_files()
     finally:
         proxy.close()
 
@@ -177,7 +177,7 @@ def test_a_server_that_allows_two_of_them_gets_no_more(own_place: OwnPlace, what
         assert counts(answer)["files_moved"] == len(TREE)
         assert answer.last["proof_moved"] == "digest"
         assert there.there() == TREE
-        there.nothing_of_ours_there()
+        there.check_no_own_files()
         assert counts(there.push())["files_moved"] == 0
         if what == "connections":
             assert answer.last["logins"] <= 2
@@ -240,12 +240,12 @@ def test_a_target_that_fills_up_half_way_is_6_and_what_landed_stays(
     there.root.mkdir(parents=True)
     with small_filesystem(there.root, options):
         process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "2M")
-        wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+        wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
         os.killpg(process.pid, signal.SIGSTOP)
         theirs = fill_up(there.root)
         os.killpg(process.pid, signal.SIGCONT)
         assert ended(there, process)[0] == 6
-        landed = there.landed()
+        landed = there.committed_files()
         assert 0 < len(landed.keys() & tree.keys()) < len(tree)
         assert {name: landed[name] for name in landed.keys() & tree.keys()}.items() <= tree.items()
         told = there.hibali("push", there.source, "there:data", "--json", exit=8)
@@ -254,7 +254,7 @@ def test_a_target_that_fills_up_half_way_is_6_and_what_landed_stays(
             path.unlink()
         assert counts(there.push())["files_moved"] == len(tree) - len(landed.keys() & tree.keys())
         assert there.there() == tree
-        there.nothing_of_ours_there()
+        there.check_no_own_files()
 
 
 def fill_up(root: Path) -> list[Path]:

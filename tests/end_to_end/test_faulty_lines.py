@@ -1,4 +1,4 @@
-"""Lines that cut, servers that are busy, bytes that flip on the way: tried again, then said so, never believed."""
+"""Test broken connections, busy servers and flipped bytes: hibali retries, then reports, and never accepts wrong data."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_cut_line_to_an_ssh_site_is_5_and_the_same_line_goes_on(transfers_to: 
         there.make(TREE)
         answer = there.push(exit=5)
         assert answer.last["transient"] or answer.last["code"] == "locked"
-        assert there.landed().items() <= TREE.items()
+        assert there.committed_files().items() <= TREE.items()
         proxy.cut_after = None
         deadline = time.monotonic() + 30
         while (again := there.hibali("push", there.source, "there:data", "--json")).exit == 5:
@@ -233,6 +233,6 @@ def test_a_cut_line_to_an_ssh_site_is_5_and_the_same_line_goes_on(transfers_to: 
             assert time.monotonic() < deadline
         assert again.exit == 0, str(again)
         assert there.there() == TREE
-        there.nothing_of_ours_there()
+        there.check_no_own_files()
     finally:
         proxy.close()

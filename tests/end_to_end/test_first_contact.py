@@ -25,7 +25,7 @@ def test_the_bare_name_says_what_to_type_first(hibali: Any) -> None:
     assert b"hibali init" not in later.out
 
 
-def test_wrong_words_are_answered_with_what_may_have_been_meant(hibali: Any) -> None:
+def test_wrong_words_get_suggestions(hibali: Any) -> None:
     hibali("sites", "add", "juwels", "--local", "/tmp", "--no-check", exit=0)
     for words, meant in (
         (("pusj", "a", "b"), "'push'"),

@@ -109,7 +109,7 @@ def test_finished_files_are_sent_while_others_are_written(
     rounds = [line for line in follow.lines() if line["kind"] == "round"]
     assert sum(line["files_moved"] for line in rounds) == 4
     assert rounds[-1]["files_waiting"] == 0
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert there.push().last["files_moved"] == 0
 
 
@@ -210,10 +210,10 @@ def test_with_markers_only_marked_files_are_sent_and_the_marker_last(local_there
     there.make({b"a.raw": b"a", b"b.raw": b"b", b"a.done": b""})
     follow = Following(there, "--done-marker", "*.done", quiet="0.3s")
     follow.has(b"a.done", b"")
-    assert there.landed() == {b"a.raw": b"a", b"a.done": b""}
+    assert there.committed_files() == {b"a.raw": b"a", b"a.done": b""}
     (there.source / "b.raw.done").touch()
     follow.has(b"b.raw.done", b"")
-    assert there.landed()[b"b.raw"] == b"b"
+    assert there.committed_files()[b"b.raw"] == b"b"
     (there.source / "c.raw").write_bytes(b"c")  # the end says of this, too, that it is finished
     assert follow.finish()["files_moved"] == 5
     assert b"c.raw" in there.there()
@@ -260,7 +260,7 @@ def test_a_signal_stops_following_within_two_seconds_and_releases_the_lock(
     told = [line["message"] for line in follow.lines() if line["kind"] == "noted"]
     assert "1 file (1 byte)" in told[-1]
     assert "1 file not finished" in told[-1]
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     there.push()
     assert there.there() == {b"a": b"a", b"growing": (there.source / "growing").read_bytes()}
 

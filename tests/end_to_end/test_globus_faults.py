@@ -1,4 +1,4 @@
-"""What users rely on when something goes wrong at Globus: the right words and exit code, nothing lost, and the same line again completes."""
+"""Test faults of Globus: the right message and exit code, no data lost, and the same command completes."""
 
 from __future__ import annotations
 

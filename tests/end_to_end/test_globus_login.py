@@ -1,4 +1,4 @@
-"""Logging in to Globus from a terminal without a browser, and in cron, where nobody can be asked (S16)."""
+"""Test logging in to Globus from a terminal without a browser, and from cron without a terminal (S16)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hibali.config.settings import load_sites
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.fixtures import START
 from tests.services.globus import Globus
-from tests.support.planted import nowhere, watching_arguments
+from tests.support.planted import check_absent, watching_arguments
 from tests.support.terminal import Terminal
 from transfers.stores.globus.clients import open_access
 from transfers.stores.globus.errors import translated_errors
@@ -117,7 +117,7 @@ def test_a_person_logs_in_without_a_browser_and_out_again(archive: Archive) -> N
         assert "hibali sites login archive" in answers[-1].last["hint"]
         assert hibali("sites", "logout", "archive", "--json", exit=0).last["change"] == "same"
     assert found == []
-    nowhere(planted, hibali, *answers)  # in the file of tokens neither: they were removed
+    check_absent(planted, hibali, *answers)  # in the file of tokens neither: they were removed
 
 
 def test_a_consent_that_is_known_to_be_needed_is_asked_for_with_the_login(archive: Archive) -> None:
@@ -182,7 +182,7 @@ def test_tokens_are_renewed_by_one_thread_for_all(archive: Archive, monkeypatch:
         assert answer.read() == b"1"
 
 
-def test_a_job_knows_nothing_of_the_secret(globus: Globus, hibali: Any) -> None:
+def test_a_job_does_not_get_the_secret(globus: Globus, hibali: Any) -> None:
     bench = Bench(hibali, doing("env; cp [IN] [OUT]"))
     bench.add_local_site()
     config = hibali.home.config
@@ -193,7 +193,7 @@ def test_a_job_knows_nothing_of_the_secret(globus: Globus, hibali: Any) -> None:
     ended = bench.run(bench.answers(), "--wait", exit=0)
     logs = hibali("runs", "logs", ended.last["id"], exit=0)
     assert b"PATH=" in logs.out
-    nowhere([globus.client_secret], hibali, ended, logs)
+    check_absent([globus.client_secret], hibali, ended, logs)
 
 
 class Cron:
@@ -279,7 +279,7 @@ def test_a_client_with_a_secret_works_in_cron_and_what_lacks_is_4_at_once(archiv
         cron(0)
     assert found == []
     files = [cron.tokens, vault / "secret", *(cron.home / ".local" / "share").rglob("*.cfg")]
-    nowhere(planted, archive.hibali, *cron.said, but=files)
+    check_absent(planted, archive.hibali, *cron.said, but=files)
 
 
 def test_a_login_that_ended_or_lacks_a_consent_is_4_at_once_in_cron(archive: Archive) -> None:
@@ -302,4 +302,4 @@ def test_a_login_that_ended_or_lacks_a_consent_is_4_at_once_in_cron(archive: Arc
         planted += tokens_in(cron.tokens)
         cron(0)
     assert found == []
-    nowhere(planted, archive.hibali, *cron.said, but=[cron.tokens])
+    check_absent(planted, archive.hibali, *cron.said, but=[cron.tokens])

@@ -1,4 +1,4 @@
-"""`make globus-smoke`, the check by somebody with an account, as far as it can be tried without one."""
+"""Test `make globus-smoke`, the check by a user with an account, as far as possible without one."""
 
 from __future__ import annotations
 

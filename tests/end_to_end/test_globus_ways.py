@@ -1,4 +1,4 @@
-"""What users rely on when Globus carries: push, pull and site to site, each proven, kept and guarded as on any other way."""
+"""Test transfers by Globus: push, pull and site to site, with the same verification and limits as other transfers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users rely on of a site with a GridFTP server: large files go by it, all is proven, and a killed one goes on."""
+"""Test sites with a GridFTP server: it transfers large files, all are verified, and killed transfers resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites that are reached with GSI: the proxy is looked at before a login, made for cron, and given to jobs.
+"""Test sites that are reached with GSI: the proxy is checked before a login, made for cron, and given to jobs.
 
 Certificates, proxies, their tools and the MyProxy server are real. Debian has no sshd that takes GSI: the ssh of these sites
 logs in to an ordinary one with a key, and says which proxy it was given.
@@ -71,9 +71,7 @@ def host(hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path) -> GridSite:
     return GridSite(hibali, ssh_server, grid, tmp_path)
 
 
-def test_a_proxy_that_does_not_do_is_told_before_any_login(
-    host: GridSite, grid: Grid, tmp_path: Path
-) -> None:
+def test_an_unusable_proxy_is_reported_before_any_login(host: GridSite, grid: Grid, tmp_path: Path) -> None:
     host.configure('least = "2h"')
     mine = tmp_path / "my proxy"
     env = {"X509_USER_PROXY": str(mine)}
@@ -206,7 +204,7 @@ def traced(log: Path) -> list[str]:
     return ["strace", "-f", "-qq", "-s", "100000", "-e", "trace=execve", "-o", str(log)]
 
 
-def nowhere(secret: str, *folders: Path) -> None:
+def check_absent(secret: str, *folders: Path) -> None:
     for folder in folders:
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink():
@@ -234,7 +232,7 @@ def test_cron_makes_its_proxy_from_a_locked_key(host: GridSite, grid: Grid, tmp_
     assert second.returncode == 0, second.stderr
     assert Path(path).read_bytes() == before  # it is good for long enough
     assert b"grid-proxy-init" in trace.read_bytes()
-    nowhere(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
+    check_absent(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
     assert grid.passphrase.encode() not in trace.read_bytes()
 
     Path(path).unlink()
@@ -292,10 +290,10 @@ def test_cron_takes_its_proxy_from_myproxy(host: GridSite, grid: Grid, tmp_path:
     assert Path(path).is_relative_to(host.hibali.home.runtime)
     assert mode == "600"
     assert 3500 < int(left) <= 3600
-    nowhere(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
+    check_absent(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
 
 
-def test_a_gridftp_server_is_asked_nothing_with_a_proxy_that_does_not_do(
+def test_a_gridftp_server_is_not_contacted_with_an_unusable_proxy(
     hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path
 ) -> None:
     place = tmp_path / "there"
@@ -331,7 +329,7 @@ def test_a_gridftp_server_is_asked_nothing_with_a_proxy_that_does_not_do(
     receipt = hibali(*push, env={"MY_PASSPHRASE": grid.passphrase}, exit=0).last
     assert (receipt["mover"], receipt["proof_moved"]) == ("gridftp", "digest")
     assert (place / "large").read_bytes() == source.read_bytes()
-    nowhere(grid.passphrase, hibali.home.folder, hibali.home.runtime)
+    check_absent(grid.passphrase, hibali.home.folder, hibali.home.runtime)
 
 
 @pytest.fixture
@@ -361,7 +359,7 @@ def test_a_job_has_a_proxy_of_its_own_and_loses_it(bench: Bench, grid: Grid, tmp
     assert proxies(bench) == []
     key = mine.read_text().partition("PRIVATE KEY-----\n")[2][:60]
     assert key
-    nowhere(key, bench.folder)
+    check_absent(key, bench.folder)
 
     ended = bench.run(answers, "--new", "--wait", exit=0).last  # without one the variable is as it was
     bench.hibali("runs", "collect", ended["id"], "without", exit=0)
@@ -390,7 +388,7 @@ def test_a_job_s_proxy_is_made_by_the_table_and_the_passphrase_goes_nowhere(hiba
     assert (path, mode) == (f"{ended['folder']}/proxy", "600")
     assert 7000 < int(left) <= 7200
     bench.run(bench.answers(), "--no-proxy", "--new", "--wait", exit=0)
-    nowhere(grid.passphrase, hibali.home.folder, hibali.home.runtime)
+    check_absent(grid.passphrase, hibali.home.folder, hibali.home.runtime)
     assert proxies(bench) == []
 
 

@@ -56,7 +56,7 @@ def test_hard_links_are_kept(there: Transfers, tmp_path: Path) -> None:
     assert there.verify().last["files_failed"] == 0
     there.pull(tmp_path / "back", "--hard-links")
     assert groups(tmp_path / "back") == GROUPS
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def test_without_the_option_each_name_is_a_separate_file(there: Transfers) -> None:
@@ -66,7 +66,7 @@ def test_without_the_option_each_name_is_a_separate_file(there: Transfers) -> No
     receipt = there.push("--hard-links").last
     assert (receipt["files_moved"], receipt["files_linked"], receipt["bytes_sent"]) == (0, 3, 0)
     assert groups(there.root) == GROUPS
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def test_a_changed_file_changes_under_all_names(there: Transfers) -> None:
@@ -101,7 +101,7 @@ def test_a_folder_is_replaced_by_a_hard_link(there: Transfers) -> None:
     there.push("--hard-links", exit=6)
     there.push("--hard-links", "--delete", "--max-delete", "100%")
     assert groups(there.root) == GROUPS
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def test_a_saved_plan_creates_the_same_hard_links(there: Transfers) -> None:

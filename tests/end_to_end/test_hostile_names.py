@@ -1,4 +1,4 @@
-"""Names that break careless programs, to a site and back; and names that are hibali's own."""
+"""Test file names that break careless programs, to a site and back, and names that hibali reserves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Others on the same machine: they swap folders for symlinks while we write, and squat on our names (S1, S4).
+"""Test other accounts on the same machine, which swap folders for symlinks and occupy hibali's names (S1, S4).
 
 The first tests swap as this very account, which is the quickest; the later ones as another, in a folder that all may write.
 """
@@ -59,7 +59,7 @@ def outside(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "outside", {b"inner/secret": b"the neighbour may not have this written"})
 
 
-def test_nothing_lands_through_a_folder_that_becomes_a_symlink(
+def test_nothing_is_written_through_a_folder_that_becomes_a_symlink(
     folder_there: Transfers, outside: Path
 ) -> None:
     there = folder_there
@@ -119,7 +119,7 @@ def test_nothing_is_read_through_a_folder_that_becomes_a_symlink(
         assert b"the neighbour may not" not in content, name
 
 
-def test_nothing_that_lies_at_the_far_end_is_run_by_the_agent(transfers_to: Any, ssh_server: Any) -> None:
+def test_no_file_of_the_remote_host_is_run_by_the_agent(transfers_to: Any, ssh_server: Any) -> None:
     """It is sent anew with each login and finds nothing of ours there: modules, start-up files and old agents are left alone."""
     there = transfers_to("ssh")
     there.make({b"a": b"1"})
@@ -315,7 +315,7 @@ def test_another_account_takes_our_own_names_away_during_a_push(
     assert state_of(outside) == before
     for left in there.root.glob("taken-*"):
         shutil.rmtree(left)
-    for name, content in there.landed().items():
+    for name, content in there.committed_files().items():
         assert content == (there.source / os.fsdecode(name)).read_bytes(), name
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         (there.root / ".hibali").unlink()
@@ -324,7 +324,7 @@ def test_another_account_takes_our_own_names_away_during_a_push(
 
 
 @pytest.mark.parametrize("script", ['mkdir ".hibali"', 'symlink $ARGV[0], ".hibali"', 'open(F, ">.hibali")'])
-def test_what_another_account_made_under_our_name_is_refused(
+def test_entries_of_another_account_under_our_name_are_refused(
     local_there: Transfers, outside: Path, script: str
 ) -> None:
     there = local_there

@@ -1,4 +1,4 @@
-"""Answers, names and tools that mean harm: nothing but the tool runs, and it writes nothing but its work folder.
+"""Test hostile answers, names and tools: only the tool runs, and it writes only to its work folder.
 
 What was tried is listed in docs/untrusted-pipelines.md.
 """
@@ -153,7 +153,7 @@ def check_echoed(bench: Bench, run_id: str, answers: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("word", RUNTIMES)
-def test_answers_and_names_run_nothing(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
+def test_answers_and_names_execute_no_code(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
     bench, work = bench_for(word, ECHO, request, hibali)
     answers = answer_hostile(bench)
     run_id = bench.run("hostile.json", "--wait", exit=0).last["id"]
@@ -163,7 +163,7 @@ def test_answers_and_names_run_nothing(word: str, request: pytest.FixtureRequest
     assert "evil" not in (folder / "job.sh").read_text()
 
 
-def test_lines_that_look_like_directives_are_none_to_slurm(hibali: Any, slurm: Any) -> None:
+def test_lines_that_look_like_directives_are_ignored_by_slurm(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali, ECHO)
     work = bench.add_slurm_site(slurm)
     answers = answer_hostile(bench)

@@ -1,4 +1,4 @@
-"""Killed at any moment: nothing half-done is ever seen under a final name, and the same line goes on from there."""
+"""Test kills at any moment: no partial file ever has its final name, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _kill_when_seen(there: Transfers, tree: dict[bytes, bytes], count: int) -> d
         watcher.when(count, lambda: _kill(process))
         process.wait(120)
         settle(there)
-    return there.landed()
+    return there.committed_files()
 
 
 def _goes_on(there: Transfers, tree: dict[bytes, bytes], landed: dict[bytes, bytes]) -> None:
@@ -59,7 +59,7 @@ def _goes_on(there: Transfers, tree: dict[bytes, bytes], landed: dict[bytes, byt
 
 def _is_whole(there: Transfers, tree: Tree) -> None:
     assert there.there() == {name: leaf for name, leaf in tree.items() if isinstance(leaf, bytes)}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     again = counts(there.push())
     assert (again["files_moved"], again["bytes_sent"]) == (0, 0)
 
@@ -149,7 +149,7 @@ def test_the_agent_killed_is_5_and_its_lock_ends_with_it(folder_there: Transfers
     assert process.returncode == 5
     assert (lines[-1]["kind"], lines[-1]["exit"]) == ("error", 5)
     assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
-    landed = there.landed()
+    landed = there.committed_files()
     began = time.monotonic()
     assert counts(there.push())["files_moved"] == len(tree) - len(landed)
     assert time.monotonic() - began < 60  # at once, and not when the lease has run out
@@ -258,7 +258,7 @@ def _kill_once(there: Transfers, run: Any) -> bool:
     _is_sound(there)
     there.push(*EVERYTHING)
     assert there.tree_there() == read_tree(there.source)
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     there.hibali("push", there.source, "there:data", *EVERYTHING, "-n", "--detailed-exit-code", exit=0)
     return bool(killed.exit != 0)
 
@@ -379,6 +379,6 @@ def test_a_call_that_fails_is_told_and_the_same_line_goes_on(
     assert b"Traceback" not in answer.err, str(answer)
     assert answer.exit in {5, 6}, str(answer)
     assert answer.last["exit"] == answer.exit
-    assert there.landed().items() <= tree.items()
+    assert there.committed_files().items() <= tree.items()
     there.push()
     _is_whole(there, tree)

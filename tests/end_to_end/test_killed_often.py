@@ -1,4 +1,4 @@
-"""A large file whose transfer is killed again and again: what goes over the wire is counted outside of hibali."""
+"""Test a large file whose transfer is killed repeatedly; its network traffic is counted outside of hibali."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_killed_again_and_again_it_sends_little_twice(
     assert proxy.sent <= allowed
     same = there.hibali("verify", there.source, "there:data", "--json", exit=0, timeout=600)
     assert same.last["proof_tree"] == "digest"
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def push_until(there: Transfers, proxy: CuttingProxy, size: int) -> int:

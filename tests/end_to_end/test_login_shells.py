@@ -1,4 +1,4 @@
-"""Accounts whose login shell is sh, bash, tcsh or fish, and whose start-up files talk."""
+"""Test accounts whose login shell is sh, bash, tcsh or fish, and whose start-up files print text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cat`, `du` and `mkdir`: what a place holds, without taking it away."""
+"""Test `cat`, `du` and `mkdir`, which read a location without transferring it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_bytes_of_files_come_as_they_are(anywhere: Transfers) -> None:
     assert there.hibali("cat", "there:data/empty", "--json", exit=2).last["code"] == "usage"
 
 
-def test_what_was_pushed_is_checked_by_its_digest(bucket_there: Transfers) -> None:
+def test_pushed_files_are_checked_by_their_digest(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"file": b"content"})
     there.push()
@@ -58,7 +58,7 @@ def test_a_symlink_is_followed_as_cat_does(transfers_to: MakeTransfers) -> None:
         there.hibali.home.config.unlink()
 
 
-def test_nobody_waits_for_a_fifo_or_a_tape(local_there: Transfers) -> None:
+def test_fifos_and_files_on_tape_are_not_waited_for(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", {b"file": b"1"})
     os.mkfifo(there.root / "fifo")
@@ -69,7 +69,7 @@ def test_nobody_waits_for_a_fifo_or_a_tape(local_there: Transfers) -> None:
     assert there.hibali("cat", "--recall", "there:data/hole", exit=0).out == bytes(1 << 20)
 
 
-def test_a_reader_that_leaves_is_never_success(local_there: Transfers) -> None:
+def test_a_closed_pipe_is_never_success(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", {b"large": LARGE})
     process = subprocess.Popen(
@@ -141,7 +141,7 @@ def test_hostile_names_are_counted(local_there: Transfers) -> None:
     assert b"\x1b" not in there.hibali("du", "there:data", "-d", "1", exit=0).out
 
 
-def test_what_cannot_be_counted_is_no_success(local_there: Transfers, as_nobody: Any) -> None:
+def test_uncountable_entries_are_no_success(local_there: Transfers, as_nobody: Any) -> None:
     there = local_there
     there.place.plant("data", {b"a": b"1", b"closed/b": b"2"})
     (there.root / "closed").chmod(0)

@@ -1,4 +1,4 @@
-"""Lines to an ssh site that break while data moves: the call goes on, over others or over the same one again."""
+"""Test connections to an ssh site that break during a transfer: the command continues on others or reconnects."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_one_of_several_lines_is_lost_and_others_do_its_work(
     assert answer.last["reconnects"] >= 1, (proxy.connections, proxy.losses, str(answer))
     assert size_of(TREE) <= answer.last["bytes_sent"] <= size_of(TREE) + IN_FLIGHT
     assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == TREE
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert not proxy.losses
 
 
@@ -92,7 +92,7 @@ def test_all_lines_are_lost_once_and_the_call_comes_back(losing: Losing, tmp_pat
     assert size_of(tree) <= answer.last["bytes_sent"] <= size_of(tree) + IN_FLIGHT
     assert "connection lost, retrying in 3 s" in answer.err.decode()
     assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_an_agent_or_an_ssh_that_is_killed_is_started_again(losing: Losing, kill
     there.make(tree)
     there.place.plant("data", {b"extra/file": b"to be deleted"})
     process = there.hibali.start("push", there.source, "there:data", "--json", "--delete", "--bwlimit", "2M")
-    wait_for(lambda: len(there.landed()) > 20)
+    wait_for(lambda: len(there.committed_files()) > 20)
     holder = holder_of(there)
     if "stopped" in killed:
         os.kill(holder, signal.SIGSTOP)
@@ -119,7 +119,7 @@ def test_an_agent_or_an_ssh_that_is_killed_is_started_again(losing: Losing, kill
     assert proxy.connections == 1, "the login was still there"
     wait_for(lambda: not Path(f"/proc/{holder}").exists())
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.heavy
@@ -134,7 +134,7 @@ def test_another_line_that_finds_the_lock_gone_does_not_end_the_call(losing: Los
     assert not proxy.losses
     assert answer.last["reconnects"] >= 1
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def holder_of(there: Transfers) -> int:
@@ -164,7 +164,7 @@ def receipt_of(there: Transfers, process: Any, code: int) -> dict[str, Any]:
 def begin(there: Transfers, *words: str) -> Any:
     """A push that takes its time, and has landed something when this returns."""
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M", *words)
-    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
     return process
 
 
@@ -183,11 +183,11 @@ def test_a_server_that_is_gone_for_good_is_5_after_a_while(losing: Losing) -> No
     assert (last["code"], last["transient"]) == ("unreachable", True)
     assert 1 <= proxy.tried <= 2  # after 3 s, and when the time is up
     proxy.down = False
-    landed = there.landed()
+    landed = there.committed_files()
     assert 0 < len(landed) < len(tree)
     assert counts(there.push())["files_moved"] <= len(tree) - len(landed)
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.heavy
@@ -204,10 +204,10 @@ def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: P
     wait_for(lambda: "retrying in" in told(there))
     slowly = ["--bwlimit", "20K"] if meanwhile == "at work" else []
     second = there.hibali.start("push", another, "direct:data", "--json", *slowly)
-    wait_for(lambda: any(theirs.get(name) == content for name, content in there.landed().items()))
+    wait_for(lambda: any(theirs.get(name) == content for name, content in there.committed_files().items()))
     if meanwhile == "done":
         assert second.wait(60) == 0
-    before = [name for name, content in there.landed().items() if theirs.get(name) == content]
+    before = [name for name, content in there.committed_files().items() if theirs.get(name) == content]
     proxy.down = False
     last = receipt_of(there, process, 5)
     assert last["code"] == ("overtaken" if meanwhile == "done" else "locked")
@@ -215,7 +215,7 @@ def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: P
     if meanwhile == "at work":
         second.send_signal(signal.SIGINT)
         assert second.wait(60) == 130
-    now = there.landed()
+    now = there.committed_files()
     assert all(now[name] == theirs[name] for name in before), "it was overwritten"
 
 
@@ -264,9 +264,9 @@ def test_a_saved_plan_goes_on_though_answers_were_lost(losing: Losing) -> None:
     there.place.plant("data", dict.fromkeys(tree, b"older"))
     there.hibali("plan", there.source, "there:data", "-o", there.folder / "plan", exit=0)
     process = there.hibali.start("apply", there.folder / "plan", "--json", "--bwlimit", "2M")
-    wait_for(lambda: sum(content != b"older" for content in there.landed().values()) > 20)
+    wait_for(lambda: sum(content != b"older" for content in there.committed_files().values()) > 20)
     os.kill(holder_of(there), signal.SIGKILL)
     last = receipt_of(there, process, 0)
     assert (last["files_moved"], last["files_failed"], last["reconnects"]) == (len(tree), 0, 1)
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()

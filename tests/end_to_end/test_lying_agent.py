@@ -1,4 +1,4 @@
-"""A far end that lies: nothing outside the target, no deletion, exit 6 or 8, and never a traceback (S1, S3)."""
+"""Test a remote agent that lies: no change outside the target, no deletion, exit 6 or 8, and no traceback (S1, S3)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def world(hibali: Any, tmp_path: Path) -> World:
     return World(hibali, tmp_path)
 
 
-def test_an_honest_liar_is_believed(world: World) -> None:
+def test_an_agent_that_changes_nothing_is_accepted(world: World) -> None:
     """The drop-in itself changes nothing."""
     world.lie("answer:nothing:{}")
     assert world.push().exit == 0
@@ -145,7 +145,7 @@ LANDED_LIES = (
 
 
 @pytest.mark.parametrize("name", LANDED_LIES)
-def test_a_target_that_lies_about_what_landed(world: World, name: str) -> None:
+def test_a_target_that_lies_about_committed_files(world: World, name: str) -> None:
     world.lie(name)
     answer = world.push()
     assert answer.exit in HONEST, str(answer)
@@ -164,7 +164,7 @@ WORDS = sorted({field.partition(":")[0] for field in FIELDS} | {"lock", "unlock"
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", WORDS)
-def test_empty_answers_are_no_bug(world: World, word: str) -> None:
+def test_empty_replies_are_no_bug(world: World, word: str) -> None:
     world.lie(f"answer:{word}:{{}}")
     for answer in (world.push("--checksum"), world.pull()):
         assert answer.exit in {0, 3, 4, 5, 6, 8}, str(answer)

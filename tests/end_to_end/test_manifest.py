@@ -40,7 +40,7 @@ def proofs(answer: Any) -> dict[bytes, str]:
     return {path_of(line): line["proof"] for line in answer.lines if line["kind"] == "digest"}
 
 
-def test_sha256sum_accepts_it(there: Transfers, tmp_path: Path) -> None:
+def test_sha256sum_accepts_the_manifest(there: Transfers, tmp_path: Path) -> None:
     there.place.plant("data", TREE)
     copy = make_tree(tmp_path / "copy", TREE)
     printed = there.hibali("manifest", "there:data", exit=0).out
@@ -253,7 +253,7 @@ def test_what_a_bag_cannot_hold_is_refused_before_anything_is_hashed(
     assert not (tmp_path / "bag").exists()
 
 
-def test_a_bag_that_is_there_stays(local_there: Transfers, bag_folder: Path) -> None:
+def test_an_existing_bag_is_not_replaced(local_there: Transfers, bag_folder: Path) -> None:
     there = local_there
     words = ("manifest", bag_folder / "data", "--bagit", bag_folder)
     there.hibali(*words, exit=0)

@@ -56,7 +56,7 @@ def test_there_and_back_over_many_lines(far_away: Any, tmp_path: Path, logins: i
     assert counts(pushed)["files_moved"] == len(TREE)
     assert pushed.last["proof_moved"] == "digest"
     assert there.there() == TREE
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert proxy.connections == logins
     assert pushed.last["logins"] == logins
     assert counts(there.pull(tmp_path / "back"))["files_moved"] == len(TREE)

@@ -19,7 +19,7 @@ def make(there: Transfers) -> None:
     os.utime(there.source / "tape/away", ns=(MTIME, MTIME))
 
 
-def test_what_is_on_tape_is_named_and_left(there: Transfers) -> None:
+def test_files_on_tape_are_named_and_skipped(there: Transfers) -> None:
     make(there)
     there.place.plant("data", {b"extra": b"1"})
     answer = there.push("--delete", exit=6)

@@ -65,7 +65,7 @@ def test_folders_of_this_machine_that_overlap_are_refused(local_there: Transfers
     there.hibali("sync", "--delete", f"{ov}/a", there.folder / "ov-copy", exit=0)
 
 
-def test_a_file_is_not_moved_onto_itself(local_there: Transfers) -> None:
+def test_a_file_is_not_transferred_onto_itself(local_there: Transfers) -> None:
     there = local_there
     ov = make_tree(there.folder / "ov", TREE)
     (there.folder / "link").symlink_to(ov)

@@ -63,11 +63,11 @@ def test_a_plan_is_written_and_applied(there: Transfers) -> None:
     receipt = apply(there, path).last
     assert (receipt["operation"], receipt["files_deleted"], receipt["files_failed"]) == ("apply", 1, 0)
     assert receipt["files_moved"] == len([name for name in shown if name not in {b"extra", b"sub"}])
-    landed = there.landed()
+    landed = there.committed_files()
     assert b"later" not in landed
     assert b"extra" not in landed
     assert landed[b"changed"] == b"33"
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     again = apply(there, path)
     assert (counts(again)["files_moved"], counts(again)["files_deleted"]) == (0, 0)
     assert apply(there, path, "-n", "--detailed-exit-code").last["kind"] == "end"
@@ -95,7 +95,7 @@ def test_a_change_at_the_target_is_drift(there: Transfers) -> None:
     answer = apply(there, path, exit=8)
     assert "2 are no longer as planned" in answer.last["message"]
     assert there.state_there() == before
-    assert there.landed()[b"new"] == b"and this"
+    assert there.committed_files()[b"new"] == b"and this"
 
 
 def test_a_name_that_exists_again_is_not_deleted(there: Transfers) -> None:
@@ -103,7 +103,7 @@ def test_a_name_that_exists_again_is_not_deleted(there: Transfers) -> None:
     plan(there, path)
     there.make({b"extra": b"again"})
     assert apply(there, path, exit=8).last["code"] == "drift"
-    assert there.landed()[b"extra"] == b"1"
+    assert there.committed_files()[b"extra"] == b"1"
 
 
 def test_a_partly_applied_plan_is_completed(there: Transfers) -> None:
@@ -112,7 +112,7 @@ def test_a_partly_applied_plan_is_completed(there: Transfers) -> None:
     there.push("--include", "changed", "--include", "new")
     receipt = apply(there, path).last
     assert (receipt["files_moved"], receipt["files_kept"], receipt["files_deleted"]) == (3, 2, 1)
-    assert there.landed()[b"sub/deep"] == b"55555"
+    assert there.committed_files()[b"sub/deep"] == b"55555"
 
 
 def test_one_file_can_be_planned(there: Transfers) -> None:
@@ -120,7 +120,7 @@ def test_one_file_can_be_planned(there: Transfers) -> None:
     path = there.folder / "the.plan"
     there.hibali("plan", there.source / "a", "there:data/b", "-o", path, exit=0)
     assert apply(there, path).last["files_moved"] == 1
-    assert there.landed() == {b"b": b"1"}
+    assert there.committed_files() == {b"b": b"1"}
     (there.source / "a").unlink()
     (there.source / "a").mkdir()
     assert apply(there, path, exit=8).last["code"] == "drift"
@@ -134,7 +134,7 @@ def test_a_plan_has_the_same_locations_in_every_folder(local_there: Transfers, t
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     there.hibali("apply", path, cwd=elsewhere, exit=0)
-    assert there.landed() == {b"a": b"1"}
+    assert there.committed_files() == {b"a": b"1"}
 
 
 def test_a_root_that_was_moved_is_drift(local_there: Transfers) -> None:
@@ -206,7 +206,7 @@ def test_a_foreign_plan_needs_its_source_and_target_repeated(local_there: Transf
         return  # what it names is drift, or done
     named = there.hibali("apply", path, "source", "there:data", cwd=there.folder, exit=0)
     assert words.encode() in named.err
-    assert there.landed() == {b"new": b"1", b"own": b"2"}
+    assert there.committed_files() == {b"new": b"1", b"own": b"2"}
 
 
 def test_a_signing_key_readable_by_others_is_refused(local_there: Transfers) -> None:
@@ -219,7 +219,7 @@ def test_a_signing_key_readable_by_others_is_refused(local_there: Transfers) -> 
     key.chmod(0o644)
     assert plan(there, path, exit=8).last["code"] == "not-private"
     assert apply(there, path, exit=8).last["code"] == "not-private"
-    assert there.landed() == {}
+    assert there.committed_files() == {}
 
 
 def test_the_delete_limit_applies_to_planning(local_there: Transfers) -> None:
@@ -240,8 +240,8 @@ def test_planning_failures_are_repeated_and_prevent_deletions(local_there: Trans
     plan(there, path)
     answer = apply(there, path, exit=6)
     assert failed(answer)[b"pipe"] == "special-file"
-    assert b"extra" in there.landed()
-    assert there.landed()[b"new"] == b"4"
+    assert b"extra" in there.committed_files()
+    assert there.committed_files()[b"new"] == b"4"
 
 
 def test_the_readable_output_has_the_reasons(local_there: Transfers) -> None:

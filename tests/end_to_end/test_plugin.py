@@ -1,4 +1,4 @@
-"""A package from outside adds a kind of site, a scheduler and a container: the example of docs/extending.md."""
+"""Test a plugin package with a kind of site, a scheduler and a container: the example of docs/extending.md."""
 
 from __future__ import annotations
 

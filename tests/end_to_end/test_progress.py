@@ -1,4 +1,4 @@
-"""What somebody sees who watches a transfer: calm on a terminal, clean behind it, and nothing of it elsewhere."""
+"""Test the progress display: readable on a terminal, removed afterwards, and absent elsewhere."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def assert_cursor_is_seen(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(34, 24), (12, 4)])
-def test_a_narrow_terminal_is_not_run_over(local_there: Transfers, columns: int, rows: int) -> None:
+def test_lines_fit_a_narrow_terminal(local_there: Transfers, columns: int, rows: int) -> None:
     local_there.make(TREE)
     terminal = watched(local_there, *LIMIT, columns=columns, rows=rows, env={"NO_COLOR": "1"})
     seen = terminal.until(lambda screen: " %" in screen)
@@ -66,7 +66,7 @@ def test_a_narrow_terminal_is_not_run_over(local_there: Transfers, columns: int,
 @pytest.mark.parametrize(
     ("words", "env"), [(["--quiet"], {}), (["--no-progress"], {}), ([], {"TERM": "dumb"})]
 )
-def test_nothing_is_drawn_where_nobody_wants_it(
+def test_no_progress_is_drawn_when_it_is_not_wanted(
     local_there: Transfers, words: list[str], env: dict[str, str]
 ) -> None:
     local_there.make(TREE)
@@ -76,7 +76,7 @@ def test_nothing_is_drawn_where_nobody_wants_it(
     assert len(terminal.screen().splitlines()) == (0 if words == ["--quiet"] else 1)
 
 
-def test_results_go_where_stdout_goes(local_there: Transfers) -> None:
+def test_results_are_written_to_stdout(local_there: Transfers) -> None:
     local_there.make(TREE)
     results = local_there.folder / "results"
     with results.open("wb") as stdout:
@@ -108,7 +108,9 @@ def test_ctrl_c_ends_at_once_and_says_what_is_safe(transfers_to: Any) -> None:
     assert "hibali: interrupted\n  Run the same command again to resume." in told
     assert "push /" not in told
     assert_cursor_is_seen(terminal)
-    assert set(there.landed()) <= set(TREE)  # the agent there may not be through with what was under way
+    assert set(there.committed_files()) <= set(
+        TREE
+    )  # the agent there may not be through with what was under way
     assert counts(there.push())["files_failed"] == 0
     assert there.there() == TREE
 

@@ -172,7 +172,7 @@ def test_with_delete_the_folder_is_replaced_within_the_limit(folder_there: Trans
     refused(there, "delete-limit", "--delete", "--max-delete", "5")
     assert counts(there.push("--delete", "--max-delete", "6"))["files_deleted"] == 6
     assert there.tree_there() == {b"name": b"ours"}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert counts(there.push("--delete"))["files_moved"] == 0
 
 
@@ -192,7 +192,7 @@ def test_with_delete_the_file_is_replaced_and_counted(folder_there: Transfers) -
     refused(there, "delete-limit", "--delete", "--max-delete", "0")
     assert counts(there.push("--delete"))["files_deleted"] == 1
     assert there.tree_there() == read_tree(there.source)
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def test_a_folder_with_excluded_files_is_not_replaced(folder_there: Transfers) -> None:

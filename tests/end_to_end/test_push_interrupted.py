@@ -28,7 +28,7 @@ def test_out_of_time_is_5_and_the_same_line_goes_on(there: Transfers) -> None:
         answer = there.hibali("push", there.source, "there:data", "--json", "--max-time", f"{1 + rounds}s")
     assert answer.exit == 0, str(answer)
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert counts(there.push())["files_moved"] == 0
 
 

@@ -306,7 +306,7 @@ def test_a_source_that_changes_while_it_is_read_is_named(local_there: Transfers)
         b"growing": "source-changed"
     }
     assert there.there() == {b"still": b"1"}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.support.trees import File, Folder, Link, flip_byte, make_tree, many_f
 MTIME = 1_234_567_890_123_456_789
 
 
-def test_two_thousand_files_go_there_and_come_back(there: Transfers, tmp_path: Path) -> None:
+def test_two_thousand_files_are_pushed_and_pulled(there: Transfers, tmp_path: Path) -> None:
     tree = many_files(2000, 3000)
     total = sum(map(len, tree.values()))
     there.make(tree)
@@ -23,7 +23,7 @@ def test_two_thousand_files_go_there_and_come_back(there: Transfers, tmp_path: P
     assert (first["files_kept"], first["files_deleted"], first["files_failed"]) == (0, 0, 0)
     assert first["proof_moved"] == "digest"
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     before = there.state_there()
     second = counts(there.push())
     assert second == {**dict.fromkeys(second, 0), "files": 2000, "bytes": total, "files_kept": 2000}
@@ -35,7 +35,7 @@ def test_two_thousand_files_go_there_and_come_back(there: Transfers, tmp_path: P
     assert (again["files_moved"], again["bytes_moved"], again["bytes_sent"]) == (0, 0, 0)
 
 
-def test_what_crosses_the_network_is_counted(there: Transfers) -> None:
+def test_bytes_on_the_network_are_counted(there: Transfers) -> None:
     there.make({b"a": b"x" * 1000, b"b/c": b"y" * 2000})
     sent = counts(there.push())["bytes_sent"]
     assert sent == (0 if there.place.word == "local" else 3000)
@@ -67,7 +67,7 @@ def test_times_are_kept_to_the_nanosecond(there: Transfers, tmp_path: Path) -> N
     assert times == {b"file": MTIME, b"old": 1, b"empty": MTIME}
 
 
-def test_the_execute_bit_travels_and_no_other(folder_there: Transfers, tmp_path: Path) -> None:
+def test_only_the_execute_bit_is_transferred(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     there.make({b"program": File(b"#!/bin/sh\n", executable=True), b"data": b"1"})
     (there.source / "program").chmod(0o6755)
@@ -178,7 +178,7 @@ def test_checksum_finds_what_size_and_time_do_not(there: Transfers) -> None:
     assert counts(there.push("--checksum"))["files_moved"] == 0
 
 
-def test_what_changed_is_replaced(there: Transfers) -> None:
+def test_changed_files_are_replaced(there: Transfers) -> None:
     there.make({b"longer": b"1", b"touched": b"22", b"kept": b"3"})
     there.push()
     (there.source / "longer").write_bytes(b"111")

@@ -1,4 +1,4 @@
-"""What is made of runs that have ended: compared, exported, put on a page."""
+"""Test comparisons, exports and reports of runs that have ended."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_copy_that_was_edited_since_is_brought_again(bench: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_what_cannot_be_compared_is_said(bench: Bench) -> None:
+def test_incomparable_outputs_are_reported(bench: Bench) -> None:
     hibali = bench.hibali
     a = run_at(bench)
     gone = run_at(bench, "--new")

@@ -59,7 +59,7 @@ def test_only_the_named_tree_is_removed(anywhere: Transfers) -> None:
     assert (answer.last["operation"], counts(answer)["files_deleted"]) == ("rm", 3)
     assert (answer.last["files"], answer.last["bytes"]) == (3, 6)
     assert there.there() == KEPT
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert there.hibali("rm", "-r", "--yes", "there:data/gone", "--json", exit=3)
     # what went is nobody's loss, and what stayed is still on record
     assert there.verify("there:data").last["files"] == 2
@@ -79,7 +79,7 @@ def test_a_file_is_removed_by_its_name(transfers_to: MakeTransfers, word: str) -
     assert there.there() == {**TREE, **{name: b"x" for name in names if name not in some}}
     refused(there, "is-a-folder", "there:data/gone", exit=2)
     refused(there, "not-a-folder", "there:data/keep/", exit=2)
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def test_more_files_than_the_limit_are_not_removed(local_there: Transfers) -> None:
@@ -321,7 +321,7 @@ def test_new_and_unremovable_files_are_reported(local_there: Transfers, as_nobod
     (there.root / "t/closed").chmod(0o755)
     assert answer.last["code"] == "listing-incomplete"
     assert there.there() == {b"t/closed/b": b"2"}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def test_another_filesystem_in_the_tree_is_not_removed(local_there: Transfers) -> None:

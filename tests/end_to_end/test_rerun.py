@@ -1,4 +1,4 @@
-"""Running a single run again: the answers it had, from wherever the line is typed."""
+"""Test running a single run again with the same answers, from any folder."""
 
 from __future__ import annotations
 

@@ -68,21 +68,21 @@ def push_on(there: Transfers) -> Any:
             return answer
 
 
-def test_the_same_line_sends_only_the_rest(folder_there: Transfers) -> None:
+def test_the_same_command_sends_only_the_rest(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"deep/large": LARGE})
     kill_half_way(there, 40 * MIB)
-    assert there.landed() == {}
+    assert there.committed_files() == {}
     there_already = noted(there.root)
     answer = push_on(there)
     assert counts(answer)["files_moved"] == 1
     assert there.there() == {b"deep/large": LARGE}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     if there.place.word == "ssh":
         assert counts(answer)["bytes_sent"] <= len(LARGE) - there_already + MIB
 
 
-def test_what_was_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> None:
+def test_data_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"large": LARGE})
     kill_half_way(there, 40 * MIB)
@@ -93,7 +93,7 @@ def test_what_was_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> No
     answer = push_on(there)
     assert there.there() == {b"large": LARGE}
     assert answer.last["proof_moved"] == "digest"
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])
@@ -109,10 +109,10 @@ def test_a_source_that_changed_meanwhile_is_never_spliced(folder_there: Transfer
         os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
     push_on(there)
     assert there.there() == {b"large": content}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
-def test_a_partial_file_that_others_replaced_is_not_believed(folder_there: Transfers) -> None:
+def test_a_partial_file_that_others_replaced_is_not_used(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"large": LARGE})
     kill_half_way(there, 40 * MIB)
@@ -137,7 +137,7 @@ def test_an_interruption_keeps_what_is_there(folder_there: Transfers) -> None:
     assert process.wait(30) in {0, 130}
     answer = push_on(there)
     assert there.there() == {b"large": LARGE}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     if there.place.word == "ssh" and process.returncode == 130:
         assert counts(answer)["bytes_sent"] < len(LARGE) - 32 * MIB
 
@@ -154,4 +154,4 @@ def test_a_sparse_file_goes_on_and_keeps_its_holes(folder_there: Transfers) -> N
     push_on(there)
     assert (there.root / "large").read_bytes() == path.read_bytes()
     assert (there.root / "large").stat().st_blocks * 512 < 56 * MIB
-    there.nothing_of_ours_there()
+    there.check_no_own_files()

@@ -1,4 +1,4 @@
-"""The budget of jobs in a site's queue: what is beyond it waits with us, and goes in when there is room."""
+"""Test the limit of jobs in a site's queue: further jobs wait, and are submitted when others have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ending runs at every moment of their lives: what is called cancelled was, and what succeeded did."""
+"""Test cancelling runs at every moment: runs reported as cancelled were cancelled, and successful runs stay successful."""
 
 from __future__ import annotations
 

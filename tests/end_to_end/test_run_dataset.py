@@ -1,4 +1,4 @@
-"""Runs kept in a DataLad dataset, and repeated by `datalad rerun`."""
+"""Test runs saved in a DataLad dataset, and repeated by `datalad rerun`."""
 
 from __future__ import annotations
 

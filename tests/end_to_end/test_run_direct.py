@@ -1,4 +1,4 @@
-"""Runs on this machine: a process that survives our exit, and everything a user asks of it."""
+"""Test runs on this machine, as processes that survive the exit of hibali."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_run_can_be_cancelled(bench: Bench) -> None:
     bench.hibali("runs", "cancel", run_id, exit=0)
 
 
-def test_waiting_can_be_cut_short(bench: Bench) -> None:
+def test_waiting_can_be_ended_early(bench: Bench) -> None:
     answers = bench.answers(sleep=600)
     run_id = bench.run(answers, exit=0).last["id"]
     assert bench.run(answers, "--wait", "--max-time", "3s", exit=5).last["code"] == "max-time"
@@ -203,7 +203,7 @@ def test_a_default_inside_the_image_is_not_looked_for_here(hibali: Any) -> None:
     assert "other.nii" in bench.run(bench.answers(atlas="/opt/other.nii"), exit=3).last["about"]
 
 
-def test_everything_wrong_is_told_before_anything_happens(bench: Bench) -> None:
+def test_all_problems_are_reported_before_anything_happens(bench: Bench) -> None:
     answers = bench.answers(sleep="soon", code=1.5)
     told = bench.run(answers, exit=2).last["message"]
     assert "sleep" in told

@@ -1,4 +1,4 @@
-"""A run whose client or far side is killed at a system call, and typed again: the tool runs once."""
+"""Test a run whose client or remote side is killed at a system call and started again: the tool runs once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a container: the tool sees what it was given, and nothing else."""
+"""Test runs in a container: the tool sees its inputs and no other files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_tool_runs_as_its_image_and_sees_inputs_read_only(podman_hibali: Any
     assert (bench.folder / "input.txt").read_text() == "hello\n"
 
 
-def test_an_input_at_the_site_is_bound_where_it_lies(podman_hibali: Any, podman: Any) -> None:
+def test_an_input_at_the_site_is_mounted_from_its_location(podman_hibali: Any, podman: Any) -> None:
     bench = Bench(podman_hibali, boxed("cat [MORE] >[OUT]; echo x >>[MORE]; true", podman))
     bench.add_local_site("box", "podman")
     there = bench.folder / "there.txt"
@@ -79,7 +79,7 @@ def test_an_image_can_be_brought_along_and_another_of_its_name_is_refused(
     bench.run(answers, "--image", f"sha256:{'e' * 64}", exit=3)
 
 
-def test_what_a_descriptor_may_not_ask_is_refused_before_anything_starts(
+def test_forbidden_requests_of_a_descriptor_are_refused_before_the_run(
     podman_hibali: Any, podman: Any
 ) -> None:
     options = {"container-opts": ["--privileged"]}

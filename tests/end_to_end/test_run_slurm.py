@@ -1,4 +1,4 @@
-"""Runs on a real Slurm, by ssh: submitted once, whatever dies in between."""
+"""Test runs on a real Slurm by ssh: each job is submitted once, even after crashes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_failing_tool_is_exit_7(bench: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_the_same_line_killed_at_five_points_is_one_job(bench: Bench, slurm: Any) -> None:
+def test_the_same_command_killed_at_five_points_submits_one_job(bench: Bench, slurm: Any) -> None:
     line = bench.line(bench.answers(sleep=3), "--wait")
 
     def reached(point: str) -> bool:

@@ -55,7 +55,7 @@ def buckets(hibali: Any, tmp_path: Any, request: Any, monkeypatch: pytest.Monkey
 def fill(buckets: Buckets, tree: dict[bytes, bytes] = TREE) -> None:
     """By hibali, so that digests, times and modes are on record."""
     store = buckets.open("one:t")
-    assert not [landed for landed in put(store, tree, mode=0o755) if landed.problem]
+    assert not [committed for committed in put(store, tree, mode=0o755) if committed.problem]
     store.close()
 
 
@@ -126,8 +126,8 @@ def copied(buckets: Buckets, change: Callable[[], None] = lambda: None) -> tuple
 
 def test_a_source_that_changed_meanwhile_is_not_copied(buckets: Buckets) -> None:
     fill(buckets, {b"a": b"1", b"b": b"2"})
-    landed, _ = copied(buckets, lambda: buckets.one.plant("t", {b"a": b"3"}))
-    assert {one.item.entry.path: one.problem and one.problem.code for one in landed} == {
+    committed, _ = copied(buckets, lambda: buckets.one.plant("t", {b"a": b"3"}))
+    assert {one.item.entry.path: one.problem and one.problem.code for one in committed} == {
         b"a": "source-changed",
         b"b": None,
     }
@@ -142,9 +142,9 @@ def test_a_saved_plan_copies_only_over_what_it_saw(buckets: Buckets) -> None:
     items = [replace(item, exact=True) for item in items_of(list(source.list()), there)]
     buckets.two.plant("t", {b"a": b"somebody's"})
     lock = target.lock("test")
-    landed = list(target.copy(Origin(source), items))
+    committed = list(target.copy(Origin(source), items))
     lock.release()
-    codes = {one.item.entry.path: one.problem and one.problem.code for one in landed}
+    codes = {one.item.entry.path: one.problem and one.problem.code for one in committed}
     assert codes == {b"a": "target-changed", b"b": None}
     assert buckets.two.files("t") == {b"a": b"somebody's", b"b": b"2"}
 
@@ -183,9 +183,9 @@ def test_more_than_one_request_may_copy_goes_in_parts_and_on_where_it_was(
         again.extend({number} - stood)
 
     monkeypatch.setattr(Copying, "_part", counted)
-    (landed,), target = copied(buckets)
-    assert landed.problem is None
-    assert landed.verification in {"recorded", "claimed"}, (
+    (committed,), target = copied(buckets)
+    assert committed.problem is None
+    assert committed.verification in {"recorded", "claimed"}, (
         "the ETag of a copy in parts is the server's own affair"
     )
     assert target.wire_bytes == 0
@@ -200,9 +200,9 @@ def test_more_than_one_request_may_copy_goes_in_parts_and_on_where_it_was(
 @pytest.mark.usefixtures("small_requests")
 def test_a_copy_in_parts_of_a_changed_source_leaves_nothing(buckets: Buckets) -> None:
     fill(buckets, {b"large": LARGE})
-    (landed,), _ = copied(buckets, lambda: buckets.one.plant("t", {b"large": LARGE[1:]}))
-    assert landed.problem is not None
-    assert landed.problem.code == "source-changed"
+    (committed,), _ = copied(buckets, lambda: buckets.one.plant("t", {b"large": LARGE[1:]}))
+    assert committed.problem is not None
+    assert committed.problem.code == "source-changed"
     assert buckets.two.names("") <= {b"t/.hibali/lock"}
     assert buckets.two.unfinished("") == set()
 

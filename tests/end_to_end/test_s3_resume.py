@@ -1,4 +1,4 @@
-"""An upload that was interrupted goes on where it was, is never spliced, and can be ended."""
+"""Test interrupted uploads: they resume, are never spliced, and can be aborted."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def test_killed_again_and_again_it_goes_on_inside_the_file(counted: Any) -> None
     kills = (110 * MIB, 100 * MIB, 90 * MIB)
     for after in kills:
         push_and_kill(there, proxy, after)
-        assert there.landed() == {}, "nothing is seen of it before it is whole"
+        assert there.committed_files() == {}, "nothing is seen of it before it is whole"
         assert len(uploads(there)) == 1
     receipt = there.push().last
-    assert there.landed() == {b"large": content}
+    assert there.committed_files() == {b"large": content}
     assert uploads(there) == []
     assert proxy.sent <= len(content) * 1.03 + len(kills) * IN_FLIGHT
     assert receipt["bytes_sent"] <= len(content) - sum(kills) + len(kills) * IN_FLIGHT
@@ -87,7 +87,7 @@ def test_an_interruption_leaves_what_arrived_for_the_next_call(counted: Any) -> 
     there.make({b"large": content})
     push_and_kill(there, proxy, 110 * MIB, signal.SIGTERM)
     assert there.push().last["bytes_sent"] <= 128 * MIB - 110 * MIB + IN_FLIGHT
-    assert there.landed() == {b"large": content}
+    assert there.committed_files() == {b"large": content}
 
 
 @pytest.mark.parametrize("keep_times", [pytest.param(False, marks=pytest.mark.heavy), True])
@@ -168,7 +168,7 @@ def test_what_is_under_way_is_not_ended(counted: Any) -> None:
     finally:
         os.killpg(process.pid, signal.SIGCONT)
     assert process.wait(60) == 0
-    assert there.landed() == {b"large": content}
+    assert there.committed_files() == {b"large": content}
 
 
 def test_a_folder_has_nothing_to_clean(hibali: Any, tmp_path: Path) -> None:

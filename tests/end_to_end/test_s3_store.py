@@ -213,7 +213,7 @@ def test_a_server_that_cannot_lock_says_so_and_is_written_to(study: Study) -> No
 
 
 @pytest.mark.parametrize("change", [("AWS_SECRET_ACCESS_KEY", 4), ("AWS_ACCESS_KEY_ID", 4)])
-def test_wrong_keys_are_told_without_showing_them(study: Study, change: tuple[str, int]) -> None:
+def test_wrong_keys_are_reported_without_showing_them(study: Study, change: tuple[str, int]) -> None:
     name, code = change
     answer = study.hibali("ls", "bucket:t", "--json", env={name: "planted-key"}, exit=code)
     assert b"planted-key" not in answer.out + answer.err

@@ -1,4 +1,4 @@
-"""A schedule whose command cannot work is refused when it is added, and named when it is checked."""
+"""Test that a schedule whose command cannot work is refused by `add`, and named by `check`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_commands_that_can_never_work_are_refused_without_connecting(local_there
     assert names(local_there.hibali) == 0
 
 
-def test_a_source_that_does_not_exist_is_told_by_add_and_by_check(local_there: Transfers) -> None:
+def test_a_missing_source_is_reported_by_add_and_by_check(local_there: Transfers) -> None:
     there = local_there
     hibali = there.hibali
     here = {"cwd": there.folder}

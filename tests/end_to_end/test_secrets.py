@@ -1,4 +1,4 @@
-"""Secrets are in no argument, log, ledger, config or error text, whatever goes wrong (S16)."""
+"""Test that secrets are in no argument, log, ledger, config or error text (S16)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.planted import nowhere, watching_arguments
+from tests.support.planted import check_absent, watching_arguments
 from tests.support.transfers import Transfers
 from tests.support.trees import many_files
 
@@ -42,7 +42,7 @@ def test_keys_of_the_environment_stay_there(bucket: Transfers, tmp_path: Path) -
             there.hibali("pull", "there:nothing", tmp_path / "back2", "-v", "--json", exit=3),
         ]
     assert found == []
-    nowhere(secrets, there.hibali, *answers)
+    check_absent(secrets, there.hibali, *answers)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_refused_keys_are_4_and_not_repeated(bucket: Transfers, changes: dict[st
         there.hibali("ls", "there:data", env=changes, exit=4),
     ]
     assert answers[0].last["hint"]
-    nowhere([WRONG, "PLANTEDtoken"], there.hibali, *answers)
+    check_absent([WRONG, "PLANTEDtoken"], there.hibali, *answers)
 
 
 def test_no_keys_at_all_is_4_with_a_hint(bucket: Transfers) -> None:
@@ -92,10 +92,10 @@ def test_keys_from_a_command_stay_there(bucket: Transfers, tmp_path: Path) -> No
         answers.append(there.hibali("push", there.source, "there:data", "-v", "--json"))
         assert answers[-1].exit in {2, 4}, str(answers[-1])
     assert found == []
-    nowhere([secret], there.hibali, *answers)
+    check_absent([secret], there.hibali, *answers)
 
 
-def test_what_hibali_keeps_is_private(there: Transfers) -> None:
+def test_files_of_hibali_are_private(there: Transfers) -> None:
     """Folders 0700 and files 0600, under any umask (S4)."""
     there.make({b"a": b"1"})
     before = os.umask(0)

@@ -26,7 +26,7 @@ def test_a_list_names_files_and_folders(there: Transfers) -> None:
     listed.write_bytes(b"./small\nsub/\n")
     receipt = counts(there.push("--files-from", listed))
     assert (receipt["files"], receipt["files_moved"]) == (3, 3)
-    assert there.landed().keys() == {b"small", b"sub/new", b"sub/old"}
+    assert there.committed_files().keys() == {b"small", b"sub/new", b"sub/old"}
     answer = there.hibali(
         "push", there.source, "there:data", "--json", "--files-from", "-", "-0", stdin=b"sub-x\0", exit=0
     )
@@ -40,7 +40,7 @@ def test_a_missing_name_exits_with_6_and_the_others_are_sent(there: Transfers) -
     listed.write_bytes(b"small\nno such\nsub\n")
     answer = there.push("--files-from", listed, "--delete", exit=6)
     assert failed(answer)[b"no such"] == "missing"
-    assert there.landed().keys() == {b"small", b"sub/new", b"sub/old", b"sub/extra"}
+    assert there.committed_files().keys() == {b"small", b"sub/new", b"sub/old", b"sub/extra"}
     listed.write_bytes(b"small\nsub\n")
     assert counts(there.push("--files-from", listed, "--delete"))["files_deleted"] == 1
 
@@ -69,7 +69,7 @@ def test_age_and_size_select_files(local_there: Transfers, words: tuple[str, ...
     local_there.make(TREE)
     assert actions(local_there.push("-n", *words)).keys() == taken
     local_there.push(*words)
-    assert local_there.landed().keys() == taken
+    assert local_there.committed_files().keys() == taken
 
 
 def test_unselected_files_are_not_deleted(there: Transfers) -> None:
@@ -77,7 +77,7 @@ def test_unselected_files_are_not_deleted(there: Transfers) -> None:
     there.make({b"big": b"1" * 3000})
     receipt = counts(there.push("--delete", "--min-size", "4000", "--allow-empty-source"))
     assert (receipt["files_moved"], receipt["files_deleted"]) == (0, 2)
-    assert there.landed().keys() == {b"tiny"}
+    assert there.committed_files().keys() == {b"tiny"}
 
 
 @pytest.mark.parametrize("words", [("--newer", "yesterday"), ("--min-size", "big"), ("--max-size", "-1")])

@@ -1,4 +1,4 @@
-"""Servers that are away for a few seconds: a call that reached them comes back, whatever kind they are and whenever it happens."""
+"""Test servers that are unavailable for a few seconds: commands that had reached them reconnect."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_connection_lost_before_anything_moved_comes_back(through: Through, ca
     assert answer.last["reconnects"] == 1
     assert counts(answer)["files_moved"] == len(TREE)
     assert there.there() == {**TREE, b"extra": b"stays"}
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_push_comes_back_to_a_server_that_was_away(through: Through, word: str
     assert process.wait(100) == 0, (there.hibali.home.folder / "0.err").read_text()
     assert there.there() == TREE
     _check_receipt(there)
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert counts(there.push())["files_moved"] == 0
 
 
@@ -143,7 +143,7 @@ def test_a_pull_comes_back_to_a_server_that_was_away(through: Through, tmp_path:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["s3", "ssh"])
-def test_a_server_that_was_never_reached_is_told_soon(through: Through, word: str) -> None:
+def test_a_server_that_was_never_reached_is_reported_soon(through: Through, word: str) -> None:
     there, proxy = through(word, reconnect="10m")
     there.make({b"a": b"1"})
     proxy.down = True

@@ -1,4 +1,4 @@
-"""Sites that give SFTP and nothing else: what a user of push, pull and run relies on there."""
+"""Test push, pull and run at sites that offer only SFTP."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add_there(hibali: Any, tmp_path: Path) -> Callable[..., Path]:
     return add
 
 
-def test_what_is_pushed_is_proven_and_nothing_is_sent_twice(transfers_to: MakeTransfers) -> None:
+def test_pushed_files_are_verified_and_nothing_is_sent_twice(transfers_to: MakeTransfers) -> None:
     there = transfers_to("sftp")
     there.make(TREE)
     receipt = there.push().last
@@ -223,7 +223,7 @@ def test_a_run_goes_through_a_forced_command_wrapper(
     assert {"sbatch", "squeue"} <= words
 
 
-def test_a_lost_answer_is_looked_up_and_not_repeated(
+def test_a_lost_reply_is_looked_up_and_not_repeated(
     bench: Bench, slurm: Any, automation_node: SshServer
 ) -> None:
     """Killed between the submission and its answer, the same line finds the job by its name."""
@@ -243,7 +243,7 @@ def test_a_lost_answer_is_looked_up_and_not_repeated(
 
 
 @pytest.mark.heavy
-def test_the_gate_lets_through_what_hibali_needs_and_nothing_else(bench: Bench, gate: SshServer) -> None:
+def test_the_forced_command_allows_only_the_commands_of_hibali(bench: Bench, gate: SshServer) -> None:
     add_cluster(bench, gate)
     assert bench.hibali("sites", "check", "cluster", "--json").last["facts"]["transport"] == "agent"
     assert bench.run(bench.answers(), "--wait", exit=0).last["state"] == "SUCCEEDED"
@@ -271,7 +271,7 @@ def test_the_gate_lets_through_what_hibali_needs_and_nothing_else(bench: Bench, 
         assert (refused.returncode, refused.stdout) == (126, b""), (line, refused)
 
 
-def test_the_gate_can_leave_the_agent_out(hibali: Any) -> None:
+def test_the_forced_command_can_exclude_the_agent(hibali: Any) -> None:
     whole, without = (hibali("sites", "gate", *words, exit=0).out for words in ((), ("--no-agent",)))
     assert (b"python3 -I" in whole, b"python3 -I" in without) == (True, False)
     assert hibali("sites", "gate", "--json", exit=0).last["script"].encode() == whole

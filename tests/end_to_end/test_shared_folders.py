@@ -1,4 +1,4 @@
-"""Folders that other accounts can write: symlinks that they plant below a site's root lead hibali nowhere (S21)."""
+"""Test folders that other accounts can write: hibali never follows their symlinks below a site's root (S21)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_push_and_pull_go_through_the_users_own_symlinks(
     assert (victim / "fresh" / "folder" / "new").read_bytes() == b"1"
 
 
-def test_nothing_is_deleted_where_a_symlink_of_the_user_leads_out_of_the_root(
+def test_nothing_is_deleted_behind_a_symlink_of_the_user_out_of_the_root(
     shared: Transfers, victim: Path
 ) -> None:
     plant(shared.place.at("mine"), victim, owner=None)  # type: ignore[attr-defined]

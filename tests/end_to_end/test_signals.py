@@ -1,4 +1,4 @@
-"""Signals at any moment: the command ends within two seconds, says so, and the same command resumes."""
+"""Test signals at any moment: the command ends within two seconds, reports it, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_signal_ends_a_push_that_is_held_to_a_rate(local_there: Transfers, num
     there = local_there
     there.make(FEW)
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M")
-    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
     end = signal_after(process, 0, number)
     check_end(there.hibali, process, end, number)
     last = json.loads((there.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
@@ -42,7 +42,7 @@ def test_a_signal_ends_a_push_that_is_held_to_a_rate(local_there: Transfers, num
     settle(there)
     there.push()
     assert there.there() == FEW
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.parametrize("gap", [0.02, pytest.param(0.0, marks=pytest.mark.heavy)])
@@ -61,7 +61,7 @@ def test_a_hang_up_that_is_ignored_stays_ignored(local_there: Transfers) -> None
     there.make(many_files(20, 50_000))
     with there.under("nohup"):
         process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "500K")
-    wait_for(lambda: bool(there.landed()))
+    wait_for(lambda: bool(there.committed_files()))
     process.send_signal(signal.SIGHUP)
     assert process.wait(30) == 0
 
@@ -161,7 +161,7 @@ def test_a_firing_ends_with_its_command(local_there: Transfers, number: int) -> 
         exit=0,
     )
     process = there.hibali.start("schedule", "run", "nightly")
-    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
     end = signal_after(process, 0, number)
     assert end.code != 0
     check_end(there.hibali, process, end, number)
@@ -199,7 +199,7 @@ def test_an_agent_at_a_site_ends_and_the_call_comes_back(transfers_to: Any, numb
     assert process.wait(60) == 0
     assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
     assert there.there() == TREE
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 # At any moment: the same seed sends the same signals at the same times.

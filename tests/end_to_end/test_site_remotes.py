@@ -1,4 +1,4 @@
-"""Two accounts share a catalogue at SITE:PATH, from the command line."""
+"""Test a catalogue at SITE:PATH that two accounts share, from the command line."""
 
 from __future__ import annotations
 

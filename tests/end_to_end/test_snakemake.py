@@ -1,4 +1,4 @@
-"""Rules of a Snakefile that call hibali, with real Snakemake: nothing is done twice."""
+"""Test Snakefile rules that call hibali, with real Snakemake: no work is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images at a site: staged and converted once, and what they start sees what it was given and nothing else."""
+"""Test images at a site: staged and converted once, and their tools see only their inputs."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_an_image_that_was_touched_is_made_anew(bubbles: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_no_room_is_said_and_leaves_nothing_half(bubbles: Bench, tool: Tool) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_partial_image(bubbles: Bench, tool: Tool) -> None:
     work = bubbles.folder / "work-box"
     size = tool.archive.stat().st_size
     with small_filesystem(work, f"size={size * 5 // 2}"):

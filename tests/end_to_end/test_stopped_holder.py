@@ -1,4 +1,4 @@
-"""A writer that slept past its lease wakes up and finds another's lock: it stops (S6)."""
+"""Test a writer that was suspended past its lease: it stops when another process holds the lock (S6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.watcher import Watcher
 PACK = 256  # a group commit under way when it fell asleep may end
 
 
-def test_a_writer_that_slept_past_its_lease_stops(folder_there: Transfers, tmp_path: Path) -> None:
+def test_a_writer_that_was_suspended_past_its_lease_stops(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     ours, theirs = (many_files(6000, 4000, seed=seed) for seed in (1, 2))
     there.make(ours)
@@ -50,7 +50,7 @@ def test_a_writer_that_slept_past_its_lease_stops(folder_there: Transfers, tmp_p
     again = there.hibali("push", another, "there:data", "--json", exit=0)
     assert again.last["files_moved"] == len(changed)
     assert there.there() == theirs
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.heavy
@@ -70,10 +70,10 @@ def test_a_client_that_was_stopped_past_its_lease_stops(transfers_to: Any, tmp_p
     there.make(ours)
     another = make_tree(tmp_path / "another", theirs)
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "500K")
-    wait_for(lambda: bool(there.landed()) or process.poll() is not None)
+    wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
     os.killpg(process.pid, signal.SIGSTOP)
     try:
-        before = there.landed()
+        before = there.committed_files()
         deadline = time.monotonic() + 200
         while (answer := there.hibali("push", another, "there:data", "--json")).exit == 5:
             assert answer.last["code"] == "locked", str(answer)
@@ -88,6 +88,6 @@ def test_a_client_that_was_stopped_past_its_lease_stops(transfers_to: Any, tmp_p
     now = there.there()
     assert all(now[name] in {ours[name], theirs[name]} for name in theirs)
     assert [name for name in now if now[name] != theirs[name]] == [], "it went on writing"
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
     assert counts(there.push())["files_failed"] == 0
     assert there.there() == ours

@@ -1,4 +1,4 @@
-"""Sweeps that have ended: compared task by task, and described as a crate."""
+"""Test sweeps that have ended: compared task by task, and described as a crate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorial, typed exactly as it is written, in an empty home with nothing but Debian's programs."""
+"""Test the tutorial as written, in an empty home with only Debian's programs."""
 
 from __future__ import annotations
 

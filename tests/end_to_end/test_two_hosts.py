@@ -1,4 +1,4 @@
-"""Two hosts whose clocks are ten minutes apart write to one target: one works, the other is told who does (S6)."""
+"""Test two hosts with clocks ten minutes apart and one target: one writes, the other is told the holder (S6)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def begin(there: Transfers, host: Host) -> Any:
         *(pytest.param(word, -TEN_MINUTES, marks=pytest.mark.heavy) for word in ("ssh", "s3", "sftp")),
     ],
 )
-def test_one_works_and_the_other_is_told_who_does(pair: MakePair, word: str, apart: int) -> None:
+def test_one_host_works_and_the_other_gets_the_name_of_the_holder(
+    pair: MakePair, word: str, apart: int
+) -> None:
     there, north, south = pair(word, apart)
     tree = many_files(40, 300_000)
     there.make(tree)
@@ -97,12 +99,12 @@ def test_one_works_and_the_other_is_told_who_does(pair: MakePair, word: str, apa
     assert there.there() == tree
     with there.under(*north.words):
         assert counts(there.push())["files_moved"] == 0, "the clock got into what landed"
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["ssh", "s3", "sftp"])
-def test_a_killed_holders_lock_frees_itself_by_its_lease(pair: MakePair, word: str) -> None:
+def test_the_lock_of_a_killed_holder_expires_with_its_lease(pair: MakePair, word: str) -> None:
     """Where the other is another login node nothing tells that the holder is gone but the lease."""
     there, north, south = pair(word, TEN_MINUTES)
     if word == "ssh":
@@ -128,7 +130,7 @@ def test_a_killed_holders_lock_frees_itself_by_its_lease(pair: MakePair, word: s
     assert time.time() - last >= LEASE - 1, "a living lease was broken"
     assert waited or time.time() - last > LEASE
     assert there.there() == tree
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 def last_sign_of_life(there: Transfers) -> float:

@@ -90,7 +90,7 @@ OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # they say themselves
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", PAGES)
-def test_what_a_page_says_to_type_works(world: TypedWorld, name: str) -> None:
+def test_documented_commands_work(world: TypedWorld, name: str) -> None:
     if name not in OF_THEIR_OWN:
         world.configure()
     world.know_pipelines()

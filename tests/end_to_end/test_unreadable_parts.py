@@ -1,4 +1,4 @@
-"""Dry runs and plans that cannot read all of the source or the target say so, with exit code 6."""
+"""Test that dry runs and plans that cannot read all of the source or the target report it with exit code 6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of a web server rely on: what it shows is fetched once, nothing is claimed or deleted by it, no login leaks."""
+"""Test web servers as sources: each file is fetched once, nothing is deleted because of it, and no login leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody waits for a run in front of a terminal: sees how it goes, and is told after Ctrl-C what becomes of it."""
+"""Test waiting for a run on a terminal: its progress is shown, and Ctrl-C says what happens to the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs watched as they go: logs that come, a table that is drawn, notices that are given."""
+"""Test watching active runs: logs, the live table, and notices."""
 
 from __future__ import annotations
 

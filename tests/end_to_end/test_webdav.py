@@ -1,4 +1,4 @@
-"""Sites behind WebDAV servers: what a user of push, pull and verify relies on there, and what no server may do to them."""
+"""Test push, pull and verify at WebDAV servers, and servers that misbehave."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def apache(transfers_to: MakeTransfers) -> Transfers:
     return made
 
 
-def test_what_is_pushed_is_proven_and_nothing_is_sent_twice(there: Transfers) -> None:
+def test_pushed_files_are_verified_and_nothing_is_sent_twice(there: Transfers) -> None:
     there.make(TREE)
     receipt = there.push().last
     assert (receipt["proof_moved"], receipt["files_moved"], receipt["files_failed"]) == ("digest", FILES, 0)
@@ -56,10 +56,10 @@ def test_what_is_pushed_is_proven_and_nothing_is_sent_twice(there: Transfers) ->
         assert (again["files_moved"], again["files_kept"], again["bytes_sent"]) == (0, FILES, 0)
     again = there.push("--checksum").last
     assert (again["files_moved"], again["files_kept"]) == (0, FILES)
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
-def test_what_is_pulled_is_what_stands_there(there: Transfers) -> None:
+def test_pulled_files_equal_those_on_the_server(there: Transfers) -> None:
     there.place.plant("data", TREE)
     back = there.folder / "back"
     receipt = there.pull(back).last
@@ -73,7 +73,7 @@ def test_what_is_pulled_is_what_stands_there(there: Transfers) -> None:
 
 
 @pytest.mark.heavy
-def test_what_was_pushed_comes_back_with_its_time_and_digest(apache: Transfers) -> None:
+def test_pushed_files_are_pulled_with_their_time_and_digest(apache: Transfers) -> None:
     apache.make(TREE)
     (apache.source / "sub/two words & more").chmod(0o755)
     apache.push()
@@ -109,7 +109,7 @@ def test_deleting_takes_what_is_not_in_the_source_and_no_more(there: Transfers) 
     receipt = there.push("--delete", "--max-delete", "100%", "--checksum").last
     assert (receipt["files_moved"], receipt["files_deleted"]) == (1, 100)
     assert there.place.tree("data") == read_tree(there.source)
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.heavy
@@ -124,11 +124,11 @@ def test_a_tree_is_removed_with_all_in_it_and_no_more(there: Transfers) -> None:
     there.hibali("rm", "there:data/a", "--recursive", "--yes", "--json", exit=0)
     assert there.there() == {b"kept/x": b"4"}
     assert b"a" not in there.place.names("data")
-    there.nothing_of_ours_there()
+    there.check_no_own_files()
 
 
 @pytest.mark.heavy
-def test_verify_reads_what_stands_there(apache: Transfers) -> None:
+def test_verify_reads_the_stored_files(apache: Transfers) -> None:
     apache.make(TREE)
     apache.push()
     assert apache.verify().last["proof_tree"] == "digest"
@@ -147,22 +147,22 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
-def test_a_killed_push_goes_on_with_the_same_line(apache: Transfers, number: int) -> None:
+def test_a_killed_push_is_resumed_by_the_same_command(apache: Transfers, number: int) -> None:
     apache.make({**TREE, **{b"more/%04d" % one: b"x" * 1000 for one in range(600)}})
     process = apache.hibali.start("push", apache.source, "there:data", env=apache.place.env)
-    wait_for(lambda: len(apache.landed()) > 20)
+    wait_for(lambda: len(apache.committed_files()) > 20)
     process.send_signal(number)
     process.wait(60)
-    landed = len(apache.landed())
+    landed = len(apache.committed_files())
     assert landed < FILES + 600
     receipt = apache.push().last
     assert receipt["files_kept"] >= landed - 16
     assert receipt["files_moved"] + receipt["files_kept"] == FILES + 600
     assert apache.place.tree("data") == read_tree(apache.source)
-    apache.nothing_of_ours_there()
+    apache.check_no_own_files()
 
 
-def test_no_room_is_said_and_what_landed_stays(apache: Transfers) -> None:
+def test_a_full_server_is_reported_and_received_files_stay(apache: Transfers) -> None:
     root = apache.root
     apache.make({**{b"%03d" % number: b"x" * 100_000 for number in range(20)}, b"large": b"y" * 6_000_000})
     with small_filesystem(root, "size=1m"):
@@ -170,7 +170,7 @@ def test_no_room_is_said_and_what_landed_stays(apache: Transfers) -> None:
         # The last file may fit when what Apache would know of it does not.
         assert {"no-space"} <= set(failed(answer).values()) <= {"no-space", "no-property"}
         assert 0 < answer.last["files_moved"] < 12
-        assert len(apache.landed()) == answer.last["files_moved"]
+        assert len(apache.committed_files()) == answer.last["files_moved"]
 
 
 def test_a_folder_in_the_way_of_a_file_is_never_taken_unasked(there: Transfers) -> None:
@@ -231,7 +231,7 @@ def test_what_went_wrong_on_the_way_is_asked_again(
     spoiled(once_each(methods, name, most))
     apache.push("--delete", "--max-delete", "100%")
     assert apache.there() == tree
-    apache.nothing_of_ours_there()
+    apache.check_no_own_files()
 
 
 def test_a_site_is_added_checked_and_shown_without_its_login(apache: Transfers) -> None:

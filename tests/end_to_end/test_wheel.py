@@ -1,4 +1,4 @@
-"""The wheel and the source archive, built without a network and used where nothing of the clone can be seen."""
+"""Test the wheel and the source archive, built without a network and used without the clone."""
 
 from __future__ import annotations
 

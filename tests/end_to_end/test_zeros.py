@@ -1,4 +1,4 @@
-"""Zeros do not travel over a line: a hole costs nothing on the way either."""
+"""Test that zeros of sparse files are not sent over the network."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SETS = st.dictionaries(NAMES, st.binary(max_size=40), max_size=5)
 
 
 @given(SETS, SETS)
-def test_what_was_read_is_what_is_set(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
+def test_attributes_are_set_as_they_were_read(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/file", "w+b") as file:  # noqa: PTH123
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Conditions mean what the same line of Python means."""
+"""Test that conditions mean the same as in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of a manifest, sorted and merged on disk, are what a dict would hold."""
+"""Test that manifest lines, sorted and merged on disk, equal a dict."""
 
 from __future__ import annotations
 

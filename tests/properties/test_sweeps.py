@@ -1,4 +1,4 @@
-"""Sweeps: parameters make every combination, chunks lose no task, and the ledger's few words tell every state."""
+"""Test that parameters make every combination, chunks lose no task, and the ledger's ranges record every state."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ STATES = some.sampled_from([State.WAITING, State.RUNNING, State.SUCCEEDED, State
 
 
 @given(some.lists(some.dictionaries(some.integers(1, 40), STATES, max_size=40), max_size=6))
-def test_changes_told_in_ranges_fold_to_what_was_seen(looks: list[dict[int, State]]) -> None:
+def test_changes_reported_in_ranges_combine_to_the_observed_state(looks: list[dict[int, State]]) -> None:
     numbers = list(range(1, 41))
     expected = dict.fromkeys(numbers, State.PREPARED)
     changes: list[dict[str, Any]] = []

@@ -76,7 +76,7 @@ def test_a_push_makes_the_target_the_source(tmp_path: Path, source: Model, targe
 @few
 @given(source=trees(), target=trees())
 @pytest.mark.usefixtures("hibali_home")
-def test_a_push_without_delete_takes_nothing_away(tmp_path: Path, source: Model, target: Model) -> None:
+def test_a_push_without_delete_removes_nothing(tmp_path: Path, source: Model, target: Model) -> None:
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     here, there = make_tree(folder / "here", leaves(source)), make_tree(folder / "there", leaves(target))
     before = read_tree(there)

@@ -89,13 +89,13 @@ def calls_in_line(line: str) -> Iterator[list[str]]:
     except ValueError:  # prose, or output with an apostrophe
         return
     for place, word in enumerate(words):
-        if word == "hibali" and _stands_as_command(words[:place]):
+        if word == "hibali" and _is_command(words[:place]):
             rest = words[place + 1 :]
             end = next((at for at, each in enumerate(rest) if each in _STOPS), len(rest))
             yield rest[:end]
 
 
-def _stands_as_command(before: list[str]) -> bool:
+def _is_command(before: list[str]) -> bool:
     """Return whether a command may follow these words; variables set for it are ignored."""
     while before and re.match(r"[A-Z_]+=", before[-1]):
         before = before[:-1]

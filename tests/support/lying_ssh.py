@@ -22,8 +22,8 @@ from transfers.agent import protocol
 from transfers.agent.protocol import Frame
 from transfers.remote.connection import BOOTSTRAP
 
-Told = Iterable[Frame | bytes]
-Lie = Callable[["Liar", Frame], Told]
+Output = Iterable[Frame | bytes]
+Lie = Callable[["Liar", Frame], Output]
 
 LIES: dict[str, Lie] = {}
 HUGE = 1 << 62
@@ -48,7 +48,7 @@ class Liar:
         self.name = name
         self.asked: list[str] = []
         self._answered = 0  # so many of them, in their order
-        self.told = 0
+        self.sent = 0
         self._to_agent: BinaryIO = agent.stdin
         self._from_agent: BinaryIO = agent.stdout
         self._from_client: BinaryIO = os.fdopen(0, "rb", 0)
@@ -88,19 +88,19 @@ class Liar:
     def speak(self) -> None:
         """Forward the agent's messages, changed by the lie."""
         while (frame := protocol.read_frame(self._from_agent)) is not None:
-            for told in self._changed(frame):
-                self.told += 1
-                if isinstance(told, bytes):
-                    self._to_client.write(told)
+            for sent in self._changed(frame):
+                self.sent += 1
+                if isinstance(sent, bytes):
+                    self._to_client.write(sent)
                 else:
-                    protocol.write_frame(self._to_client, *told)
+                    protocol.write_frame(self._to_client, *sent)
             # Receiving continues after its first answer, until the next request.
             whole = frame.kind in {protocol.END, protocol.ERROR} or (
                 frame.kind == protocol.REPLY and self.word == "land"
             )
             self._answered += whole and self._answered < len(self.asked)
 
-    def _changed(self, frame: Frame) -> Told:
+    def _changed(self, frame: Frame) -> Output:
         kind, _, rest = self.name.partition(":")
         if kind not in {"answer", "field"}:
             return LIES[self.name](self, frame)
@@ -132,7 +132,7 @@ def packed(frame: Frame, found: list[protocol.Record], count: int | None = None)
 def _with_listing(change: Callable[[list[protocol.Record]], list[protocol.Record]], *, count: int = 0) -> Lie:
     """Return a lie about a listing; its final count is correct, unless `count` changes it."""
 
-    def tell(liar: Liar, frame: Frame) -> Told:
+    def tell(liar: Liar, frame: Frame) -> Output:
         found = liar.listed(frame)
         if found is None:
             return [frame]
@@ -173,7 +173,7 @@ LIES.update({
 
 
 @lie
-def unknown_kind_of_record(liar: Liar, frame: Frame) -> Told:
+def unknown_kind_of_record(liar: Liar, frame: Frame) -> Output:
     found = liar.listed(frame)
     if found is None:
         return [frame]
@@ -181,21 +181,21 @@ def unknown_kind_of_record(liar: Liar, frame: Frame) -> Told:
 
 
 @lie
-def half_a_record(liar: Liar, frame: Frame) -> Told:
+def half_a_record(liar: Liar, frame: Frame) -> Output:
     if liar.listed(frame) is None:
         return [frame]
     return [frame._replace(body=bytes(frame.body)[:-7])]
 
 
 @lie
-def no_count(liar: Liar, frame: Frame) -> Told:
+def no_count(liar: Liar, frame: Frame) -> Output:
     if liar.listed(frame) is None:
         return [frame]
     return [frame._replace(header={})]
 
 
 @lie
-def below_a_link(liar: Liar, frame: Frame) -> Told:
+def below_a_link(liar: Liar, frame: Frame) -> Output:
     """List a symlink out of the tree, and a file below it."""
     found = liar.listed(frame)
     if found is None:
@@ -207,7 +207,7 @@ def below_a_link(liar: Liar, frame: Frame) -> Told:
 
 
 @lie
-def hang_up_while_listing(liar: Liar, frame: Frame) -> Told:
+def hang_up_while_listing(liar: Liar, frame: Frame) -> Output:
     found = liar.listed(frame)
     if found is None:
         return [frame]
@@ -215,23 +215,23 @@ def hang_up_while_listing(liar: Liar, frame: Frame) -> Told:
 
 
 @lie
-def reply_then_hang_up(liar: Liar, frame: Frame) -> Told:
+def reply_then_hang_up(liar: Liar, frame: Frame) -> Output:
     """Send records without the end of the listing."""
     if liar.listed(frame) is None:
         return [frame]
     return _then_hang_up([frame._replace(kind=protocol.REPLY, header={})])
 
 
-def _then_hang_up(told: list[Frame | bytes]) -> Told:
-    yield from told
+def _then_hang_up(sent: list[Frame | bytes]) -> Output:
+    yield from sent
     raise HangUpError
 
 
-def _instead(request: str, told: bytes) -> Lie:
+def _instead(request: str, sent: bytes) -> Lie:
     """Send raw bytes instead of the first answer to a request, and keep the connection open."""
 
-    def tell(liar: Liar, frame: Frame) -> Told:
-        return [told] if liar.word == request else [frame]
+    def tell(liar: Liar, frame: Frame) -> Output:
+        return [sent] if liar.word == request else [frame]
 
     return tell
 
@@ -239,7 +239,7 @@ def _instead(request: str, told: bytes) -> Lie:
 def _before(request: str, extra: Frame) -> Lie:
     """Send an unsolicited frame before each answer to a request."""
 
-    def tell(liar: Liar, frame: Frame) -> Told:
+    def tell(liar: Liar, frame: Frame) -> Output:
         return [extra, frame] if liar.word == request else [frame]
 
     return tell

@@ -34,7 +34,7 @@ def watching_arguments(secrets: list[str]) -> Iterator[list[str]]:
         thread.join()
 
 
-def nowhere(secrets: list[str], hibali: Any, *answers: Any, but: Sequence[Path] = ()) -> None:
+def check_absent(secrets: list[str], hibali: Any, *answers: Any, but: Sequence[Path] = ()) -> None:
     """Assert that neither the answers nor hibali's files contain the secrets, except the files `but`."""
     for answer in answers:
         for secret in secrets:

@@ -79,7 +79,7 @@ class Transfers:
         """Return the content of every file below `data` there, read without hibali."""
         return self.place.files("data")
 
-    def landed(self) -> dict[bytes, bytes]:
+    def committed_files(self) -> dict[bytes, bytes]:
         """Return the content of files with final names only."""
         return {name: content for name, content in self.there().items() if not PARTIAL.fullmatch(name)}
 
@@ -95,7 +95,7 @@ class Transfers:
         """Return a state that changes with anything at the site."""
         return self.place.versions("") if self.place.word == "s3" else state_of(self.place.at(""))  # type: ignore[attr-defined]
 
-    def nothing_of_ours_there(self) -> None:
+    def check_no_own_files(self) -> None:
         """Assert that hibali left nothing except, in a bucket, its manifest."""
         ours = {name for name in self.place.names("data") if b".hibali" in name}
         if self.place.word == "s3":
