@@ -18,7 +18,6 @@ from runs.model import Output, Run, State
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
-from transfers.operation import synchronise
 from transfers.recorded_digests import Expected, moved_by
 from transfers.request import Request, SaveOptions
 from transfers.rules import Rules
@@ -150,6 +149,8 @@ def pull_files(
     on_event: Listener,
 ) -> Receipt:
     """Pull these files of a folder and no others; `operation` is its name in the receipt."""
+    from transfers.operation import synchronise  # start-up: most commands of runs move nothing
+
     if not files:
         return Receipt(new_identifier(), operation, source.text, target.text)
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))

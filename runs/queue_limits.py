@@ -11,7 +11,6 @@ from hibali.errors import NotFoundError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.text import as_text, counted, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
-from runs.pilot.setup import allocation_texts, write_allocation
 from runs.poll import update
 from runs.queue_places import QueuePlaces, count_queued, format_queue_full, holder_of
 from runs.rate_limits import rate_limited
@@ -291,6 +290,8 @@ def _submit_chunk(
 
 
 def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
+    from runs.pilot.setup import allocation_texts, write_allocation  # start-up: only for pilots
+
     variables = load_scheduler(run.placement.scheduler).variables
     texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
     write_allocation(host, chunk_folder(run, chunk), texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Event, Listener, Noted
@@ -17,7 +18,7 @@ from transfers.datasets.view import DatasetStore, dataset_view
 from transfers.entry import Kind, Verification, weakest
 from transfers.journal import Recorder
 from transfers.movers.direct import DirectMover, DirectRoute, agent_store, check_direct, open_direct_route
-from transfers.movers.globus import GlobusMover, globus_between, open_globus
+from transfers.movers.globus_route import globus_between
 from transfers.movers.stream import StreamMover
 from transfers.overlap import (
     KnownRoots,
@@ -39,6 +40,9 @@ from transfers.stores.base import Facts, Origin, Side, Source, Store
 from transfers.stores.globus.paths import identity_at
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
+
+if TYPE_CHECKING:
+    from transfers.movers.globus import GlobusMover
 
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
@@ -450,5 +454,7 @@ def _open_globus(
             recorder.record(event)
         else:
             recorder.on_event(event)
+
+    from transfers.movers.globus import open_globus  # start-up: the SDK of Globus is large
 
     return open_globus(request, pair, source, endpoints.stream, on_event, endpoints.stack)

@@ -22,7 +22,6 @@ from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.journal import Receipt, Recorder, exit_after, source_line, target_line
-from transfers.movers.globus import GlobusMover
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import Mover
@@ -496,8 +495,8 @@ def carry(
                 recorder.record(event)
     if count:
         recorder.receipt.mover = mover.name
-        if isinstance(mover, GlobusMover):
-            recorder.receipt.checked_by = mover.checked_by
+        if endpoints.globus is not None:
+            recorder.receipt.checked_by = endpoints.globus.checked_by
     return count
 
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.text import counted
-from hibali_cli.handlers.schedule_check import UNSAFE_CHARACTERS, check_argv, find_problems, print_problems
 from hibali_cli.options import Common
 from runs.schedules.environment import local_zone
 from runs.schedules.install import (
@@ -25,7 +24,6 @@ from runs.schedules.install import (
     put_and_install,
     systemd_is_available,
 )
-from runs.schedules.maintenance import maintain, run_missed
 from runs.schedules.records import (
     Trigger,
     holder_of,
@@ -45,7 +43,6 @@ from runs.schedules.schedule import (
     load_schedules,
     read_expression,
 )
-from runs.schedules.trigger import trigger_due, trigger_now
 from transfers.overlap import forget_roots
 
 
@@ -120,6 +117,9 @@ def print_change(common: Common, schedules: Schedules, schedule: Schedule, chang
 
 def add_schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> int | None:
     """Check a command and schedule it."""
+    # start-up: only this command checks another one, with the modules of transfers and runs
+    from hibali_cli.handlers.schedule_check import find_problems, print_problems
+
     by = options["by"]
     known = load_schedules(common.config)
     schedule = _read_schedule(common, name, words, options)
@@ -147,6 +147,8 @@ def add_schedule(common: Common, name: str, words: tuple[str, ...], options: dic
 
 
 def _read_schedule(common: Common, name: str, words: tuple[str, ...], options: dict[str, object]) -> Schedule:
+    from hibali_cli.handlers.schedule_check import UNSAFE_CHARACTERS, check_argv  # start-up: as above
+
     folder = os.getcwd()  # noqa: PTH109  # a folder as the user sees it
     if UNSAFE_CHARACTERS.search(folder):
         raise UsageError("bad-folder", "the name of this folder cannot be stored", subject=ascii(folder))
@@ -276,6 +278,10 @@ def resume_schedule(common: Common, name: str) -> int | None:
 
 def run_schedule(common: Common, name: str | None, *, due: bool) -> int | None:
     """Run a schedule's command now; return its exit code."""
+    # start-up: only this command starts others
+    from runs.schedules.maintenance import maintain, run_missed
+    from runs.schedules.trigger import trigger_due, trigger_now
+
     known = load_schedules(common.config)
     if name is None:
         if not due:

@@ -23,10 +23,9 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
 from transfers.entry import Verification
-from transfers.follow.operation import follow as follow_source
 from transfers.follow.watcher import QUIET_SECONDS, FollowOptions, read_marker
 from transfers.journal import Receipt
-from transfers.movers.globus import with_local_collection
+from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
 from transfers.plan_file import check_trust, read_plan
 from transfers.planner import TransferPlan, incomplete
@@ -301,6 +300,8 @@ def _follow(
     common: Common, source: str, target: str, following: FollowOptions, options: dict[str, Any]
 ) -> int:
     """Follow the source, and print the receipt also of an interruption; return the exit code."""
+    from transfers.follow.operation import follow as follow_source  # start-up: only for --follow
+
     del options["dry_run"], options["detailed_exit_code"]
     request = request_of(common, "push", source, target, options)
     with listening(common, f"push {source} {target}") as on_event:

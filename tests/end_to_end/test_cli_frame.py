@@ -98,6 +98,27 @@ def test_version_and_help_import_nothing_heavy(run: Run, word: str) -> None:
     assert "hibali" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (("sync", "{here}", "{there}"), ("globus_sdk", "requests", "botocore", "aiohttp", "datalad")),
+        (("runs", "list"), ("transfers.operation", "runs.inputs", "globus_sdk")),
+        (("schedule", "list"), ("transfers.operation", "runs.inputs", "globus_sdk")),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_commands_import_only_what_they_use(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], unused: tuple[str, ...]
+) -> None:
+    """Start-up time is mostly imports."""
+    (tmp_path / "here").mkdir()
+    words = [each.format(here=tmp_path / "here", there=tmp_path / "there") for each in arguments]
+    done = run(sys.executable, "-X", "importtime", HIBALI, *words)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.returncode == 0
+    assert imported & set(unused) == set()
+
+
 def test_the_version_does_not_even_need_click(run: Run) -> None:
     done = run(sys.executable, "-X", "importtime", HIBALI, "--version")
     assert "click" not in done.stderr

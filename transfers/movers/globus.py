@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from hibali.config.model import Site
-from hibali.config.settings import Settings
-from hibali.errors import UsageError
 from hibali.events import Event, Listener
 from hibali.locations import Location
 from transfers.entry import Entry, Kind, Verification
@@ -18,8 +16,10 @@ from transfers.movers.stream import FULL, MAX_ATTEMPTS, Mover, is_retryable, ret
 from transfers.recorded_digests import DigestCache
 from transfers.request import Request
 from transfers.stores.base import Committed, Item, Problem, Source, Store, Written
+from transfers.stores.globus.clients import open_access
 from transfers.stores.globus.errors import error_of, fault_of, with_details
-from transfers.stores.globus.paths import CollectionPair, below, is_supported_path, path_in_collection
+from transfers.stores.globus.paths import CollectionPair, below, is_supported_path
+from transfers.stores.globus.requests import Globus
 from transfers.stores.globus.tasks import BegunTask, End, Sent, Tasks
 from transfers.stores.single_file import SingleSource
 
@@ -337,118 +337,6 @@ def _problem(code: str, details: str) -> Problem:
     return Problem(fault.code, with_details(fault.message, details))
 
 
-_KINDS = frozenset({"ssh", "local", "globus"})
-
-
-@dataclass(frozen=True, slots=True)
-class RouteRequest:
-    """Options that decide the mover: `via` (`auto`, `globus` or another), and options that Globus lacks."""
-
-    via: str = "auto"
-    unsupported: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionRoot:
-    """An endpoint: its site, and the path of its root there (`Store.root_path`)."""
-
-    site: Site
-    root_path: bytes
-
-
-def find_collections(
-    wanted: RouteRequest, source: CollectionRoot, target: CollectionRoot
-) -> CollectionPair | None:
-    """Return both collections, or None to use another mover; pure.
-
-    Raises `UsageError` if Globus was requested, or is the only possible mover, and cannot be used.
-    """
-    if wanted.via not in {"auto", "globus"}:
-        return None
-    is_required = wanted.via == "globus" or target.site.kind == "globus"
-    reason, subject = _missing_collection(source, target)
-    if reason is None and wanted.unsupported:
-        reason, subject = f"Globus does not support {wanted.unsupported[0]}", wanted.unsupported[0]
-    paths = _path(source), _path(target)
-    if reason is None and paths[0] is not None and paths[1] is not None:
-        assert source.site.globus is not None
-        assert target.site.globus is not None
-        return CollectionPair(
-            source.site.globus.collection,
-            paths[0],
-            target.site.globus.collection,
-            paths[1],
-            max(source.site.globus.deadline_seconds, target.site.globus.deadline_seconds),
-        )
-    if not is_required:
-        return None
-    raise UsageError(
-        "not-by-globus",
-        reason or "Globus cannot be used here",
-        subject=subject,
-        hint="Leave that out, give both sites a `globus` table (docs/globus.md), or name a site that ssh reaches.",
-    )
-
-
-def _missing_collection(source: CollectionRoot, target: CollectionRoot) -> tuple[str | None, str]:
-    for place in (source, target):
-        name = place.site.name
-        if place.site.kind not in _KINDS or place.site.globus is None:
-            return "this site has no Globus collection", name
-        if _path(place) is None:
-            return "the path is outside of the site's collection", name
-    return None, ""
-
-
-def _path(place: CollectionRoot) -> str | None:
-    if place.site.globus is None:
-        return None
-    try:
-        return path_in_collection(place.site, place.root_path.decode("utf-8"))
-    except UnicodeDecodeError:
-        return None
-
-
-def with_local_collection(location: Location, settings: Settings) -> Location:
-    """Return the location with this machine's collection, if a local site with a globus table contains it."""
-    if not location.typed_local:
-        return location
-    for site in settings.sites.values():
-        if (
-            site.kind == "local"
-            and site.globus is not None
-            and _path(CollectionRoot(site, location.raw)) is not None
-        ):
-            return replace(location, site=replace(location.site, globus=replace(site.globus, of=site.name)))
-    return location
-
-
-def globus_between(
-    request: Request, source: Store, target: Store, more: tuple[str, ...] = ()
-) -> CollectionPair | None:
-    """Return both collections, or None to use another mover. `more` lists further options that Globus lacks.
-
-    Raises `UsageError` as `find_collections`.
-    """
-    wanted = RouteRequest(request.via, (*_unsupported_options(request), *more))
-    ends = (
-        CollectionRoot(request.source.site, source.root_path),
-        CollectionRoot(request.target.site, target.root_path),
-    )
-    return find_collections(wanted, *ends)
-
-
-def _unsupported_options(request: Request) -> list[str]:
-    """Return the request's options that Globus does not support."""
-    options = {
-        "--pack": bool(request.pack_bytes),
-        "--direct": request.direct,
-        "--xattrs": request.rules.xattrs,
-        f"--{request.lowest_setting}": bool(request.lowest_rate),
-    }
-    return [name for name, is_set in options.items() if is_set]
-
-
 def open_globus(
     request: Request,
     ends: CollectionPair,
@@ -458,10 +346,6 @@ def open_globus(
     stack: ExitStack,
 ) -> GlobusMover:
     """Log in with stored tokens; `stack` closes everything. Raise `AccessError` with the command to run."""
-    from transfers.stores.globus.clients import open_access  # start-up: only for Globus
-    from transfers.stores.globus.requests import Globus  # start-up: only for Globus
-    from transfers.stores.globus.tasks import Tasks  # start-up: only for Globus
-
     ends_of = sorted((request.target, request.source), key=lambda location: location.typed_local)
     sites = [_named(location.site) for location in ends_of]
     access = stack.enter_context(open_access(sites))

@@ -11,7 +11,7 @@ import pytest
 from hibali.config.model import GlobusSettings, Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
 from transfers.entry import Kind
-from transfers.movers.globus import CollectionRoot, RouteRequest, find_collections
+from transfers.movers.globus_route import CollectionRoot, RouteRequest, find_collections
 from transfers.stores.base import ListingIncompleteError
 from transfers.stores.globus.errors import error_of, fault_of
 from transfers.stores.globus.paths import (
