@@ -438,7 +438,7 @@ def render_script(
 ) -> str:
     """Return only the shell text; raises `UsageError` for a value that cannot be quoted where the author put it."""
     context = make_context(pipeline, invocation, paths, work_folder)
-    script = ShellText()
+    script = ShellText(read_shell(pipeline.shell))
     pieces = list(split_template(pipeline.command_template, pipeline))
     for number, piece in enumerate(pieces):
         if isinstance(piece, str):

@@ -42,6 +42,10 @@ _SHELLS = {
         "/usr/local/bin/",
     )  # in the last one Docker's image of bash has it
 }
+# Parts of the word after `<<` that hibali reads as a shell does: without blanks, expansions and nested quotes.
+_DELIMITER = re.compile(
+    r"""(?:[A-Za-z0-9_.:=@%+,!-]|\\[A-Za-z0-9_]|'[A-Za-z0-9_.:=@%+,!-]*'|"[A-Za-z0-9_.:=@%+,!-]*")*"""
+)
 _WORD_BREAKS = frozenset(" \t\n;&|()<>")
 _SINGLE, _DOUBLE, _ANSI, _BACKTICK = "'", '"', "$'", "`"
 _COMMAND, _PARENTHESIS, _BRACE, _COMMENT, _DOCUMENT = "$(", "(", "${", "#", "<<"
@@ -70,13 +74,18 @@ class ShellText:
     Where the author's text cannot be parsed reliably, values are refused.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shell: str = "sh") -> None:
+        """`shell` is `sh` or `bash`, as `read_shell` returns it."""
+        self._has_ansi_quotes = shell == "bash"
         self._pieces: list[str] = []
         self._contexts: list[str] = []
         self._previous = "\n"
         self._escaped = False
+        self._before_escape = ("\n", 0)
         self._angles = 0
         self._delimiter: str | None = None
+        self._raw_delimiter = ""
+        self._is_unreliable = False
         self._documents: list[tuple[str, bool]] = []
         self._strip_tabs = False
         self._line = ""
@@ -100,6 +109,8 @@ class ShellText:
             self._add_quietly(_quote(value, self._previous, before))
             return
         location = self._describe()
+        if self._is_unreliable:
+            raise _unquotable(subject, location, "no value can be inserted there")
         names_end = self._delimiter is not None or self._angles == 2
         if names_end or (self._previous == "$" and self._expands()):
             raise _unquotable(subject, location, "no value can be inserted there")
@@ -119,7 +130,7 @@ class ShellText:
                 self.add_author_text(separator)
             else:
                 self._add_quietly(shlex.quote(separator))
-        elif _QUIET_SEPARATOR.fullmatch(separator):
+        elif _QUIET_SEPARATOR.fullmatch(separator) and not self._is_unreliable:
             self.add_author_text(separator)
         else:
             raise _unquotable(subject, self._describe(), "the separator of the list cannot be used there")
@@ -149,6 +160,7 @@ class ShellText:
             and self._previous != "$"
             and self._delimiter is None
             and self._angles != 2
+            and not self._is_unreliable
         )
 
     def _splits_words(self) -> bool:
@@ -166,6 +178,8 @@ class ShellText:
         return self._top() not in {_SINGLE, _ANSI, _COMMENT}
 
     def _describe(self) -> str:
+        if self._is_unreliable:
+            return "after a here-document whose end hibali cannot determine"
         if self._delimiter is not None or self._angles == 2:
             return "as the word that ends a here-document"
         if self._escaped:
@@ -193,10 +207,18 @@ class ShellText:
                 return
         elif self._escaped:
             self._escaped = False
-            self._previous = "x"
+            if character == "\n" and self._top() != _ANSI:  # the shell removes both characters
+                self._previous, self._angles = self._before_escape
+            else:
+                if character == "'" and self._top() == _ANSI and not self._has_ansi_quotes:
+                    self._is_unreliable = True  # a sh older than POSIX.1-2024 ends $'...' there
+                self._previous = "x"
             return
+        before = self._previous, self._angles
         self._angles = self._angles + 1 if character == "<" and self._opens_documents() else 0
         self._read_context(character)
+        if self._escaped:
+            self._before_escape = before
         self._previous = "x" if character == self._previous == "$" else character  # `$$` is a word of its own
 
     def _read_context(self, character: str) -> None:
@@ -256,16 +278,18 @@ class ShellText:
     def _read_delimiter(self, character: str) -> bool:
         """Read the word after `<<`; False when the character is not part of it."""
         if self._delimiter is None:
-            self._delimiter, self._angles = "", 0
+            self._delimiter, self._raw_delimiter, self._angles = "", "", 0
             self._strip_tabs = character == "-"
             if character == "-":
                 return True
-        if character in " \t" and not self._delimiter:
+        if character in " \t" and not self._raw_delimiter:
             return True
         if character in _WORD_BREAKS:
+            self._is_unreliable |= not _DELIMITER.fullmatch(self._raw_delimiter)
             self._documents.append((self._delimiter, self._strip_tabs))
             self._delimiter = None
             return False
+        self._raw_delimiter += character
         if character not in "'\"\\":
             self._delimiter += character
         return True
@@ -274,6 +298,9 @@ class ShellText:
         if character != "\n":
             self._line += character
             return
+        if (len(self._line) - len(self._line.rstrip("\\"))) % 2:
+            # A line that continues cannot end the document, unless its word is quoted; shells differ in the joined line.
+            self._is_unreliable = True
         delimiter, strip_tabs = self._documents[0]
         line = self._line.lstrip("\t") if strip_tabs else self._line
         if line == delimiter:

@@ -169,9 +169,16 @@ def test_inside_the_authors_quotes_a_value_is_unchanged_or_refused(
 @given(AUTHOR_TOKENS, AUTHOR_TOKENS, st.sampled_from(HOSTILE), st.sampled_from(SHELLS))
 @example("echo <<", " ", "E", "sh")
 @example("cat <<E\n", "\ntouch pwned\nE\n", "E", "sh")
+@example("<<E'$(", "'", "; touch pwned;", "sh")
+@example("$'\\''", "'", "; touch pwned;", "sh")
+@example("\\\n#", "", "\ntouch pwned\n", "bash")
+@example("cat <\\\n<E\n", "\nE\n", "\nE\ntouch pwned\n", "bash")
+@example("cat <<E\na\\\nE\n", "", "\nE\ntouch pwned\n", "bash")
+@example('cat <<"E ', '"', "; touch pwned;", "bash")
+@example("cat <<E\\ F ", "\n", "; touch pwned;", "sh")
 def test_no_value_is_run_in_any_template(before: str, after: str, value: str, shell: str) -> None:
     """For templates that are invalid shell text, the value may be refused or the shell may fail, no more."""
-    tool = make_tool(f"{before}[A]{after}", make_input("a"))
+    tool = make_tool(f"{before}[A]{after}", make_input("a"), shell=f"/bin/{shell}")
     try:
         script = build_command_line(tool, check_invocation(tool, {"a": value})).script
     except UsageError:

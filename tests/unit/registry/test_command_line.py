@@ -350,5 +350,17 @@ def test_after_the_authors_quotes_all_values_are_accepted() -> None:
     ],
 )
 def test_ordinary_shell_syntax_accepts_all_values(template: str) -> None:
-    tool = make_tool(template, make_input("a"))
+    shell = "/bin/bash" if "$'" in template else "/bin/sh"
+    tool = make_tool(template, make_input("a"), shell=shell)
     assert build(tool, {"a": "a b"}).script == template.replace("[A]", "'a b'")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["echo $'it\\'s' [A]", "cat <<'E F' [A]\nE F\n", "cat <<E\na\\\nE\n[A]\nE\n"],
+)
+def test_no_value_follows_text_that_shells_read_differently(template: str) -> None:
+    """Some sh have no quotes `$'...'`; the end of such here-documents is not certain."""
+    with pytest.raises(UsageError) as caught:
+        build(make_tool(template, make_input("a")), {"a": "plain"})
+    assert caught.value.code == "unquotable-value"
