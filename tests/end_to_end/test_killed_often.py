@@ -73,7 +73,8 @@ def test_killed_again_and_again_it_sends_little_twice(
         assert code in {-signal.SIGKILL, 5}  # 5: the dead one's agent held the target for a moment more
         kills += code != 5
         assert kills <= size // each + 2, "it does not get on"
-        assert there.place.read("data", b"large") is None, "nothing is seen of it before it is whole"
+        seen = there.place.read("data", b"large")  # the kill may have come right after the commit
+        assert seen is None or seen == large.read_bytes(), "a file is visible before it is complete"
     allowed = size * MIB * OVERHEAD + kills * IN_FLIGHT
     print(
         f"\n{there.place.word}: {size} MiB, killed {kills} times, {proxy.sent / MIB:.0f} MiB on the wire,"

@@ -178,7 +178,7 @@ def test_inside_the_authors_quotes_a_value_is_unchanged_or_refused(
 @example("cat <<E\\ F ", "\n", "; touch pwned;", "sh")
 def test_no_value_is_run_in_any_template(before: str, after: str, value: str, shell: str) -> None:
     """For templates that are invalid shell text, the value may be refused or the shell may fail, no more."""
-    tool = make_tool(f"{before}[A]{after}", make_input("a"), shell=f"/bin/{shell}")
+    tool = make_tool(f"{before}[A]{after}", make_input("a"), shell=f"/bin/{shell}")  # noqa: S604  # a key of the descriptor
     try:
         script = build_command_line(tool, check_invocation(tool, {"a": value})).script
     except UsageError:
