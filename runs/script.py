@@ -18,6 +18,8 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 # The exclusive mkdir is the first step: a duplicate or requeued job stops there. `exit.json` is written completely or
 # not at all, outside the one folder that a container shows to the tool. A signal to all processes of the job can
 # reach the tool's child first, and the tool then exits with 0: the file `cancel` shows that the end was requested before.
+# A tool that a signal ended may have received it before this shell, on a busy node by milliseconds: the shell waits for its own,
+# so that the record says that the tool was stopped and not that it failed.
 # A tool that exited with 0 without creating a required output did not succeed: the record then has `missing` between the code and
 # the signal, and the job exits with 9, so that no scheduler starts a dependent job.
 # fast.sh copies the tool's files back whatever its exit code (74 is EX_IOERR), within the remaining time: a tool
@@ -115,6 +117,10 @@ if [ "$code" = 0 ] && [ -z "$caught" ]; then
     [ "$again" = 127 ] || code=$again
   fi
   [ -z "$killer" ] || kill -KILL "$killer" 2>/dev/null
+  if [ -z "$caught" ] && [ "$code" -gt 128 ]; then
+    tool=
+    sleep 1
+  fi
 elif [ "$code" = 0 ]; then
   code=143
 fi

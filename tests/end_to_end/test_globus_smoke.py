@@ -51,7 +51,7 @@ def test_the_check_with_an_account_says_what_works_and_leaves_nothing(
     said = terminal.written.decode()
     assert (code != 0) is broken, said
     assert (
-        "while copying /share" if broken else "anything to move, verify by digest and delete work"
+        "while copying /share" if broken else "no files to move, verify by digest and delete work"
     ) in said
     assert [path.name for path in (target / "home").iterdir()] == []
     assert list(temporary.iterdir()) == []

@@ -144,6 +144,20 @@ def test_a_signal_is_passed_on_and_recorded(tmp_path: Path, name: str) -> None:
     assert (record["code"], record["signal"]) == (143, name)
 
 
+def test_a_signal_that_reaches_the_tool_first_is_recorded(tmp_path: Path) -> None:
+    folder = lay(tmp_path, "(sleep 0.3; kill -TERM $PPID) >/dev/null 2>&1 & kill -TERM $$")
+    assert execute(folder) == 143
+    record = json.loads((folder / "exit.json").read_text())
+    assert (record["code"], record["signal"]) == (143, "TERM")
+
+
+def test_a_tool_that_a_signal_ended_on_its_own_failed(tmp_path: Path) -> None:
+    folder = lay(tmp_path, "kill -SEGV $$")
+    assert execute(folder) == 139
+    record = json.loads((folder / "exit.json").read_text())
+    assert (record["code"], record["signal"]) == (139, "")
+
+
 def test_a_cancel_request_before_the_end_is_recorded(tmp_path: Path) -> None:
     folder = lay(tmp_path, "touch ../cancel")
     assert execute(folder) == 0
