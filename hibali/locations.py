@@ -27,9 +27,9 @@ class Location:
 
     Names that are not UTF-8 are surrogate escapes in `path` and `text`; `raw` has the bytes. At an object
     store `bucket` is set and `path` is the whole key without slashes around it, "" for the bucket itself.
-    `slash` is true if PATH ended in one or was omitted; `typed_local` if no site was named; `confined` if
-    hibali may delete there, so that symlinks must not lead out of the site's configured root. `roots` are
-    those of all local sites, if no site was named.
+    `slash` is true if PATH ended in one, was omitted, or is only `~` or a root; `typed_local` if no site was
+    named; `confined` if hibali may delete there, so that symlinks must not lead out of the site's configured
+    root. `roots` are those of all local sites, if no site was named.
     """
 
     site: Site
@@ -54,10 +54,10 @@ class Location:
 
     @property
     def parent(self) -> Location:
-        """The parent folder; a root is its own parent."""
+        """The parent folder; a root, also `~` or a variable alone, is its own parent."""
         above = self.path.rstrip("/").rpartition("/")[0]
         if self.bucket is None:
-            above = above or "/"
+            above = above or ("/" if self.path.startswith("/") else self.path)
         return replace(self, path=above, slash=True)
 
     def child(self, name: bytes) -> Location:
@@ -156,7 +156,8 @@ def parse_location(
     if kind_of(site).has_keys:
         return _at_object_store(text, site, path)
     resolved = _resolve(text, site, path)
-    slash = not path or _ends_as_folder(path)
+    only_start = path.startswith(("~", "@")) and "/" not in path
+    slash = not path or only_start or _ends_as_folder(path)
     return Location(site, resolved, text, slash=slash, read_only=_is_read_only(site, resolved))
 
 

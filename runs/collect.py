@@ -24,6 +24,7 @@ from transfers.rules import Rules
 from transfers.stores.open_store import open_store
 
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
+_BY_TOOL = frozenset({"output-missing", "output-not-a-file"})  # problems that another try cannot solve
 
 
 @dataclass(slots=True)
@@ -133,6 +134,11 @@ def collect(
     if failed:
         receipt.exit = run.failure_exit
     return receipt
+
+
+def may_complete(receipt: Receipt) -> bool:
+    """Return whether collecting again may bring what is missing: something failed that the tool did not cause."""
+    return receipt.exit is Exit.INCOMPLETE and any(each.code not in _BY_TOOL for each in receipt.failures)
 
 
 def work_of(run: Run, site: Site) -> Location:

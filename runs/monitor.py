@@ -127,7 +127,7 @@ def wait_for_end(
     watch = _Watch(scheduler, run_store, grace, changed, limits, on_event)
     intervals = pauses([run_store.load(each) for each in run_ids], limits.poll_seconds)
     host: RemoteHost | None = None
-    silent = 0.0
+    silent, attempt = 0.0, 0
     try:
         while True:
             try:
@@ -136,7 +136,7 @@ def wait_for_end(
                 if waiting is None:
                     note_usage(host, scheduler, run_store, [run_store.load(each) for each in run_ids])
                 meanwhile(host, waiting or 0.0)
-                silent = 0.0
+                silent, attempt = 0.0, 0
                 if waiting is None:
                     return [run_store.load(each) for each in run_ids]
             except TryLaterError as problem:
@@ -147,7 +147,8 @@ def wait_for_end(
                     host = None
                 waiting = intervals.next_pause()
                 silent += waiting
-                on_event(Retried(problem.subject, 1, waiting, problem.message))
+                attempt += 1
+                on_event(Retried(problem.subject, attempt, waiting, problem.message))
                 pause(waiting)
     finally:
         if host is not None:
@@ -211,6 +212,10 @@ class _Watch:
             return None
         if changed_state and all(run.sweep is None for run in runs):
             intervals.restart()
+        return self._pause_after(step)
+
+    def _pause_after(self, step: float) -> float:
+        """Return the pause before the next query: short while a run may reappear."""
         return min(step, 2.0) if self._waited else step
 
     def _find(self, host: RemoteHost, run: Run) -> Run:
@@ -331,7 +336,7 @@ class _Watch:
             self._doubts.pop((run.id, number), None)
         young = {number for number in lost if self._doubts.get((run.id, number), 0.0) < self._grace}
         for number in lost:
-            self._doubts[run.id, number] = self._doubts.get((run.id, number), 0.0) + step
+            self._doubts[run.id, number] = self._doubts.get((run.id, number), 0.0) + self._pause_after(step)
         return young | self._run_by_others(host, run, sorted(lost - young))
 
     def _run_by_others(self, host: RemoteHost, run: Run, numbers: Sequence[int]) -> set[int]:

@@ -214,11 +214,12 @@ def _seen_work(pipeline: Pipeline, work: str) -> str:
     wanted = pipeline.container.working_directory if pipeline.container else ""
     if not wanted:
         return work
+    # normpath keeps two leading slashes (POSIX)
     if (
         not wanted.startswith("/")
-        or posixpath.normpath(wanted) != wanted
-        or wanted.count("/") < 1
+        or wanted.startswith("//")
         or wanted == "/"
+        or posixpath.normpath(wanted) != wanted
     ):
         raise UsageError(
             "bad-working-directory",

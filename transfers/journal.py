@@ -24,6 +24,7 @@ from hibali.events import (
 )
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, scheduled_by
 from hibali.locations import Location
+from hibali.system_errors import explain
 from hibali.text import path_fields
 from transfers.entry import Verification, weakest
 from transfers.stores.base import Problem
@@ -79,6 +80,11 @@ class Receipt:
     exit: Exit = Exit.DONE
     failures: list[Failed] = field(default_factory=list)
     coverage: Coverage | None = None  # only of a verification
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything was changed at the target."""
+        return bool(self.files_moved + self.files_linked + self.files_deleted + self.files_adjusted)
 
     def count(self, event: Event) -> None:
         """Count one event."""
@@ -197,7 +203,8 @@ def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
     if isinstance(problem, KeyboardInterrupt):
         return exit_of_interruption(problem)
     if problem is not None:
-        return Exit.BUG
+        explained = explain(problem)
+        return Exit.BUG if explained is None else explained.exit
     return Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
 
 

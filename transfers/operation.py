@@ -65,6 +65,7 @@ class Operation:
         reconnection: reconnects the stores of the attempt.
         stores: all stores that the current attempt opened.
         answered: the numbers of the plan that need not be sent again after a reconnection.
+        answered_before: how many there were in earlier attempts: a restart alone is no progress.
         endpoints: those of the current attempt, once they are open.
         reached: whether any attempt opened its endpoints.
         restarted: whether this is not the first attempt.
@@ -79,6 +80,7 @@ class Operation:
     endpoints: Endpoints | None = field(default=None)
     reached: bool = False
     restarted: bool = False
+    answered_before: int = 0
     kept_verification: Verification = Verification.SIZE
 
 
@@ -97,9 +99,8 @@ def synchronise(request: Request, on_event: Listener = ignore) -> Receipt:
         operation = start_operation(request, on_event, stack)
         try:
             _run(operation, stack)
-        except BaseException as problem:
-            finish(operation, problem)
-            raise
+        except BaseException as problem:  # noqa: BLE001  # raised again, or as what it means now
+            raise end_with(operation, problem) from problem.__cause__
         return finish(operation, None, save=True)
 
 
@@ -150,11 +151,12 @@ def start_operation(
             receipt.files_linked,
             receipt.files_deleted,
             receipt.files_adjusted,
-            len(answered),
+            operation.answered_before + len(answered),
         )
 
     reconnection = Reconnection(stores, progress, recorder.record)
-    return Operation(request, recorder, reconnection, stores, answered)
+    operation = Operation(request, recorder, reconnection, stores, answered)
+    return operation
 
 
 # ---- attempts: a restart after a lost connection that the stores cannot resume
@@ -200,6 +202,7 @@ def _prepare_restart(operation: Operation, attempt: ExitStack) -> None:
         attempt.close()
     operation.restarted = True
     operation.stores.clear()
+    operation.answered_before += len(operation.answered)
     operation.answered.clear()
     operation.endpoints = None
     receipt.files_failed = 0
@@ -602,6 +605,25 @@ def finish(operation: Operation, problem: BaseException | None, *, save: bool = 
             recorder.end(failure)
             raise
     return recorder.end(problem, code)
+
+
+def end_with(operation: Operation, problem: BaseException) -> BaseException:
+    """Write the receipt after `problem`, and return the error to raise.
+
+    A refusal says that nothing was changed. After changes, in an earlier attempt or cycle, the operation is
+    incomplete instead.
+    """
+    receipt = operation.recorder.receipt
+    if isinstance(problem, RefusedError) and receipt.has_changes:
+        problem = IncompleteError(
+            problem.code,
+            problem.message,
+            subject=problem.subject,
+            hint=f"Before this, {counted(receipt.files_moved, 'file')} moved: hibali history {receipt.id}."
+            " When the cause is removed, run the same command again to resume.",
+        )
+    finish(operation, problem)
+    return problem
 
 
 def _count_connections(operation: Operation) -> None:

@@ -328,7 +328,7 @@ class Login:
     def _log_in_first(self) -> None:
         self._forget_further_refusal()
         self._shared_path("address").unlink(missing_ok=True)
-        stderr = self._log_in("-o", "LogLevel=VERBOSE")  # ssh uses the first option of each kind
+        stderr = self._log_in()
         write_address(self._shared_path("address"), address_of_login(stderr))
 
     def _forget_further_refusal(self) -> None:

@@ -27,7 +27,7 @@ from hibali_cli.run_options import CollectOptions, RequestedJob, RunOptions, pro
 from registry.catalogue import Catalogue
 from registry.invocation import Invocation, read_invocation
 from registry.pipeline import Pipeline
-from runs.collect import collect
+from runs.collect import collect, may_complete
 from runs.containers.base import Container, find_consent_reasons
 from runs.dataset import dataset_saving, find_dataset, recorded_request, typed_request
 from runs.dependencies import must_end_before, needed_parts, require_success
@@ -291,7 +291,7 @@ def launch_and_follow(common: Common, request: Request, options: RunOptions) -> 
     if receipt is not None:
         report_collected(common, receipt)
     if options.wait or run.state.ended:
-        report_ends(common, run_store, [run])
+        report_ends(common, run_store, [run], resumable=receipt is not None and may_complete(receipt))
     else:
         report_unfinished(common, run)
     return int(receipt.exit) if receipt is not None else 0

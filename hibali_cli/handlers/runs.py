@@ -388,8 +388,11 @@ def report_unfinished(common: Common, run: Run) -> None:
         common.output.info(f"{label} {run.id}")
 
 
-def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
-    """Show the results of runs; after that the same command starts a new run. Raises the first failure."""
+def report_ends(common: Common, run_store: RunStore, runs: list[Run], *, resumable: bool = False) -> None:
+    """Show the results of runs; after that the same command starts a new run, or, if `resumable`, collects what is missing.
+
+    Raises the first failure.
+    """
     for run in runs:
         if common.json:
             common.output.record("run", run.to_record())
@@ -397,7 +400,7 @@ def report_ends(common: Common, run_store: RunStore, runs: list[Run]) -> None:
             common.output.info(f"{run.id} {state_text(run)}{' (reused)' if run.results.reused else ''}")
     flush_results()
     for run in runs:
-        if run.state.final and not run.results.reported:
+        if run.state.final and not run.results.reported and not resumable:
             run_store.note(run.id, "reported")
     raise_failure(runs)
 

@@ -44,6 +44,7 @@ from registry.catalogue import Catalogue
 from registry.invocation import Invocation
 from registry.parameters import check_tasks, make_rows
 from registry.pipeline import Pipeline
+from runs.collect import may_complete
 from runs.dataset import typed_request
 from runs.fast_storage import NO_FAST_OPTIONS
 from runs.inputs import Located, list_references, locate_files, locate_for_site
@@ -230,7 +231,7 @@ def _launch_and_follow(common: Common, request: Request, options: RunOptions) ->
     if receipt is not None:
         report_collected(common, receipt)
     if options.wait or run.state.ended:
-        report_ends(common, run_store, [run])
+        report_ends(common, run_store, [run], resumable=receipt is not None and may_complete(receipt))
     elif common.json:
         common.output.record("run", run.to_record())
     else:

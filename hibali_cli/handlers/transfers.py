@@ -69,15 +69,14 @@ def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> SaveOptions:
 
 
 _PACK_BYTES = 1024**3
-
-
 _LEAST_PACK_BYTES = 1024**2
+_FOLLOW_OPTIONS = ("quiet_for", "done_marker", "append", "until")
 
 
 def pop_follow_options(options: dict[str, Any]) -> FollowOptions | None:
     """Remove the options of following from those of a command; return None without --follow. Raises `UsageError`."""
     follows = options.pop("follow")
-    values = {name: options.pop(name) for name in _NAMES}
+    values = {name: options.pop(name) for name in _FOLLOW_OPTIONS}
     if not follows:
         for name, value in values.items():
             if value not in (None, ()):
@@ -87,8 +86,9 @@ def pop_follow_options(options: dict[str, Any]) -> FollowOptions | None:
         raise _wrong_use(
             "--follow cannot be used with --dry-run; a dry run without it shows the files to send now"
         )
-    if options["pack"]:
-        raise _wrong_use("--follow cannot be used with --pack")
+    for option in ("pack", "detailed_exit_code"):
+        if options[option]:
+            raise _wrong_use(f"--follow cannot be used with --{option.replace('_', '-')}")
 
     marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]
     return FollowOptions(
@@ -386,8 +386,14 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
         f"{counted(receipt.files_moved, 'file')} ({format_size(receipt.bytes_moved)}) moved{packed}{verified};"
         f" {receipt.files_kept} kept{rest}; {receipt.seconds:.1f} s; {receipt.id}"
     )
-    if receipt.exit is Exit.INCOMPLETE:
+    if receipt.exit is Exit.INCOMPLETE and receipt.files_failed:
         print_error(incomplete(receipt.target, receipt.files_failed))
-
-
-_NAMES = ("quiet_for", "done_marker", "append", "until")
+    elif receipt.exit is Exit.INCOMPLETE:
+        print_error(
+            IncompleteError(
+                "weak-verification",
+                f"the files were moved, but verified by {receipt.proof_moved} only, which is weaker than required",
+                subject=receipt.target,
+                hint="Require less with --require-proof, or check them: hibali verify",
+            )
+        )

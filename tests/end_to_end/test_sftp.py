@@ -80,7 +80,8 @@ def test_without_reading_back_only_the_size_is_claimed(
     receipt = hibali("push", tmp_path / "file", "there:x/", "--json", exit=0).last
     assert (receipt["proof_moved"], receipt["bytes_sent"]) == ("size", 7)
     assert (root / "x/file").read_bytes() == b"content"
-    hibali("push", tmp_path / "file", "there:y/", "--require-proof", "digest", exit=6)
+    answer = hibali("push", tmp_path / "file", "there:y/", "--require-proof", "digest", exit=6)
+    assert b"verified by size only, which is weaker than required" in answer.err
 
 
 def test_a_server_without_extensions_takes_and_replaces_files(

@@ -36,6 +36,7 @@ from transfers.operation import (
     Operation,
     carry,
     connect,
+    end_with,
     finish,
     item_of,
     lock_existing,
@@ -79,9 +80,8 @@ def follow(
             except KeyboardInterrupt as caught:
                 interruption = caught
                 _record_interruption(operation, progress)
-        except BaseException as problem:
-            finish(operation, problem)
-            raise
+        except BaseException as problem:  # noqa: BLE001  # raised again, or as what it means now
+            raise end_with(operation, problem) from problem.__cause__
         return finish(operation, interruption, save=True), interruption
 
 

@@ -230,8 +230,8 @@ class _Channel:
     def _receive_frame(self, frame: protocol.Frame) -> None:
         with self.connection.understanding():
             number = frame.header.get("unit")
-            with self._guard:
-                pending = self._pending.pop(number, None) if isinstance(number, int) else None
+            # it stays pending until its reply is understood: a failure reaches all that wait
+            pending = self._pending.get(number) if isinstance(number, int) else None
         if frame.kind != protocol.DATA or pending is None:
             raise self.connection.broken("sent data that was not requested")
         with self._guard:
@@ -242,6 +242,8 @@ class _Channel:
         if pending.buffer is not None:
             with self.connection.understanding():
                 frame = frame._replace(body=pending.buffer[: sum(frame.header["sizes"])])
+        with self._guard:
+            del self._pending[pending.number]
         pending.frame = frame
         pending.arrived.set()
 
@@ -254,5 +256,3 @@ class _Channel:
             return
         for pending in waiting:
             pending.fail(problem)
-        if not isinstance(problem, HibaliError):
-            raise problem

@@ -157,8 +157,9 @@ class Worker(Sender):
             while (work := self._units.get()) is not None:
                 super()._write(*work)
             self.connection.send(protocol.REQUEST, {"do": "landed"})
-        except HibaliError as problem:
-            if self.ready:  # otherwise there is one channel less
+        except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
+            # a site that lets no further channel join only means one channel less
+            if self.ready or not isinstance(problem, HibaliError):
                 self.lost(problem)
             self._ended.set()
         finally:

@@ -601,8 +601,11 @@ class PosixStore(Store):
             with self._connection.understanding():
                 found = [reply.header["problems"].get(str(position)) for position in range(len(batch))]
                 partials = reply.header.get("partials", [""] * len(batch))
-            for one, partial, problem in zip(batch, partials, found, strict=True):
-                yield one, partial, None if problem is None else problem_from(problem)
+                results = [
+                    (one, partial, None if problem is None else problem_from(problem))
+                    for one, partial, problem in zip(batch, partials, found, strict=True)
+                ]
+            yield from results
 
     def _ahead(
         self, request: str, batches: Iterator[tuple[_Value, ...]], details: Any

@@ -169,6 +169,10 @@ def test_a_similar_name_is_suggested(tmp_path: Path) -> None:
         ("juwels:a/", True),
         ("juwels:a", False),
         ("juwels:", True),
+        ("juwels:~", True),
+        ("juwels:@scratch", True),
+        ("juwels:@scratch/a", False),
+        ("juwels:./~", False),
         ("bucket:a/", True),
         ("a/", True),
         ("a", False),
@@ -176,6 +180,21 @@ def test_a_similar_name_is_suggested(tmp_path: Path) -> None:
 )
 def test_a_trailing_slash_is_kept_as_a_flag(text: str, slash: bool) -> None:
     assert parse(text).slash is slash
+
+
+@pytest.mark.parametrize(
+    ("text", "parent"),
+    [
+        ("juwels:~", "~"),
+        ("juwels:@scratch", "$SCRATCH"),
+        ("juwels:~/a", "~"),
+        ("juwels:/a", "/"),
+        ("bucket:a", "top"),
+        ("bucket:a/b", "top/a"),
+    ],
+)
+def test_the_parent_of_a_home_folder_is_never_the_root_of_the_filesystem(text: str, parent: str) -> None:
+    assert parse(text).parent.path == parent
 
 
 @pytest.mark.parametrize("text", ["juwels:@archive/x", "juwels:@archive", "juwels:/arch/x", "juwels:/arch"])
