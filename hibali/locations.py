@@ -313,7 +313,7 @@ def _at_object_store(text: str, site: Site, path: str) -> Location:
 
 
 def _is_read_only(site: Site, path: str) -> bool:
-    """Return whether the path is a read-only root or below one, in any spelling."""
+    """Return whether the path is a read-only root or below one, compared as text; stores compare identities."""
     roots = [site.roots[name].rstrip("/") for name in site.read_only]
     return any(path == (root or "/") or path.startswith(root + "/") for root in roots)
 

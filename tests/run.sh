@@ -32,6 +32,19 @@ if [ -n "${UNTIL:-}" ]; then
     export HIBALI_TESTS_UNTIL HIBALI_TESTS_ORDER
 fi
 
+# Each worker imports all tests. Compile them once, with two processes, instead of once in each worker at the same time.
+case "$*" in
+*tests/*) ;;
+*)
+    for tests in "tests/end_to_end tests/services" "tests/unit tests/contracts tests/properties"; do
+        # shellcheck disable=SC2086 - split into arguments
+        .venv/bin/python -m pytest -q --collect-only -p no:cacheprovider $tests </dev/null >/dev/null 2>&1 &
+    done
+    wait
+    echo "Compiling the tests took $(($(date +%s) - prepared)) s"
+    ;;
+esac
+
 trap : INT # pytest stops its servers; then print the summary below
 status=0
 .venv/bin/python -m pytest -q -n "$workers" --dist worksteal --basetemp="$folder/t" "$@" </dev/null || status=$?

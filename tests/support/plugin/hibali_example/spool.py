@@ -81,8 +81,9 @@ class Spool(Scheduler):
         found = dict.fromkeys(jobs, UNKNOWN)
         for line in text_lines(finished.stdout):
             job, _, word = line.partition(" ")
-            if job in found and word in _PHASES:
-                found[job] = Status(_PHASES[word], word)
+            if job not in found or word not in _PHASES:
+                raise query_failed("spool", finished)
+            found[job] = Status(_PHASES[word], word)
         return found
 
     def read_tasks(self, finished: CommandResult, jobs: Sequence[str]) -> Mapping[str, Mapping[int, Status]]:
@@ -99,8 +100,10 @@ class Spool(Scheduler):
         del user
         if finished.exit_code != 0:
             raise query_failed("spool", finished)
-        found = [line.split() for line in text_lines(finished.stdout)]
-        return next((words[0] for words in found if len(words) == 2 and words[1] in _PHASES), None)
+        found = [line.partition(" ") for line in text_lines(finished.stdout)]
+        if any(word not in _PHASES for _, _, word in found):
+            raise query_failed("spool", finished)
+        return next((job for job, _, _ in found), None)
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
         """See Scheduler: jobs run to their end."""
