@@ -529,7 +529,7 @@ COMMANDS: Dict[str, Callable[[Dict[str, Any]], Reply]] = {
     "digest_path": _digest_path,
     "run": _run,
     "run_once": _run_at_most_once,
-    "look": _inspect,
+    "inspect": _inspect,
     "space": _space,
     "quotas": _quotas,
     "attributes": _attributes,

@@ -90,11 +90,11 @@ class Session(object):
             "list": self._list,
             "lock": self._lock,
             "unlock": self._unlock,
-            "land": self._start_receiving,
+            "start_receiving": self._start_receiving,
             "join": self._join,
-            "landed": self._finish_receiving,
-            "invite": self._create_partials,
-            "adopt": self._commit_external,
+            "finish_receiving": self._finish_receiving,
+            "create_partials": self._create_partials,
+            "commit_external": self._commit_external,
             "purge": self._purge,
             "digest": self._digest,
             "remove": self._remove,
@@ -102,14 +102,14 @@ class Session(object):
             "remove_whole": self._remove_whole,
             "remove_tree": self._remove_tree,
             "adjust": self._adjust,
-            "keep": self._back_up,
+            "back_up": self._back_up,
             "tail": self._tail,
-            "end_formers": self._end_stale_agents,
-            "vacant": self._check_vacant,
-            "sweep": self._remove_own_files,
-            "vacate": self._remove_root,
-            "reach": self._start_relay,
-            "pass": self._forward,
+            "end_stale_agents": self._end_stale_agents,
+            "check_vacant": self._check_vacant,
+            "remove_own_files": self._remove_own_files,
+            "remove_root": self._remove_root,
+            "start_relay": self._start_relay,
+            "forward": self._forward,
         }
 
     def _share(self, header: Dict[str, Any]) -> None:
@@ -318,7 +318,7 @@ class Session(object):
 
     def _end_stale_agents(self, header: Dict[str, Any]) -> None:
         """End the agents of lost channels; while receiving, reply as to a `unit`, only if all have ended."""
-        found = end_stale_agents(header["formers"])
+        found = end_stale_agents(header["agents"])
         if "unit" not in header:
             self._channel.send(protocol.END, {"found": found})
             return

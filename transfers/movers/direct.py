@@ -131,7 +131,7 @@ def open_direct_route(
         on_event(Noted(f"{here.name} logs in to {host}; the data does not pass through this machine."))
         nonce = secrets.token_hex(16)
         reply = connection.request(
-            "reach",
+            "start_relay",
             words=[*_ssh_argv(reached, host), remote_command(there.ssh.python)],
             opening=b64encode(opening(nonce, guarded_roots(there))).decode("ascii"),
             nonce=nonce,

@@ -156,7 +156,7 @@ class Worker(Sender):
             self.stream.joined()
             while (work := self._units.get()) is not None:
                 super()._write(*work)
-            self.connection.send(protocol.REQUEST, {"do": "landed"})
+            self.connection.send(protocol.REQUEST, {"do": "finish_receiving"})
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             # a site that lets no further channel join only means one channel less
             if self.ready or not isinstance(problem, HibaliError):
@@ -272,7 +272,7 @@ class ReceiverStream:
 
     def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """Yield each item's result; raise an error of either side after the other side has stopped."""
-        self._control.send(protocol.REQUEST, {"do": "land"})
+        self._control.send(protocol.REQUEST, {"do": "start_receiving"})
         threads = [
             threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True),
             threading.Thread(target=self._listen, name="replies", daemon=True),
@@ -306,7 +306,7 @@ class ReceiverStream:
 
     def _begin(self) -> Any:
         """Read which large files an earlier operation left, and return the ticket for further channels."""
-        reply = next(self._control.replies_to("land"))
+        reply = next(self._control.replies_to("start_receiving"))
         with self._control.understanding():
             self._partial_files.read(reply.header)
             ticket = reply.header["ticket"]
@@ -348,7 +348,7 @@ class ReceiverStream:
                 for worker in self._workers:
                     worker.stop_sending()
                 # No unit is in flight: all channels end within one round trip.
-                self._control.send(protocol.REQUEST, {"do": "landed"})
+                self._control.send(protocol.REQUEST, {"do": "finish_receiving"})
                 for worker in self._workers:
                     self.left = worker.finish() or self.left
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
@@ -430,7 +430,7 @@ class ReceiverStream:
         """Give the units to other channels; the reply to unit `ending` confirms that the old agent has ended."""
         try:
             self._own.unanswered[ending] = None
-            reply = {"do": "end_formers", "unit": ending, "formers": [worker.connection.process]}
+            reply = {"do": "end_stale_agents", "unit": ending, "agents": [worker.connection.process]}
             self._control.send(protocol.REQUEST, reply)
             if self._window.wait_closed(ending):
                 for number, payload in worker.reclaim_units():

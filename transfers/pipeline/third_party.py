@@ -102,12 +102,12 @@ class DirectReceiver:
                 if not self._request(number * 3, unit):
                     return
             if self._window.wait_empty():
-                self._forward({"do": "landed"})
+                self._forward({"do": "finish_receiving"})
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
             self._results.put(problem)
 
     def _forward(self, request: dict[str, Any]) -> None:
-        self._connection.send(protocol.REQUEST, {"do": "pass", "request": request})
+        self._connection.send(protocol.REQUEST, {"do": "forward", "request": request})
 
     def _request(self, number: int, unit: Unit) -> bool:
         """Request that a unit is read and sent; False when all must stop."""
@@ -180,9 +180,9 @@ class DirectReceiver:
         """Start receiving under the lock that this process holds; without that lock, it is another folder."""
         try:
             root = protocol.text_of(self._root)
-            self._connection.request("pass", request={"do": "open", "path": root, "make": False})
-            self._forward({"do": "land", "token": self._token, "digests": True})
-            reply = next(self._connection.replies_to("land"))
+            self._connection.request("forward", request={"do": "open", "path": root, "make": False})
+            self._forward({"do": "start_receiving", "token": self._token, "digests": True})
+            reply = next(self._connection.replies_to("start_receiving"))
         except HibaliError as problem:
             if problem.code not in _WRONG_TARGET_CODES:
                 raise

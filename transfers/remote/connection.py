@@ -150,7 +150,7 @@ class Connection:
         except OSError:
             raise self._end_error() from None
         if inspect_path is not None:
-            self.post("look", path=protocol.text_of(inspect_path))
+            self.post("inspect", path=protocol.text_of(inspect_path))
         self._skip_chatter(nonce.encode("ascii"))
         greeting = self._receive().header
         if greeting.get("protocol") != protocol.PROTOCOL:

@@ -163,7 +163,7 @@ class AgentHost:
 
     def free_space(self, path: bytes) -> Space:
         """See HasRoom."""
-        reply = self._connection.request("look", path=protocol.text_of(path))
+        reply = self._connection.request("inspect", path=protocol.text_of(path))
         with self._connection.understanding():
             space_fields = reply.header["room"]
             space = space_in(space_fields)

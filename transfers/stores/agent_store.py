@@ -86,7 +86,7 @@ class Holding:
         writes are allowed, because the target is listed again.
         """
         assert self._operation is not None
-        reply = connection.request("end_formers", formers=self._stale_agents)
+        reply = connection.request("end_stale_agents", agents=self._stale_agents)
         with connection.understanding():
             if RUNNING in reply.header["found"]:
                 message = "hibali's agent of a lost connection is still running"
@@ -270,7 +270,7 @@ class PosixStore(Store):
         return self._seen[1], self._seen[2]
 
     def _request_look(self) -> protocol.Frame:
-        return self._connection.request("look", path=protocol.text_of(self.root_path))
+        return self._connection.request("inspect", path=protocol.text_of(self.root_path))
 
     def _read_look(self, reply: protocol.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
@@ -380,7 +380,7 @@ class PosixStore(Store):
         """See Store."""
         path = self.root_path.rstrip(b"/") + b"/" + folder if folder else self.root_path
         self._opened = False  # the agent has one root open at a time
-        self._connection.post("look", path=protocol.text_of(path))
+        self._connection.post("inspect", path=protocol.text_of(path))
         lease, confined = self._holding.lease, self._confined
         return PosixStore(self._connection, self.facts, self._channels, lease=lease, confined=confined), b""
 
@@ -517,11 +517,11 @@ class PosixStore(Store):
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store."""
-        self._connection.request("vacant", where=protocol.text_of(self.root_path), itself=itself)
+        self._connection.request("check_vacant", where=protocol.text_of(self.root_path), itself=itself)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
-        reply = self._connection.request("sweep")
+        reply = self._connection.request("remove_own_files")
         self._orphans = []
         with self._connection.understanding():
             return [
@@ -530,7 +530,7 @@ class PosixStore(Store):
 
     def remove_root(self) -> Problem | None:
         """See Store."""
-        reply = self._connection.request("vacate", where=protocol.text_of(self.root_path))
+        reply = self._connection.request("remove_root", where=protocol.text_of(self.root_path))
         with self._connection.understanding():
             found = reply.header["problem"]
         return None if found is None else problem_from(found)
@@ -553,12 +553,12 @@ class PosixStore(Store):
         """See Store; the target must be locked."""
         into = protocol.text_of(self._connection.expand(place.raw))
         more = {"into": into, "root": protocol.text_of(self.root_path)}
-        return _without_partials(self._batch_results("keep", entries, listed, more))
+        return _without_partials(self._batch_results("back_up", entries, listed, more))
 
     def prepare_external(self, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
         """See Store."""
         self._purge()
-        for item, reply, problem in self._batch_results("invite", items, item_header):
+        for item, reply, problem in self._batch_results("create_partials", items, item_header):
             with self._connection.understanding():
                 partial = protocol.bytes_of(reply)
             yield item, partial, problem
@@ -566,7 +566,7 @@ class PosixStore(Store):
     def commit_external(self, written: Iterable[Written]) -> Generator[Committed, None, None]:
         """See Store."""
         for one, _, problem in self._batch_results(
-            "adopt",
+            "commit_external",
             written,
             lambda one: {
                 **item_header(one.item),
@@ -626,7 +626,7 @@ class PosixStore(Store):
         root = protocol.text_of(self.root_path)
         if not self._opened:
             requests.insert(0, ("open", self._opening(make=make)))
-        replies = self._connection.request_all([*requests, ("look", {"path": root})])
+        replies = self._connection.request_all([*requests, ("inspect", {"path": root})])
         self._seen, self._token = self._read_look(replies[-1]), str(replies[-2].header.get("token", ""))
         self._opened = True
         self._channels.start_early(self._connection.round_trip)

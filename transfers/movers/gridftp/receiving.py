@@ -123,7 +123,7 @@ class GridftpReceiver:
             while self.declined is None and (some := list(islice(items, _MOST_OPEN_FILES))):
                 yield from self._carry(some)
             yield from map(self._not_carried, items)
-            self._control.send(protocol.REQUEST, {"do": "landed"})
+            self._control.send(protocol.REQUEST, {"do": "finish_receiving"})
             while not self.over:
                 self._process_event(self._events.get())
         finally:
@@ -135,8 +135,8 @@ class GridftpReceiver:
             process.kill()
 
     def _begin(self) -> None:
-        self._control.send(protocol.REQUEST, {"do": "land"})
-        reply = next(self._control.replies_to("land"))
+        self._control.send(protocol.REQUEST, {"do": "start_receiving"})
+        reply = next(self._control.replies_to("start_receiving"))
         with self._control.understanding():
             self._partial_files.read(reply.header)
             self._seed = bytes.fromhex(reply.header["ticket"]["seed"])

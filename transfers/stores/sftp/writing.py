@@ -305,7 +305,7 @@ class SftpReceiver:
 
     def _send(self, payloads: Iterable[Payload]) -> None:
         """Read the source and send; runs in its own thread."""
-        pool = ThreadPoolExecutor(_PACKS + 1, thread_name_prefix="land")
+        pool = ThreadPoolExecutor(_PACKS + 1, thread_name_prefix="receive")
         try:
             for payload in payloads:
                 if self._stopped.is_set() or self._failure is not None:

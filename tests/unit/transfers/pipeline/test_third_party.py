@@ -54,7 +54,7 @@ class Pair:
         self.connection.request("open", path=str(self.source), make=False)
         nonce = secrets.token_hex(16)
         packed = b64encode(opening(nonce)).decode("ascii")
-        self.reached = self.connection.request("reach", words=argv, opening=packed, nonce=nonce).header
+        self.reached = self.connection.request("start_relay", words=argv, opening=packed, nonce=nonce).header
         self.lock_holder = Connection(AGENT, "keeper")
         header = {"operation": "sync", "client": "me", "lease": 60}
         self.lock_holder.request("open", path=str(self.target), make=False)
