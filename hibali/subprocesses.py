@@ -59,7 +59,7 @@ def run(
 
     It is killed once it printed more than `most` bytes. It is also killed once `stop_after` appears on its standard error.
 
-    `foreground` leaves it the terminal, so that it can ask questions (a login); otherwise it has none.
+    `foreground` leaves it the terminal, so that it can prompt (for a login); otherwise it has none.
     Output goes to files, not pipes: a child that stays behind (an ssh master) must not block hibali.
     Raises `NotFoundError` for a missing program, `TryLaterError("timed-out")`, `IncompleteError("too-much-output")`.
     """
@@ -233,7 +233,7 @@ class BackgroundProcess:
             folder=folder,
         )
         self._on_line = on_line
-        self._thread = threading.Thread(target=self._forward_lines, name="errand", daemon=True)
+        self._thread = threading.Thread(target=self._forward_lines, name="background-process", daemon=True)
         self._thread.start()
 
     def _forward_lines(self) -> None:

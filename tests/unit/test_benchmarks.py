@@ -69,16 +69,16 @@ def test_the_page_says_what_was_met_what_was_not_and_what_was_not_measured() -> 
     assert "| link-large-push | half of scp | 1.00 | **not met** |" in page
     assert "| link-large-push | faster than s5cmd | not measured: s5cmd is missing | |" in page
     assert "| s3-large-up | | not measured: not run yet | |" in page
-    assert "quick look" not in page
+    assert "Quick run" not in page
     measured.scale = 0.02
     quick = render([measured], [], {})
-    assert "quick look at 0.02" in quick
+    assert "Quick run with 0.02" in quick
     assert "0.50 | not judged |" in quick
 
 
-def test_a_case_may_tell_a_table_of_its_own() -> None:
+def test_a_case_can_have_an_additional_table() -> None:
     measured = case(hibali=[1.0])
-    measured.told = [["minute", "commands"], ["1", "2 squeue|x"]]
+    measured.table = [["minute", "commands"], ["1", "2 squeue|x"]]
     page = render([measured], [], {})
     assert "| minute | commands |\n|---|---|\n| 1 | 2 squeue\\|x |\n" in page
 

@@ -162,7 +162,7 @@ class _Commit:
             )
 
     def _stage(self, names: list[bytes]) -> None:
-        """Update the user's index, too, where these names would look changed otherwise."""
+        """Update the user's index, too, where these names would appear as changed otherwise."""
         git_output(
             self._repository,
             "update-index",

@@ -41,7 +41,7 @@ class Lab(Site):
         done = publish(
             self.catalogue, self.remote, "lab", self.seen, self.catalogue.all(), "somebody", self.shelf
         )
-        return {each.pipeline.reference: (each.fate, each.content) for each in done}
+        return {each.pipeline.reference: (each.result, each.content) for each in done}
 
     def add(self, archive: Path, descriptor: bytes = DESCRIPTOR) -> tuple[Pipeline, ImageRecord]:
         pipeline = self.catalogue.add(descriptor)

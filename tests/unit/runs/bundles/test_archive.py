@@ -321,7 +321,7 @@ def test_names_have_a_maximum_length() -> None:
 
 def test_outputs_are_compared_by_path() -> None:
     compared = compare_outputs({b"a": "1", b"b": "2", b"c": "3"}, {b"a": "1", b"b": "9", b"\xff": "4"})
-    assert [(each.path, each.fate) for each in compared] == [
+    assert [(each.path, each.result) for each in compared] == [
         (b"a", OutputResult.EQUAL),
         (b"b", OutputResult.DIFFERENT),
         (b"c", OutputResult.MISSING),

@@ -203,13 +203,13 @@ def test_entries_of_a_run_are_kept_until_it_has_ended(bench: Bench) -> None:
     contents = bench.list_entries()
     assert {each.name.digest: each.held_by for each in contents.entries} == {held.name: (RUN,), free.name: ()}
     [gone] = bench.evict(contents)
-    assert (gone.entry.name.digest, gone.fate) == (free.name, EvictionResult.EVICTED)
+    assert (gone.entry.name.digest, gone.result) == (free.name, EvictionResult.EVICTED)
     assert held.exists()
     assert not free.exists()
     assert bench.list_entries(a_run(state=State.LOST)).entries[0].held_by == (RUN,)
     assert bench.list_entries(a_run(state=State.SUCCEEDED)).entries[0].held_by == ()
     (bench.work / "runs" / RUN / "exit.json").touch()  # what another machine's run left
-    assert [each.fate for each in bench.evict(bench.list_entries())] == [EvictionResult.EVICTED]
+    assert [each.result for each in bench.evict(bench.list_entries())] == [EvictionResult.EVICTED]
     assert not held.exists()
     bench.evict(bench.list_entries())
     assert list((bench.work / "cache" / "held").iterdir()) == []
@@ -220,7 +220,7 @@ def test_a_run_that_starts_between_listing_and_removal_keeps_its_input(bench: Be
     contents = bench.list_entries()
     inode = path.stat().st_ino
     bench.stage(RUN, bench.inputs[0])
-    assert [each.fate for each in bench.evict(contents)] == [EvictionResult.HELD]
+    assert [each.result for each in bench.evict(contents)] == [EvictionResult.HELD]
     assert path.stat().st_ino == inode
 
 
@@ -242,7 +242,7 @@ def test_an_eviction_that_was_killed_is_finished_by_the_next(bench: Bench) -> No
         path.rename(aside / f"sha256-{path.name}-{'0' * 32}")
     (aside / "notes of mine").touch()
     told = bench.evict(bench.list_entries())
-    assert {each.entry.name.digest: each.fate for each in told} == {
+    assert {each.entry.name.digest: each.result for each in told} == {
         held.name: EvictionResult.HELD,
         free.name: EvictionResult.EVICTED,
     }
