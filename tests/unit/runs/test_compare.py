@@ -62,7 +62,7 @@ def test_outputs_of_matched_tasks_are_compared() -> None:
     ]
     single = compare_tasks(
         [TaskPair(0, 3)], {b"3/a": "d"}, {b"3/3/a": "d"}
-    )  # a path of a run that is no sweep
+    )  # a path of a run that is not a sweep
     assert [(each.output.result, each.name_a, each.name_b) for each in single] == [
         (OutputResult.EQUAL, b"3/a", b"3/3/a")
     ]

@@ -210,7 +210,7 @@ def _bomb(path: Path, size: int) -> None:
                 stream.write(bytes(1 << 20))
 
 
-def _lying_bomb(path: Path, size: int) -> None:
+def _bomb_with_a_false_size(path: Path, size: int) -> None:
     """Write the same with a false small size."""
     _bomb(path, size)
     raw = bytearray(path.read_bytes())
@@ -261,7 +261,7 @@ for bomb in bombs:
 
 def test_bombs_are_refused_in_bounded_memory(tmp_path: Path, hibali_home: Any) -> None:
     bombs = []
-    for make in (_bomb, _lying_bomb, _tar, _long_list):
+    for make in (_bomb, _bomb_with_a_false_size, _tar, _long_list):
         bombs.append(tmp_path / f"{make.__name__}.zip")
         make(bombs[-1], 64 << 20)
     good = write(tmp_path / "good.zip", texts())
