@@ -393,7 +393,7 @@ def remember_secret(*values: str | bytes | None) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """Replace registered secrets, values of variables named like secrets, and text that looks like a secret by `***`."""
+    """Replace registered secrets, values of variables named like secrets, and text in the form of a secret by `***`."""
     found = {value for name, value in os.environ.items() if _NAMES.search(name)}
     found |= {value.decode("utf-8", "surrogateescape") for value in _hidden.values()} | _known
     for value in sorted(found, key=len, reverse=True):

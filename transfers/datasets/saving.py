@@ -256,7 +256,7 @@ END = "^^^ hibali receipt ^^^"
 def commit_message(receipt: Receipt) -> str:
     """Return the message with the receipt.
 
-    It does not use DataLad's markers: `datalad rerun` would look for a command between them.
+    It does not use DataLad's markers: `datalad rerun` would search for a command between them.
     """
     done = [counted(receipt.files_moved, "file")]
     if receipt.files_linked:
