@@ -90,7 +90,7 @@ def run_case(case: Case, testbed: Testbed, repeats: int) -> Measured:
                     sample = _run(case, contender, testbed, f"{number}-{index}", measured)
                     measured.samples[contender.name].append(sample)
             if prepared.table is not None and any(any(rounds) for rounds in measured.samples.values()):
-                measured.told = prepared.table()
+                measured.table = prepared.table()
     except (*MISSING_ERRORS, *_CASE_ERRORS) as problem:
         measured.missing[""] = _first_line(problem)
         print(f"  not measured: {problem}", file=sys.stderr)

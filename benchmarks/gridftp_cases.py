@@ -37,22 +37,22 @@ def _with_names(testbed: Testbed) -> list[str]:
 
 
 @contextlib.contextmanager
-def _far_server(testbed: Testbed) -> Iterator[tuple[Grid, str]]:
-    """Start a GridFTP server at the far end of the link; yield it and its URL."""
+def _remote_server(testbed: Testbed) -> Iterator[tuple[Grid, str]]:
+    """Start a GridFTP server at the remote end of the link; yield it and its URL."""
     grid: Grid = ensure(testbed.folder, "grid")
     inside = [program("ip", "iproute2"), "netns", "exec", NAMESPACE, *_with_names(testbed)]
     port = grid.port
     pid = start_gridftp(testbed.folder, grid, port, name="far.test", around=inside)
     url = f"gsiftp://far.test:{port}"
     environment = {**os.environ, **grid.env, "GLOBUS_HOSTNAME": "here.test"}
-    ask = [
+    query = [
         *_with_names(testbed),
         program(PLAIN, "globus-gass-copy-progs"),
         *("-list", f"{url}{grid.data}/"),
     ]
 
     def ready() -> bool:
-        return subprocess.run(ask, env=environment, capture_output=True, check=False).returncode == 0
+        return subprocess.run(query, env=environment, capture_output=True, check=False).returncode == 0
 
     try:
         wait_until(ready, pid, testbed.folder / f"gridftp-{port}.out")
@@ -71,7 +71,7 @@ def _case(name: str, subject: str, files: int, size: int, plain: Sequence[str], 
             amount = make_tree(folder / "source", testbed.amount(files, size))
             (folder / "targets").mkdir()
             target = FolderTarget(folder / "targets", amount)
-            with _far_server(testbed) as (grid, url):
+            with _remote_server(testbed) as (grid, url):
                 known = {**grid.env, "GLOBUS_HOSTNAME": "here.test"}
                 environment = {**testbed.environment(), **known}
                 peers = [

@@ -28,7 +28,7 @@ class Link:
 
 @contextlib.contextmanager
 def long_link(session: Path, link: Link, near: SshServer) -> Iterator[Path]:
-    """Set up the link and yield an `ssh -F` configuration whose host `host` is at its far end.
+    """Set up the link and yield an `ssh -F` configuration whose host `host` is at its remote end.
 
     Raises:
         MissingPackageError: The link cannot be set up on this machine.
@@ -54,7 +54,7 @@ def long_link(session: Path, link: Link, near: SshServer) -> Iterator[Path]:
     started = [wanlink]
     try:
         wait_until(lambda: b"wanlink ready" in log.read_bytes(), wanlink, log)
-        started.append(_start_far_sshd(session, folder, ip, near))
+        started.append(_start_remote_sshd(session, folder, ip, near))
         yield folder / "config"
     finally:
         for pid in reversed(started):
@@ -62,8 +62,8 @@ def long_link(session: Path, link: Link, near: SshServer) -> Iterator[Path]:
         subprocess.run([ip, "netns", "delete", NAMESPACE], check=False, capture_output=True)
 
 
-def _start_far_sshd(session: Path, folder: Path, ip: str, near: SshServer) -> int:
-    """Start the sshd of tests/services with the far address, and write its client configuration."""
+def _start_remote_sshd(session: Path, folder: Path, ip: str, near: SshServer) -> int:
+    """Start the sshd of tests/services with the remote address, and write its client configuration."""
     settings = (Path(near.folder) / "sshd_config").read_text()
     settings = settings.replace("ListenAddress 127.0.0.1", f"ListenAddress {THERE}")
     (folder / "sshd_config").write_text(settings.replace(f"{near.folder}/sshd.pid", f"{folder}/sshd.pid"))

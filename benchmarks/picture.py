@@ -37,7 +37,7 @@ def draw(cases: Sequence[Measured]) -> str:
         if case.name in _MAIN and bars:
             lines += _panel(_MAIN[case.name], bars, top)
             top += _LINE * (len(bars) + 1) + _GAP
-    note = "" if all(case.scale == 1 for case in cases) else "a quick look at smaller sizes; "
+    note = "" if all(case.scale == 1 for case in cases) else "quick run with smaller sizes; "
     lines.append(f'<text x="10" y="{top + 10}">{note}seconds, logins included; shorter is better</text>')
     height = top + 24
     return (

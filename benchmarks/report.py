@@ -36,7 +36,7 @@ def _warnings(cases: Sequence[Measured]) -> Iterator[str]:
     scales = sorted({case.scale for case in cases if case.scale != 1})
     if scales:
         shown = ", ".join(f"{scale:g}" for scale in scales)
-        yield f"**A quick look at {shown} of the sizes: these figures cannot be compared with the promises.**\n"
+        yield f"**Quick run with {shown} of the sizes: these figures cannot be compared with the performance targets.**\n"
 
 
 def _bar_line(bar: Bar, case: Measured) -> str:
@@ -69,8 +69,8 @@ def _case_lines(case: Measured) -> Iterator[str]:
         yield ""
     for name, why in case.missing.items():
         yield f"- {name}: {_cell(why)}"
-    if case.told:
-        head, *lines = case.told
+    if case.table:
+        head, *lines = case.table
         yield ""
         yield f"| {' | '.join(_cell(text) for text in head)} |"
         yield f"|{'---|' * len(head)}"

@@ -57,7 +57,7 @@ class Measured:
     samples: dict[str, list[Sample | None]] = field(default_factory=dict)
     # why a contender (or the case: key "") was not measured
     missing: dict[str, str] = field(default_factory=dict)
-    told: list[list[str]] = field(default_factory=list)  # additional table, header row first
+    table: list[list[str]] = field(default_factory=list)  # additional table, header row first
 
 
 _MEASURES: Mapping[str, Callable[[Sample, Amount], float]] = {

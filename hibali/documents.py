@@ -296,7 +296,7 @@ class UnsafeXmlError(Exception):  # raised through expat, never shown
 
 
 def refuse_declarations(parser: XMLParserType) -> None:
-    """Make an expat parser raise `UnsafeXmlError` at a document type or an entity, in whatever encoding they are written.
+    """Make an expat parser raise `UnsafeXmlError` at a document type or an entity in any encoding.
 
     expat's own handlers see them decoded; a search for `<!DOCTYPE` in the bytes misses UTF-16 and EBCDIC.
     """

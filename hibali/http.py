@@ -124,7 +124,7 @@ class Deadline:
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         _current.deadline = self._before
         _watchdog.remove(self)
-        # An answer that was cut off may look like a complete one.
+        # An answer that was cut off may appear complete.
         if self.is_over and (problem is None or isinstance(problem, Exception)):
             raise too_slow(self._subject, self._seconds) from None
 
@@ -388,7 +388,7 @@ class HttpClient:
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Turn the errors of urllib3 and ssl into ours."""
+        """Convert the errors of urllib3 and ssl to ours."""
         from urllib3.exceptions import HTTPError, SSLError  # start-up: only after an error
 
         try:
@@ -465,7 +465,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 def fetch(url: str, origins: frozenset[str], most: int) -> bytes:
-    """Return the document at a URL, of at most `most` bytes. No login is sent, whatever ~/.netrc says.
+    """Return the document at a URL, of at most `most` bytes. No login is sent, even if ~/.netrc has one.
 
     `origins` (`http://localhost:8080`) may be private and without TLS. Raises `NotFoundError`, `AccessError`,
     `TryLaterError`, `RefusedError` for a document that is too large or a forbidden address, `UsageError` for an invalid URL.

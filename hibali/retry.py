@@ -115,7 +115,7 @@ def retry_after(
 def when_free(
     attempt: Callable[[], Result], *, subject: str, patience: float, on_event: Listener = ignore
 ) -> Result:
-    """Call `attempt` until it does not fail with `locked`: another process works there, or the lease of a dead one still runs.
+    """Call `attempt` until it does not fail with `locked`: another process works there, or the lease of a dead one has not expired.
 
     After `patience` seconds that error is raised unchanged.
     """

@@ -59,7 +59,7 @@ def run(
 
     It is killed once it printed more than `most` bytes. It is also killed once `stop_after` appears on its standard error.
 
-    `foreground` leaves it the terminal, so that it can ask questions (a login); otherwise it has none.
+    `foreground` leaves it the terminal, so that it can prompt (for a login); otherwise it has none.
     Output goes to files, not pipes: a child that stays behind (an ssh master) must not block hibali.
     Raises `NotFoundError` for a missing program, `TryLaterError("timed-out")`, `IncompleteError("too-much-output")`.
     """
@@ -233,7 +233,7 @@ class BackgroundProcess:
             folder=folder,
         )
         self._on_line = on_line
-        self._thread = threading.Thread(target=self._forward_lines, name="errand", daemon=True)
+        self._thread = threading.Thread(target=self._forward_lines, name="background-process", daemon=True)
         self._thread.start()
 
     def _forward_lines(self) -> None:
@@ -393,7 +393,7 @@ def remember_secret(*values: str | bytes | None) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """Replace registered secrets, values of variables named like secrets, and text that looks like a secret by `***`."""
+    """Replace registered secrets, values of variables named like secrets, and text in the form of a secret by `***`."""
     found = {value for name, value in os.environ.items() if _NAMES.search(name)}
     found |= {value.decode("utf-8", "surrogateescape") for value in _hidden.values()} | _known
     for value in sorted(found, key=len, reverse=True):

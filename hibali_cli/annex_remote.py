@@ -138,7 +138,7 @@ class Conversation:
             self._replies.write(one_line(*arguments))
 
     def value(self, setting: str) -> str:
-        """Ask git-annex for a setting of the remote. Raises `UsageError` for another answer."""
+        """Request a setting of the remote from git-annex. Raises `UsageError` for another answer."""
         self.send("GETCONFIG", setting)
         word, _, value = self._requests.readline().removesuffix(b"\n").partition(b" ")
         if word != b"VALUE":

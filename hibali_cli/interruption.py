@@ -1,4 +1,4 @@
-"""Turn SIGINT, SIGTERM, SIGHUP and `--max-time` into exceptions, and end the process in time.
+"""Convert SIGINT, SIGTERM, SIGHUP and `--max-time` into exceptions, and end the process in time.
 
 The interpreter's own handler, in C, writes the signal's number to a pipe. A thread reads it, wakes up all waits,
 and ends the process when the main thread has not done so in time: it may be blocked in a call that no exception reaches, such as

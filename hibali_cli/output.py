@@ -56,7 +56,7 @@ class Output:
             raise _closed(problem) from None
 
     def raw(self, content: bytes | bytearray | memoryview) -> None:
-        """Write foreign bytes unchanged; to a terminal only where the user asked for exactly these (S17)."""
+        """Write foreign bytes unchanged; to a terminal only if the user requested exactly these (S17)."""
         flush_results()
         try:
             sys.stdout.buffer.write(content)

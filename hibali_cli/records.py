@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transfers.entry import Entry
 
 _NANOSECONDS = 1_000_000_000
-_FIELD_NAMES = {"kind": "type", "subject": "about"}  # of events: as docs/json.md promises them
+_FIELD_NAMES = {"kind": "type", "subject": "about"}  # of events: as documented in docs/json.md
 
 
 def moment(nanoseconds: int) -> str | None:

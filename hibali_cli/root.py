@@ -69,7 +69,7 @@ def _render(failure: BaseException, *, json: bool) -> int:
 
 
 def run_completion(instruction: str) -> int:
-    """Answer a shell that asks for completions; `instruction` is click's (`bash_complete` and the like)."""
+    """Answer a shell's request for completions; `instruction` is click's (`bash_complete` and the like)."""
     from click.shell_completion import (
         add_completion_class,
         shell_complete,

@@ -378,7 +378,7 @@ def _read_fast_options(values: Mapping[str, Any]) -> FastOptions:
 
 
 def _read_reuse(values: Mapping[str, Any]) -> bool:
-    """Return whether to look for a run to reuse; `--new` always starts one."""
+    """Return whether to search for a run to reuse; `--new` always starts one."""
     if values["reuse"] and values["dataset"] is not None:
         raise UsageError(
             "usage",

@@ -141,13 +141,13 @@ def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
     if copied.get("container-image", {}).get("type") == "rootfs":
         del copied[
             "container-image"
-        ]  # the validator looks for an image name in it; the schema has checked the remaining keys
+        ]  # the validator reads an image name from it; the schema has checked the remaining keys
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             validate_descriptor(copied)
     except DescriptorValidationError as problem:
         return list(dict.fromkeys(_from_line(line, document) for line in _lines(problem)))
-    except (Exception, SystemExit) as problem:  # noqa: BLE001  # whatever it stumbles over is a refusal of the document
+    except (Exception, SystemExit) as problem:  # noqa: BLE001  # any exception rejects the document
         return [Problem("", _shorten(f"the reference validator failed: {_worded(problem)}"))]
     return []
 

@@ -154,7 +154,7 @@ def _compare(tree: ast.Compare, values: list[Any]) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """Convert text that looks like a number: authors also write `num > 10` for inputs of type String."""
+    """Convert numeric text: authors also write `num > 10` for inputs of type String."""
     if isinstance(value, list):
         return [_comparable(each) for each in value]
     if isinstance(value, str) and _NUMBER.fullmatch(value):

@@ -225,7 +225,7 @@ Step = AskInput | ChooseInput | OfferInputs | Unsatisfiable | Completed
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """The state of a dialogue: the values so far, the skipped and the requested inputs; `closed` if the user wants no more questions."""
+    """The state of a dialogue: the values so far, the skipped and the requested inputs; `closed` if the user wants no more prompts."""
 
     pipeline: Pipeline
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class Dialogue:
         return replace(self, skipped=self.skipped | {identifier})
 
     def request(self, identifier: str) -> Dialogue:
-        """Return the dialogue with one more input to ask for; a named flag is set where that is allowed."""
+        """Return the dialogue with one more requested input; a named flag is set where that is allowed."""
         tool_input = self.pipeline.find_input(identifier)
         if (
             tool_input is not None

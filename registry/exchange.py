@@ -73,7 +73,7 @@ def _check_published(upload: Upload, existing: bytes, location: str) -> None:
             "immutable-version",
             f"another user started to publish different content under this version: digest {printable(remote_digest) or 'none'} at the remote, {local} here",
             subject=f"{upload.reference} {location}",
-            hint=f"They complete it by running the same command again. If nobody is publishing it, remove {PUBLISHED} there, or raise `tool-version`.",
+            hint=f"They complete it by running the same command again. If no other user is publishing it, remove {PUBLISHED} there, or raise `tool-version`.",
         )
 
 
@@ -294,7 +294,7 @@ def image_contents(
 
 
 _TRIES = 20  # attempts when other processes publish at the same time
-Fate = Literal["published", "fetched", "same", "added to"]
+ExchangeResult = Literal["published", "fetched", "same", "added to"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class Exchanged:
     """
 
     pipeline: Pipeline
-    fate: Fate
+    result: ExchangeResult
     content: Content = ""
 
 
@@ -341,8 +341,8 @@ def publish(
                 if _key(pipeline) in images and IMAGE in files:
                     check_same_image(pipeline, files[IMAGE], snapshot, there, images[_key(pipeline)], subject)
                 files = {name: raw for name, raw in files.items() if name not in there.files}
-            fate: Fate = "published" if there is None else "added to" if files else "same"
-            done.append(Exchanged(pipeline, fate))
+            result: ExchangeResult = "published" if there is None else "added to" if files else "same"
+            done.append(Exchanged(pipeline, result))
             if files:
                 uploads.append(Upload(pipeline.name, pipeline.version, files))
         contents = upload_images(catalogue, wanted, store)
@@ -383,12 +383,12 @@ def fetch(
     added = [_check_download(offer, files, subject, policy) for offer, files in _read_files(snapshot, more)]
     catalogue.add_downloads([*downloads, *added], f"Fetch from {subject}")
     _store_digests(known_digests, zip(fresh, downloads, strict=True))
-    fates = {
+    results = {
         each.pipeline.reference: each
         for each in (*_exchanged(downloads, "fetched"), *_exchanged(added, "added to"))
     }
     return [
-        fates.get(offer.reference) or Exchanged(catalogue.find(offer.reference), "same")
+        results.get(offer.reference) or Exchanged(catalogue.find(offer.reference), "same")
         for offer in offers.values()
     ]
 
@@ -402,8 +402,8 @@ def _store_digests(known_digests: KnownDigests, accepted: Iterable[tuple[Offer, 
     known_digests.save()
 
 
-def _exchanged(downloads: Iterable[Download], fate: Fate) -> list[Exchanged]:
-    return [Exchanged(each.pipeline, fate) for each in downloads]
+def _exchanged(downloads: Iterable[Download], result: ExchangeResult) -> list[Exchanged]:
+    return [Exchanged(each.pipeline, result) for each in downloads]
 
 
 def _check_download(offer: Offer, files: Mapping[str, bytes], subject: str, policy: Policy) -> Download:

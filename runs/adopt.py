@@ -131,7 +131,7 @@ class FoundRun:
     folder: bytes
     manifest: dict[str, Any]
     job: str = ""
-    fate: Adoption = Adoption.FOUND
+    result: Adoption = Adoption.FOUND
     because: str = ""
 
     def to_record(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class FoundRun:
             "ledger": str(self.manifest.get("ledger", "")),
             "job": self.job,
             **path_fields(self.folder, "folder"),
-            "fate": str(self.fate),
+            "fate": str(self.result),
             "because": self.because,
         }
 
@@ -164,7 +164,7 @@ def find_unknown_runs(host: RemoteHost, site: Site, run_store: RunStore) -> Iter
 
 def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:
     def skipped(because: str, manifest: dict[str, Any] | None = None) -> FoundRun:
-        return FoundRun(run_id, site.name, folder, manifest or {}, fate=Adoption.LEFT, because=because)
+        return FoundRun(run_id, site.name, folder, manifest or {}, result=Adoption.LEFT, because=because)
 
     if not host.is_private(folder):
         return skipped("the folder belongs to another account, or others can write to it")

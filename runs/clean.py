@@ -39,7 +39,7 @@ class Cleaned:
     """One run and the result for its folder; `because` is the reason if it was kept or could not be removed."""
 
     run: Run
-    fate: CleanResult
+    result: CleanResult
     because: str = ""
 
 
@@ -101,7 +101,7 @@ def clean_run(host: RemoteHost, site: Site, run_store: RunStore, run: Run, reque
 
 
 def _remove(host: RemoteHost, site: Site, run: Run) -> None:
-    """Remove a folder, renaming it first: a half-removed folder must not look like a run that has not started."""
+    """Remove a folder, renaming it first: a half-removed folder must not appear as a run that has not started."""
     runs = host.expand(work_path(site)) + b"/runs"
     name = run.id.encode("ascii")
     if run.folder != runs + b"/" + name:

@@ -106,7 +106,7 @@ def collect(
 ) -> Receipt:
     """Pull the outputs of a run that has ended, and verify them.
 
-    The receipt's `exit` is RUN_FAILED for a tool that failed, whatever was found, OUTPUTS_MISSING for one that exited with 0 without a required
+    The receipt's `exit` is RUN_FAILED for a tool that failed, even if all outputs exist, OUTPUTS_MISSING for one that exited with 0 without a required
     output, else INCOMPLETE if anything is missing, is no regular file or did not arrive.
 
     Raises:

@@ -40,7 +40,7 @@ class OutputComparison:
     """An output of either run; sha256 in hexadecimal, "" if that run has no such file."""
 
     path: bytes
-    fate: OutputResult
+    result: OutputResult
     recorded: str
     found: str
 

@@ -193,7 +193,7 @@ class Flat(object):
     def _put(self, member: tarfile.TarInfo, stream: "Optional[IO[bytes]]") -> None:
         self._bytes_left -= member.size
         if self._bytes_left < 0:
-            raise BadArchiveError("its content is far larger than the archive")
+            raise BadArchiveError("its content is much larger than the archive")
         self._target.addfile(member, stream)
         (self._folders if member.isdir() else self._others).add(member.name)
         self._implied.update(parents_of(member.name))

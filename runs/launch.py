@@ -233,7 +233,7 @@ def _input_fields(
 def record_resources(run_store: RunStore, run: Run, resources: Fields, on_event: Listener) -> None:
     """Record the resources that the command requests now, if the run is not submitted yet.
 
-    They are no part of a run's key, so that a run is resumed whatever resources the command requests.
+    They are no part of a run's key, so that a command with other resources resumes the same run.
     """
     before = recorded_resources(run_store, run.id)
     if before is None or _values(before) == _values(resources):

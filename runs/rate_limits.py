@@ -132,7 +132,7 @@ class SharedPolling:
 _TAIL = 64 * 1024  # a receipt is the last line of its journal, and shorter than that
 
 
-def bytes_carried(site: str, since: datetime) -> int:
+def bytes_transferred(site: str, since: datetime) -> int:
     """Return the bytes transferred to or from a site since then, by the receipts."""
     start = since.astimezone(UTC).timestamp()
     total = 0
@@ -166,17 +166,17 @@ def _is_of(receipt: dict[str, Any], site: str) -> bool:
 _SPANS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 
-Carried = Callable[[str, datetime], int]
+TransferredBytes = Callable[[str, datetime], int]
 
 
-def site_usage(site: Site, carried: Carried = bytes_carried) -> dict[str, Any]:
-    """Return the fields of the JSON line of kind `site-usage`; `carried` are the bytes to or from a site."""
+def site_usage(site: Site, transferred: TransferredBytes = bytes_transferred) -> dict[str, Any]:
+    """Return the fields of the JSON line of kind `site-usage`; `transferred` are the bytes to or from a site."""
     now = datetime.now(UTC)
     held = QueuePlaces(site.name).held() if site.kind in {"ssh", "local"} else {}
     limits = site.limits
     return {
         "name": site.name,
-        **{span: _used(site, now - length, carried) for span, length in _SPANS.items()},
+        **{span: _used(site, now - length, transferred) for span, length in _SPANS.items()},
         "queued_jobs": count_queued(held),
         "limits": {
             "queued_jobs": limits.queued_jobs,
@@ -188,7 +188,7 @@ def site_usage(site: Site, carried: Carried = bytes_carried) -> dict[str, Any]:
     }
 
 
-def _used(site: Site, since: datetime, carried: Carried) -> dict[str, Any]:
+def _used(site: Site, since: datetime, transferred: TransferredBytes) -> dict[str, Any]:
     found = read_uses([("sites", site.name), *_logins(site)], since)
     commands: Counter[str] = Counter()
     for use, times in found.items():
@@ -200,7 +200,7 @@ def _used(site: Site, since: datetime, carried: Carried) -> dict[str, Any]:
         "logins_refused": found["login refused"],
         "scheduler_commands": sum(commands[name] for name in _scheduler_programs(site)),
         "commands": dict(sorted(commands.items())),
-        "bytes": carried(site.name, since),
+        "bytes": transferred(site.name, since),
     }
 
 

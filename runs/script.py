@@ -22,7 +22,7 @@ EXIT_NOT_RUN = 75  # sysexits.h EX_TEMPFAIL: the job did not execute the tool
 # so that the record says that the tool was stopped and not that it failed.
 # A tool that exited with 0 without creating a required output did not succeed: the record then has `missing` between the code and
 # the signal, and the job exits with 9, so that no scheduler starts a dependent job.
-# fast.sh copies the tool's files back whatever its exit code (74 is EX_IOERR), within the remaining time: a tool
+# fast.sh copies the tool's files back regardless of its exit code (74 is EX_IOERR), within the remaining time: a tool
 # that does not end is killed, and signals to the whole group do not reach the copying. The proxy is removed before the exit record
 # is written, and by a trap if the script ends earlier.
 _JOB = r"""
@@ -148,7 +148,7 @@ exit "$code"
 """
 
 
-# Some schedulers start a job whatever the result of the jobs that it depends on (runs.schedulers.sge, oar, direct): their ids are then in
+# Some schedulers start a job regardless of the results of its dependencies (runs.schedulers.sge, oar, direct): their ids are then in
 # HIBALI_AFTER or the third argument, and the job checks their records in the folders next to its run's: for a job array, those of
 # all its tasks. A shared filesystem may show them late.
 CHECK_EARLIER_JOBS = r"""

@@ -42,7 +42,7 @@ class SiteCommands:
         self._site = site
 
     def query(self, argv: Sequence[str]) -> CommandResult:
-        """Run a query and return its result, whatever its exit code."""
+        """Run a query and return its result, regardless of its exit code."""
         return self._host.run(self._after_prologue(argv))
 
     def run(self, argv: Sequence[str], stdin: bytes = b"") -> CommandResult:

@@ -116,7 +116,7 @@ def _knows_more(accounted: Status, status: Status) -> bool:
     if status.phase.queued or accounted.phase is Phase.UNKNOWN:
         return False
     if status.phase is Phase.CANCELLED and accounted.phase is Phase.ENDED:
-        return False  # the job was cancelled, whatever its exit code
+        return False  # the job was cancelled, regardless of its exit code
     return status.phase is Phase.UNKNOWN or not accounted.phase.queued
 
 
@@ -131,7 +131,7 @@ def _resolve(
     restarted: bool,
 ) -> Observation:
     if record is not None and record.signal in {"", CANCEL_REQUESTED}:
-        # The queue reports a cancelled job: a tool that exited with 0 may have lost a child, whatever accounting reports.
+        # The queue reports a cancelled job: a tool that exited with 0 may have lost a child, regardless of the accounting record.
         known = status if record.is_success and status.phase is Phase.CANCELLED else best
         return _resolve_unsignalled(
             known, record, cancelled=cancelled, cancel_marked=cancel_marked, cancel_accepted=cancel_accepted

@@ -361,7 +361,7 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
     plan = plan_transfer(source, target, request.rules, target_exists=target_exists, missing_records=missing)
     if missing is not None and missing.message():
         recorder.record(Noted(missing.message(), kept=True))
-    # further names of a hard-linked file are kept with the first one, whatever the comparison
+    # further names of a hard-linked file are kept with the first one, regardless of the comparison
     if request.rules.checksum and not request.rules.hard_links:
         from_record = any(side.used for side in remembering)
         operation.kept_verification = Verification.RECORDED if from_record else Verification.DIGEST

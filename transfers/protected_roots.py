@@ -96,7 +96,7 @@ def check_unprotected(
     """Raise `RefusedError` if a protected folder is at or below the location.
 
     Protected are roots, work folders, the home folder and hibali's state. `above` is the parent folder;
-    `link` tells that the entry is a symlink. Identities are compared by device and inode, mounts and services
+    `link` means that the entry is a symlink. Identities are compared by device and inode, mounts and services
     (transfers.agent.identity), so that other names of a root are found. Returns the entry's identity on a
     host, else None.
     """

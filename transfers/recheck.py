@@ -106,7 +106,7 @@ def recheck(
 
 
 def same(planned: Entry, found: Entry) -> bool:
-    """Return whether an entry is unchanged since the plan was made, as far as its store can tell."""
+    """Return whether an entry is unchanged since the plan was made, as far as its store can detect."""
     if planned.kind is not found.kind:
         return False
     if planned.kind is Kind.FOLDER:
@@ -159,7 +159,7 @@ class _Recheck:
         self._deleted = bytearray()
         self._drifted: list[str] = []
         self._drifts = 0
-        self._handed_over = False
+        self._result_returned = False
         self._source_inodes: dict[bytes, tuple[int, int]] = {}
         self._target_inodes: dict[bytes, tuple[int, int]] = {}
         self.found = TransferPlan()
@@ -168,7 +168,7 @@ class _Recheck:
         """Delete temporary data, and the result if it was not used."""
         self._moves.close()
         self._compared.close()
-        if not self._handed_over:
+        if not self._result_returned:
             self.found.close()
 
     def _drift(self, path: bytes, reason: str) -> None:
@@ -336,7 +336,7 @@ class _Recheck:
         remaining = (action for action, state in deleted if state == _TO_DO)
         for action in deepest_first(remaining, attrgetter("entry")):
             found.count(action)
-        self._handed_over = True
+        self._result_returned = True
         return found
 
 

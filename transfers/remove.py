@@ -119,7 +119,7 @@ class _Removal:
         if not above.facts.removes_trees:
             raise RefusedError(
                 "cannot-remove",
-                "this kind of site cannot tell whether another operation is running there",
+                "this kind of site cannot show whether another operation is running there",
                 subject=location.text,
                 hint="To remove files that a source does not have, use sync --delete.",
             )

@@ -77,7 +77,7 @@ def _real_place(location: Location, store: Store) -> Location:
             "is-a-folder",
             "this is a folder",
             subject=location.text,
-            hint=f"Look with: hibali ls {location.text}",
+            hint=f"To list its content: hibali ls {location.text}",
         )
     if location.slash:
         raise UsageError(

@@ -132,7 +132,7 @@ def match_digests(
 def match_trees(first: Tree, second: Tree, fail: Fail) -> Matched:
     """Match two trees: the second must have exactly what the first has.
 
-    Two single files match whatever their names. Files of different sizes are reported without hashing.
+    Two single files are compared regardless of their names. Files of different sizes are reported without hashing.
     """
     found = Matched()
     if first.single and second.single:

@@ -87,7 +87,7 @@ class Lines:
 
 
 def ssh_config_file() -> Path:
-    """Return the file that ssh reads: in the account's home folder, whatever HOME is."""
+    """Return the file that ssh reads: in the account's home folder, not the one in HOME."""
     return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".ssh" / "config"
 
 

@@ -466,7 +466,7 @@ class Limits:
         whole_duration("10s", "1h"),
         default=120,
         name="lease",
-        doc="how long the lock of a dead process is respected",
+        doc="how long the lock of a dead process stays valid",
     )
     reconnect_seconds: float = setting(
         duration(), default=600.0, name="reconnect", doc="how long to reconnect after a lost connection"
@@ -475,7 +475,7 @@ class Limits:
         duration(),
         default=180.0,
         name="settling",
-        doc="how long to look for a job before submitting it again",
+        doc="how long to search for a job before submitting it again",
     )
 
 

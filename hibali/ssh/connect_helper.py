@@ -1,7 +1,7 @@
 """Connect to one address and pass the socket to ssh (ProxyUseFdpass, ssh_config(5)).
 
 This is a `ProxyCommand` under `ProxyUseFdpass` (ssh_config(5)): ssh waits on standard output for one byte that carries the
-descriptor, and speaks over that socket as if it were its own. It runs alone and imports nothing of hibali.
+descriptor, and uses that socket as its own connection. It runs alone and imports nothing of hibali.
 """
 
 import socket

@@ -108,7 +108,7 @@ class Ready:
 def ready_proxy(settings: ProxySettings, *, subject: str, seconds: float | None = None) -> Ready:
     """Return a proxy that is valid for `seconds`, by default the site's `least`: the user's own, or a new one.
 
-    `subject` names the site or host in errors. Raises `AccessError` with the command to run; hibali never asks.
+    `subject` names the site or host in errors. Raises `AccessError` with the command to run; hibali never prompts.
     """
     needed = settings.least_seconds if seconds is None else seconds
     if settings.make != "no":
@@ -120,7 +120,7 @@ def ready_proxy(settings: ProxySettings, *, subject: str, seconds: float | None 
 
 
 def users_proxy(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return X509_USER_PROXY, else where the tools look for it (grid-proxy-init(1), FILES)."""
+    """Return X509_USER_PROXY, else the default path of the tools (grid-proxy-init(1), FILES)."""
     return Path(environment.get("X509_USER_PROXY") or f"/tmp/x509up_u{os.getuid()}")  # noqa: S108  # theirs
 
 
@@ -366,7 +366,7 @@ def _file_options(certificate: str | None, key: str | None) -> list[str]:
 
 
 def _make(argv: Sequence[str], passphrase: bytes | None, seconds: float, *, subject: str) -> bytes:
-    """Run the command that creates a proxy in a private folder, without a terminal, so that it cannot ask."""
+    """Run the command that creates a proxy in a private folder, without a terminal, so that it cannot prompt."""
     manual_command = shlex.join(argument for argument in argv if argument not in {"-q", "-S", "-pwstdin"})
     _remove_left_over()
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=control_folder()) as folder:

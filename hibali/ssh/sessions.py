@@ -263,7 +263,7 @@ class Login:
             self._forget_refusals()
 
     def _log_in_once(self) -> None:
-        """Log in; a site that refused a further login is not asked for one again."""
+        """Log in; a site that refused a further login does not get another login attempt."""
         if self._refused is not None:
             raise self._refused
         try:

@@ -106,8 +106,8 @@ def run_command(
     """
     from hibali_cli.handlers.bundles import BundleRunOptions, run_bundle
 
-    asked = BundleRunOptions(file, site_name, target, places, name, image, wait=wait, new=new)
-    return run_bundle(common, asked)
+    options = BundleRunOptions(file, site_name, target, places, name, image, wait=wait, new=new)
+    return run_bundle(common, options)
 
 
 @command("show", examples=[("hibali bundle show bet.zip", "Show the content of a bundle before running it.")])

@@ -50,7 +50,7 @@ def show_command(common: Common, identifier: str) -> int | None:
 def compact_command(common: Common, *, before: int, dry_run: bool) -> int | None:
     """Shorten old journals: remove details that newer operations replaced, and keep receipts.
 
-    The newest line of each file is kept, whatever its age, because `verify` and `history --path` need it. No other command
+    The newest line of each file is kept regardless of its age, because `verify` and `history --path` need it. No other command
     shortens the ledger.
     """
     from hibali_cli.handlers.history import compact_history

@@ -177,9 +177,9 @@ def gate_command(common: Common, *, python: str, no_agent: bool) -> int | None:
     A site can set it in sshd_config (ForceCommand) or in authorized_keys (command="..."). It allows the SFTP
     server, the agent's one constant command, and sbatch, squeue, sacct, scancel and scontrol with plain arguments.
     """
-    from hibali_cli.handlers.site_check import print_gate
+    from hibali_cli.handlers.site_check import print_forced_command
 
-    return print_gate(common, python=python, no_agent=no_agent)
+    return print_forced_command(common, python=python, no_agent=no_agent)
 
 
 _IMPORT_EXAMPLES = [

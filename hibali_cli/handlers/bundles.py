@@ -128,13 +128,13 @@ def show_comparison(
     common: Common, run: Run, bundle: Bundle, target: str, compared: Sequence[OutputComparison], code: int
 ) -> None:
     """Show every output with its result, then the counts."""
-    counts = Counter(each.fate for each in compared)
+    counts = Counter(each.result for each in compared)
     recorded = bundle.record.run is not None
     if common.json:
         for each in compared if recorded else ():
             digests = {"recorded": each.recorded or None, "found": each.found or None}
-            common.output.record("compared", {**path_fields(each.path), "fate": each.fate, **digests})
-        fields = {str(fate): counts[fate] if recorded else 0 for fate in OutputResult}
+            common.output.record("compared", {**path_fields(each.path), "fate": each.result, **digests})
+        fields = {str(result): counts[result] if recorded else 0 for result in OutputResult}
         subject = {"bundle": bundle.content, "run": run.id, "target": target, "recorded": recorded}
         common.output.record("comparison", {**subject, **fields, "exit": code}, flush=True)
         return
@@ -142,9 +142,11 @@ def show_comparison(
         common.output.info("The bundle has no run: its outputs cannot be compared.")
         return
     for each in compared:
-        common.output.text(f"{each.fate:<9}  {printable(each.path)}\n")
+        common.output.text(f"{each.result:<9}  {printable(each.path)}\n")
     others = ", ".join(
-        f"{counts[fate]} {fate}" for fate in OutputResult if fate is not OutputResult.EQUAL and counts[fate]
+        f"{counts[result]} {result}"
+        for result in OutputResult
+        if result is not OutputResult.EQUAL and counts[result]
     )
     summary = f"{counts[OutputResult.EQUAL]} of {len(bundle.outputs)}{'; ' + others if others else ''}"
     common.output.info(f"Equal outputs: {summary}. The outputs are in {target}.")
@@ -462,7 +464,9 @@ def _show_result(
     compared: Sequence[OutputComparison],
 ) -> int:
     """Show the comparison; afterwards the same command starts a new run. Raises its result as an error without --json."""
-    differs = bundle.record.run is not None and any(each.fate is not OutputResult.EQUAL for each in compared)
+    differs = bundle.record.run is not None and any(
+        each.result is not OutputResult.EQUAL for each in compared
+    )
     code = _exit_code(receipt, differs=differs)
     show_comparison(common, run, bundle, receipt.target, compared, int(code))
     flush_results()

@@ -174,7 +174,7 @@ def _counts(plan: RemovalPlan) -> str:
 
 
 def _confirm(common: Common, subject: str, plan: RemovalPlan) -> None:
-    """Ask for confirmation; raises `RefusedError` without it."""
+    """Prompt for confirmation; raises `RefusedError` without it."""
     common.output.info(f"{subject}: {_counts(plan)}")
     hint = f"To check first, add --dry-run. To confirm, add --yes --max-delete {plan.files}"
     if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):

@@ -142,9 +142,9 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
 
 def _describe_verification(move: Move) -> str:
     labels = {"": "its verification is not recorded", "none": "not verified"}
-    proof = labels.get(move.proof or "", f"verified by {move.proof}")
+    verification = labels.get(move.proof or "", f"verified by {move.proof}")
     digest = f", sha256 {move.sha256}" if move.sha256 else ""
-    return f"Last transferred on {_clock(move.operation.began)} UTC, {proof}{digest}."
+    return f"Last transferred on {_clock(move.operation.began)} UTC, {verification}{digest}."
 
 
 def _move_fields(each: Move) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _story_fields(details: OperationDetails, now: float) -> dict[str, Any]:
         "firing": details.operation.firing,
         "receipt": None if details.operation.receipt is None else dict(details.operation.receipt),
         "on_record": dict(details.files),
-        "proofs": dict(details.proofs),
+        "proofs": dict(details.verifications),
         "failures": failures,
         "notes": details.notes,
         "compacted": details.operation.compacted,
@@ -249,7 +249,9 @@ def _story_pairs(details: OperationDetails, now: float) -> dict[str, Cell]:
             "kept, deleted, failed": ", ".join(
                 str(receipt.get(name)) for name in ("files_kept", "files_deleted", "files_failed")
             ),
-            "proof": ", ".join(f"{count} by {proof}" for proof, count in details.proofs.most_common())
+            "proof": ", ".join(
+                f"{count} by {verification}" for verification, count in details.verifications.most_common()
+            )
             or receipt.get("proof_moved")
             or receipt.get("proof_tree"),
             "logins": receipt.get("logins"),

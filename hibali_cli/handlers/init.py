@@ -35,12 +35,12 @@ from hibali_cli.options import Common
 from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
-from runs.doctor.network import Step, StepList, Verdict
+from runs.doctor.network import Step, StepList, StepStatus
 from runs.doctor.site import diagnose_site
 
-_WIDTH = max(len(verdict) for verdict in Verdict)
+_WIDTH = max(len(status) for status in StepStatus)
 _NAMES = max(map(len, ("settings", "connection", "credentials", "transport", "scheduler", "container")))
-_COLOURS = {Verdict.OK: "32", Verdict.WARNING: "33", Verdict.FAULT: "31", Verdict.NOT_TRIED: "2"}
+_COLOURS = {StepStatus.OK: "32", StepStatus.WARNING: "33", StepStatus.FAULT: "31", StepStatus.NOT_TRIED: "2"}
 
 
 def run_checks(common: Common, site: Site, *, job: bool) -> StepList:
@@ -60,7 +60,7 @@ def check_and_show(common: Common, site: Site, *, job: bool) -> int:
     if common.json:
         common.output.record("end", {"count": len(checks.steps), "exit": 0})
         return 0
-    warnings = sum(step.verdict is Verdict.WARNING for step in checks.steps)
+    warnings = sum(step.status is StepStatus.WARNING for step in checks.steps)
     remark = f", with {counted(warnings, 'warning')}" if warnings else ""
     common.output.info(f"{site.name} works{remark}.")
     if not job and site.scheduler is not None:
@@ -70,13 +70,13 @@ def check_and_show(common: Common, site: Site, *, job: bool) -> int:
 
 def _show(common: Common, step: Step) -> None:
     if common.json:
-        fields = {"name": step.name, "verdict": step.verdict, "found": step.found, "fix": step.fix}
+        fields = {"name": step.name, "verdict": step.status, "found": step.found, "fix": step.fix}
         code = step.problem.code if step.problem is not None else None
         common.output.record("step", {**fields, "code": code}, flush=True)
         return
-    part = f"{step.verdict:<{_WIDTH}}"
+    part = f"{step.status:<{_WIDTH}}"
     if coloured(sys.stdout):
-        part = f"\x1b[{_COLOURS[step.verdict]}m{part}\x1b[0m"
+        part = f"\x1b[{_COLOURS[step.status]}m{part}\x1b[0m"
     first, *more = step.found.split("\n")
     lines = [f"{part}  {step.name:<{_NAMES}}  {printable(first)}"]
     indent = " " * (_WIDTH + _NAMES + 4)
@@ -96,7 +96,7 @@ ReadLine = Callable[[str, Callable[[str], list[str]]], str]
 
 
 class InitOptions(NamedTuple):
-    """The options of `init`: the sites to import, the folder of a local site, the target of the first file; `yes` asks nothing."""
+    """The options of `init`: the sites to import, the folder of a local site, the target of the first file; `yes` prompts for nothing."""
 
     request: ImportRequest
     here: str | None
@@ -149,7 +149,7 @@ def _choose_proposals(common: Common, options: InitOptions) -> list[Proposal]:
 
 
 def choose_sites(proposals: Sequence[Proposal], read: ReadLine) -> list[Proposal]:
-    """Ask which of the proposals to add, by name or number."""
+    """Prompt which of the proposals to add, by name or number."""
     write_message("Hosts and remotes known on this machine:")
     width = max(len(each.name) for each in proposals)
     for number, each in enumerate(proposals, start=1):
@@ -184,7 +184,7 @@ def _complete_from(parts: Sequence[str]) -> Callable[[str], list[str]]:
 def choose_target(
     settings: Settings, proposals: Sequence[Proposal], options: InitOptions, read: ReadLine
 ) -> tuple[str | None, str]:
-    """Ask for the target of the first file: a site, or None and the local folder that becomes one."""
+    """Prompt for the target of the first file: a site, or None and the local folder that becomes one."""
     usual = options.here or _FOLDER
     if options.to or not options.push:
         return options.to, usual
@@ -282,6 +282,6 @@ def check_on_request(common: Common, name: str, *, job: bool | None) -> int | No
     if job and not runs_jobs:
         raise click.UsageError(f"A site of kind {site.kind} cannot run jobs.")
     if job is None:
-        asks = runs_jobs and site.scheduler is not None and not common.json and has_terminal()
-        job = asks and click.confirm(f"Also run a test job of one minute at {name}?", err=True)
+        can_prompt = runs_jobs and site.scheduler is not None and not common.json and has_terminal()
+        job = can_prompt and click.confirm(f"Also run a test job of one minute at {name}?", err=True)
     return check_and_show(common, site, job=job)

@@ -1,4 +1,4 @@
-"""Build the request of `hibali run`, ask for consent, launch it, wait, and collect its outputs."""
+"""Build the request of `hibali run`, prompt for consent, launch it, wait, and collect its outputs."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def require_dependencies(
 
 
 def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Ask for consent, or raise `RefusedError`, if this pipeline needs it (S10, S11).
+    """Prompt for consent, or raise `RefusedError`, if this pipeline needs it (S10, S11).
 
     Without a container the tool is its author's code with all of the user's rights.
     """

@@ -1,4 +1,4 @@
-"""Write example invocations, or ask for their values in a dialogue (`pipelines example --ask`)."""
+"""Write example invocations, or prompt for their values in a dialogue (`pipelines example --ask`)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _SEPARATORS = re.compile(r"[\s,]+")
 
 
 def prompt_for_invocation(pipeline: Pipeline, target: Path | None) -> tuple[dict[str, Any], Path | None]:
-    """Ask for the answers on the terminal, and for their target; None is stdout.
+    """Prompt for the answers on the terminal, and for their target; None is stdout.
 
     Raises `UsageError` without a terminal, `KeyboardInterrupt` when the user leaves.
     """
@@ -131,7 +131,7 @@ class ExampleDialogue:
         self._listed: tuple[str, ...] = ()
 
     def run(self) -> dict[str, Any]:
-        """Ask until the answers are a valid invocation. Raises `KeyboardInterrupt`, and `UsageError` where no answer can be valid."""
+        """Prompt until the answers are a valid invocation. Raises `KeyboardInterrupt`, and `UsageError` where no answer can be valid."""
         pipeline = self._dialogue.pipeline
         _print(f"{pipeline.reference}: {printable(' '.join(pipeline.description.split()))}")
         _print(_HELP)
@@ -147,7 +147,7 @@ class ExampleDialogue:
     def _run_step(self, step: AskInput | ChooseInput | OfferInputs | Unsatisfiable) -> None:
         match step:
             case AskInput():
-                self._ask(step)
+                self._prompt(step)
             case ChooseInput():
                 self._choose(step)
             case OfferInputs():
@@ -174,7 +174,7 @@ class ExampleDialogue:
         else:
             _print("  This is the first question.")
 
-    def _ask(self, step: AskInput) -> None:
+    def _prompt(self, step: AskInput) -> None:
         tool_input = step.tool_input
         _describe(step)
         if tool_input.is_list:

@@ -110,16 +110,17 @@ def policy_of(common: Common) -> Policy:
 
 def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
     """Print a line for each changed version, and the counts."""
-    changed = [each for each in done if each.fate != "same" or each.content == "sent"]
+    changed = [each for each in done if each.result != "same" or each.content == "sent"]
     for each in done if common.json else changed:
         if common.json:
             image = {"image": each.content} if each.content else {}
             common.output.record(
-                "exchanged", {**pipeline_record(each.pipeline), "remote": remote, "fate": each.fate, **image}
+                "exchanged",
+                {**pipeline_record(each.pipeline), "remote": remote, "fate": each.result, **image},
             )
         else:
             image_word = f", image {each.content}" if each.content else ""
-            common.output.line(f"{each.pipeline.reference}: {each.fate}{image_word}")
+            common.output.line(f"{each.pipeline.reference}: {each.result}{image_word}")
     if common.json:
         common.output.record("end", {"count": len(done), "exit": 0})
     else:
@@ -265,7 +266,7 @@ def drop_image(common: Common, pipeline: str, *, force: bool) -> int | None:
 
 
 def _require_elsewhere(common: Common, reference: str, record: ImageRecord) -> None:
-    """Raise `RefusedError` where no remote has the content; one that cannot be asked has not."""
+    """Raise `RefusedError` where no remote has the content; an unreachable remote counts as one without it."""
     for name in sorted(common.settings().remotes):
         try:
             image_store = open_image_store(common, name)

@@ -62,7 +62,7 @@ class Comparison:
     @property
     def exit(self) -> Exit:
         """The exit code: INCOMPLETE unless all tasks and outputs exist and are equal or similar."""
-        alike = all(each.output.fate is OutputResult.EQUAL or each in self.within for each in self.outputs)
+        alike = all(each.output.result is OutputResult.EQUAL or each in self.within for each in self.outputs)
         return Exit.DONE if alike and not self.alone and not self.problems else Exit.INCOMPLETE
 
     @property
@@ -99,7 +99,7 @@ def compare_runs(
     left = [outputs_of(run, run_store, lambda run=run: run_site(common, run.site)) for run in runs]  # type: ignore[misc]
     pairs = match_tasks(a, b)
     outputs = compare_tasks(pairs, left[0].digests, left[1].digests)
-    different = [each for each in outputs if each.output.fate is OutputResult.DIFFERENT]
+    different = [each for each in outputs if each.output.result is OutputResult.DIFFERENT]
     within: frozenset[TaskOutputComparison] = frozenset()
     if by and different:
         with _place(folder) as place:
@@ -150,7 +150,7 @@ def _within_tolerance(
 
 def print_comparison(common: Common, found: Comparison, *, with_tolerance: bool) -> int:
     """Show the differences, every output and the counts; return the exit code, or raise it as an error without --json."""
-    counts = Counter(_WITHIN if each in found.within else each.output.fate for each in found.outputs)
+    counts = Counter(_WITHIN if each in found.within else each.output.result for each in found.outputs)
     if common.json:
         _write_records(common, found, counts, with_tolerance=with_tolerance)
         return int(found.exit)
@@ -159,7 +159,7 @@ def print_comparison(common: Common, found: Comparison, *, with_tolerance: bool)
         common.output.table(["difference", f"A {found.a.id}", f"B {found.b.id}"], rows)
         common.output.text("\n")
     for each in found.outputs:
-        label = _WITHIN if each in found.within else _LABELS[each.output.fate]
+        label = _WITHIN if each in found.within else _LABELS[each.output.result]
         common.output.text(f"{label:<9}  {_named(each)}\n")
     for run_id, problem in found.problems:
         common.output.warn(f"{run_id}: {printable(problem.path)}: {problem.message}")
@@ -185,10 +185,12 @@ def _write_records(common: Common, found: Comparison, counts: Counter[str], *, w
     for each in found.outputs:
         output = each.output
         more: dict[str, Any] = {"task_a": each.pair.a, "task_b": each.pair.b} if found.has_tasks else {}
-        if with_tolerance and output.fate is OutputResult.DIFFERENT:
+        if with_tolerance and output.result is OutputResult.DIFFERENT:
             more["within"] = each in found.within
         digests = {"recorded": output.recorded or None, "found": output.found or None}
-        common.output.record("compared", {**path_fields(output.path), "fate": output.fate, **digests, **more})
+        common.output.record(
+            "compared", {**path_fields(output.path), "fate": output.result, **digests, **more}
+        )
     for run_id, problem in found.problems:
         fields = {
             **path_fields(problem.path),
@@ -202,7 +204,7 @@ def _write_records(common: Common, found: Comparison, counts: Counter[str], *, w
             "a": found.a.id,
             "b": found.b.id,
             "facts": [{"what": fact.name, "a": fact.a, "b": fact.b} for fact in found.facts],
-            **{str(fate): counts[fate] for fate in OutputResult},
+            **{str(result): counts[result] for result in OutputResult},
             _WITHIN: counts[_WITHIN],
             "exit": int(found.exit),
         },

@@ -50,7 +50,7 @@ def clean_and_print(common: Common, options: CleanOptions) -> int:
         if options.run_ids or (each.run.folder and not each.run.results.cleaned)
     ]
     for each in planned:
-        if options.run_ids and each.fate is CleanResult.KEPT and not each.run.results.cleaned:
+        if options.run_ids and each.result is CleanResult.KEPT and not each.run.results.cleaned:
             raise RefusedError("not-removed", each.because, subject=each.run.id)
     if not options.dry:
         _confirm(common, options, planned)
@@ -60,9 +60,9 @@ def clean_and_print(common: Common, options: CleanOptions) -> int:
 
 
 def _confirm(common: Common, options: CleanOptions, planned: Sequence[Cleaned]) -> None:
-    """Ask before removing outputs that were not collected; raises `RefusedError` without confirmation."""
+    """Prompt before removing outputs that were not collected; raises `RefusedError` without confirmation."""
     lost = [
-        each.run for each in planned if each.fate is CleanResult.PLANNED and not each.run.results.collected
+        each.run for each in planned if each.result is CleanResult.PLANNED and not each.run.results.collected
     ]
     if not lost or options.yes:
         return
@@ -82,7 +82,7 @@ def _clean(
 ) -> list[Cleaned]:
     """Clean run folders site by site, with one connection each."""
     found: dict[str, Cleaned] = {each.run.id: each for each in planned}
-    going = [each.run for each in planned if each.fate is CleanResult.PLANNED]
+    going = [each.run for each in planned if each.result is CleanResult.PLANNED]
     for name in sorted({run.site for run in going}):
         site = run_site(common, name)
         with contextlib.closing(opener(site, on_event)()) as host:
@@ -92,7 +92,7 @@ def _clean(
 
 
 def _show(common: Common, cleaned: Sequence[Cleaned], *, dry: bool) -> int:
-    failed = any(each.fate is CleanResult.FAILED for each in cleaned)
+    failed = any(each.result is CleanResult.FAILED for each in cleaned)
     code = Exit.INCOMPLETE if failed else Exit.DONE
     if common.json:
         for each in cleaned:
@@ -101,10 +101,10 @@ def _show(common: Common, cleaned: Sequence[Cleaned], *, dry: bool) -> int:
         return int(code)
     if cleaned:
         rows = [
-            (each.run.id, each.run.site, each.run.state, each.because or str(each.fate)) for each in cleaned
+            (each.run.id, each.run.site, each.run.state, each.because or str(each.result)) for each in cleaned
         ]
         common.output.table(["run", "site", "state", "folder"], rows)
-    gone = sum(each.fate in {CleanResult.REMOVED, CleanResult.PLANNED} for each in cleaned)
+    gone = sum(each.result in {CleanResult.REMOVED, CleanResult.PLANNED} for each in cleaned)
     common.output.info(f"{counted(gone, 'folder')} {'would be ' if dry else ''}removed.")
     return int(code)
 
@@ -116,7 +116,7 @@ def _fields(run: Run, cleaned: Cleaned) -> dict[str, object]:
         "state": str(run.state),
         "collected": bool(run.results.collected),
         **path_fields(run.folder, "folder"),
-        "fate": str(cleaned.fate),
+        "fate": str(cleaned.result),
         "because": cleaned.because,
     }
 
@@ -139,7 +139,7 @@ def adopt_and_print(common: Common, named: Sequence[str], *, everything: bool) -
                     for each in find_unknown_runs(host, site, run_store)
                     if not ids or each.id in ids
                 ]
-        adopted_runs = [run_store.load(each.id) for each in found_runs if each.fate is Adoption.ADOPTED]
+        adopted_runs = [run_store.load(each.id) for each in found_runs if each.result is Adoption.ADOPTED]
         update_runs(common, run_store, adopted_runs, on_event)
     _show_found(common, found_runs)
     _check_found(found_runs, ids, known)
@@ -164,10 +164,10 @@ def _all_sites(common: Common) -> Iterator[Site]:
 
 
 def _adopt(run_store: RunStore, found_run: FoundRun, *, wanted: bool) -> FoundRun:
-    if not wanted or found_run.fate is not Adoption.FOUND:
+    if not wanted or found_run.result is not Adoption.FOUND:
         return found_run
     adopt(run_store, found_run)
-    return replace(found_run, fate=Adoption.ADOPTED)
+    return replace(found_run, result=Adoption.ADOPTED)
 
 
 def _show_found(common: Common, found_runs: Sequence[FoundRun]) -> None:
@@ -183,14 +183,14 @@ def _show_found(common: Common, found_runs: Sequence[FoundRun]) -> None:
             str(each.manifest.get("pipeline", "")) or None,
             each.job or None,
             str(each.manifest.get("ledger", "")) or None,
-            each.because or str(each.fate),
+            each.because or str(each.result),
         )
         for each in found_runs
     ]
     if rows:
         common.output.table(["run", "site", "pipeline", "job", "begun at", "now"], rows)
-    adopted = sum(each.fate is Adoption.ADOPTED for each in found_runs)
-    found = sum(each.fate is Adoption.FOUND for each in found_runs)
+    adopted = sum(each.result is Adoption.ADOPTED for each in found_runs)
+    found = sum(each.result is Adoption.FOUND for each in found_runs)
     common.output.info(f"{counted(len(found_runs), 'run')} not in this ledger; {adopted} adopted.")
     if found:
         common.output.info(f"To adopt the other {found}, add --yes or their ids.")
@@ -201,5 +201,5 @@ def _check_found(found_runs: Sequence[FoundRun], ids: Sequence[str], known: Sequ
     for run_id in ids:
         if run_id not in found and run_id not in known:
             raise NotFoundError("no-such-run", "no run with this id was found", subject=run_id)
-        if run_id in found and found[run_id].fate is Adoption.LEFT:
+        if run_id in found and found[run_id].result is Adoption.LEFT:
             raise RefusedError("not-adopted", found[run_id].because, subject=run_id)

@@ -33,13 +33,13 @@ def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
     found = []
     for each in typed:
         try:
-            found.append(run_store.find_id(each) if only or _looks_like_one(each) else each)
+            found.append(run_store.find_id(each) if only or _is_run_id(each) else each)
         except NotFoundError:
             found.append(each)
     return tuple(dict.fromkeys(found))
 
 
-def _looks_like_one(typed: str) -> bool:
+def _is_run_id(typed: str) -> bool:
     """Return whether text can only be a run id, which starts with a date, and not a site or file."""
     return len(typed) > _DATE and typed[:_DATE].isdigit() and typed[_DATE] == "-"
 

@@ -119,11 +119,11 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
 
         def on_evicted(each: Evicted) -> None:
             done.append(each)
-            fate = {"fate": str(each.fate), "because": each.because}
+            fields = {"fate": str(each.result), "because": each.because}
             if common.json:
-                common.output.record("evicted", {**place.fields(each.entry), **fate}, flush=True)
+                common.output.record("evicted", {**place.fields(each.entry), **fields}, flush=True)
             else:
-                line = f"{each.fate:<8}{each.entry.name.text}  {counted(each.entry.bytes, 'byte')}"
+                line = f"{each.result:<8}{each.entry.name.text}  {counted(each.entry.bytes, 'byte')}"
                 common.output.line(f"{line}  ({each.because})" if each.because else line)
 
         if dry:
@@ -131,12 +131,12 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
                 on_evicted(Evicted(kept, EvictionResult.PLANNED))
         else:
             evict(place.host, place.work, place.contents, chosen, on_evicted)
-        code = Exit.INCOMPLETE if any(each.fate is EvictionResult.FAILED for each in done) else Exit.DONE
+        code = Exit.INCOMPLETE if any(each.result is EvictionResult.FAILED for each in done) else Exit.DONE
         if common.json:
             common.output.record("end", {"count": len(done), "exit": int(code)})
             return int(code)
         evicted = [
-            each.entry for each in done if each.fate in {EvictionResult.EVICTED, EvictionResult.PLANNED}
+            each.entry for each in done if each.result in {EvictionResult.EVICTED, EvictionResult.PLANNED}
         ]
         verb = "would be evicted" if dry else "evicted"
         total = sum(each.bytes for each in evicted)

@@ -169,15 +169,15 @@ def clean_and_print(
             found.append(left)
             if common.json:
                 common.output.record("upload", _leftover_fields(left), flush=True)
-    failed = any(left.fate is CleanupResult.FAILED for left in found)
+    failed = any(left.result is CleanupResult.FAILED for left in found)
     code = Exit.INCOMPLETE if failed else Exit.DONE
     if common.json:
         common.output.record("end", {"count": len(found), "exit": int(code)})
         return int(code)
     if found:
-        rows = [(left.bucket, left.key, left.begun, left.because or str(left.fate)) for left in found]
+        rows = [(left.bucket, left.key, left.begun, left.because or str(left.result)) for left in found]
         common.output.table(["bucket", "key", "begun", "now"], rows)
-    ended = sum(left.fate in {CleanupResult.ENDED, CleanupResult.PLANNED} for left in found)
+    ended = sum(left.result in {CleanupResult.ENDED, CleanupResult.PLANNED} for left in found)
     verb = "would be aborted" if dry else "were aborted"
     common.output.info(f"{site.name}: {ended} of {counted(len(found), 'uncompleted upload')} {verb}.")
     return int(code)
@@ -190,7 +190,7 @@ def _leftover_fields(left: Leftover) -> dict[str, Any]:
         "begun": left.begun,
         "age": left.age,
         "ours": left.ours,
-        "fate": str(left.fate),
+        "fate": str(left.result),
         "because": left.because,
     }
 
@@ -203,12 +203,12 @@ _SAID = {
 
 
 def log_in_and_print(common: Common, site: Site) -> None:
-    """Log in, asking on the terminal where needed, and check the collection."""
+    """Log in, prompting on the terminal where needed, and check the collection."""
 
-    def ask(url: str, why: str) -> str:
-        return _ask_for_code(site, url, why)
+    def prompt(url: str, why: str) -> str:
+        return _prompt_for_code(site, url, why)
 
-    found = log_in(site, ask)
+    found = log_in(site, prompt)
     if common.json:
         common.output.record("site-login", {"name": site.name, "change": found.change, "facts": found.facts})
     else:
@@ -229,7 +229,7 @@ def log_out_and_print(common: Common, site: Site) -> None:
     )
 
 
-def _ask_for_code(site: Site, url: str, why: str) -> str:
+def _prompt_for_code(site: Site, url: str, why: str) -> str:
     if not has_terminal():
         raise AccessError(
             "login-needed",
@@ -290,7 +290,7 @@ def _check(common: Common, site: Any) -> None:
         raise as_access_or_later(problem) from None
 
 
-def print_gate(common: Common, *, python: str, no_agent: bool) -> int | None:
+def print_forced_command(common: Common, *, python: str, no_agent: bool) -> int | None:
     """Print the forced command."""
     script = forced_command_script(python, agent=not no_agent)
     if common.json:

@@ -171,7 +171,7 @@ def import_sites(common: Common, options: ImportOptions, selection: Mapping[str,
 
 
 def _agrees(common: Common, names: list[str]) -> bool:
-    """Ask for confirmation; False without a terminal."""
+    """Prompt for confirmation; False without a terminal."""
     if common.json or not has_terminal():
         return False
     with terminal_as_stdout():

@@ -1,4 +1,4 @@
-"""Turn the options of `sites add` into a table of config.toml, and show sites."""
+"""Convert the options of `sites add` into a table of config.toml, and show sites."""
 
 from __future__ import annotations
 

@@ -172,13 +172,13 @@ def pop_recorded(options: dict[str, Any]) -> bool:
 
 def rules_of(options: dict[str, Any]) -> Rules:
     """Make the rules from the options of a command. Raises `UsageError`, and `NotFoundError` for a missing list of names."""
-    limit, proof = options.pop("max_delete"), options.pop("require_proof")
+    limit, verification = options.pop("max_delete"), options.pop("require_proof")
     selection = pop_selection(options)
     return Rules(
         **options,
         **selection,
         delete_limit=read_delete_limit(limit) if limit else DeleteLimit(),
-        require_proof=Verification(proof) if proof else None,
+        require_proof=Verification(verification) if verification else None,
     )
 
 

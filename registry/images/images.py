@@ -405,7 +405,7 @@ class ImageContents:
                 shutil.rmtree(folder / "work", ignore_errors=True)
 
     def drop(self, name: str, version: str, record: ImageRecord) -> None:
-        """Remove a content and its partial file, whichever versions use it; a missing one is no error. Raises `IncompleteError`."""
+        """Remove a content and its partial file, even if other versions use it; a missing one is no error. Raises `IncompleteError`."""
         with self._locked(record) as folder:
             shutil.rmtree(folder / "work", ignore_errors=True)
             self._plain(record).unlink(missing_ok=True)

@@ -82,7 +82,7 @@ def offer_of(parts: Sequence[str]) -> Reference | None:
     name, version = parts[:2]
     try:
         sane = catalogue_name(name) == name and catalogue_version(version) == version
-    except Exception:  # noqa: BLE001  # whatever it says of it, it is no name
+    except Exception:  # noqa: BLE001  # any exception means that it is not a name
         return None
     return (name, version) if sane else None
 

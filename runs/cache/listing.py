@@ -177,7 +177,7 @@ class Evicted:
     """One entry and its result; `because` is the reason if it was kept."""
 
     entry: CacheEntry
-    fate: EvictionResult
+    result: EvictionResult
     because: str = ""
 
 

@@ -15,7 +15,7 @@ from runs.containers.base import (
     Container,
     Task,
     docker_name,
-    handed_on,
+    forwarded_variables,
     mount_option,
     quoted,
     unsafe_path,
@@ -75,7 +75,7 @@ class Apptainer(Container):
             after += [task.shell, "-c", _AT_HOME, task.shell, task.sees_work, task.shell, task.command]
         else:
             after += task.argv
-        known = handed_on(task, f'export "{self.name.upper()}ENV_$name=$value"')
+        known = forwarded_variables(task, f'export "{self.name.upper()}ENV_$name=$value"')
         network = "set --\n" if task.tasks > 1 else _OFFLINE
         return f'{_FORGET}{known}{network}exec {quoted(argv)} "$@" {quoted(after)}'
 

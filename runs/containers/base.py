@@ -306,7 +306,7 @@ _LAUNCHED = (
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
-def handed_on(task: Task, each: str) -> str:
+def forwarded_variables(task: Task, each: str) -> str:
     """Return shell lines that pass the variables known only inside the job, formatted by `each`; "" if none.
 
     Each has `$name` and `$value`. A clean environment (S10) lacks them, and then a task would know neither

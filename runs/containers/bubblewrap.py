@@ -9,7 +9,7 @@ from runs.containers.base import (
     SHARED_MEMORY,
     Container,
     Task,
-    handed_on,
+    forwarded_variables,
     quoted,
     without_network,
 )
@@ -61,7 +61,7 @@ class Bubblewrap(Container):
             argv += ["--setenv", name, value]
         argv += ["--chdir", task.sees_work]
         after = [task.shell, task.sees_command] if task.argv is None else [*task.entrypoint, *task.argv]
-        known = handed_on(task, 'set -- "$@" --setenv "$name" "$value"')
+        known = forwarded_variables(task, 'set -- "$@" --setenv "$name" "$value"')
         network = "set --\n" if task.tasks > 1 else _OFFLINE
         return f'{network}{known}exec {quoted(argv)} "$@" -- {quoted(after)}'
 

@@ -8,7 +8,7 @@ from runs.containers.base import (
     PATH,
     Container,
     Task,
-    handed_on,
+    forwarded_variables,
     quoted,
     unsafe_path,
 )
@@ -40,7 +40,7 @@ class Charliecloud(Container):
         argv.append(f"--cd={task.sees_work}")
         after = [task.image, "--"]
         after += [task.shell, task.sees_command] if task.argv is None else [*task.entrypoint, *task.argv]
-        known = handed_on(task, """set -- "$@" "--set-env=$name='$value'\"""")
+        known = forwarded_variables(task, """set -- "$@" "--set-env=$name='$value'\"""")
         return f'{_USER}set --\n{known}exec {quoted(argv)} "$@" {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:

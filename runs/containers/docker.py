@@ -10,7 +10,7 @@ from runs.containers.base import (
     Image,
     Task,
     alone_or_together,
-    handed_on,
+    forwarded_variables,
     mount_option,
     quoted,
     read_inspected,
@@ -74,7 +74,7 @@ class Docker(Container):
         environment = {"HOME": task.sees_work, **task.environment}
         argv += [f"--env={name}={value}" for name, value in environment.items()]
         after = [f"{self.id_prefix}{task.image}", *((task.command,) if task.argv is None else task.argv)]
-        known = handed_on(task, 'set -- "$@" "--env=$name=$value"')
+        known = forwarded_variables(task, 'set -- "$@" "--env=$name=$value"')
         return f'{self.user_lines}{known}exec {quoted(argv)} "$@" {quoted(after)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from runs.containers.base import (
     Container,
     Image,
     Task,
-    handed_on,
+    forwarded_variables,
     quoted,
     require_program,
     unsafe_path,
@@ -49,7 +49,7 @@ class Sarus(Container):
         argv += [f"--env={name}={value}" for name, value in environment.items()]
         argv += [f"load/library/hibali-{task.image}:latest"]
         argv += [task.command] if task.argv is None else task.argv
-        known = handed_on(task, 'set -- "$@" "$name=$value"')
+        known = forwarded_variables(task, 'set -- "$@" "$name=$value"')
         return f'set --\n{known}exec env -i PATH="$PATH" HOME="$HOME" "$@" {quoted(argv)}'
 
     def image_argv(self, name: str) -> tuple[str, ...]:

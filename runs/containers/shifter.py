@@ -10,7 +10,7 @@ from runs.containers.base import (
     Container,
     Image,
     Task,
-    handed_on,
+    forwarded_variables,
     quoted,
     require_program,
     unsafe_path,
@@ -63,7 +63,7 @@ class Shifter(Container):
             argv += ["--entrypoint", "--", *task.argv]
         environment = {"HOME": task.sees_work, **task.environment}
         variables = [f"{name}={value}" for name, value in environment.items()]
-        known = handed_on(task, 'set -- "$@" "$name=$value"')
+        known = forwarded_variables(task, 'set -- "$@" "$name=$value"')
         head = f'set --\n{known}{_FOUND}exec env -i PATH="$PATH" "$@"'
         return f'{head} {quoted(variables)} "$shifter" {quoted(argv)}'
 

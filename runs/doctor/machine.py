@@ -257,7 +257,7 @@ MACHINE_STEPS = ("roots", "writes", "clock", "room", "scheduler", "container")
 _CLOCK_SECONDS = 5.0  # leases are renewed every few seconds
 _LITTLE_BYTES = 1024**3
 _LITTLE_INODES = 10_000
-_CONTENT = b"hibali asks whether this can be written\n"
+_CONTENT = b"hibali checks whether this folder is writable\n"
 
 
 def check_machine(checks: StepList, site: Site, host: RemoteHost) -> None:

@@ -23,7 +23,7 @@ from hibali.system_errors import reason_of
 from hibali.text import printable
 
 
-class Verdict(StrEnum):
+class StepStatus(StrEnum):
     """The result of a step."""
 
     OK = "ok"
@@ -37,7 +37,7 @@ class Step:
     """A step with its finding and, if needed, a fix; `problem` is set for a fault."""
 
     name: str
-    verdict: Verdict
+    status: StepStatus
     found: str
     fix: str = ""
     problem: HibaliError | None = None
@@ -52,21 +52,21 @@ class StepList:
 
     def ok(self, name: str, found: str) -> None:
         """Add a step that succeeded."""
-        self._add(Step(name, Verdict.OK, found))
+        self._add(Step(name, StepStatus.OK, found))
 
     def warn(self, name: str, found: str, fix: str) -> None:
         """Add a step that works, with a warning."""
-        self._add(Step(name, Verdict.WARNING, found, fix))
+        self._add(Step(name, StepStatus.WARNING, found, fix))
 
     def fault(self, name: str, problem: HibaliError) -> None:
         """Add a step that failed."""
         subject = f"{problem.subject}: " if problem.subject else ""
-        self._add(Step(name, Verdict.FAULT, f"{subject}{problem.message}", problem.hint, problem))
+        self._add(Step(name, StepStatus.FAULT, f"{subject}{problem.message}", problem.hint, problem))
 
     def skip(self, names: Sequence[str], because: str) -> None:
         """Add steps that were not tried."""
         for name in names:
-            self._add(Step(name, Verdict.NOT_TRIED, because))
+            self._add(Step(name, StepStatus.NOT_TRIED, because))
 
     def _add(self, step: Step) -> None:
         self.steps.append(step)
@@ -74,7 +74,7 @@ class StepList:
 
     def has_fault(self, name: str) -> bool:
         """Return whether a step of this name failed."""
-        return any(step.name == name and step.verdict is Verdict.FAULT for step in self.steps)
+        return any(step.name == name and step.status is StepStatus.FAULT for step in self.steps)
 
     def worst(self) -> HibaliError | None:
         """Return the main problem, or None: access first, because waiting does not solve it."""

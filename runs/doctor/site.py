@@ -167,7 +167,7 @@ def _try_writing(checks: StepList, site: Site, requests: Requests) -> None:
             "no permission to write there",
             "To write there, ask the bucket's owner for s3:PutObject.",
         )
-    elif not seen.proves:
+    elif not seen.verifies_hashes:
         finding = "the server does not check sha256: uploads are verified as `claimed` at best"
         checks.warn(
             "writes",

@@ -371,7 +371,7 @@ class Allocation:
     def _work(self, library: Any, cores: int, left: list[int]) -> int:
         """Run tasks; return how many remain."""
         with private_folder() as private:
-            pipe = os.path.join(private, "told")
+            pipe = os.path.join(private, "events")
             os.mkfifo(pipe, 0o600)
             reading = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
             monitor = TaskMonitor(self._tasks, left, self._journal, reading)

@@ -85,15 +85,15 @@ exec "$python" -I ../../pilot/program.py "$job" "$mask" "$native_cores"
 # also opens for reading: without a reader it would wait for ever. HyperQueue's variables, which include a key, are hidden from tools.
 # No task starts after the allocation was stopped or the next allocation was created.
 _TASK = r"""
-mask=${HIBALI_MASK:-022} job=${HIBALI_JOB:-} host=${HIBALI_HOST:-} told=${HIBALI_TOLD:-/dev/null} task=${1:-}
+mask=${HIBALI_MASK:-022} job=${HIBALI_JOB:-} host=${HIBALI_HOST:-} events=${HIBALI_TOLD:-/dev/null} task=${1:-}
 unset HIBALI_MASK HIBALI_JOB HIBALI_HOST HIBALI_TOLD
 unset HQ HQ_ACCESS_KEY HQ_CPUS HQ_ENTRY HQ_ERROR_FILENAME HQ_INSTANCE_ID HQ_JOB_ID HQ_PIN HQ_RESOURCE_REQUEST_cpus HQ_RESOURCE_VALUES_cpus HQ_SERVER_DIR HQ_SUBMIT_DIR HQ_TASK_DIR HQ_TASK_ID
 umask 077
 case "$task" in ''|*[!0-9]*) exit 75 ;; esac
 case "$PWD" in */"$run/tasks/$task") ;; *) exit 75 ;; esac
 [ ! -e "../../chunks/$chunk/stop" ] && [ ! -e "../../chunks/$((chunk+1))" ] || exit 0
-trap 'printf "e %s\n" "$task" 1<>"$told"; exit 0' EXIT
-printf 'b %s %s\n' "$task" "$$" 1<>"$told"
+trap 'printf "e %s\n" "$task" 1<>"$events"; exit 0' EXIT
+printf 'b %s %s\n' "$task" "$$" 1<>"$events"
 run=$run/$task
 runs=../../..
 cancel_file=../../cancel

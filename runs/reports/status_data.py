@@ -198,19 +198,19 @@ def read_overview(config: str | None, days: int = DAYS) -> Overview:
         failed_commands=failed_commands(operations, now),
         unproven=find_unverified(operations),
         expiries=[*expiring(credentials, soon), *find_purged(sites, operations, settings.sites, now)],
-        usage=[site_usage(site, carried_in(operations)) for site in sites],
+        usage=[site_usage(site, transferred_in(operations)) for site in sites],
         runs=count_states(),
         operations=len(operations),
     )
 
 
-def carried_in(operations: Sequence[Operation]) -> Callable[[str, datetime], int]:
+def transferred_in(operations: Sequence[Operation]) -> Callable[[str, datetime], int]:
     """Return a function that counts the bytes to or from a site since a time, from these operations."""
 
-    def carried(site: str, since: datetime) -> int:
+    def transferred(site: str, since: datetime) -> int:
         start = since.timestamp()
         return sum(
             each.number("bytes_sent") for each in operations if each.touched >= start and site in each.sites
         )
 
-    return carried
+    return transferred

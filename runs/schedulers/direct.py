@@ -161,18 +161,18 @@ for id; do
   if ! runs "$id"; then echo "$id gone"; continue; fi
   folder=/proc/${id%%:*}/cwd
   if read -r why 2>/dev/null <"$folder/queued"; then echo "$id queued $why"; continue; fi
-  told=
+  states=
   if read -r tasks 2>/dev/null <"$folder/array/tasks"; then
-    told=" of $tasks"
+    states=" of $tasks"
     number=0
     while [ "$number" -lt "$tasks" ]; do
       number=$((number+1))
-      if [ -e "$folder/array/$number.over" ]; then told="$told $number."
-      elif [ -e "$folder/array/$number" ]; then told="$told $number+"
+      if [ -e "$folder/array/$number.over" ]; then states="$states $number."
+      elif [ -e "$folder/array/$number" ]; then states="$states $number+"
       fi
     done
   fi
-  echo "$id running$told"
+  echo "$id running$states"
 done
 """
 )

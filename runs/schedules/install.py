@@ -220,7 +220,7 @@ def systemd_is_available() -> bool:
 
 
 def lingers() -> bool:
-    """Return whether the user's systemd continues when nobody is logged in (loginctl(1), enable-linger)."""
+    """Return whether the user's systemd continues when the user is not logged in (loginctl(1), enable-linger)."""
     return (Path("/var/lib/systemd/linger") / account_names()[0]).exists()
 
 

@@ -92,7 +92,7 @@ def parse_history(record: Any) -> NoticeHistory:
 
 
 def notice_of_end(trigger: Trigger, history: NoticeHistory) -> Notice | None:
-    """Return the notification about a run's end; the same exit code is the same problem, whatever its message."""
+    """Return the notification about a run's end; the same exit code counts as the same problem, regardless of its message."""
     if trigger.state == "broken":
         message = f"{trigger.schedule} was interrupted: its process ended without a result"
         hint = f"hibali schedule run {trigger.schedule}"

@@ -77,7 +77,7 @@ def test_the_server_is_tried_and_nothing_is_left_of_it(study: Study) -> None:
     seen = recall("bucket", study.place.bucket.name, study.place.endpoint)
     assert seen is not None
     assert seen.locks
-    assert seen.proves
+    assert seen.verifies_hashes
 
 
 def test_without_manifest_and_cache_nothing_is_moved_twice(study: Study) -> None:

@@ -63,7 +63,7 @@ class Site:
 
 
 def fates(done: list[Exchanged]) -> dict[str, str]:
-    return {each.pipeline.reference: each.fate for each in done}
+    return {each.pipeline.reference: each.result for each in done}
 
 
 def forge(repository: Path, files: dict[str, bytes | None], *, symlink: bool = False) -> None:

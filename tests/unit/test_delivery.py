@@ -1,4 +1,4 @@
-"""What is said of the things that are shipped: the list of packages, their licences, the conda recipe."""
+"""Test the packaging files: the list of packages, their licences, the conda recipe and the lock files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def project() -> dict[str, Any]:
     return found
 
 
-def test_the_list_of_what_is_shipped_is_that_of_the_lock() -> None:
+def test_the_bill_of_materials_matches_the_lock_file() -> None:
     done = subprocess.run(
         [sys.executable, "packaging/sbom.py", "--check"],
         cwd=CLONE,
@@ -64,10 +64,10 @@ def test_the_list_of_what_is_shipped_is_that_of_the_lock() -> None:
         assert set(each["dependsOn"]) <= references
 
 
-def test_the_conda_recipe_asks_for_what_the_project_asks_for() -> None:
+def test_the_conda_recipe_has_the_dependencies_of_the_project() -> None:
     run = RECIPE.partition("  run:\n")[2].partition("\n\n")[0]
-    asked = {line.removeprefix("    - ").replace(" ", "") for line in run.splitlines()}
-    assert asked == {f"python{project()['requires-python']}", "openssh", *project()["dependencies"]}
+    required = {line.removeprefix("    - ").replace(" ", "") for line in run.splitlines()}
+    assert required == {f"python{project()['requires-python']}", "openssh", *project()["dependencies"]}
     assert f'version: "{__version__}"' in RECIPE
     for name, place in project()["scripts"].items():
         assert f"      - {name} = {place}\n" in RECIPE
@@ -79,7 +79,7 @@ LOCKS = sorted(
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
-def test_every_package_of_a_lock_has_one_version_and_hashes(path: Path) -> None:
+def test_every_package_of_a_lock_file_has_one_version_and_hashes(path: Path) -> None:
     text = path.read_text().replace("\\\n", "")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert lines
@@ -90,10 +90,10 @@ def test_every_package_of_a_lock_has_one_version_and_hashes(path: Path) -> None:
     assert len({line.partition("==")[0] for line in lines}) == len(lines)
 
 
-def test_the_environment_has_exactly_what_the_lock_names() -> None:
+def test_the_environment_has_exactly_the_packages_of_the_lock_file() -> None:
     found = {normal(each.metadata["Name"]): each.version for each in distributions(path=[purelib()])}
-    brought = {"hibali", "pip", "setuptools"}  # by the clone, and by `python -m venv`
-    assert {name: version for name, version in found.items() if name not in brought} == lock()
+    additional = {"hibali", "pip", "setuptools"}  # from the clone, and from `python -m venv`
+    assert {name: version for name, version in found.items() if name not in additional} == lock()
 
 
 def purelib() -> str:
@@ -101,7 +101,7 @@ def purelib() -> str:
 
 
 def tiny_wheel(folder: Path) -> str:
-    """Make a package without content in `folder`; its SHA-256."""
+    """Write an empty package to `folder`; return its SHA-256."""
     path = folder / "tiny_package-1.0-py3-none-any.whl"
     described = {
         "METADATA": "Metadata-Version: 2.1\nName: tiny-package\nVersion: 1.0\n",
@@ -114,14 +114,14 @@ def tiny_wheel(folder: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.heavy  # it makes three virtual environments
-def test_a_file_without_a_hash_or_with_another_one_is_not_installed(tmp_path: Path) -> None:
-    """By the script that prepares every clone, and that continuous integration runs."""
+@pytest.mark.heavy  # it creates three virtual environments
+def test_a_package_without_a_hash_or_with_a_wrong_hash_is_not_installed(tmp_path: Path) -> None:
+    """The tested script prepares every clone, also in continuous integration."""
     (tmp_path / "tests").mkdir()
     shutil.copy(CLONE / "tests/prepare.sh", tmp_path / "tests")
     right = tiny_wheel(tmp_path)
     env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PYTHON": sys.executable}
-    said = ""
+    errors = ""
     for pinned, installed in (
         ("", False),
         (f" --hash=sha256:{'0' * 64}", False),
@@ -137,7 +137,7 @@ def test_a_file_without_a_hash_or_with_another_one_is_not_installed(tmp_path: Pa
             check=False,
             timeout=120,
         )
-        said += done.stderr
+        errors += done.stderr
         assert (tmp_path / ".cache/globus/.ready").exists() is installed
         assert bool(list(tmp_path.glob(".cache/globus/lib/*/site-packages/tiny_package*"))) is installed
-    assert "DO NOT MATCH THE HASHES" in said
+    assert "DO NOT MATCH THE HASHES" in errors

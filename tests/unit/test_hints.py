@@ -15,13 +15,13 @@ from tests.support.command_tree import check_call
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("hibali", "transfers", "registry", "runs", "hibali_cli")
-# In backticks, or from its beginning or a colon to the end of the text.
+# A command in backticks, or from the beginning or a colon to the end of the text.
 LINE = re.compile(r"`(hibali [^`]+)`|(?:^|(?<=: ))(hibali [a-z][^`]*)$")
-MENTION = re.compile(r"`hibali run` line")  # a line that was typed before
+MENTION = re.compile(r"`hibali run` line")  # a command that the user typed before
 
 
 def text_of(node: ast.expr) -> str | None:
-    """A string of the sources, with X in the place of what is put in."""
+    """Return a string of the sources, with X for each inserted value."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -30,7 +30,7 @@ def text_of(node: ast.expr) -> str | None:
 
 
 def texts_in(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """The whole strings in an expression, not the parts of those that are put together."""
+    """Yield the complete strings in an expression, not parts of an f-string."""
     text = text_of(node) if isinstance(node, ast.expr) else None
     if text is not None:
         yield node.lineno, text  # type: ignore[attr-defined]
@@ -40,7 +40,7 @@ def texts_in(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def hints_in(node: ast.AST) -> Iterator[ast.expr]:
-    """What stands behind `hint=`, is called `hint`, comes from a function of that name, or is what `warn` says to fix."""
+    """Yield the values of `hint=`, of variables and functions named `hint`, and the `fix` argument of `warn`."""
     match node:
         case ast.keyword(arg="hint", value=value) | ast.Assign(targets=[ast.Name(id="hint")], value=value):
             yield value
@@ -51,7 +51,7 @@ def hints_in(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def hints() -> Iterator[tuple[str, str]]:
-    """Where each hint stands, and its text: those of errors, and what `doctor` says to fix."""
+    """Yield the location and the text of each hint: those of errors and the fixes of `doctor`."""
     for package in PACKAGES:
         for path in sorted((REPOSITORY / package).rglob("*.py")):
             source = path.read_text()
@@ -64,7 +64,7 @@ def hints() -> Iterator[tuple[str, str]]:
 
 
 def check_line(line: str) -> None:
-    """Raises `click.UsageError` where it is no line that could be typed as it is."""
+    """Raise `click.UsageError` if the line is not a valid command."""
     check_call(shlex.split(re.split(r" (?:>|&&|\|) ", line)[0])[1:], whole=True)
 
 
@@ -75,7 +75,7 @@ def test_every_hint_can_be_pasted() -> None:
             continue
         lines = [one or other for one, other in LINE.findall(MENTION.sub("", text))]
         if not lines and re.search(r"hibali [a-z]+ [a-z-]", text):
-            wrong.append(f"{where}: a line in the midst of words: {text}")
+            wrong.append(f"{where}: a command inside a sentence: {text}")
         for line in lines:
             checked += 1
             try:
@@ -96,6 +96,6 @@ def test_every_hint_can_be_pasted() -> None:
         "hibali push a b --nope",
     ],
 )
-def test_the_check_itself_sees_what_is_wrong(line: str) -> None:
+def test_the_check_detects_invalid_commands(line: str) -> None:
     with pytest.raises(click.UsageError):
         check_line(line)

@@ -20,7 +20,7 @@ PATHS = {module_of(path): path for package in PACKAGES for path in (REPOSITORY /
 
 
 def imports_of(tree: ast.AST) -> Iterator[str]:
-    """All of them: inside of functions and for types, too."""
+    """Yield all imports, also those inside functions and for types only."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -31,7 +31,7 @@ def imports_of(tree: ast.AST) -> Iterator[str]:
                 yield full if full in PATHS else str(node.module)
 
 
-def test_no_module_imports_one_that_imports_it() -> None:
+def test_there_are_no_circular_imports() -> None:
     imports = {
         name: {found for found in imports_of(ast.parse(path.read_bytes())) if found in PATHS} - {name}
         for name, path in PATHS.items()
@@ -42,8 +42,8 @@ def test_no_module_imports_one_that_imports_it() -> None:
         raise AssertionError(" -> ".join(problem.args[1])) from None
 
 
-def test_packages_hold_nothing_but_their_sentence() -> None:
-    """Python runs a package before any part of it: what is in it is imported with each of them."""
+def test_package_modules_contain_only_a_docstring() -> None:
+    """Python runs `__init__.py` before each module of a package, so its imports slow down all of them."""
     known = {"hibali": "its version", "hibali_cli.commands": "names of modules"}
     for name, path in PATHS.items():
         if path.name == "__init__.py" and name not in known:

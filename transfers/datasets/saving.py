@@ -162,7 +162,7 @@ class _Commit:
             )
 
     def _stage(self, names: list[bytes]) -> None:
-        """Update the user's index, too, where these names would look changed otherwise."""
+        """Update the user's index, too, where these names would appear as changed otherwise."""
         git_output(
             self._repository,
             "update-index",
@@ -256,7 +256,7 @@ END = "^^^ hibali receipt ^^^"
 def commit_message(receipt: Receipt) -> str:
     """Return the message with the receipt.
 
-    It does not use DataLad's markers: `datalad rerun` would look for a command between them.
+    It does not use DataLad's markers: `datalad rerun` would search for a command between them.
     """
     done = [counted(receipt.files_moved, "file")]
     if receipt.files_linked:

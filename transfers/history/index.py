@@ -117,14 +117,14 @@ class OperationDetails:
 
     Attributes:
         files: the number of journal lines by kind.
-        proofs: the number of moved files by verification.
+        verifications: the number of moved files by verification.
         failures: the first thousand.
         notes: such as the id of its Globus task.
     """
 
     operation: Operation
     files: Counter[str] = field(default_factory=Counter)
-    proofs: Counter[str] = field(default_factory=Counter)
+    verifications: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -149,7 +149,7 @@ def read_details(identifier: str) -> OperationDetails:
         if kind in {"moved", "deleted", "linked", "failed"} and record.get("entry") != "folder":
             details.files[str(kind)] += 1
             if record.get("proof"):
-                details.proofs[str(record["proof"])] += 1
+                details.verifications[str(record["proof"])] += 1
             if kind == "failed" and len(details.failures) < _MOST_FAILURES:
                 details.failures.append(record)
     return details

@@ -170,8 +170,8 @@ def _unreached(reply: dict[str, Any], reached: Reached, host: str, here: Site, t
     """Return the error with a hint: without --direct it works, because this machine reaches both sites."""
     subject = f"{here.name} -> {there.name}"
     setting = f"[sites.{there.name}.reached_from.{here.name}]"
-    by_hand = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])
-    hint = f"At {here.name}, log in once yourself: {by_hand} (another way: {setting}); or {_WITHOUT}."
+    login_command = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])
+    hint = f"At {here.name}, log in once yourself: {login_command} (another way: {setting}); or {_WITHOUT}."
     status, output = reply["status"], str(reply["errors"])
     if status is None:
         return AccessError(

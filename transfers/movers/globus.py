@@ -109,7 +109,7 @@ def verify_by_digest(target: Store, pairs: Iterable[Pair], source_digests: Hashe
 
 
 def commit_as_claimed(target: Store, pairs: Sequence[Pair]) -> Generator[Committed, None, None]:
-    """Rename partial files to their final names, with Globus's own verification as proof."""
+    """Rename partial files to their final names, verified by Globus itself."""
     if not target.facts.external_writes:
         for pair in pairs:
             yield Committed(pair.item, None, Verification.CLAIMED)

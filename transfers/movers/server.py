@@ -22,7 +22,7 @@ class ServerMover:
     """The Mover protocol (transfers.movers.stream.Mover) over a target that can copy from the source."""
 
     def __init__(self, copier: Store, origin: Origin, fallback: Mover, wanted: Verification) -> None:
-        """`fallback` moves items that are not copied. Copies with a proof below `wanted` are read back."""
+        """`fallback` moves items that are not copied. Copies with a verification weaker than `wanted` are read back."""
         self._copier = copier
         self._origin = origin
         self._fallback = fallback

@@ -140,7 +140,7 @@ class ProgressReport:
 
 
 class PacedPayloads(ProgressReport):
-    """The source's proofs until the target replies; the sending thread fills it."""
+    """The source's verifications until the target replies; the sending thread fills it."""
 
     def __init__(self, pace: Pace, on_event: Listener) -> None:
         """`on_event` is called from the sending thread."""

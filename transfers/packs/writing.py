@@ -344,10 +344,10 @@ class PackMover:
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """See Mover. Files that arrive corrupt are packed again up to ROUNDS times, then they fail."""
+        """See Mover. Files that arrive corrupt are packed again up to MAX_ATTEMPTS times, then they fail."""
         assert isinstance(target, PackedTarget)
         coming = items
-        for round_number in range(1, MAX_ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             retried: list[Item] = []
             for some in gather(self._until_full(coming), self._pack_bytes):
                 for event in self._make(source, target, some):
@@ -356,11 +356,11 @@ class PackMover:
                         isinstance(event, Committed)
                         and problem
                         and problem.retryable
-                        and round_number < MAX_ATTEMPTS
+                        and attempt < MAX_ATTEMPTS
                     ):
                         retried.append(event.item)
                         path = printable(event.item.entry.path)
-                        yield Retried(path, round_number, 0.0, problem.message)
+                        yield Retried(path, attempt, 0.0, problem.message)
                     else:
                         yield event
             if not retried:

@@ -281,7 +281,7 @@ class Connection:
 
     @contextlib.contextmanager
     def understanding(self) -> Iterator[None]:
-        """Turn errors while a reply is parsed into a violation of the protocol by the agent."""
+        """Convert errors while a reply is parsed to a violation of the protocol by the agent."""
         try:
             yield
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):

@@ -344,5 +344,5 @@ def forced_command_script(python: str, *, agent: bool = True) -> str:
     """Return the script of the forced command; without `agent`, only SFTP transfers files."""
     if not _PYTHON.fullmatch(python):
         raise UsageError("unsafe-python", "`python` can only have letters, digits and _./+-", subject=python)
-    text = Path(__file__).with_name("gate.sh").read_text("ascii")
+    text = Path(__file__).with_name("forced_command.sh").read_text("ascii")
     return text.replace("@AGENT@", shlex.quote(remote_command(python)) if agent else "")

@@ -175,7 +175,7 @@ class PosixStore(Store):
         self._listing_ahead = False
         reply = connection.replies()[0]
         self.root_path = connection.path_in(reply)
-        self._seen: tuple[float, Entry | None, Space] | None = self._read_look(reply)
+        self._seen: tuple[float, Entry | None, Space] | None = self._parse_root_state(reply)
 
     @property
     def facts(self) -> Facts:
@@ -211,7 +211,7 @@ class PosixStore(Store):
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store; the root itself may be a symlink."""
         if not path:
-            return self._look_cached()[0]
+            return self._cached_root_state()[0]
         try:
             self._open()
         except NotFoundError:
@@ -262,17 +262,17 @@ class PosixStore(Store):
                 raise ValueError
             return [None if one is None else check_identity(one) for one in found]
 
-    def _look_cached(self) -> tuple[Entry | None, Space]:
+    def _cached_root_state(self) -> tuple[Entry | None, Space]:
         """Return the root's entry and the free space from one request, cached because of round-trip times."""
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _SEEN_SECONDS:
-            self._seen = self._read_look(self._request_look())
+            self._seen = self._parse_root_state(self._request_root_state())
         return self._seen[1], self._seen[2]
 
-    def _request_look(self) -> protocol.Frame:
+    def _request_root_state(self) -> protocol.Frame:
         return self._connection.request("inspect", path=protocol.text_of(self.root_path))
 
-    def _read_look(self, reply: protocol.Frame) -> tuple[float, Entry | None, Space]:
+    def _parse_root_state(self, reply: protocol.Frame) -> tuple[float, Entry | None, Space]:
         with self._connection.understanding():
             space_fields = reply.header["room"]
             self._quotas = bool(space_fields["quotas"])
@@ -290,7 +290,7 @@ class PosixStore(Store):
 
     def file_above(self) -> bool:
         """See Store."""
-        self._look_cached()
+        self._cached_root_state()
         return self._file_above
 
     def _open(self, *, make: bool = False) -> None:
@@ -402,7 +402,7 @@ class PosixStore(Store):
 
     def find_whole(self, path: bytes) -> Entry | None:
         """See Store."""
-        return self.stat(path) if path else self._read_look(self._request_look())[1]
+        return self.stat(path) if path else self._parse_root_state(self._request_root_state())[1]
 
     def fetch_whole(self, entry: Entry) -> bytes:
         """See Store."""
@@ -627,7 +627,10 @@ class PosixStore(Store):
         if not self._opened:
             requests.insert(0, ("open", self._opening(make=make)))
         replies = self._connection.request_all([*requests, ("inspect", {"path": root})])
-        self._seen, self._token = self._read_look(replies[-1]), str(replies[-2].header.get("token", ""))
+        self._seen, self._token = (
+            self._parse_root_state(replies[-1]),
+            str(replies[-2].header.get("token", "")),
+        )
         self._opened = True
         self._channels.start_early(self._connection.round_trip)
         return PosixLock(self)
@@ -655,7 +658,7 @@ class PosixStore(Store):
 
     def space(self) -> Space:
         """See Store."""
-        space = self._look_cached()[1]
+        space = self._cached_root_state()[1]
         if not self._quotas:
             return space
         reply = self._connection.request("quotas", path=protocol.text_of(self.root_path))
@@ -715,7 +718,7 @@ class PosixStore(Store):
         reply = connection.replies()[0]
         if connection.path_in(reply) != self.root_path:
             raise connection.broken("opened another folder than before")
-        self._seen = self._read_look(reply)
+        self._seen = self._parse_root_state(reply)
         if self._holding.held:
             self._holding.reacquire(connection, self._opening(), anew=anew)
             self._opened = True

@@ -968,5 +968,5 @@ class Leftover:
     begun: str
     age: float | None
     ours: bool
-    fate: CleanupResult
+    result: CleanupResult
     because: str = ""

@@ -43,8 +43,8 @@ def test_keys_are_those_of_git_annex(repository: AnnexRepository) -> None:
 
 
 def test_places_are_those_of_git_annex(repository: AnnexRepository) -> None:
-    said = repository.run("annex", "examinekey", "--format=${hashdirlower} ${objectpath}\n", "--", *KEYS)
-    for key, line in zip(KEYS, said.decode().splitlines(), strict=True):
+    output = repository.run("annex", "examinekey", "--format=${hashdirlower} ${objectpath}\n", "--", *KEYS)
+    for key, line in zip(KEYS, output.decode().splitlines(), strict=True):
         folder, _, file = line.partition(" ")
         assert place_of(key) == folder + Path(file).name
 

@@ -34,11 +34,11 @@ def test_requests_pause_after_several_refusals() -> None:
         of_site().refused("no")
         of_site().check()
     of_site().refused("no\x1b[31m")
-    with pytest.raises(TryLaterError) as told:
+    with pytest.raises(TryLaterError) as raised:
         of_site().check()
-    assert told.value.code == "paused"
-    assert f"{ALLOWED} requests in a row" in told.value.message
-    assert "\x1b" not in told.value.message
+    assert raised.value.code == "paused"
+    assert f"{ALLOWED} requests in a row" in raised.value.message
+    assert "\x1b" not in raised.value.message
     of_site().answered()
     of_site().check()
     assert of_site().read().times == 0

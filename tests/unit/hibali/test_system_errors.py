@@ -20,7 +20,7 @@ def error(number: int, name: str | None = "/some/file") -> OSError:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "ends"),
+    ("number", "code", "exit_code"),
     [
         (errno.ENOTDIR, "not-a-folder", 6),
         (errno.ENAMETOOLONG, "name-too-long", 6),
@@ -46,12 +46,12 @@ def error(number: int, name: str | None = "/some/file") -> OSError:
         (errno.EKEYEXPIRED, "key-expired", 4),
     ],
 )
-def test_common_errors_have_a_code_a_message_and_an_exit_code(number: int, code: str, ends: int) -> None:
-    told = explain(error(number))
-    assert told is not None
-    assert (told.code, int(told.exit), told.subject) == (code, ends, "/some/file")
-    assert os.strerror(number).lower() not in {told.message, ""} or code == "denied"
-    assert not told.transient
+def test_common_errors_have_a_code_a_message_and_an_exit_code(number: int, code: str, exit_code: int) -> None:
+    explained = explain(error(number))
+    assert explained is not None
+    assert (explained.code, int(explained.exit), explained.subject) == (code, exit_code, "/some/file")
+    assert os.strerror(number).lower() not in {explained.message, ""} or code == "denied"
+    assert not explained.transient
 
 
 def test_the_agent_uses_the_same_error_codes() -> None:
@@ -61,9 +61,9 @@ def test_the_agent_uses_the_same_error_codes() -> None:
 
 
 def test_unknown_system_errors_keep_the_message_of_the_system() -> None:
-    told = explain(error(errno.EL2HLT))
-    assert told is not None
-    assert (told.code, told.message, told.exit) == (
+    explained = explain(error(errno.EL2HLT))
+    assert explained is not None
+    assert (explained.code, explained.message, explained.exit) == (
         "errno-el2hlt",
         os.strerror(errno.EL2HLT),
         Exit.INCOMPLETE,
@@ -79,7 +79,9 @@ def test_errors_caused_by_hibali_stay_bugs() -> None:
 
 def test_limits_of_the_machine_are_not_reported_as_bugs() -> None:
     codes = [
-        told.code for one in (MemoryError(), RuntimeError("can't start new thread")) if (told := explain(one))
+        explained.code
+        for one in (MemoryError(), RuntimeError("can't start new thread"))
+        if (explained := explain(one))
     ]
     assert codes == ["no-memory", "too-many-processes"]
 

@@ -9,7 +9,7 @@ from hibali_cli.annex_remote import AnnexRequest, error_line, one_line, read_req
 
 
 @pytest.mark.parametrize(
-    ("line", "asked"),
+    ("line", "expected"),
     [
         (b"PREPARE\n", AnnexRequest("PREPARE", ())),
         (b"TRANSFER STORE KEY a b  c \n", AnnexRequest("TRANSFER", ("STORE", "KEY", "a b  c "))),
@@ -21,8 +21,8 @@ from hibali_cli.annex_remote import AnnexRequest, error_line, one_line, read_req
         (b"\n", None),
     ],
 )
-def test_requests_are_parsed(line: bytes, asked: AnnexRequest | None) -> None:
-    assert read_request(line) == asked
+def test_requests_are_parsed(line: bytes, expected: AnnexRequest | None) -> None:
+    assert read_request(line) == expected
 
 
 @pytest.mark.parametrize("line", [b"TRANSFER STORE KEY\n", b"TRANSFER STORE  file\n", b"RENAMEEXPORT KEY\n"])

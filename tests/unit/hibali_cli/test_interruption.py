@@ -1,4 +1,4 @@
-"""Test that a process ends on a signal, whatever it is doing."""
+"""Test that a process ends on a signal, at any point of its work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.services.session import REPOSITORY
 
-# The main thread waits for its turn to send and passes over interruptions, as a badly written clean-up might; signals keep coming.
+# The main thread waits until it can send and ignores interruptions, as a faulty clean-up could; more signals arrive.
 STUBBORN = """
 import os, signal, threading, time
 from hibali.retry import Pace
@@ -35,7 +35,7 @@ while True:
     except KeyboardInterrupt:
         continue
 """
-# A thread that reads from a server that never answers, and a main thread that waits for it at its end.
+# A thread that reads from a server that never answers, and a main thread that joins it at exit.
 WAITING = """
 import os, signal, threading, time
 from hibali_cli.interruption import listen_for_interruption
@@ -48,7 +48,7 @@ try:
 except KeyboardInterrupt as interrupted:
     raise SystemExit(interrupted.exit)
 """
-# A signal that another thread's handler in C takes: the call that the main thread waits in is not ended by it.
+# The C handler runs in another thread, so the signal does not interrupt the system call of the main thread.
 UNSEEN = """
 import os, signal, sys, threading, time
 from hibali_cli.interruption import listen_for_interruption

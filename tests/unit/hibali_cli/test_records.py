@@ -39,7 +39,7 @@ from transfers.journal import Receipt
 EVENTS: list[Event] = [
     Listing(),
     Planned(3, 3000, 2, 2000, 1, 0),
-    Connected("far", 8, 2),
+    Connected("remote", 8, 2),
     Carrying(b"large\xff\x1b[31m", 100, 600, 1000),
     Carried(500),
     Moved(b"a\xff[red]\n", "file", 1000, "0" * 64, "digest", 1),
@@ -107,10 +107,15 @@ def test_progress_for_programs_and_logs(
     monkeypatch.setattr(progress, "_RECORD_SECONDS", 0)
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0)
     out, err = on_event(capsys, json=True, records=True)
-    told = [record for record in check_lines(out.encode()) if record["kind"] == "progress"]
-    assert [record["bytes"] for record in told] == [0, 0, 100, 600, 600, 600, 600, 600, 600]
-    assert told[3]["current"][0]["size"] == 1000
-    assert (told[-1]["files"], told[-1]["files_failed"], told[-1]["retries"], told[-1]["lines"]) == (
+    progress_records = [record for record in check_lines(out.encode()) if record["kind"] == "progress"]
+    assert [record["bytes"] for record in progress_records] == [0, 0, 100, 600, 600, 600, 600, 600, 600]
+    assert progress_records[3]["current"][0]["size"] == 1000
+    assert (
+        progress_records[-1]["files"],
+        progress_records[-1]["files_failed"],
+        progress_records[-1]["retries"],
+        progress_records[-1]["lines"],
+    ) == (
         1,
         1,
         1,

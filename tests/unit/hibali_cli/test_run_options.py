@@ -36,8 +36,8 @@ def read(*words: str) -> Resources:
 
 def test_options_are_read_and_written_again() -> None:
     words = "--nodes 2 --tasks 8 --cores 4 --memory 1.5G --time 1-00:00:00 --gpus 0 --partition p --account a --reservation r"
-    asked = read(*words.split(), "--directive", "--qos=x y", "--directive=-l")
-    assert asked == Resources(
+    requested = read(*words.split(), "--directive", "--qos=x y", "--directive=-l")
+    assert requested == Resources(
         cores=4,
         memory_megabytes=1536,
         seconds=86400,
@@ -49,7 +49,7 @@ def test_options_are_read_and_written_again() -> None:
         reservation="r",
         directives=("--qos=x y", "-l"),
     )
-    assert read(*resource_argv(asked)) == parse_resource_argv(resource_argv(asked)) == asked
+    assert read(*resource_argv(requested)) == parse_resource_argv(resource_argv(requested)) == requested
     assert (read(), resource_argv(read())) == (Resources(), ())
 
 
@@ -93,7 +93,7 @@ def test_values_that_would_add_a_directive_are_refused(words: tuple[str, ...]) -
 
 
 def test_resource_options_are_read_back_from_the_ledger() -> None:
-    asked = DatasetRequest("/f", "/f/answers.json", options=resource_argv(Resources(cores=2)))
-    assert recorded_request([{"asked": asked.to_fields()}], "run") == asked
-    older = {name: value for name, value in asked.to_fields().items() if name != "options"}
+    requested = DatasetRequest("/f", "/f/answers.json", options=resource_argv(Resources(cores=2)))
+    assert recorded_request([{"asked": requested.to_fields()}], "run") == requested
+    older = {name: value for name, value in requested.to_fields().items() if name != "options"}
     assert recorded_request([{"asked": older}], "run").options == ()

@@ -32,8 +32,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Carrying, NAMES, SIZES, SIZES, SIZES),
     st.builds(Moved, NAMES, st.sampled_from(["file", "folder"]), SIZES, st.none(), st.just("digest"), st.just(0)),
     st.builds(Failed, NAMES, st.just("vanished"), st.just("it went")),
-    st.builds(Retried, st.just("far"), st.just(1), st.floats(0, 100), st.just("busy")),
-    st.sampled_from([Listing(), Ended(), Deleted(b"x", "file"), Connected("far", 3, 2)]),
+    st.builds(Retried, st.just("remote"), st.just(1), st.floats(0, 100), st.just("busy")),
+    st.sampled_from([Listing(), Ended(), Deleted(b"x", "file"), Connected("remote", 3, 2)]),
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_resumed_bytes_count_as_done_but_not_in_the_rate() -> None:
     assert (tally.rate(10) or 0) < 20
     assert [one.bytes for one in tally.current.values()] == [950]
     tally.update(Moved(b"x", "file", 1000, None, "digest", 0), 11)
-    tally.update(Carrying(b"x", 900, 1000, 1000), 12)  # told late
+    tally.update(Carrying(b"x", 900, 1000, 1000), 12)  # reported late
     assert (tally.current, tally.bytes) == ({}, 950)
 
 

@@ -262,8 +262,12 @@ def test_the_overview_is_compacted(catalogue: Catalogue, tmp_path: Path) -> None
 def test_a_deprecation_can_be_withdrawn(catalogue: Catalogue) -> None:
     old, new = catalogue.add(raw("1")), catalogue.add(raw("2"))
     catalogue.deprecate("tool@1", Deprecation("tool@2", "wrong units"))
-    said = catalogue.deprecation(catalogue.find("tool@1"))
-    assert (said.successor, str(said)) == ("tool@2", "deprecated; use tool@2; wrong units") if said else None
+    deprecation = catalogue.deprecation(catalogue.find("tool@1"))
+    assert (
+        (deprecation.successor, str(deprecation)) == ("tool@2", "deprecated; use tool@2; wrong units")
+        if deprecation
+        else None
+    )
     assert catalogue.deprecation(new) is None
     assert catalogue.find("tool@1") == old
     assert len(catalogue.deprecate("tool", None)) == 2

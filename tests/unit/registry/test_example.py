@@ -66,7 +66,7 @@ DEFAULT = {"optional": True, "default_value": "1"}
 @pytest.mark.parametrize(
     ("tool", "minimal"),
     [
-        (  # as in published tools: a switch that is off disables options that have defaults
+        (  # as in published tools: a flag that is off disables options that have defaults
             make_tool(
                 "x",
                 make_input(

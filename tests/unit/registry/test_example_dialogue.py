@@ -37,7 +37,7 @@ def described(step: Step) -> Any:
     return dict(step.values)
 
 
-def test_required_inputs_are_asked_first_then_others_are_offered() -> None:
+def test_required_inputs_are_requested_first_then_others_are_offered() -> None:
     tool = make_tool("x", make_input("o", optional=True), make_input("a"), make_input("d", default_value="x"))
     start = Dialogue(tool)
     assert described(next_step(start)) == ("ask", "a", False)
@@ -50,7 +50,7 @@ def test_required_inputs_are_asked_first_then_others_are_offered() -> None:
     assert described(next_step(third.request("o").answer("o", "2"))) == {"o": "2", "a": "1"}
 
 
-def test_required_related_inputs_are_asked_next() -> None:
+def test_required_related_inputs_are_requested_next() -> None:
     tool = make_tool(
         "x", make_input("a", optional=True, requires_inputs=["b"]), make_input("b", optional=True)
     )

@@ -61,7 +61,7 @@ def test_the_policy_admits_only_signed_versions(
         b.fetch()
     second = a.catalogue.add(raw(version="2.0"))
     file, signature = sign(signed_text(added), key, a.folder)
-    a.catalogue.sign(second, file, signature)  # of another version
+    a.catalogue.sign(second, file, signature)  # another version
     a.publish()
     with pytest.raises(RefusedError):
         b.fetch("tool@2.0")
@@ -73,7 +73,7 @@ def test_the_policy_admits_only_signed_versions(
 
 
 @pytest.mark.parametrize(
-    ("forged", "code", "ends"),
+    ("forged", "code", "exit_code"),
     [
         ({"tool/1.0/descriptor.json": raw(description="Evil.")}, "tampered", 8),
         ({"tool/1.0/descriptor.json": b"no json"}, "invalid-json", 2),
@@ -83,7 +83,7 @@ def test_the_policy_admits_only_signed_versions(
     ],
 )
 def test_tampered_versions_are_refused_and_nothing_is_fetched(
-    over_git: tuple[Site, Site], repository: Path, forged: dict[str, bytes], code: str, ends: int
+    over_git: tuple[Site, Site], repository: Path, forged: dict[str, bytes], code: str, exit_code: int
 ) -> None:
     a, b = over_git
     a.catalogue.add(raw())
@@ -92,7 +92,7 @@ def test_tampered_versions_are_refused_and_nothing_is_fetched(
     forge(repository, dict(forged))
     with pytest.raises(HibaliError) as refused:
         b.fetch()
-    assert (refused.value.code, refused.value.exit) == (code, ends)
+    assert (refused.value.code, refused.value.exit) == (code, exit_code)
     assert b.references() == []
     assert b.fetch("other") == {"other@1.0": "fetched"}
 
@@ -425,7 +425,7 @@ def test_publishing_transfers_only_new_versions(over_git: tuple[Site, Site], rep
     a.catalogue.add(raw("new"))
     assert a.publish("new") == {"new@1.0": "published"}
     done: dict[str, Any] = b.fetch()
-    assert sum(fate == "fetched" for fate in done.values()) == 1
+    assert sum(result == "fetched" for result in done.values()) == 1
     after = objects(b.folder / "exchange.git"), objects(repository)
     # two blobs, three trees, one commit
     assert [new - old for old, new in zip(before, after, strict=True)] == [6, 6]

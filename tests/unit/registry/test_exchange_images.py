@@ -31,17 +31,17 @@ class Lab(Site):
     """An account whose remote has an image store."""
 
     def __init__(
-        self, folder: Path, kind: type[GitRemote | FolderRemote], url: str, shelf: Path | None
+        self, folder: Path, kind: type[GitRemote | FolderRemote], url: str, image_store: Path | None
     ) -> None:
         super().__init__(folder, kind, url, history=False)
-        self.shelf = FolderImageStore(shelf) if shelf else None
+        self.image_store = FolderImageStore(image_store) if image_store else None
 
     def leave(self) -> dict[str, tuple[str, Content]]:
         """Return the outcome for each version and its image."""
         done = publish(
-            self.catalogue, self.remote, "lab", self.seen, self.catalogue.all(), "somebody", self.shelf
+            self.catalogue, self.remote, "lab", self.seen, self.catalogue.all(), "somebody", self.image_store
         )
-        return {each.pipeline.reference: (each.fate, each.content) for each in done}
+        return {each.pipeline.reference: (each.result, each.content) for each in done}
 
     def add(self, archive: Path, descriptor: bytes = DESCRIPTOR) -> tuple[Pipeline, ImageRecord]:
         pipeline = self.catalogue.add(descriptor)
@@ -75,16 +75,16 @@ def two_labs(request: pytest.FixtureRequest, tmp_path: Path, repository: Path) -
     (tmp_path / "lab").mkdir()
     kind = GitRemote if request.param == "git" else FolderRemote
     url = str(repository if request.param == "git" else tmp_path / "lab")
-    shelf = tmp_path / "lab" / ".images"
-    return Lab(tmp_path / "a", kind, url, shelf), Lab(tmp_path / "b", kind, url, shelf)
+    image_store = tmp_path / "lab" / ".images"
+    return Lab(tmp_path / "a", kind, url, image_store), Lab(tmp_path / "b", kind, url, image_store)
 
 
 @pytest.fixture
 def over_git(tmp_path: Path, repository: Path) -> tuple[Lab, Lab]:
     (tmp_path / "lab").mkdir()
-    shelf = tmp_path / "lab" / ".images"
-    return Lab(tmp_path / "a", GitRemote, str(repository), shelf), Lab(
-        tmp_path / "b", GitRemote, str(repository), shelf
+    image_store = tmp_path / "lab" / ".images"
+    return Lab(tmp_path / "a", GitRemote, str(repository), image_store), Lab(
+        tmp_path / "b", GitRemote, str(repository), image_store
     )
 
 
@@ -97,8 +97,8 @@ def test_records_are_fetched_automatically_and_contents_on_request(
     assert b.fetch() == {"tool@1.0": "fetched"}
     assert b.catalogue.image(pipeline) == record
     assert b.catalogue.images.local_file(pipeline, record) is None
-    assert b.shelf is not None
-    b.catalogue.images.receive(pipeline, b.shelf.get, "lab")
+    assert b.image_store is not None
+    b.catalogue.images.receive(pipeline, b.image_store.get, "lab")
     assert b.catalogue.image_file(pipeline).read_bytes() == archive.read_bytes()
     assert b.fetch() == {"tool@1.0": "same"}
 
@@ -136,7 +136,7 @@ def test_without_an_image_store_only_the_record_is_published(
     assert a.leave() == {"tool@1.0": ("published", "stays here")}
     b.fetch()
     assert b.catalogue.image(pipeline) == record
-    b.shelf = FolderImageStore(tmp_path / "elsewhere")
+    b.image_store = FolderImageStore(tmp_path / "elsewhere")
     assert b.leave() == {"tool@1.0": ("same", "missing")}
 
 
@@ -206,17 +206,17 @@ class Interrupted(Exception):  # noqa: N818  # nothing went wrong
     """The call was killed here."""
 
 
-class DiesBeforePublishing:
+class KilledBeforePublishing:
     """A remote whose publisher is killed between the content and the pointer."""
 
     def __init__(self, remote: GitRemote | FolderRemote) -> None:
         self._remote = remote
 
     def take_snapshot(self, **how: bool) -> Snapshot:
-        return DyingSnapshot(self._remote.take_snapshot(**how))
+        return KilledSnapshot(self._remote.take_snapshot(**how))
 
 
-class DyingSnapshot:
+class KilledSnapshot:
     def __init__(self, look: Snapshot) -> None:
         self._snapshot = look
 
@@ -236,12 +236,12 @@ def test_after_a_kill_between_content_and_pointer_no_pointer_is_broken(
 ) -> None:
     a, b = two_labs
     _, record = a.add(archive)
-    remote, a.remote = a.remote, DiesBeforePublishing(a.remote)  # type: ignore[arg-type,assignment]
+    remote, a.remote = a.remote, KilledBeforePublishing(a.remote)  # type: ignore[arg-type,assignment]
     with pytest.raises(Interrupted):
         a.leave()
     assert b.fetch() == {}
-    assert b.shelf is not None
-    assert b.shelf.present([record]) == {record.digest}
+    assert b.image_store is not None
+    assert b.image_store.present([record]) == {record.digest}
     a.remote = remote
     monkeypatch.setattr(FolderImageStore, "put", None)
     assert a.leave() == {"tool@1.0": ("published", "there")}

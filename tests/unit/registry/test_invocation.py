@@ -98,7 +98,7 @@ def test_defaults_count_as_values() -> None:
     assert checked.as_written == {"a": None}
 
 
-# As in published tools: a switch is off by default, which disables its options, which have defaults too.
+# As in published tools: a flag is off by default and disables its options, which also have defaults.
 SWITCHED = make_tool(
     "x [MODE] [SIZE] [LEVEL] [FLAG] [NAME] [P] [Q]",
     make_input("size", "Number", optional=True, default_value=3),
@@ -152,7 +152,7 @@ def test_values_that_exclude_each_other_are_refused() -> None:
     assert set(problems_of(SWITCHED, {"p": "1", "q": "2"})) == {"g"}
 
 
-def test_the_default_of_a_required_input_applies_whatever_it_excludes() -> None:
+def test_the_default_of_a_required_input_applies_even_if_it_excludes_others() -> None:
     tool = make_tool(
         "x [A] [B] [C]",
         make_input(

@@ -104,7 +104,7 @@ def test_a_run_is_adopted_once_from_its_manifest(host: RemoteHost, tmp_path: Pat
     found = run_store.find_unreported("a" * 64)
     assert found is not None
     assert found.id == RUN
-    assert replace(found_run, fate=Adoption.ADOPTED).to_record()["fate"] == "adopted"
+    assert replace(found_run, result=Adoption.ADOPTED).to_record()["fate"] == "adopted"
 
 
 @pytest.mark.parametrize(

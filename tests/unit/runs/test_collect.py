@@ -10,7 +10,7 @@ from transfers.entry import Entry, Kind
 
 
 def entries(*names: str) -> list[Entry]:
-    """A trailing slash is a folder, `@` a symlink, `|` a FIFO."""
+    """Parse names: a trailing slash is a folder, `@` a symlink, `|` a FIFO."""
     kinds = {"/": Kind.FOLDER, "@": Kind.LINK, "|": Kind.SPECIAL}
     return [
         Entry(name.rstrip("/@|").encode("utf-8", "surrogateescape"), kinds.get(name[-1], Kind.FILE))

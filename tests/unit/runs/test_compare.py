@@ -54,7 +54,7 @@ def test_outputs_of_matched_tasks_are_compared() -> None:
     pairs = [TaskPair(1, 2), TaskPair(2, None), TaskPair(None, 1)]
     mine = {b"1/out/a": "d", b"1/only": "e", b"2/a": "f"}
     found = compare_tasks(pairs, mine, {b"2/out/a": "d", b"1/a": "f"})
-    assert [(each.output.path, each.output.fate, each.name_a, each.name_b) for each in found] == [
+    assert [(each.output.path, each.output.result, each.name_a, each.name_b) for each in found] == [
         (b"only", OutputResult.MISSING, b"1/only", b"2/only"),
         (b"out/a", OutputResult.EQUAL, b"1/out/a", b"2/out/a"),
         (b"a", OutputResult.MISSING, b"2/a", None),
@@ -62,8 +62,8 @@ def test_outputs_of_matched_tasks_are_compared() -> None:
     ]
     single = compare_tasks(
         [TaskPair(0, 3)], {b"3/a": "d"}, {b"3/3/a": "d"}
-    )  # a path of a run that is no sweep
-    assert [(each.output.fate, each.name_a, each.name_b) for each in single] == [
+    )  # a path of a run that is not a sweep
+    assert [(each.output.result, each.name_a, each.name_b) for each in single] == [
         (OutputResult.EQUAL, b"3/a", b"3/3/a")
     ]
 

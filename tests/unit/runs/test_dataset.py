@@ -13,21 +13,21 @@ from tests.support.runs import make_run
 from transfers.datasets.repository import Repository
 
 
-def record_of(root: Path, asked: DatasetRequest, pilot: Pilot | None = None) -> dict[str, object]:
+def record_of(root: Path, request: DatasetRequest, pilot: Pilot | None = None) -> dict[str, object]:
     sets = ((Output("out", "o[1].txt"), Output("all", "p-*", is_pattern=True)), (Output("out", "o[1].txt"),))
     sweep = Sweep({1: RunStatus(), 2: RunStatus()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot)
     run = make_run(id="r", site="s", scheduler="slurm", sweep=sweep)
     repository = Repository(str(root).encode(), b"", annex=False)
-    return run_record(Dataset(repository, str(root / "derived"), asked), run, "")
+    return run_record(Dataset(repository, str(root / "derived"), request), run, "")
 
 
 def test_the_record_of_a_sweep_has_its_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path.resolve()
     monkeypatch.chdir(root)
     parameters = ("x=1,2", 'say="a,{b}"')
-    asked = typed_request(Path("answers.json"), [], "", Path("-rows:1.csv"), parameters)
-    assert recorded_request([{"asked": asked.to_fields()}], "r") == asked
-    record = record_of(root, asked)
+    request = typed_request(Path("answers.json"), [], "", Path("-rows:1.csv"), parameters)
+    assert recorded_request([{"asked": request.to_fields()}], "r") == request
+    record = record_of(root, request)
     assert shlex.split(str(record["cmd"])) == [
         *("hibali", "run", "p@1", "answers.json", "--each", "./-rows:1.csv"),
         *("--param=x=1,2", '--param=say="a,{{b}}"'),

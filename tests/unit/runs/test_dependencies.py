@@ -92,11 +92,11 @@ def explained(first: State, seen: Observation, place: Place, **more: Any) -> Obs
     run = run_store.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken], **more})
     assert more or run.needs == (FIRST,)
 
-    def look(runs: Sequence[Run]) -> list[Run]:
+    def refresh(runs: Sequence[Run]) -> list[Run]:
         return [run_store.note(run.id, "seen", {"state": first, "native": "", "reason": ""}) for run in runs]
 
     host: Any = place
-    return add_reason(change_run(run, folder=b"/w", job="8"), seen, host, run_store, look)
+    return add_reason(change_run(run, folder=b"/w", job="8"), seen, host, run_store, refresh)
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -147,7 +147,7 @@ def test_a_run_on_hold_names_the_release_command() -> None:
 def a_sweep(
     *states: State, jobs: tuple[tuple[str, ...], ...] = (("7",), ("8",)), scheduler: str = "slurm"
 ) -> Run:
-    """Six tasks in two arrays; those beyond `states` wait."""
+    """Return a sweep of six tasks in two arrays; tasks beyond `states` are queued."""
     tasks = {number: RunStatus(State.WAITING) for number in range(1, 7)} | {
         number: RunStatus(state) for number, state in enumerate(states, start=1)
     }
@@ -168,7 +168,7 @@ def a_sweep(
             [3],
             ("7_3",),
             None,
-        ),  # an array with a failure never ends well
+        ),  # an array with a failure never succeeds
         (a_sweep(State.SUCCEEDED, State.FAILED), [1], (), ()),
         (a_sweep(State.FAILED), [1, 4], None, None),
         (a_sweep(jobs=(("7",), ())), [1], ("7_1",), ("7",)),

@@ -27,7 +27,7 @@ TIERS = {"local": Tier("$FAST"), "burst": Tier("$FAST/burst", "#BB create name=x
 
 
 class Job:
-    """A run's folder with a job in it, and a node with fast storage."""
+    """The folder of a run with a job, and a node with fast storage."""
 
     def __init__(self, folder: Path, start: str, fast: Fast, *inputs: Input) -> None:
         self.folder = folder / RUN
@@ -57,7 +57,7 @@ class Job:
         found: dict[str, Any] = json.loads((self.folder / "exit.json").read_text())
         return found
 
-    def left(self) -> list[str]:
+    def remaining_names(self) -> list[str]:
         return sorted(path.name for path in self.node.rglob("*"))
 
 
@@ -74,8 +74,8 @@ def test_inputs_are_copied_to_the_node_and_removed_after_the_run(tmp_path: Path)
     fast = Fast({0: "local", 1: "burst"}, tiers=TIERS)
     inputs = [an_input(0, one, HOSTILE), an_input(1, tree)]
     moved = fast.inputs_in(str(tmp_path / RUN), inputs)
-    look = "cat ../fast/0/* >read; ls -l ../fast/1/name >listed; readlink ../fast/0 ../fast/1 >where"
-    job = Job(tmp_path, look, fast, *inputs)
+    script = "cat ../fast/0/* >read; ls -l ../fast/1/name >listed; readlink ../fast/0 ../fast/1 >where"
+    job = Job(tmp_path, script, fast, *inputs)
     assert job.execute() == 0
     assert (job.folder / "work" / "read").read_text() == "content"
     assert "link -> a" in (job.folder / "work" / "listed").read_text()
@@ -83,7 +83,7 @@ def test_inputs_are_copied_to_the_node_and_removed_after_the_run(tmp_path: Path)
     assert where[0].startswith(f"{job.node}/hibali-{RUN}-")
     assert where[1].startswith(f"{job.node}/burst/hibali-{RUN}-")
     assert moved[0].source == f"{job.folder}/fast/0/{HOSTILE}"
-    assert job.left() == ["burst"]
+    assert job.remaining_names() == ["burst"]
     assert not (job.folder / "fast").exists()
     assert not list(tmp_path.rglob("pwned"))
 
@@ -102,7 +102,7 @@ def test_outputs_are_copied_back_even_if_the_tool_fails(tmp_path: Path, code: in
     assert (work / "leak").is_symlink()
     assert str(job.node) in (work / "where").read_text()
     assert job.record["code"] == code
-    assert job.left() == ["burst"]
+    assert job.remaining_names() == ["burst"]
 
 
 @pytest.mark.parametrize("whom", [os.kill, os.killpg])
@@ -115,10 +115,10 @@ def test_outputs_are_copied_back_after_a_signal(tmp_path: Path, whom: Any) -> No
     process.communicate(timeout=60)
     assert (job.folder / "work" / "out").read_text() == "half\n"
     assert (job.record["code"], job.record["signal"]) == (143, "TERM")
-    assert job.left() == ["burst"]
+    assert job.remaining_names() == ["burst"]
 
 
-@pytest.mark.heavy  # it is given a while
+@pytest.mark.heavy  # there is a grace period
 def test_a_tool_that_ignores_a_signal_is_killed(tmp_path: Path) -> None:
     start = "trap '' TERM; echo half >out; while :; do sleep 1; done"
     job = Job(tmp_path, start, Fast(work="local", tiers=TIERS))
@@ -144,7 +144,7 @@ def test_a_missing_input_prevents_the_start(tmp_path: Path) -> None:
     job = Job(tmp_path, "echo ran >ran", Fast({0: "local"}, tiers=TIERS), an_input(0, tmp_path / "gone"))
     assert job.execute() == 75
     assert not (job.folder / "work" / "ran").exists()
-    assert job.left() == ["burst"]
+    assert job.remaining_names() == ["burst"]
 
 
 def test_outputs_that_cannot_be_copied_back_are_kept_and_the_job_fails(tmp_path: Path) -> None:

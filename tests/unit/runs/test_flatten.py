@@ -18,7 +18,7 @@ from runs import flatten
 from tests.services.podman import write_tools
 
 FOLDER, LINK, HARD = "folder", "link", "hard"
-Member = tuple[str, Any]  # a name and its content, or a kind with what it points at
+Member = tuple[str, Any]  # a name and its content, or a kind with its target
 
 
 def layer(members: Sequence[Member], compression: str = "") -> bytes:
@@ -41,7 +41,7 @@ def layer(members: Sequence[Member], compression: str = "") -> bytes:
 
 
 def archive(path: Path, *layers: bytes, config: dict[str, Any] | None = None) -> str:
-    """An image as `docker save` writes it; its id."""
+    """Write an image as `docker save` does; return its id."""
     text = json.dumps({"config": config or {}}).encode()
     identifier = hashlib.sha256(text).hexdigest()
     names = [f"{number}/layer.tar" for number in range(len(layers))]
@@ -52,7 +52,7 @@ def archive(path: Path, *layers: bytes, config: dict[str, Any] | None = None) ->
 
 
 def flat(path: Path) -> dict[str, Any]:
-    """What tar(1) would make of it: contents, link targets, or the kind."""
+    """Return the result of tar(1) by name: the content, the link target, or the kind."""
     found: dict[str, Any] = {}
     with tarfile.open(path) as tar:
         for member in tar:
@@ -159,7 +159,7 @@ def test_devices_and_setuid_bits_are_dropped(tmp_path: Path) -> None:
 
 
 def run_alone(tmp_path: Path, identifier: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the program as at a site: on the standard input of a Python without hibali."""
+    """Run the program as on a site: a Python without hibali reads it from standard input."""
     words = [sys.executable, "-I", "-", tmp_path / "image.tar", tmp_path / "flat.tar", identifier]
     script = Path(flatten.__file__).read_bytes()
     return subprocess.run(words, input=script, capture_output=True, check=False, cwd="/")
@@ -176,7 +176,7 @@ def test_it_runs_without_hibali_and_prints_the_settings_of_the_image(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("members", "message"),
     [
         ([("../x", b"1")], b"leaves the root"),
         ([("a/../../x", b"1")], b"leaves the root"),
@@ -184,16 +184,16 @@ def test_it_runs_without_hibali_and_prints_the_settings_of_the_image(tmp_path: P
         ([("x", (HARD, "nowhere"))], b"cannot be unpacked"),
     ],
 )
-def test_a_hostile_layer_is_rejected(tmp_path: Path, members: list[Member], said: bytes) -> None:
+def test_a_hostile_layer_is_rejected(tmp_path: Path, members: list[Member], message: bytes) -> None:
     ended = run_alone(tmp_path, archive(tmp_path / "image.tar", layer(members)))
     assert ended.returncode == 65
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert b"Traceback" not in ended.stderr
 
 
 def test_a_decompression_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flatten, "LEAST_LIMIT", 1 << 20)
-    with pytest.raises(flatten.BadArchiveError, match="far larger"):
+    with pytest.raises(flatten.BadArchiveError, match="much larger"):
         flattened(tmp_path, layer([("zeros", bytes(16 << 20))], "xz"))
     monkeypatch.setattr(flatten, "MOST_MEMBERS", 10)
     with pytest.raises(flatten.BadArchiveError, match="too many"):

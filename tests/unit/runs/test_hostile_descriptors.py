@@ -56,16 +56,16 @@ def configured(path: str, *lines: str) -> dict[str, Any]:
     return {"output-files": [kept, made]}
 
 
-# A change to the descriptor, and answers: each pair is one attempt (docs/untrusted-pipelines.md).
+# A change to the descriptor, and answers: each pair is one attack (docs/untrusted-pipelines.md).
 ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    # another interpreter than a shell, or options smuggled in with it
+    # an interpreter that is not a shell, or additional options for it
     ({"shell": "/bin/sh -c 'touch pwned' #"}, {}),
     ({"shell": "python3"}, {}),
     ({"shell": "/tmp/evil/bash"}, {}),
     ({"shell": "./sh"}, {}),
     ({"shell": "/bin/bash -i"}, {}),
     ({"shell": "/bin/sh\n#SBATCH --job-name=evil"}, {}),
-    # outputs outside the work folder, by the author and by the answers
+    # outputs outside the work folder, from the descriptor and from the answers
     (output("../../exit.json"), {}),
     (output("/etc/passwd"), {}),
     (output("a/../../b"), {}),
@@ -84,7 +84,7 @@ ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (configured("do.py", "x = '[SAY]'"), {"say": "';import os;'"}),
     (configured("plain", "#!/bin/sh", "[SAY]"), {"say": "x; touch pwned"}),
     (configured("a.txt", "say = [SAY]"), {"say": "x\n[other]\nsay = y"}),
-    # variables that reach programs outside the tool
+    # variables that affect programs outside the tool
     *(
         (variable(name), {})
         for name in ("LD_PRELOAD", "BASH_ENV", "ENV", "PYTHONSTARTUP", "SHELLOPTS", "PS4")
@@ -122,9 +122,9 @@ ATTEMPTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # images whose names are options or shell text
     *((image(image=name), {}) for name in ("--privileged", "a b", "$(id)", "a;b", "a\nb", "../../x y")),
     (image(index="--x"), {}),
-    # a work folder in the container that is no folder of its own
+    # a work folder in the container that is not a private folder
     *((image(**{"working-directory": folder}), {}) for folder in ("relative", "/", "/a/../b", "/a/", "/./a")),
-    # an entry point is given words, never shell text
+    # an entry point gets arguments, never shell text
     ({**doing("x; touch pwned"), **image(entrypoint=True)}, {}),
     ({**doing("x | touch pwned"), **image(entrypoint=True)}, {}),
     # the author's own quotes, which a value would close
@@ -165,7 +165,7 @@ def test_hostile_values_are_rejected_before_staging(change: dict[str, Any], answ
 
 @pytest.mark.parametrize("word", ["bare", "podman", "bubblewrap"])
 def test_harmless_variants_are_accepted(word: str) -> None:
-    """So that it is those attempts that are refused, and not descriptors of their kind."""
+    """Only the attacks are refused, not all descriptors with the same features."""
     change = {
         **doing("cat [IN] >[OUT]"),
         **variable("A", "[SAY]"),
@@ -180,7 +180,7 @@ def test_harmless_variants_are_accepted(word: str) -> None:
 
 
 def test_custom_fields_are_not_directives() -> None:
-    """Only whole numbers of the two that are known are read there."""
+    """Only integers of the two known fields are read."""
     wild = {"hibali": {"tasks": "1\n#SBATCH --x", "directives": ["--wrap=x"], "mpi": "sh -c"}}
     assert prepared({"custom": wild}, {}).job_script == prepared({}, {}).job_script
 
@@ -213,7 +213,7 @@ RISKY = [
 @pytest.mark.parametrize("word", ["bubblewrap", "apptainer", "podman", "bare"])
 @pytest.mark.parametrize("name", RISKY)
 def test_variables_that_change_programs_need_consent(name: str, word: str) -> None:
-    """In the descriptor and in the options of its container, which a site without containers does not use."""
+    """Test the descriptor and the options of its container, which a site without containers ignores."""
     container = load_container(word)
     option = image(**{"container-opts": [f"-e {name}=/work/x"]})
     for change in (variable(name), option) if container.isolates else (variable(name),):

@@ -22,7 +22,7 @@ class Files:
     def __init__(self) -> None:
         self.content: dict[bytes, bytes] = {}
         self.inode = 1
-        self.asked: list[tuple[bytes, int, int]] = []
+        self.requests: list[tuple[bytes, int, int]] = []
 
     def stat(self, path: bytes) -> Entry | None:
         if path not in self.content:
@@ -30,7 +30,7 @@ class Files:
         return Entry(b"", Kind.FILE, size=len(self.content[path]), inode=self.inode)
 
     def get(self, path: bytes, *, maximum: int, offset: int) -> bytes | None:
-        self.asked.append((path, offset, maximum))
+        self.requests.append((path, offset, maximum))
         return self.content[path][offset : offset + maximum]
 
 
@@ -40,15 +40,15 @@ class Seen:
     def __init__(self) -> None:
         self.host = Files()
         self.shown: list[tuple[str, bytes]] = []
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self.tail = _Tail(
             b"/run",
             ("stdout", "stderr"),
             lambda stream, piece: self.shown.append((stream, piece)),
-            self.told.append,
+            self.events.append,
         )
 
-    def look(self, seconds: float = 0.0) -> list[tuple[str, bytes]]:
+    def poll(self, seconds: float = 0.0) -> list[tuple[str, bytes]]:
         self.shown.clear()
         self.tail.follow(self.host, seconds)  # type: ignore[arg-type]
         return list(self.shown)
@@ -56,26 +56,26 @@ class Seen:
 
 def test_only_new_bytes_are_requested() -> None:
     seen = Seen()
-    assert seen.look() == []
+    assert seen.poll() == []
     assert not seen.tail.found
     seen.host.content[OUT] = b"first\n"
-    assert seen.look() == [("stdout", b"first\n")]
+    assert seen.poll() == [("stdout", b"first\n")]
     seen.host.content |= {OUT: b"first\nsecond\n", ERR: b"!"}
-    assert seen.look() == [("stdout", b"second\n"), ("stderr", b"!")]
-    assert seen.look() == []
-    assert seen.host.asked == [(OUT, 0, 6), (OUT, 6, 7), (ERR, 0, 1)]
+    assert seen.poll() == [("stdout", b"second\n"), ("stderr", b"!")]
+    assert seen.poll() == []
+    assert seen.host.requests == [(OUT, 0, 6), (OUT, 6, 7), (ERR, 0, 1)]
     assert seen.tail.found
 
 
 def test_a_truncated_or_replaced_file_is_shown_from_its_beginning() -> None:
     seen = Seen()
     seen.host.content[OUT] = b"a long beginning\n"
-    seen.look()
+    seen.poll()
     seen.host.content[OUT] = b"short\n"
-    assert seen.look() == [("stdout", b"short\n")]
+    assert seen.poll() == [("stdout", b"short\n")]
     seen.host.content[OUT], seen.host.inode = b"longer than it was\n", 2
-    assert seen.look() == [("stdout", b"longer than it was\n")]
-    assert [event.message.split(";")[0] for event in seen.told if isinstance(event, Noted)] == [
+    assert seen.poll() == [("stdout", b"longer than it was\n")]
+    assert [event.message.split(";")[0] for event in seen.events if isinstance(event, Noted)] == [
         "stdout was truncated",
         "stdout was replaced",
     ]
@@ -84,8 +84,8 @@ def test_a_truncated_or_replaced_file_is_shown_from_its_beginning() -> None:
 def test_the_exit_record_triggers_one_immediate_query() -> None:
     seen = Seen()
     seen.host.content |= {OUT: b"x", b"/run/exit.json": b"{}"}
-    seen.look(3600)  # it returns
-    seen.look(0.3)
+    seen.poll(3600)  # it returns
+    seen.poll(0.3)
     assert seen.shown == []
 
 
@@ -102,11 +102,11 @@ def test_a_file_that_grows_after_the_end_is_not_followed_for_ever() -> None:
     host = Growing()
     host.content = seen.host.content
     seen.host = host
-    assert len(seen.look()) == 1
+    assert len(seen.poll()) == 1
 
 
 class Screen:
-    """A terminal, or a pipe, that keeps what is written to it."""
+    """A terminal or a pipe that records all output."""
 
     def __init__(self, *, terminal: bool) -> None:
         self.text = ""
@@ -124,7 +124,7 @@ class Screen:
 
 
 def one_terminal(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Both streams of this process, from now on: pytest sets its own before each test."""
+    """Replace both streams of this process; pytest sets its own before each test."""
     made = Screen(terminal=True)
     monkeypatch.setattr(sys, "stdout", made)
     monkeypatch.setattr(sys, "stderr", made)

@@ -9,7 +9,7 @@ import pytest
 
 from hibali.config.model import local_site
 from hibali.locations import Location
-from runs import outputs as left
+from runs import outputs as outputs_module
 from runs.inputs import identify_local
 from runs.model import Output, Run
 from runs.outputs import RunOutputs, content_at, content_of_place, inspect_outputs, matched_paths
@@ -63,7 +63,7 @@ def test_a_folder_with_a_symlink_has_no_content_digest(work: Path) -> None:
 @pytest.mark.usefixtures("hibali_home")
 @pytest.mark.parametrize("change", ["write", "remove", "add"])
 def test_changes_after_the_end_are_detected(work: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left, "_SLACK_NS", 0)
+    monkeypatch.setattr(outputs_module, "_SLACK_NS", 0)
     run = ended_run(work.parent, Output("tree", "tree"))
     ended = (work.parent / "exit.json").stat().st_ctime_ns
     assert inspect_outputs(run, SITE, run.spec.outputs, hashed=False).changed == []

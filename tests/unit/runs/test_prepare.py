@@ -60,7 +60,7 @@ def prepared(
 @settings(deadline=None)
 @given(some.text(some.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_no_value_reaches_the_job_script(value: str) -> None:
-    """S9: constant but for run id and typed directives, whatever the answers are."""
+    """S9: the script is the same for all answers, except the run id and the typed directives."""
     for container in (BARE, PODMAN):
         found = prepared({"say": f"v{value}"}, container)
         assert found.job_script == job_script(RUN, (), SLURM.variables)
@@ -68,7 +68,7 @@ def test_no_value_reaches_the_job_script(value: str) -> None:
 
 
 @pytest.mark.parametrize("word", built_in_names("runs.schedulers"))
-def test_a_line_that_looks_like_a_directive_stays_a_value(word: str) -> None:
+def test_a_value_in_the_form_of_a_directive_stays_a_value(word: str) -> None:
     scheduler = load_scheduler(word)
     lines = "\n".join(f"{mark} -N evil" for mark in ("#SBATCH", "#OAR", "#$", "#PBS", "#BSUB", "#DW"))
     found, plain = prepared({"say": f"\n{lines}\n"}, PODMAN, scheduler), prepared({}, PODMAN, scheduler)
@@ -101,7 +101,7 @@ def test_a_job_requests_the_resources_of_site_and_author() -> None:
 
 
 def test_several_tasks_are_started_by_the_site_s_launcher() -> None:
-    """Each by the very line that would start the only one."""
+    """The launcher starts each task with the command line of a single task."""
     alone = prepared({}).start.splitlines()[-1]
     four = prepared({}, wanted=Resources(tasks=4, cores=2))
     words = shlex.split(four.start.splitlines()[-1])

@@ -45,7 +45,7 @@ def test_places_are_reserved_once_and_released(hibali_home: Any) -> None:
     del hibali_home
     queued = QueuePlaces("juwels")
     assert queued.reserve(RUN, 3, 5)
-    assert queued.reserve(RUN, 3, 5)  # again by the same line: the same places
+    assert queued.reserve(RUN, 3, 5)  # the same command reserves the same places again
     assert not queued.reserve(f"{RUN}.2", 3, 5)
     assert queued.reserve(f"{RUN}.2", 2, 5)
     assert not queued.reserve(run_id(1), 1, 5)

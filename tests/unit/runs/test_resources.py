@@ -23,10 +23,10 @@ SITE = SchedulerSettings(
 
 
 def test_the_last_source_takes_precedence_and_is_named() -> None:
-    asked = decide_resources(
+    requested = decide_resources(
         AUTHOR, SITE, Resources(seconds=60, account="other", directives=("--exclusive",))
     )
-    assert asked.resources == Resources(
+    assert requested.resources == Resources(
         cores=2,
         memory_megabytes=4096,
         seconds=60,
@@ -36,8 +36,8 @@ def test_the_last_source_takes_precedence_and_is_named() -> None:
         partition="batch",
         directives=("--qos=x", "--exclusive"),
     )
-    said = {(each["name"], each["value"]): each["from"] for each in asked.to_fields()}
-    assert said == {
+    origins = {(each["name"], each["value"]): each["from"] for each in requested.to_fields()}
+    assert origins == {
         ("cores", 2): "descriptor",
         ("memory", 4 * 1024**3): "site",
         ("time", 60): "command line",
@@ -51,8 +51,10 @@ def test_the_last_source_takes_precedence_and_is_named() -> None:
 
 
 def test_no_values_mean_no_requests() -> None:
-    asked = decide_resources(Suggested(cpu_cores=0, ram_gigabytes=0, walltime_seconds=0), SchedulerSettings())
-    assert (asked.resources, asked.to_fields()) == (Resources(), [])
+    requested = decide_resources(
+        Suggested(cpu_cores=0, ram_gigabytes=0, walltime_seconds=0), SchedulerSettings()
+    )
+    assert (requested.resources, requested.to_fields()) == (Resources(), [])
 
 
 def test_parts_of_a_unit_are_rounded_up() -> None:
@@ -72,12 +74,12 @@ def test_an_author_s_cores_are_those_of_all_tasks() -> None:
 
 
 def test_less_time_or_memory_than_suggested_is_reported() -> None:
-    asked = decide_resources(AUTHOR, SITE)
-    assert asked.shortfalls() == [
+    requested = decide_resources(AUTHOR, SITE)
+    assert requested.shortfalls() == [
         "the author suggests time 02:00:01, but the site's default requests 00:10:00"
     ]
-    asked = decide_resources(AUTHOR, SITE, Resources(seconds=8000, memory_megabytes=1024, cores=1))
-    assert asked.shortfalls() == ["the author suggests memory 1536M, but the command line requests 1G"]
+    requested = decide_resources(AUTHOR, SITE, Resources(seconds=8000, memory_megabytes=1024, cores=1))
+    assert requested.shortfalls() == ["the author suggests memory 1536M, but the command line requests 1G"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_a_site_without_a_launcher_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus", "word", "code"),
+    ("requested", "gpus", "word", "code"),
     [
         (1, None, "bare", "no-gpus"),
         (5, Gpus(4), "podman", "too-many-gpus"),
@@ -149,17 +151,17 @@ def test_a_site_without_a_launcher_is_reported() -> None:
         (1, Gpus(4), "bubblewrap", "gpus-not-shown"),
     ],
 )
-def test_gpus_that_a_site_lacks_are_rejected(asked: int, gpus: Gpus | None, word: str, code: str) -> None:
+def test_gpus_that_a_site_lacks_are_rejected(requested: int, gpus: Gpus | None, word: str, code: str) -> None:
     with pytest.raises(RefusedError) as refused:
-        check_gpus(Resources(gpus=asked), gpus, load_container(word), "here")
+        check_gpus(Resources(gpus=requested), gpus, load_container(word), "here")
     assert (refused.value.code, refused.value.exit) == (code, 8)
     check_gpus(Resources(), gpus, load_container(word), "here")
 
 
 def test_gpus_can_be_declined() -> None:
-    asked = decide_resources(AUTHOR, SITE, Resources(gpus=0))
-    assert asked.resources.gpus is None
-    assert "gpus" not in asked.origins
+    requested = decide_resources(AUTHOR, SITE, Resources(gpus=0))
+    assert requested.resources.gpus is None
+    assert "gpus" not in requested.origins
     check_gpus(Resources(gpus=4), Gpus(4, "amd"), load_container("charliecloud"), "here")
 
 

@@ -71,9 +71,9 @@ def test_show_lists_the_sites_of_its_runs(hibali: Any) -> None:
     shown = hibali("pipelines", "show", "tool", exit=0).out.decode()
     assert f"juwels  {run_id(2)}  FAILED" in shown
     assert "1 succeeded, 1 failed" in shown
-    [told] = hibali("pipelines", "show", "tool", "--json", exit=0).last["runs"]
-    assert (told["count"], told["states"]) == (2, {"SUCCEEDED": 1, "FAILED": 1})
-    assert (told["last"]["id"], told["last"]["ended"]) == (run_id(2), None)
+    [history] = hibali("pipelines", "show", "tool", "--json", exit=0).last["runs"]
+    assert (history["count"], history["states"]) == (2, {"SUCCEEDED": 1, "FAILED": 1})
+    assert (history["last"]["id"], history["last"]["ended"]) == (run_id(2), None)
 
 
 @pytest.mark.heavy
@@ -81,16 +81,16 @@ def test_show_lists_the_sites_of_its_runs(hibali: Any) -> None:
 def test_it_is_fast_among_thousands_of_pipelines_and_runs(
     hibali: Any,
 ) -> None:
-    """Processor time, the least of several: what else this machine does counts for little."""
+    """Measure the minimum processor time of several calls, so that other processes have little effect."""
     catalogue = Catalogue()
     plant_pipelines(2000)
     digest = catalogue.find("tool-7").digest
     begin(0, digest, "site", State.SUCCEEDED)
     first = (state_folder() / "runs" / f"{run_id(0)}.jsonl").read_text()
     for number in range(1, 1000):
-        told = first if number % 2 else first.replace(digest, OTHER)
+        record = first if number % 2 else first.replace(digest, OTHER)
         (state_folder() / "runs" / f"{run_id(number)}.jsonl").write_text(
-            told.replace(run_id(0), run_id(number))
+            record.replace(run_id(0), run_id(number))
         )
     assert len(runs_of(digest)) == 501
     list(catalogue.entries())
@@ -100,7 +100,7 @@ def test_it_is_fast_among_thousands_of_pipelines_and_runs(
 
 
 def plant_pipelines(count: int) -> None:
-    """As `add` leaves them, in one go."""
+    """Write pipelines in the form of `add`, all at once."""
     state, pins = state_folder(), []
     for number in range(count):
         name = f"tool-{number}"

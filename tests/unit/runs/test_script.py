@@ -18,7 +18,7 @@ from runs.script import job_script, start_script
 RUN = "20260102-030405-0a1b2c3d"
 
 
-def lay(tmp_path: Path, start: str, run: str = RUN, scheduler: str = "slurm") -> Path:
+def prepare(tmp_path: Path, start: str, run: str = RUN, scheduler: str = "slurm") -> Path:
     folder = tmp_path / run
     (folder / "work").mkdir(parents=True)
     (folder / "job.sh").write_text(job_script(run, (), load_scheduler(scheduler).variables))
@@ -37,7 +37,7 @@ def execute(folder: Path, *words: str, **environment: str) -> int:
 
 
 def test_the_exit_code_and_output_of_the_tool_are_recorded(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "echo out; echo err >&2; pwd >where; exit 3")
+    folder = prepare(tmp_path, "echo out; echo err >&2; pwd >where; exit 3")
     assert execute(folder) == 3
     record = json.loads((folder / "exit.json").read_text())
     assert (record["run"], record["code"], record["job"], record["signal"]) == (RUN, 3, "7", "")
@@ -58,19 +58,19 @@ def test_the_exit_code_and_output_of_the_tool_are_recorded(tmp_path: Path) -> No
     ],
 )
 def test_the_job_id_comes_from_the_scheduler(tmp_path: Path, scheduler: str, name: str) -> None:
-    folder = lay(tmp_path, "true", scheduler=scheduler)
+    folder = prepare(tmp_path, "true", scheduler=scheduler)
     assert execute(folder, "", **{name: "12[3].srv;$(id)"}) == 0
     assert (folder / "started" / "job").read_text() == "12[3].srvid\n"
 
 
 def test_arguments_take_precedence_over_variables_for_the_job_id(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "true")
+    folder = prepare(tmp_path, "true")
     assert execute(folder, "1:2:ab:host", SLURM_JOB_ID="12") == 0
     assert (folder / "started" / "job").read_text() == "1:2:ab:host\n"
 
 
 def test_a_job_that_starts_in_the_home_folder_changes_to_its_folder(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "echo ran >ran", scheduler="pbs")
+    folder = prepare(tmp_path, "echo ran >ran", scheduler="pbs")
     environment = {**os.environ, "PBS_O_WORKDIR": str(folder)}
     ended = subprocess.run(
         ["/bin/sh", folder / "job.sh", "7"], cwd="/", env=environment, check=False, capture_output=True
@@ -97,8 +97,8 @@ OTHER = "20260102-030405-0a1b2c3e"
 def test_a_job_checks_the_results_of_earlier_jobs(
     tmp_path: Path, start: str, after: str, expected: int
 ) -> None:
-    execute(lay(tmp_path, start, OTHER))
-    folder = lay(tmp_path, 'echo "ran ${HIBALI_AFTER-}" >ran')
+    execute(prepare(tmp_path, start, OTHER))
+    folder = prepare(tmp_path, 'echo "ran ${HIBALI_AFTER-}" >ran')
     assert execute(folder, "9", HIBALI_AFTER=after) == expected
     assert json.loads((folder / "exit.json").read_text())["code"] == expected
     assert (folder / "work" / "ran").exists() == (expected == 0)
@@ -106,7 +106,7 @@ def test_a_job_checks_the_results_of_earlier_jobs(
 
 
 def test_a_second_job_does_nothing(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "echo once >>count")
+    folder = prepare(tmp_path, "echo once >>count")
     assert execute(folder) == 0
     before = (folder / "exit.json").read_bytes()
     assert execute(folder) == 75
@@ -116,7 +116,7 @@ def test_a_second_job_does_nothing(tmp_path: Path) -> None:
 
 
 def test_in_another_folder_it_does_nothing(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "echo ran >ran")
+    folder = prepare(tmp_path, "echo ran >ran")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     ended = subprocess.run(["/bin/sh", folder / "job.sh"], cwd=elsewhere, check=False, capture_output=True)
@@ -125,7 +125,7 @@ def test_in_another_folder_it_does_nothing(tmp_path: Path) -> None:
 
 
 def test_nothing_runs_if_the_marker_cannot_be_written(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "echo ran >ran")
+    folder = prepare(tmp_path, "echo ran >ran")
     (folder / "started").write_text("in the way")
     assert execute(folder) == 75
     assert not (folder / "exit.json").exists()
@@ -134,7 +134,7 @@ def test_nothing_runs_if_the_marker_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "USR2"])
 def test_a_signal_is_passed_on_and_recorded(tmp_path: Path, name: str) -> None:
-    folder = lay(tmp_path, ": >begun; exec sleep 60")
+    folder = prepare(tmp_path, ": >begun; exec sleep 60")
     process = subprocess.Popen(["/bin/sh", folder / "job.sh"], cwd=folder)
     while not (folder / "work" / "begun").exists():
         time.sleep(0.01)
@@ -145,21 +145,21 @@ def test_a_signal_is_passed_on_and_recorded(tmp_path: Path, name: str) -> None:
 
 
 def test_a_signal_that_reaches_the_tool_first_is_recorded(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "(sleep 0.3; kill -TERM $PPID) >/dev/null 2>&1 & kill -TERM $$")
+    folder = prepare(tmp_path, "(sleep 0.3; kill -TERM $PPID) >/dev/null 2>&1 & kill -TERM $$")
     assert execute(folder) == 143
     record = json.loads((folder / "exit.json").read_text())
     assert (record["code"], record["signal"]) == (143, "TERM")
 
 
 def test_a_tool_that_a_signal_ended_on_its_own_failed(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "kill -SEGV $$")
+    folder = prepare(tmp_path, "kill -SEGV $$")
     assert execute(folder) == 139
     record = json.loads((folder / "exit.json").read_text())
     assert (record["code"], record["signal"]) == (139, "")
 
 
 def test_a_cancel_request_before_the_end_is_recorded(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "touch ../cancel")
+    folder = prepare(tmp_path, "touch ../cancel")
     assert execute(folder) == 0
     record = json.loads((folder / "exit.json").read_text())
     assert (record["code"], record["signal"]) == (0, "cancel")
@@ -175,7 +175,7 @@ def test_nothing_but_the_identifier_and_directives_varies() -> None:
 
 
 def test_the_prologue_runs_in_a_login_shell_before_the_tool(tmp_path: Path) -> None:
-    folder = lay(tmp_path, "true")
+    folder = prepare(tmp_path, "true")
     (folder / "start").write_text(
         start_script(["shopt -q login_shell && WHO=login", "export WHO"], 'exec sh -c "echo $WHO"')
     )

@@ -15,7 +15,7 @@ HOSTILE = "-n $(touch pwned) 'a\"b\n*"
 
 
 class Chain:
-    """The folder of a run that succeeded, and of one that takes what it left."""
+    """The folders of a run that succeeded and of a second one that uses its outputs."""
 
     def __init__(self, folder: Path) -> None:
         self.left = folder / "first" / "work"
@@ -29,7 +29,7 @@ class Chain:
         (self.left.parent / "exit.json").write_text(record)
 
     def end_without(self, output: str) -> None:
-        """With 0, but without this required output."""
+        """End with exit code 0, but without this required output."""
         record = f'{{"schema":1,"kind":"exit","code":0,"missing":["{output}"],"signal":"","started":"x"}}\n'
         (self.left.parent / "exit.json").write_text(record)
 
@@ -38,7 +38,7 @@ class Chain:
         return self.start_after(Dependency(RUN, str(self.left.parent), paths))
 
     def start_after(self, need: Dependency) -> str:
-        """The same after whatever is needed."""
+        """Like `start`, after this dependency."""
         script = guard_lines(str(self.own), [need]) + "exec touch started\n"
         done = subprocess.run(["/bin/sh", "-c", script], cwd=self.own, capture_output=True, check=False)
         started = (self.own / "started").exists()
@@ -46,9 +46,9 @@ class Chain:
         if started:
             assert not (self.own / "unmet").exists()
             return ""
-        said = (self.own / "unmet").read_text()
-        assert done.stderr.decode() == f"hibali: {said}"
-        return said
+        reason = (self.own / "unmet").read_text()
+        assert done.stderr.decode() == f"hibali: {reason}"
+        return reason
 
 
 @pytest.fixture

@@ -74,8 +74,8 @@ def test_paths_and_patterns_match_the_same_in_the_shell(
     target.parent.mkdir(parents=True, exist_ok=True)
     target.touch()
     script = required_script([Output("one", path, is_pattern=pattern)])
-    told = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path / RUN, check=True, capture_output=True)
-    assert told.stdout == (b"" if found else b'"one"')
+    finished = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path / RUN, check=True, capture_output=True)
+    assert finished.stdout == (b"" if found else b'"one"')
     assert not list(tmp_path.rglob("pwned"))
 
 

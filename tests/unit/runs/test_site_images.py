@@ -20,7 +20,7 @@ from tests.services.image import write_image
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
 
-# As apptainer-build(1): the result, then where the image comes from; here the archive itself is the "SIF".
+# As apptainer-build(1): the result, then the source of the image; here the archive itself is the "SIF".
 APPTAINER = """#!/bin/sh
 [ "$1 $2" = "build --disable-cache" ] || exit 2
 [ -d "$APPTAINER_TMPDIR" ] || exit 3
@@ -51,8 +51,8 @@ class Bench:
         site = Site(name="here", kind="local", work=str(self.work), scheduler=scheduler)
         return open_images(self.host, site, runtime or Apptainer("apptainer"), Synchroniser())
 
-    def left(self) -> list[str]:
-        """Every name below the folder of the image."""
+    def remaining_names(self) -> list[str]:
+        """Return all names below the folder of the image."""
         [folder] = (self.work / "images" / "apptainer").iterdir()
         return sorted(os.fsdecode(path.relative_to(folder)) for path in folder.rglob("*"))
 
@@ -76,7 +76,7 @@ def test_an_archive_becomes_one_file_with_a_record(bench: Bench) -> None:
     assert Path(staged.path).read_bytes() == bench.archive.read_bytes()
     assert (staged.id, staged.digest, staged.fresh) == (bench.record.id, bench.record.digest, True)
     assert staged.started.image == staged.path
-    assert bench.left() == ["ready", "ready/image.sif", "ready/staged.json"]
+    assert bench.remaining_names() == ["ready", "ready/image.sif", "ready/staged.json"]
     again = bench.images().stage(bench.record, bench.program.unlink)  # type: ignore[arg-type]
     assert again == replace(staged, fresh=False)
     assert bench.images().find_id(bench.record.id) == again
@@ -109,7 +109,7 @@ def test_a_record_of_another_archive_is_rejected(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "error", "said"),
+    ("script", "error", "message"),
     [
         ("echo it broke >&2; exit 255", IncompleteError, "it broke"),
         (
@@ -124,19 +124,19 @@ def test_a_record_of_another_archive_is_rejected(bench: Bench) -> None:
     ],
 )
 def test_a_failed_conversion_is_reported_and_leaves_no_files(
-    bench: Bench, script: str, error: type[Exception], said: str
+    bench: Bench, script: str, error: type[Exception], message: str
 ) -> None:
     bench.program.write_text(f"#!/bin/sh\n{script}\n")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         bench.images().stage(bench.record, lambda: bench.archive)
-    assert bench.left() == []
+    assert bench.remaining_names() == []
 
 
 def test_a_process_that_lost_the_lock_writes_nothing(bench: Bench) -> None:
     bench.program.write_text(APPTAINER + 'echo "{}" >"${3%/.hibali-*}/.hibali/lock"\n')
     with pytest.raises(TryLaterError, match="lock was lost"):
         bench.images().stage(bench.record, lambda: bench.archive)
-    assert "ready" not in bench.left()
+    assert "ready" not in bench.remaining_names()
 
 
 def test_an_unsupported_format_is_reported(bench: Bench) -> None:

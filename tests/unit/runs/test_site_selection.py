@@ -68,7 +68,7 @@ def slurm() -> Scheduler:
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("output", "seconds"),
     [
         (
             b"sbatch: Job 12 to start at 2026-11-22T11:30:00 using 1 processors on nodes n1 in partition main",
@@ -84,8 +84,8 @@ def slurm() -> Scheduler:
         (b"this key may only run sbatch JOBSCRIPT\n", None),
     ],
 )
-def test_slurm_predicts_the_start_of_a_job(said: bytes, seconds: int | None) -> None:
-    assert slurm().read_start(CommandResult(0, b"", said), NOW) == seconds
+def test_slurm_predicts_the_start_of_a_job(output: bytes, seconds: int | None) -> None:
+    assert slurm().read_start(CommandResult(0, b"", output), NOW) == seconds
 
 
 def test_a_job_that_slurm_rejects_excludes_the_site() -> None:

@@ -20,7 +20,7 @@ from transfers.stores.open_store import open_host
 
 
 def old(path: Path, content: str) -> Path:
-    """A file that has not changed for long."""
+    """Create a file that has not changed recently."""
     path.write_text(content)
     return path
 
@@ -72,8 +72,8 @@ def host(hibali_home: object) -> Iterator[RemoteHost]:
     opened.close()
 
 
-class Carrier:
-    """Copies files as `synchronise` does, and counts them."""
+class CopyMover:
+    """Copy files as `synchronise` does, and count them."""
 
     def __init__(self) -> None:
         self.carried = 0
@@ -101,7 +101,7 @@ def test_a_cached_input_is_transferred_again_only_if_it_was_modified(
 ) -> None:
     source = old(tmp_path / "input", "content")
     identity = identify_local(source)
-    carrier = Carrier()
+    carrier = CopyMover()
     cache = Cache(
         host, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier
     )
@@ -121,7 +121,7 @@ def test_a_cached_input_is_transferred_again_only_if_it_was_modified(
 def test_a_second_process_waits_for_the_first(host: RemoteHost, tmp_path: Path) -> None:
     """Several runs that start at once stage the same input."""
 
-    class Held(Carrier):
+    class Held(CopyMover):
         def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
             if self.carried == 0:
                 self.carried += 1
@@ -133,15 +133,15 @@ def test_a_second_process_waits_for_the_first(host: RemoteHost, tmp_path: Path) 
     cache = Cache(
         host, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier
     )
-    heard: list[object] = []
-    path = cache.stage_with_retries(identify_local(source), place(source), heard.append)
+    events: list[object] = []
+    path = cache.stage_with_retries(identify_local(source), place(source), events.append)
     assert Path(os.fsdecode(path)).read_text() == "content"
-    assert [event.reason for event in heard if isinstance(event, Retried)] == ["the target is held by stage"]
+    assert [event.reason for event in events if isinstance(event, Retried)] == ["the target is held by stage"]
 
 
 def test_an_input_that_changed_during_staging_is_rejected(host: RemoteHost, tmp_path: Path) -> None:
     source = old(tmp_path / "input", "content")
-    carrier = Carrier()
+    carrier = CopyMover()
     carrier.damage = b"!"
     cache = Cache(
         host, "here", bytes(tmp_path / "work"), lambda path: place(Path(os.fsdecode(path))), carrier

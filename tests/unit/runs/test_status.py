@@ -93,7 +93,7 @@ def test_a_tool_that_ended_before_the_cancel_request_was_not_cancelled(phase: Ph
 
 @pytest.mark.parametrize("code", [0, 3])
 @pytest.mark.parametrize(
-    ("phase", "told", "expected"),
+    ("phase", "accepted", "expected"),
     [
         (Phase.CANCELLED, True, State.CANCELLED),
         (
@@ -110,9 +110,9 @@ def test_a_tool_that_ended_before_the_cancel_request_was_not_cancelled(phase: Ph
     ],
 )
 def test_a_tool_that_ended_after_the_cancel_request_has_the_scheduler_s_state(
-    code: int, phase: Phase, told: bool, expected: State | None
+    code: int, phase: Phase, accepted: bool, expected: State | None
 ) -> None:
-    """Its child may have been killed first, and it continued without it: no signal arrived, so the exit code proves nothing."""
+    """Its child may have been killed first, and it continued without it: no signal arrived, so the exit code is not conclusive."""
     by_itself = State.FAILED if code else State.SUCCEEDED
     seen = resolve_status(
         status(phase),
@@ -120,7 +120,7 @@ def test_a_tool_that_ended_after_the_cancel_request_has_the_scheduler_s_state(
         None,
         cancelled=True,
         cancel_marked=True,
-        cancel_accepted=told,
+        cancel_accepted=accepted,
     )
     assert seen.state is (expected or by_itself)
 
@@ -174,17 +174,17 @@ def test_success_and_cancellation_need_evidence(
     made: tuple[int, str] | None,
     cancelled: bool,
     marked: bool,
-    told: bool,
+    accepted: bool,
     again: bool,
 ) -> None:
-    marked, told = marked and cancelled, told and cancelled
+    marked, accepted = marked and cancelled, accepted and cancelled
     found = resolve_status(
         status(phase),
         record(*made) if made else None,
         status(accounted) if accounted else None,
         cancelled=cancelled,
         cancel_marked=marked,
-        cancel_accepted=told,
+        cancel_accepted=accepted,
         restarted=again,
     )
     said_cancelled = Phase.CANCELLED in {phase, accounted}

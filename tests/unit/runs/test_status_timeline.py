@@ -20,7 +20,7 @@ def seen(second: int, state: str, **more: Any) -> dict[str, Any]:
 BEGIN = [record("prepared", 0), record("staged", 4), record("submitting", 5), record("submitted", 6)]
 
 
-def told(records: list[dict[str, Any]]) -> list[tuple[str, float, float | None]]:
+def periods_of(records: list[dict[str, Any]]) -> list[tuple[str, float, float | None]]:
     spans = timeline_of(records)
     first = spans[0].since
     return [
@@ -36,7 +36,7 @@ def test_states_follow_each_other_without_a_gap() -> None:
         seen(30, "SUCCEEDED"),
         record("collected", 40),
     ]
-    assert told(records) == [
+    assert periods_of(records) == [
         ("PREPARED", 0, 4),
         ("STAGED", 4, 6),
         ("SUBMITTED", 6, 10),
@@ -54,7 +54,7 @@ def test_times_of_the_exit_record_take_precedence() -> None:
         [seen(10, "WAITING"), seen(20, "RUNNING")],
         [seen(20, "WAITING")],
     ):
-        assert told([*BEGIN, *between, seen(30, "FAILED", **times)])[-2:] == [
+        assert periods_of([*BEGIN, *between, seen(30, "FAILED", **times)])[-2:] == [
             ("RUNNING", 12, 25),
             ("FAILED", 25, None),
         ]
@@ -62,9 +62,9 @@ def test_times_of_the_exit_record_take_precedence() -> None:
 
 def test_wrong_clocks_are_ignored_and_times_never_decrease() -> None:
     wrong = {"started": "1999-01-02T03:04:12Z", "ended": "2026-01-02T03:04:25Z", "exit_code": 0}
-    assert told([*BEGIN, seen(30, "FAILED", **wrong)])[-1] == ("FAILED", 30, None)
+    assert periods_of([*BEGIN, seen(30, "FAILED", **wrong)])[-1] == ("FAILED", 30, None)
     for text in ("", "soon", "9999-99-99T00:00:00Z", "2026-01-02T03:04:12", "\u0663"):
-        assert told([*BEGIN, seen(30, "FAILED", started=text, ended=text)])[-1] == ("FAILED", 30, None)
+        assert periods_of([*BEGIN, seen(30, "FAILED", started=text, ended=text)])[-1] == ("FAILED", 30, None)
     lags = {"started": "2026-01-02T03:03:50Z", "ended": "2026-01-02T03:03:59Z", "exit_code": 0}
     spans = timeline_of([*BEGIN, seen(30, "SUCCEEDED", **lags)])
     assert all(span.until is None or span.until >= span.since for span in spans)
@@ -72,10 +72,13 @@ def test_wrong_clocks_are_ignored_and_times_never_decrease() -> None:
 
 
 def test_a_known_end_is_final() -> None:
-    assert told([*BEGIN, seen(10, "FAILED"), seen(20, "RUNNING"), record("submitted", 22)])[-1][0] == "FAILED"
+    assert (
+        periods_of([*BEGIN, seen(10, "FAILED"), seen(20, "RUNNING"), record("submitted", 22)])[-1][0]
+        == "FAILED"
+    )
     records = [*BEGIN, seen(10, "LOST"), record("submitted", 12), seen(20, "WAITING")]
-    assert told(records)[-1] == ("LOST", 10, None)
-    assert told([*records, seen(40, "SUCCEEDED")])[-1] == ("SUCCEEDED", 40, None)
+    assert periods_of(records)[-1] == ("LOST", 10, None)
+    assert periods_of([*records, seen(40, "SUCCEEDED")])[-1] == ("SUCCEEDED", 40, None)
     assert timeline_of([]) == []
     assert timeline_of([{"kind": "seen", "state": "NEW", "at": 7}, {"kind": "later"}]) == []
 

@@ -60,7 +60,7 @@ def test_a_command_continues_its_latest_run_until_its_end_was_reported() -> None
     assert found is not None
     assert found.state is State.PREPARED
     run_store.note(RUN, "reported")
-    assert run_store.find_unreported(key) is not None  # nothing had ended
+    assert run_store.find_unreported(key) is not None  # no run had ended
     seen(run_store, State.LOST)
     run_store.note(RUN, "reported")
     assert run_store.find_unreported(key) is not None  # a LOST run is queried again

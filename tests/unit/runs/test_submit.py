@@ -29,7 +29,7 @@ def host(hibali_home: object) -> Iterator[RemoteHost]:
 
 
 class Place:
-    """A run's folder with everything in it, and how often it was laid ready."""
+    """The prepared folder of a run, and the number of preparations."""
 
     def __init__(self, host: RemoteHost, tmp_path: Path) -> None:
         self.host = host
@@ -133,7 +133,7 @@ def test_the_outcome_of_a_submission_is_found_without_submitting(place: Place) -
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "said"),
+    ("exit_code", "message"),
     [
         (1, "Unable to contact slurm controller (receive failure)"),
         (1, "Unable to contact slurm controller (send failure)"),
@@ -146,18 +146,18 @@ def test_the_outcome_of_a_submission_is_found_without_submitting(place: Place) -
         (0, "welcome"),
     ],
 )
-def test_an_unclear_slurm_submission_is_looked_up(exit_code: int, said: str) -> None:
-    answer = Slurm().read_submit(CommandResult(exit_code, b"", f"sbatch: error: {said}\n".encode()))
+def test_the_job_of_an_unclear_slurm_submission_is_searched(exit_code: int, message: str) -> None:
+    answer = Slurm().read_submit(CommandResult(exit_code, b"", f"sbatch: error: {message}\n".encode()))
     assert isinstance(answer, Unclear)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "Batch job submission failed: Invalid account or account/partition combination specified",
         "Batch job submission failed: Unable to contact slurm controller (connect failure)",
     ],
 )
-def test_a_clear_slurm_refusal_is_not_looked_up(said: str) -> None:
-    answer = Slurm().read_submit(CommandResult(1, b"", f"sbatch: error: {said}\n".encode()))
+def test_the_job_of_a_clear_slurm_refusal_is_not_searched(message: str) -> None:
+    answer = Slurm().read_submit(CommandResult(1, b"", f"sbatch: error: {message}\n".encode()))
     assert isinstance(answer, NotSubmitted)

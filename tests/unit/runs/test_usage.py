@@ -30,17 +30,17 @@ class Accounting:
 
     def __init__(self, answer: bytes, code: int = 0) -> None:
         self._finished = CommandResult(code, answer, b"")
-        self.asked = 0
+        self.queries = 0
 
     def run(self, words: tuple[str, ...], *, timeout: float) -> CommandResult:
         assert words[0] == "sacct"
         assert timeout
-        self.asked += 1
+        self.queries += 1
         return self._finished
 
 
 def ended_sweep(container: str = "bare") -> Run:
-    """Three tasks in two arrays that have ended; jobs themselves counted half a second each."""
+    """Return an ended sweep of three tasks in two arrays; each job measured half a second."""
     run_store = RunStore()
     numbers = (3, 17, 20)
     sweep = sweep_fields({number: {} for number in numbers}, dict.fromkeys(numbers, ()))
@@ -73,7 +73,7 @@ def test_tasks_have_usage_from_accounting_or_else_from_their_job() -> None:
     shown = found.to_record()["tasks"]
     assert [task["cpu_seconds"] for task in shown] == [2.5, 0.5, 3600.0]
     note_usage(host, load_scheduler("slurm"), run_store, [found])
-    assert host.asked == 1
+    assert host.queries == 1
 
 
 @pytest.mark.usefixtures("hibali_home")

@@ -46,8 +46,8 @@ def test_a_plan_of_an_earlier_version_keeps_only_the_execute_bit() -> None:
 
 def test_a_further_hard_link_refers_to_the_first_selected_name() -> None:
     names = FirstNames()
-    told = [(b"a", 1, 2), (b"b", 2, 3), (b"c", 1, 2), (b"d", 2, 3), (b"e", 3, 1), (b"f", 1, 2)]
-    found = [names.mark(Entry(path, Kind.FILE, inode=inode, links=links)) for path, inode, links in told]
-    # the inode of a file whose names have all come may be another's by now
+    listed = [(b"a", 1, 2), (b"b", 2, 3), (b"c", 1, 2), (b"d", 2, 3), (b"e", 3, 1), (b"f", 1, 2)]
+    found = [names.mark(Entry(path, Kind.FILE, inode=inode, links=links)) for path, inode, links in listed]
+    # after all names of a file were listed, another file may have its inode number
     assert [entry.same_as for entry in found] == [b"", b"", b"a", b"b", b"", b""]
     assert names.mark(Entry(b"g", Kind.FOLDER, inode=2, links=5)).same_as == b""

@@ -137,7 +137,7 @@ def test_an_empty_manifest_is_refused() -> None:
 
 def test_reading_uses_the_memory_of_one_line() -> None:
     class Endless(io.RawIOBase):
-        """A file without an end of line, as /dev/zero is."""
+        """A file without an end of line, like /dev/zero."""
 
         served = 0
 

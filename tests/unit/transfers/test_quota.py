@@ -21,7 +21,7 @@ MOUNTS = (
     b"27 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n"
     b"30 27 8:2 / /home rw shared:2 - ext4 /dev/sdb1 rw,usrquota,grpquota\n"
     b"31 27 0:40 / /with\\040space rw - xfs /dev/sdc1 rw,noquota\n"
-    b"32 30 0:41 / /home/far rw shared:7 master:2 - nfs4 server:/x rw,vers=4.2\n"
+    b"32 30 0:41 / /home/remote rw shared:7 master:2 - nfs4 server:/x rw,vers=4.2\n"
     b"33 27 0:42 / /lustre rw - lustre 10.0.0.1@o2ib:/fs rw,lazystatfs\n"
 )
 
@@ -35,7 +35,7 @@ def test_recorded_quota_outputs_are_parsed(path: Path) -> None:
 
 
 def test_raw_grace_output_has_every_column() -> None:
-    # The layout of quota-tools 4.x with -p: `0` where there is no grace, seconds since the epoch where there is.
+    # The layout of quota-tools 4.x with -p: `0` without a grace time, else seconds since the epoch.
     row = "/dev/sdb1  1000* 900 1000 1700000000 10 0 40 0"
     text = f"Disk quotas for user me (uid 1000): \nFilesystem blocks quota limit grace files\n{row}\n"
     assert list(read_quotas(text)) == [Quota("user 1000", 0, 30)]
@@ -56,29 +56,29 @@ def test_the_deepest_mount_of_the_path_is_used() -> None:
 
     assert folder(b"/") == folder(b"/homely") == b"/"
     assert folder(b"/home/me") == b"/home"
-    assert folder(b"/home/far") == folder(b"/home/far/x") == b"/home/far"
+    assert folder(b"/home/remote") == folder(b"/home/remote/x") == b"/home/remote"
     assert folder(b"/with space/x") == b"/with space"
     assert find_mount(b"rubbish\n", b"/") is None
 
 
 def test_quotas_are_queried_only_on_filesystems_that_have_them() -> None:
-    def asked(path: bytes, project: int | None = None) -> list[list[bytes]]:
+    def commands_for(path: bytes, project: int | None = None) -> list[list[bytes]]:
         mount = find_mount(MOUNTS, path)
         assert mount is not None
         return quota_commands(mount, path, (1000, 100), project)
 
-    assert asked(b"/x") == []
-    assert asked(b"/with space/x") == []
-    (words,) = asked(b"/home/me")
+    assert commands_for(b"/x") == []
+    assert commands_for(b"/with space/x") == []
+    (words,) = commands_for(b"/home/me")
     assert words[0] == b"quota"
     assert words[-2:] == [b"-f", b"/home"]
-    assert asked(b"/home/far")[0][-1] == b"/home/far"
-    assert [words[2:] for words in asked(b"/lustre/me", 7)] == [
+    assert commands_for(b"/home/remote")[0][-1] == b"/home/remote"
+    assert [words[2:] for words in commands_for(b"/lustre/me", 7)] == [
         [b"-u", b"1000", b"/lustre/me"],
         [b"-g", b"100", b"/lustre/me"],
         [b"-p", b"7", b"/lustre/me"],
     ]
-    assert len(asked(b"/lustre/me")) == 2
+    assert len(commands_for(b"/lustre/me")) == 2
     assert quota_commands(Mount(b"/", "tmpfs", "rw"), b"/", (1, 1), None) == []
 
 

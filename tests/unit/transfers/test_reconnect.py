@@ -65,7 +65,7 @@ def test_lost_connections_are_recognized_by_their_errors() -> None:
     assert is_lost(TryLaterError("connection-lost", "the agent ended"))
     assert is_lost(TryLaterError("unreachable", "Connection closed by remote host"))
     assert not is_lost(TryLaterError("locked", "the target is held", transient=False))
-    assert not is_lost(TryLaterError("lease-lost", "somebody else took the lock"))
+    assert not is_lost(TryLaterError("lease-lost", "another client took the lock"))
     assert not is_lost(AccessError("login-refused", "the login was refused"))
     assert not is_lost(KeyboardInterrupt())
 
@@ -74,9 +74,9 @@ def test_only_transient_errors_are_retried_and_the_last_error_is_raised() -> Non
     problems: list[HibaliError] = [
         TryLaterError("unreachable", "not yet"),
         AccessError("login-refused", "never"),
-        TryLaterError("unreachable", "is not asked for"),
+        TryLaterError("unreachable", "is not requested"),
     ]
-    told: list[tuple[str, int, float]] = []
+    pauses: list[tuple[str, int, float]] = []
 
     def attempt() -> None:
         raise problems.pop(0)
@@ -86,9 +86,9 @@ def test_only_transient_errors_are_retried_and_the_last_error_is_raised() -> Non
             attempt,
             TryLaterError("connection-lost", "lost"),
             next_pause=lambda: 0.001,
-            on_pause=lambda problem, count, seconds: told.append((problem.message, count, seconds)),
+            on_pause=lambda problem, count, seconds: pauses.append((problem.message, count, seconds)),
         )
-    assert told == [("lost", 1, 0.001), ("not yet", 2, 0.001)]
+    assert pauses == [("lost", 1, 0.001), ("not yet", 2, 0.001)]
     assert len(problems) == 1
 
 

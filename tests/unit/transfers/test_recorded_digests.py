@@ -35,7 +35,7 @@ def test_digests_of_unchanged_files_are_found() -> None:
         keep(entry)
     assert cache().find([FILE]) == cache().find([OBJECT]) == DIGEST
     assert cache(question="another place").find([FILE]) is None
-    # two files of one name are another question than one
+    # a pair of files has another key than a single file
     assert cache().find([FILE, FILE]) is None
 
 

@@ -79,7 +79,7 @@ def test_an_active_holder_is_reported() -> None:
 
 
 @pytest.mark.parametrize("dead", [another(start="1"), another(lease=1e-9)], ids=["process gone", "ran out"])
-def test_a_dead_holder_is_replaced(dead: dict[str, Any]) -> None:
+def test_the_lock_of_an_ended_holder_is_replaced(dead: dict[str, Any]) -> None:
     server = Server()
     server.write(dead)
     lease = MemoryLease(server)
@@ -106,7 +106,7 @@ def test_a_lock_taken_by_another_holder_is_lost_and_not_removed() -> None:
 
 def check_until(lease: MemoryLease, deadline: float) -> None:
     while time.monotonic() < deadline:
-        lease._checked = time.monotonic()  # as if the server had just been asked
+        lease._checked = time.monotonic()  # as if the server had just been queried
         lease.check()
         time.sleep(0.05)
 
@@ -120,7 +120,7 @@ def test_a_lease_survives_a_short_outage_of_the_server_only() -> None:
     with pytest.raises(TryLaterError) as lost:
         check_until(lease, began + 10 * LEASE)
     assert lost.value.code == "lease-lost"
-    assert time.monotonic() - began < LEASE, "no other call can have it before"
+    assert time.monotonic() - began < LEASE, "no other call can acquire it before"
     lease.release()
 
 

@@ -28,7 +28,7 @@ from transfers.stores.globus.errors import translated_errors
 from transfers.stores.globus.requests import list_a_little
 
 _ATTEMPTS = 3  # login, the collection's consent, an institution's further requirement
-AskCode = Callable[[str, str], str]
+CodePrompt = Callable[[str, str], str]
 
 
 @dataclass(slots=True)
@@ -39,26 +39,28 @@ class Login:
     facts: dict[str, str | int | bool] = field(default_factory=dict)
 
 
-def log_in(site: Site, ask_code: AskCode) -> Login:
+def log_in(site: Site, prompt_for_code: CodePrompt) -> Login:
     """Log in if needed, with the consents that the site's collection requires, and check that it responds.
 
-    `ask_code` gets a URL and the reason to open it, and returns the code shown there. A confidential client needs
+    `prompt_for_code` gets a URL and the reason to open it, and returns the code shown there. A confidential client needs
     no login, and is only checked. Raises `AccessError` and connection errors.
     """
     found = Login("client" if client_of(site).confidential else "same")
     nothing = GlobusAuthorizationParameters()
     if found.change == "same" and not _has_token(site, TRANSFER):
-        _run_flow(site, nothing, "Log in to Globus", ask_code)
+        _run_flow(site, nothing, "Log in to Globus", prompt_for_code)
         found.change = "logged in"
     for attempts_left in reversed(range(_ATTEMPTS)):
         requirements_and_reason = _check_access(site, found, last=attempts_left == 0)
         if requirements_and_reason is None:
             break
-        _run_flow(site, *requirements_and_reason, ask_code)
+        _run_flow(site, *requirements_and_reason, prompt_for_code)
         found.change = "logged in"
     collection = site.globus.collection if site.globus is not None and site.globus.https else None
     if collection is not None and found.change == "same" and not _has_token(site, collection):
-        _run_flow(site, nothing, "Allow hibali to read the files of this collection over HTTPS", ask_code)
+        _run_flow(
+            site, nothing, "Allow hibali to read the files of this collection over HTTPS", prompt_for_code
+        )
         found.change = "logged in"
     return found
 
@@ -125,7 +127,9 @@ def _check_access(
     return None
 
 
-def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask_code: AskCode) -> None:
+def _run_flow(
+    site: Site, wanted: GlobusAuthorizationParameters, why: str, prompt_for_code: CodePrompt
+) -> None:
     """Run one login: show a URL, read the code, store the tokens. Raise `AccessError` for a rejected code."""
     client = client_of(site)
     native = native_client(client)
@@ -134,7 +138,7 @@ def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, ask_c
         label = f"hibali on {socket.gethostname()}"
         native.oauth2_start_flow(scopes, refresh_tokens=True, prefill_named_grant=label)
         url = native.oauth2_get_authorize_url(**_session_parameters(wanted))
-        code = ask_code(url, why).strip()
+        code = prompt_for_code(url, why).strip()
         if not code:
             raise _no_code(site, "no code was entered")
         with translated_errors(site):

@@ -1,1 +1,1 @@
-"""Stores for object storage servers that speak S3."""
+"""Stores for object storage servers with the S3 protocol."""

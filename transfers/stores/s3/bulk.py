@@ -97,7 +97,7 @@ class Bulk:
             options["range"] = (offset, offset + length)
 
         def read() -> Got:
-            found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # built by hand
+            found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # not built by obstore
             meta = found.meta
             wanted = most if length is None else length
             # One piece if the server sends what was requested; an endless response gets no second one.

@@ -208,7 +208,12 @@ class Copying:
         source = {"copy": self._from(item), "size": entry.size, "etag": entry.etag, "part": size}
         begun, existing = find_begun(write_target, key, source) or (self._begin(item, key, source), {})
         upload = Upload(
-            write_target.requests, key, begun.identifier, checksum=False, proves=True, existing=existing
+            write_target.requests,
+            key,
+            begun.identifier,
+            checksum=False,
+            verifies_hashes=True,
+            existing=existing,
         )
         copy = partial(self._part, item, upload, begun, size)
         parts = [write_target.pool.submit(copy, number) for number in range(1, -(-entry.size // size) + 1)]

@@ -1,4 +1,4 @@
-"""Open and check object stores that speak S3."""
+"""Open and check object stores with the S3 protocol."""
 
 from __future__ import annotations
 

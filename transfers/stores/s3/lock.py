@@ -23,7 +23,7 @@ class S3Lock(Lease):
         super().__init__(requests.subject, operation, seconds)
 
     def _create(self) -> bool:
-        # After a lost response, our own lock looks like another client's.
+        # After a lost response, our own lock appears to be another client's.
         return self._put({"If-None-Match": "*"}) or self._is_held()
 
     def _read(self) -> Held | None:

@@ -384,7 +384,7 @@ def _write_parts(
     begun = BegunUpload(requests.bucket, key, begin(requests, key, {}), _SOURCE)
     uploads.begin(begun)
     try:
-        upload = Upload(requests, key, begun.identifier, checksum=False, proves=True, existing={})
+        upload = Upload(requests, key, begun.identifier, checksum=False, verifies_hashes=True, existing={})
         for number, piece in enumerate(pieces, 1):
             upload.send(number, piece)
         _complete(requests, upload, key, etag)

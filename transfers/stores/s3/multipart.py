@@ -37,7 +37,7 @@ from transfers.stores.s3.requests import (
 _SUFFIX = ".uploads.jsonl"
 _SLACK = 2_000  # rewrite the file when it has more outdated lines than this
 _SYNC_SECONDS = 1.0
-_NOBODY: dict[str, Any] = {}
+_NO_OWNER: dict[str, Any] = {}
 
 
 class Part(NamedTuple):
@@ -129,8 +129,8 @@ class Uploads:
     def leave(self, begun: BegunUpload) -> None:
         """Release the upload, so that another process can resume it."""
         with self._lock, contextlib.suppress(HibaliError):
-            begun.owner = _NOBODY
-            self._append({"taken": begun.identifier, "by": _NOBODY}, durable=True)
+            begun.owner = _NO_OWNER
+            self._append({"taken": begun.identifier, "by": _NO_OWNER}, durable=True)
 
     def end(self, begun: BegunUpload) -> None:
         """Record that the upload was completed or aborted."""
@@ -252,7 +252,7 @@ def begin(
 class Upload:
     """A multipart upload. Several threads may call `send`; one thread calls the rest.
 
-    If the server does not verify hashes (`proves`), `claimed` says whether each part's ETag was its MD5.
+    If the server does not verify hashes (`verifies_hashes`), `claimed` says whether each part's ETag was its MD5.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Upload:
         identifier: str,
         *,
         checksum: bool,
-        proves: bool,
+        verifies_hashes: bool,
         existing: Mapping[int, Part],
     ) -> None:
         """Set the fields; `checksum` adds one that the server checks, `existing` are not sent again."""
@@ -271,7 +271,7 @@ class Upload:
         self._checksum = checksum
         self._existing = existing
         self.identifier = identifier
-        self.claimed = not proves
+        self.claimed = not verifies_hashes
         self._etags: dict[int, str] = {}
         self._size = 0
         self._lock = threading.Lock()

@@ -21,7 +21,7 @@ from transfers.stores.s3.records import time_of
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 
-_CONTENT = b"hibali asks what this server checks\n"
+_CONTENT = b"hibali tests what this server checks\n"
 _WRONG = hashlib.sha256(b"something else").hexdigest()
 _REFUSALS = frozenset({*range(400, 500), 501})
 _ODD = (b"\\", b"\n", b"\r", b"\t", b"\x01", b"\x7f")
@@ -47,7 +47,7 @@ class ServerSupport:
     refuses: tuple[str, ...] = ()  # characters that keys cannot contain
 
     @property
-    def proves(self) -> bool:
+    def verifies_hashes(self) -> bool:
         """Whether the server verifies the hash of what it receives."""
         return self.checks_sha256 or self.checks_checksum
 
@@ -63,7 +63,11 @@ def facts_of(support: ServerSupport | None, root: bytes, read_verification: Veri
         conditional_create=True, conditional_replace=True, metadata=True, file_and_folder=True
     )
     write = (
-        Verification.DIGEST if seen.proves else Verification.CLAIMED if seen.md5_etags else Verification.SIZE
+        Verification.DIGEST
+        if seen.verifies_hashes
+        else Verification.CLAIMED
+        if seen.md5_etags
+        else Verification.SIZE
     )
     return Facts(
         kind="s3",

@@ -201,13 +201,13 @@ def clean(
             recorded = recorded_uploads.get(upload.identifier)
             age = _age(upload.begun or (recorded.at if recorded else ""), clock)
             because = _reason_to_keep(recorded, age, older_than, everybody=everybody)
-            fate = CleanupResult.KEPT if because else CleanupResult.PLANNED
-            if fate is CleanupResult.PLANNED and not dry:
+            result = CleanupResult.KEPT if because else CleanupResult.PLANNED
+            if result is CleanupResult.PLANNED and not dry:
                 because = _abort(requests, upload)
-                fate = CleanupResult.FAILED if because else CleanupResult.ENDED
+                result = CleanupResult.FAILED if because else CleanupResult.ENDED
                 ended |= set() if because else {upload.identifier}
             yield Leftover(
-                requests.bucket, upload.key, upload.begun, age, recorded is not None, fate, because
+                requests.bucket, upload.key, upload.begun, age, recorded is not None, result, because
             )
     finally:
         if not dry:

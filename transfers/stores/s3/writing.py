@@ -151,7 +151,7 @@ class Large:
                     key,
                     begun.identifier,
                     checksum=self._write_target.checksum,
-                    proves=self._write_target.support.proves,
+                    verifies_hashes=self._write_target.support.verifies_hashes,
                     existing=existing,
                 )
         return self.problem is None
@@ -211,7 +211,7 @@ class Large:
 
     def _verification(self, upload: Upload) -> Verification:
         """Return the verification, RECORDED if the server hashed reused parts in an earlier call."""
-        if self._write_target.support.proves:
+        if self._write_target.support.verifies_hashes:
             return Verification.RECORDED if self.continued else Verification.DIGEST
         return Verification.CLAIMED if upload.claimed else Verification.SIZE
 
@@ -233,7 +233,7 @@ class Large:
 
     @contextlib.contextmanager
     def _errors_as_problem(self) -> Iterator[None]:
-        """Turn an error of one file into its problem; raise errors that affect all files."""
+        """Convert an error of one file to its problem; raise errors that affect all files."""
         try:
             yield
         except HibaliError as error:
@@ -323,7 +323,9 @@ class S3Writer(RequestWriter):
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return
-        verification = Verification.DIGEST if self._write_target.support.proves else _claimed(etag, content)
+        verification = (
+            Verification.DIGEST if self._write_target.support.verifies_hashes else _claimed(etag, content)
+        )
         self._count(len(content))
         self._committed(item, known._replace(etag=etag), verification)
 

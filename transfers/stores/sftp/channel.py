@@ -1,4 +1,4 @@
-"""Speak SFTP version 3 over a pipe with many requests in flight (draft-ietf-secsh-filexfer-02)."""
+"""Implement SFTP version 3 over a pipe with many requests in flight (draft-ietf-secsh-filexfer-02)."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Own:
 
 _LOCK = OWN + b"/lock"
 _TRIES = 20
-_REPLACING_SECONDS = 60  # after this, a call that replaces a dead lock counts as dead
+_REPLACING_SECONDS = 60  # after this, a call that replaces a stale lock counts as dead
 _GRAIN = 1.0  # times over SFTP are whole seconds
 
 
@@ -234,7 +234,7 @@ class SftpLock(Lease):
         return None if found is None else _held(found, self._now)
 
     def _replace(self, found: Held) -> bool:
-        """Rename our record over the lock; a marker named after the dead token admits one call at a time."""
+        """Rename our record over the lock; a marker named after the stale token admits one call at a time."""
         token = str(found.holder.get("token")).encode("utf-8", "replace")
         marker = OWN + b"/broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
         try:

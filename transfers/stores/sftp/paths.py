@@ -52,7 +52,7 @@ class SafePaths:
         all_paths = list(paths)
         wrong = {path: problem for path in all_paths if (problem := refusal(path)) is not None}
         folders = sorted({above for path in all_paths if path not in wrong for above in _above(path)})
-        found = self._look(folders, make=make)
+        found = self._check_or_create(folders, make=make)
         for path in all_paths:
             if path not in wrong:
                 bad = next((found[above] for above in _above(path) if above in found), None)
@@ -60,7 +60,7 @@ class SafePaths:
                     wrong[path] = bad
         return wrong
 
-    def _look(self, folders: list[bytes], *, make: bool) -> dict[bytes, Problem]:
+    def _check_or_create(self, folders: list[bytes], *, make: bool) -> dict[bytes, Problem]:
         """Return the problems by folder; `folders` is sorted, so parents come first."""
         wrong, missing = self._check(folders)
         if not (make and missing):
@@ -202,7 +202,7 @@ class _Walk:
         known: dict[bytes, Attributes | None] = {}
         while names:
             if not known:
-                known = self._look(names)
+                known = self._stat_components(names)
             name = names.pop()
             if name == b"..":
                 self.path = self.path.rpartition(b"/")[0] or b"/"
@@ -216,7 +216,7 @@ class _Walk:
             names += reversed(_names(self._target(full, found)))
             known = {}
 
-    def _look(self, names: list[bytes]) -> dict[bytes, Attributes | None]:
+    def _stat_components(self, names: list[bytes]) -> dict[bytes, Attributes | None]:
         """Request the attributes of all next components in one round trip; symlinks are rare."""
         path, requests = self.path, []
         for name in reversed(names):

@@ -91,8 +91,8 @@ class Listing(ServerListing):
         # Some servers send the attributes of a link's target or none: stat all but plain files and folders.
         plain = [entry for entry in entries if entry.kind in {Kind.FILE, Kind.FOLDER}]
         other = [entry.path for entry in entries if entry.kind not in {Kind.FILE, Kind.FOLDER}]
-        looked, problems = self._stat_exactly(other)
-        return plain + looked, problems
+        found, problems = self._stat_exactly(other)
+        return plain + found, problems
 
     def _stat_exactly(self, paths: list[bytes]) -> _Found:
         client, full = self._client, self._safe_paths.full
@@ -101,12 +101,12 @@ class Listing(ServerListing):
         ]
         found: list[Entry] = []
         problems: list[tuple[bytes, Problem]] = []
-        for path, looked, pointed in requests:
+        for path, stat_reply, link_reply in requests:
             try:
-                attributes = client.attributes_of(looked)
+                attributes = client.attributes_of(stat_reply)
                 link = b""
                 if kind_of(attributes) is Kind.LINK:
-                    (named,) = client.names_of(pointed)
+                    (named,) = client.names_of(link_reply)
                     link = named.name
                 found.append(entry_of(path, attributes, link))
             except StatusError as problem:
@@ -217,10 +217,10 @@ class Files:
                 one.handle = client.handle_of(pending)
             except StatusError as problem:
                 one.problem = problem_of(problem)
-        self._look([one for one, _ in good if one.handle])
+        self._stat_opened([one for one, _ in good if one.handle])
         return opened
 
-    def _look(self, opened: Sequence[Opened]) -> None:
+    def _stat_opened(self, opened: Sequence[Opened]) -> None:
         requests = [self._client.request_handle_stat(one.handle) for one in opened]
         for one, pending in zip(opened, requests, strict=True):
             try:
@@ -273,7 +273,7 @@ class Files:
         ]
         contents = [self.collect(one, some) for one, some in zip(opened, requests, strict=True)]
         before = [one.found for one in opened]
-        self._look([one for one in opened if one.handle])
+        self._stat_opened([one for one in opened if one.handle])
         for one, found in zip(opened, before, strict=True):
             if one.handle and one.found != found:
                 one.problem = one.problem or _CHANGED
@@ -316,7 +316,7 @@ class Files:
                 opened.problem = opened.problem or Problem("not-tried", "it was interrupted")
             if opened.problem:
                 break
-        self._look([opened])
+        self._stat_opened([opened])
         if opened.found != before:
             opened.problem = opened.problem or _CHANGED
         return summed.hexdigest()

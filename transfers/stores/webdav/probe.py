@@ -24,7 +24,7 @@ TIME_HEADER = "X-OC-Mtime"  # from ownCloud; Nextcloud, rclone and others suppor
 _TABLE = "folders"
 _SECOND = 1_000_000_000
 _TIME = 1_000_000_000 * _SECOND
-_FIRST, _OTHER = b"hibali asks what this server does\n", b"and asks again\n"
+_FIRST, _OTHER = b"hibali tests this server\n", b"and tests it again\n"
 _DIGEST = "0" * 64
 _ODD = (
     b"\\",

@@ -115,7 +115,7 @@ def test_removing_keeps_other_text(config: Path) -> None:
 def test_an_invalid_site_is_never_written(config: Path) -> None:
     with pytest.raises(UsageError) as caught:
         add_site(
-            str(config), "bucket", {"kind": "s3", "s3": {"endpoint": "http://far.example", "bucket": "/"}}
+            str(config), "bucket", {"kind": "s3", "s3": {"endpoint": "http://remote.example", "bucket": "/"}}
         )
     assert caught.value.message.count("\n") == 2
     assert config.read_text() == WRITTEN

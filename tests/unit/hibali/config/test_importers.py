@@ -97,7 +97,7 @@ def test_remotes_become_valid_sites_without_secrets(
 
 @given(st.text(max_size=300))
 def test_any_text_is_a_rclone_conf_or_an_error(text: str) -> None:
-    with contextlib.suppress(UsageError):  # nothing else may come
+    with contextlib.suppress(UsageError):  # no other exception is allowed
         importers.propose_remotes(importers.read_remotes(text, "file"), "file", ())
 
 

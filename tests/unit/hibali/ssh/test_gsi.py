@@ -25,7 +25,7 @@ JUNK = b"OpenSSL Error: \xff\xfe\x1b[2J:760: in library\n\nUse -debug\n"
 
 
 def explain(answer: CommandResult, seconds: float = 3600) -> AccessError:
-    return explain_proxy(answer, PATH, seconds, subject="far", line="grid-proxy-init -valid 12:00")
+    return explain_proxy(answer, PATH, seconds, subject="remote", line="grid-proxy-init -valid 12:00")
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_errors_of_grid_proxy_info_are_one_printable_line(out: bytes, errors: by
     error = explain(CommandResult(status, out, errors))
     assert min(error.message) >= " "
     assert "\x7f" not in error.message
-    left = read_seconds_left(CommandResult(status, out, errors))
-    assert (left is None) == (error.code == "proxy-unreadable")
+    remaining = read_seconds_left(CommandResult(status, out, errors))
+    assert (remaining is None) == (error.code == "proxy-unreadable")
 
 
 @given(st.floats(0, 1e7))
 def test_proxy_lifetimes_are_rounded_up_to_minutes(seconds: float) -> None:
     hours, minutes = map(int, format_hours(seconds).split(":"))
-    told = hours * 3600 + minutes * 60
-    assert told >= 60
-    assert seconds <= told < max(seconds + 60, 61)
+    total_seconds = hours * 3600 + minutes * 60
+    assert total_seconds >= 60
+    assert seconds <= total_seconds < max(seconds + 60, 61)
 
 
 def test_the_manual_proxy_command_has_the_configured_options() -> None:
@@ -94,7 +94,7 @@ def test_the_manual_proxy_command_has_the_configured_options() -> None:
 )
 def test_errors_never_contain_the_passphrase(settings: ProxySettings) -> None:
     with pytest.raises(AccessError) as caught:
-        read_passphrase(settings, subject="far")
+        read_passphrase(settings, subject="remote")
     assert caught.value.code == "no-passphrase"
     assert "geheim" not in caught.value.message + caught.value.hint.replace("echo geheim", "")
 
@@ -103,19 +103,19 @@ def test_a_passphrase_is_the_first_line(tmp_path: Path, monkeypatch: pytest.Monk
     kept = tmp_path / "kept"
     kept.write_bytes(b"ge h\xffeim\r\nsecond\n")
     kept.chmod(0o600)
-    assert read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="far") == b"ge h\xffeim"
+    assert read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="remote") == b"ge h\xffeim"
     kept.chmod(0o640)
     with pytest.raises(AccessError, match="accounts can read it"):
-        read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="far")
+        read_passphrase(ProxySettings(passphrase_file=str(kept)), subject="remote")
     monkeypatch.setenv("MY_PASSPHRASE", "geheim")
-    assert read_passphrase(ProxySettings(passphrase_variable="MY_PASSPHRASE"), subject="far") == b"geheim"
-    assert read_passphrase(ProxySettings(), subject="far") is None
+    assert read_passphrase(ProxySettings(passphrase_variable="MY_PASSPHRASE"), subject="remote") == b"geheim"
+    assert read_passphrase(ProxySettings(), subject="remote") is None
 
 
 def problems(table: str, command: str = '["gsissh", "-p", "2222"]') -> list[str]:
-    text = f'version = 1\n[sites.far]\nkind = "ssh"\n[sites.far.ssh]\nhost = "h"\ncommand = {command}\n[sites.far.proxy]\n{table}\n'
+    text = f'version = 1\n[sites.remote]\nkind = "ssh"\n[sites.remote.ssh]\nhost = "h"\ncommand = {command}\n[sites.remote.proxy]\n{table}\n'
     try:
-        site = parse_settings(text, Path("config.toml")).sites["far"]
+        site = parse_settings(text, Path("config.toml")).sites["remote"]
     except SettingsError as problem:
         return [f"{each['key']}: {each['message']}" for each in problem.problems]
     assert site.ssh is not None

@@ -13,12 +13,12 @@ COMMAND = ("ssh", "-F", "my config")
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "status"),
+    ("output", "code", "status"),
     [
-        ("ssh: connect to host far port 22: Connection refused", "unreachable", 5),
+        ("ssh: connect to host remote port 22: Connection refused", "unreachable", 5),
         ("kex_exchange_identification: Connection closed by remote host", "unreachable", 5),
         ("", "unreachable", 5),
-        ("root@far: Permission denied (publickey).", "login-refused", 4),
+        ("root@remote: Permission denied (publickey).", "login-refused", 4),
         (
             "Could not chdir to home directory /home/me: Permission denied\nclient_loop: send disconnect: Broken pipe",
             "unreachable",
@@ -31,10 +31,10 @@ COMMAND = ("ssh", "-F", "my config")
         ("/home/u/.ssh/config: line 3: Bad configuration option: prot", "ssh-configuration", 2),
     ],
 )
-def test_exit_code_255_is_explained_by_the_message_of_ssh(said: str, code: str, status: int) -> None:
-    error = explain_ssh(said.encode(), COMMAND, "far")
+def test_exit_code_255_is_explained_by_the_message_of_ssh(output: str, code: str, status: int) -> None:
+    error = explain_ssh(output.encode(), COMMAND, "remote")
     assert (error.code, int(error.exit)) == (code, status)
-    assert "ssh -F 'my config' far" in error.hint
+    assert "ssh -F 'my config' remote" in error.hint
 
 
 # Recorded: Debian 12's OpenSSH 9.2p1 with GSSAPIKeyExchange and libglobus-gssapi-gsi4 14.20, LogLevel DEBUG1 (shortened).
@@ -69,7 +69,7 @@ NAMED = (
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "told"),
+    ("output", "code", "expected_words"),
     [
         (UNTRUSTED, "authority-unknown", ("SSL handshake problems", "hash f1600d47")),
         (HANDSHAKE, "gss-failed", ("GSS Major Status: Authentication Failed", "OpenSSL Error: ", "padding")),
@@ -89,29 +89,31 @@ NAMED = (
     ],
 )
 def test_gsi_errors_before_the_login_are_complete_and_not_retried(
-    said: str, code: str, told: tuple[str, ...]
+    output: str, code: str, expected_words: tuple[str, ...]
 ) -> None:
-    error = explain_ssh(said.encode(), COMMAND, "far")
+    error = explain_ssh(output.encode(), COMMAND, "remote")
     assert (error.code, int(error.exit), error.transient) == (code, 4, False)
-    assert all(words in error.message for words in told), error.message
+    assert all(words in error.message for words in expected_words), error.message
     assert "Kerberos" not in error.message
     assert "\n" not in error.message
-    assert "ssh -F 'my config' -v far" in error.hint
+    assert "ssh -F 'my config' -v remote" in error.hint
 
 
 def test_failed_gssapi_attempts_are_not_reported_as_the_reason() -> None:
     tried = UNTRUSTED.replace("gss_init_context failed\r\n", "")
-    lost = explain_ssh(f"{tried}Connection closed by remote host\r\n".encode(), COMMAND, "far")
+    lost = explain_ssh(f"{tried}Connection closed by remote host\r\n".encode(), COMMAND, "remote")
     assert (lost.code, lost.message) == ("unreachable", "Connection closed by remote host")
-    said = f"{tried}debug1: No more authentication methods to try.\r\nfar: Permission denied (publickey).\r\n"
-    denied = explain_ssh(said.encode(), COMMAND, "far")
+    output = (
+        f"{tried}debug1: No more authentication methods to try.\r\nremote: Permission denied (publickey).\r\n"
+    )
+    denied = explain_ssh(output.encode(), COMMAND, "remote")
     assert denied.code == "login-refused"
-    assert denied.message.endswith(": far: Permission denied (publickey).")
+    assert denied.message.endswith(": remote: Permission denied (publickey).")
 
 
 def test_only_temporary_errors_are_retried() -> None:
-    assert explain_ssh(b"Connection timed out", COMMAND, "far").transient
-    assert not explain_ssh(b"Permission denied (publickey).", COMMAND, "far").transient
+    assert explain_ssh(b"Connection timed out", COMMAND, "remote").transient
+    assert not explain_ssh(b"Permission denied (publickey).", COMMAND, "remote").transient
 
 
 def test_the_fast_cipher_is_preferred_unless_ciphers_are_configured() -> None:
@@ -137,13 +139,13 @@ def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SshSettings
     )
     ssh.chmod(0o755)
     refused.touch()
-    return SshSettings("far", command=(str(ssh),)), refused
+    return SshSettings("remote", command=(str(ssh),)), refused
 
 
 def test_further_logins_refused_before_the_first_are_not_retried(
     logins: tuple[SshSettings, Path],
 ) -> None:
-    """All start at once, and on a busy machine in any order."""
+    """All start at once, in any order on a busy machine."""
     settings, refused = logins
     limits, since = Limits(login_interval_seconds=0.0), time.time()
     for number, code in ((1, "login-refused"), (0, ""), (2, "further-refused")):

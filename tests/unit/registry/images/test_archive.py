@@ -116,9 +116,9 @@ def test_compressed_archives_are_read(archive: Path, compress: Callable[[bytes],
         read_archive(archive)
 
 
-def sif(data: bytes, *, said: int | None = None) -> bytes:
+def sif(data: bytes, *, declared: int | None = None) -> bytes:
     """Return the beginning of an image of `singularity build` (sylabs/sif, pkg/sif/sif.go)."""
-    size = len(data) if said is None else said
+    size = len(data) if declared is None else declared
     launch, magic = b"#!/usr/bin/env run-singularity\n\0", b"SIF_MAGIC\0"
     head = struct.pack(
         "<32s10s3s3s16s8q", launch, magic, b"01\0", b"02\0", b"u" * 16, 1, 1, 47, 48, 128, 0, 128, size
@@ -136,7 +136,7 @@ def test_a_sif_is_read_and_must_be_complete(tmp_path: Path) -> None:
         sha256(path.read_bytes()),
         ".sif",
     )
-    for content in (path.read_bytes()[:-1], path.read_bytes()[:60], sif(b"x", said=-1)):
+    for content in (path.read_bytes()[:-1], path.read_bytes()[:60], sif(b"x", declared=-1)):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="ends too early"):
             read_archive(path)

@@ -186,9 +186,9 @@ def test_a_modified_image_record_is_refused(
     file = state / "catalogue" / "tool" / "1.0" / "image.json"
     forged = write_record(ImageRecord(record.digest, record.size, record.format, f"sha256:{'1' * 64}"))
     file.write_bytes(forged)
-    for ask in (catalogue.image, catalogue.image_file):
+    for find in (catalogue.image, catalogue.image_file):
         with pytest.raises(RefusedError, match="was changed"):
-            ask(tool)
+            find(tool)
     second = catalogue.add(described("2.0"))
     (state / "catalogue" / "tool" / "2.0" / "image.json").write_bytes(forged)
     with pytest.raises(RefusedError, match="not added"):
@@ -272,7 +272,7 @@ found.images.add(tool, Path(sys.argv[3]))
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(900)  # dozens of calls, each with a dozen of git and git-annex
+@pytest.mark.timeout(900)  # dozens of calls, and each runs git and git-annex a dozen times
 def test_after_a_kill_at_any_change_the_same_command_completes(
     catalogue: Catalogue, tool: Pipeline, archive: Path, tmp_path: Path
 ) -> None:
@@ -436,8 +436,8 @@ def test_unusable_image_stores_are_refused(
     with pytest.raises(NotFoundError):
         FolderImageStore(tmp_path / "file").get(record, tmp_path / "x")
     other = make_image(tmp_path / "other.tar")
-    (tmp_path / "shelf").mkdir()
-    image_store = FolderImageStore(tmp_path / "shelf")
+    (tmp_path / "store").mkdir()
+    image_store = FolderImageStore(tmp_path / "store")
     with pytest.raises(IncompleteError, match="damaged"):
         image_store.put(record, other)
-    assert [each for each in (tmp_path / "shelf").rglob("*") if each.is_file()] == []
+    assert [each for each in (tmp_path / "store").rglob("*") if each.is_file()] == []

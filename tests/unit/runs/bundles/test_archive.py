@@ -210,7 +210,7 @@ def _bomb(path: Path, size: int) -> None:
                 stream.write(bytes(1 << 20))
 
 
-def _lying_bomb(path: Path, size: int) -> None:
+def _bomb_with_a_false_size(path: Path, size: int) -> None:
     """Write the same with a false small size."""
     _bomb(path, size)
     raw = bytearray(path.read_bytes())
@@ -261,7 +261,7 @@ for bomb in bombs:
 
 def test_bombs_are_refused_in_bounded_memory(tmp_path: Path, hibali_home: Any) -> None:
     bombs = []
-    for make in (_bomb, _lying_bomb, _tar, _long_list):
+    for make in (_bomb, _bomb_with_a_false_size, _tar, _long_list):
         bombs.append(tmp_path / f"{make.__name__}.zip")
         make(bombs[-1], 64 << 20)
     good = write(tmp_path / "good.zip", texts())
@@ -321,7 +321,7 @@ def test_names_have_a_maximum_length() -> None:
 
 def test_outputs_are_compared_by_path() -> None:
     compared = compare_outputs({b"a": "1", b"b": "2", b"c": "3"}, {b"a": "1", b"b": "9", b"\xff": "4"})
-    assert [(each.path, each.fate) for each in compared] == [
+    assert [(each.path, each.result) for each in compared] == [
         (b"a", OutputResult.EQUAL),
         (b"b", OutputResult.DIFFERENT),
         (b"c", OutputResult.MISSING),

@@ -118,7 +118,7 @@ def test_a_listing_is_counted_by_entry_without_incomplete_images() -> None:
     assert (found[A].created_ns, found[A].oldest_ns, found[B].oldest_ns) == (20, 7, 3)
 
 
-def a_survey(*kept: CacheEntry, now: float = 1000.0) -> CacheContents:
+def cache_contents(*kept: CacheEntry, now: float = 1000.0) -> CacheContents:
     return CacheContents(tuple(sorted(kept, key=lambda each: each.used_ns)), (), frozenset(), int(now * 1e9))
 
 
@@ -126,7 +126,7 @@ def test_the_least_recently_used_entry_is_evicted_first_and_held_ones_are_kept()
     old = CacheEntry(A, bytes=10, used_ns=int(1e9))
     held = CacheEntry(B, bytes=10, used_ns=int(2e9), held_by=(RUN,))
     new = CacheEntry(C, bytes=10, used_ns=int(990e9))
-    contents = a_survey(new, held, old)
+    contents = cache_contents(new, held, old)
     assert choose_entries(contents) == [old, new]
     assert choose_entries(contents, keep_bytes=20) == [old]
     assert choose_entries(contents, keep_bytes=19) == [old, new]
@@ -166,7 +166,7 @@ class Bench:
         return open_cache(self.host, site or self.site, bytes(self.work), Synchroniser(), listen)
 
     def stage(self, run: str | None, *inputs: Path) -> list[Path]:
-        """The inputs in the cache, held by a run whose folder is there."""
+        """Stage the inputs in the cache, held by a run with an existing folder."""
         cache = self.cache()
         identities = [identify_local(path) for path in inputs]
         if run is not None:
@@ -187,9 +187,9 @@ class Bench:
         )
 
     def evict(self, contents: CacheContents) -> list[Evicted]:
-        told: list[Evicted] = []
-        evict(self.host, bytes(self.work), contents, choose_entries(contents), told.append)
-        return told
+        evicted: list[Evicted] = []
+        evict(self.host, bytes(self.work), contents, choose_entries(contents), evicted.append)
+        return evicted
 
 
 @pytest.fixture
@@ -203,13 +203,13 @@ def test_entries_of_a_run_are_kept_until_it_has_ended(bench: Bench) -> None:
     contents = bench.list_entries()
     assert {each.name.digest: each.held_by for each in contents.entries} == {held.name: (RUN,), free.name: ()}
     [gone] = bench.evict(contents)
-    assert (gone.entry.name.digest, gone.fate) == (free.name, EvictionResult.EVICTED)
+    assert (gone.entry.name.digest, gone.result) == (free.name, EvictionResult.EVICTED)
     assert held.exists()
     assert not free.exists()
     assert bench.list_entries(a_run(state=State.LOST)).entries[0].held_by == (RUN,)
     assert bench.list_entries(a_run(state=State.SUCCEEDED)).entries[0].held_by == ()
-    (bench.work / "runs" / RUN / "exit.json").touch()  # what another machine's run left
-    assert [each.fate for each in bench.evict(bench.list_entries())] == [EvictionResult.EVICTED]
+    (bench.work / "runs" / RUN / "exit.json").touch()  # the exit record of another machine's run
+    assert [each.result for each in bench.evict(bench.list_entries())] == [EvictionResult.EVICTED]
     assert not held.exists()
     bench.evict(bench.list_entries())
     assert list((bench.work / "cache" / "held").iterdir()) == []
@@ -220,7 +220,7 @@ def test_a_run_that_starts_between_listing_and_removal_keeps_its_input(bench: Be
     contents = bench.list_entries()
     inode = path.stat().st_ino
     bench.stage(RUN, bench.inputs[0])
-    assert [each.fate for each in bench.evict(contents)] == [EvictionResult.HELD]
+    assert [each.result for each in bench.evict(contents)] == [EvictionResult.HELD]
     assert path.stat().st_ino == inode
 
 
@@ -241,8 +241,8 @@ def test_an_eviction_that_was_killed_is_finished_by_the_next(bench: Bench) -> No
     for path in (held, free):
         path.rename(aside / f"sha256-{path.name}-{'0' * 32}")
     (aside / "notes of mine").touch()
-    told = bench.evict(bench.list_entries())
-    assert {each.entry.name.digest: each.fate for each in told} == {
+    evicted = bench.evict(bench.list_entries())
+    assert {each.entry.name.digest: each.result for each in evicted} == {
         held.name: EvictionResult.HELD,
         free.name: EvictionResult.EVICTED,
     }
@@ -284,7 +284,7 @@ def test_times_are_refreshed_only_where_that_is_allowed(bench: Bench, refresh: b
     site = replace(bench.site, purge=Purge("s", 10, refresh_times=refresh))
     identity = identify_local(bench.inputs[0])
     path = Path(os.fsdecode(bench.cache(site).stage(identity, place(bench.inputs[0]))))
-    assert time.time() - path.stat().st_mtime < DAY  # a new copy is new, however old its original is
+    assert time.time() - path.stat().st_mtime < DAY  # the age of a copy starts with its creation
     for days, fresh in ((4, False), (6, refresh)):
         aged(path, days)
         bench.cache(site).stage(identity, place(bench.inputs[0]))
@@ -310,11 +310,11 @@ def test_inputs_that_may_be_purged_before_the_start_are_reported(bench: Bench) -
     [path] = bench.stage(None, bench.inputs[0])
     for days, hours, warned in ((9, 1, False), (9, 30, True), (11, 0, True)):
         aged(path, days)
-        told: list[Event] = []
-        bench.cache(site, told).warn_of_purge({"the input in": bytes(path)}, hours * 3600.0)
-        assert [type(each) for each in told] == [Noted] * warned
-    assert isinstance(told[0], Noted)
-    assert "10 days after" in told[0].message
+        events: list[Event] = []
+        bench.cache(site, events).warn_of_purge({"the input in": bytes(path)}, hours * 3600.0)
+        assert [type(each) for each in events] == [Noted] * warned
+    assert isinstance(events[0], Noted)
+    assert "10 days after" in events[0].message
 
 
 def test_the_expected_wait_is_that_of_earlier_runs() -> None:

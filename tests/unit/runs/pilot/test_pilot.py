@@ -45,23 +45,23 @@ def test_a_journal_with_a_torn_end_is_read() -> None:
         {"kind": "tasks", "begun": [2], "broken": [3], "ended": ["x", True, None]},
     ]
     text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    told = read_journal(text + b'{"kind":"tasks","ended":[2')
-    assert told == PilotProgress(frozenset([2]), frozenset([1]), frozenset([3]))
+    progress = read_journal(text + b'{"kind":"tasks","ended":[2')
+    assert progress == PilotProgress(frozenset([2]), frozenset([1]), frozenset([3]))
     assert read_journal(b"[]\n\xff\n{}\n") == PilotProgress()
 
 
 def test_tasks_of_an_allocation_have_their_own_states() -> None:
-    told = PilotProgress(frozenset([1, 2]), frozenset([1]), frozenset([4]))
-    assert [task_status(number, RUNNING, told).phase for number in (1, 2, 3, 4)] == [
+    progress = PilotProgress(frozenset([1, 2]), frozenset([1]), frozenset([4]))
+    assert [task_status(number, RUNNING, progress).phase for number in (1, 2, 3, 4)] == [
         Phase.ENDED,
         Phase.RUNNING,
         Phase.WAITING,
         Phase.ENDED,
     ]
-    assert task_status(3, TIMEOUT, told) is TIMEOUT
+    assert task_status(3, TIMEOUT, progress) is TIMEOUT
 
 
-def judged(
+def resolved(
     seen: Observation,
     status: Status,
     found: ExitRecord | None = None,
@@ -74,24 +74,26 @@ def judged(
 
 def test_interrupted_tasks_continue_in_the_next_allocation() -> None:
     killed = Observation(State.FAILED, "TIMEOUT", "ended by the scheduler: TIMEOUT")
-    assert judged(killed, TIMEOUT).state is State.STAGED
+    assert resolved(killed, TIMEOUT).state is State.STAGED
     assert (
-        judged(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before the task: TIMEOUT"
+        resolved(killed, TIMEOUT, record(143, "TERM")).reason == "allocation 2 ended before the task: TIMEOUT"
     )
-    assert judged(killed, TIMEOUT, more=False).state is State.FAILED
+    assert resolved(killed, TIMEOUT, more=False).state is State.FAILED
     lost = Observation(State.LOST, "", "it left no record")
-    assert judged(lost, Status(Phase.UNKNOWN, ""), more=False).state is State.FAILED
-    assert judged(lost, Status(Phase.UNKNOWN, ""), cancelled=True).state is State.CANCELLED
+    assert resolved(lost, Status(Phase.UNKNOWN, ""), more=False).state is State.FAILED
+    assert resolved(lost, Status(Phase.UNKNOWN, ""), cancelled=True).state is State.CANCELLED
     cancelled = Observation(State.CANCELLED, "CANCELLED", "")
-    assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED")).state is State.STAGED  # by others
-    assert judged(cancelled, Status(Phase.CANCELLED, "CANCELLED"), more=False).state is State.CANCELLED
+    assert (
+        resolved(cancelled, Status(Phase.CANCELLED, "CANCELLED")).state is State.STAGED
+    )  # cancelled by another user
+    assert resolved(cancelled, Status(Phase.CANCELLED, "CANCELLED"), more=False).state is State.CANCELLED
     well = Observation(State.SUCCEEDED, "", "", record())
-    assert judged(well, TIMEOUT, record()) is well
+    assert resolved(well, TIMEOUT, record()) is well
     ended = task_status(1, RUNNING, PilotProgress(ended=frozenset([1])))
-    assert judged(lost, ended).state is State.RUNNING  # its record is on its way
+    assert resolved(lost, ended).state is State.RUNNING  # its record may still arrive
     broken = task_status(1, RUNNING, PilotProgress(broken=frozenset([1])))
-    assert judged(lost, broken).state is State.FAILED
-    assert judged(
+    assert resolved(lost, broken).state is State.FAILED
+    assert resolved(
         Observation(State.LOST, "", ""), Status(Phase.WAITING, "PENDING"), record(143, "TERM")
     ).state is (State.WAITING)
 
@@ -142,7 +144,7 @@ def test_unfinished_tasks_get_another_chunk_up_to_the_limit() -> None:
     }
     second = {"kind": "chunk", "chunk": 2, "job": "8"}
     run = sweep_with(*over, {"kind": "allocation", "tasks": "2-3"}, second, seen("STAGED", "3"))
-    assert sweep_of(run).unfinished() == ()  # two allocations are all there are
+    assert sweep_of(run).unfinished() == ()  # the limit is two allocations
     assert run.to_record()["pilot"] == {"allocations": 2, "most": 2}
 
 
@@ -160,13 +162,13 @@ def test_resources_that_tasks_cannot_share_are_rejected() -> None:
     assert check_pilot_resources(DecidedResources(Resources(cores=2), suggested=Resources(cores=4))) == 2
     assert check_pilot_resources(DecidedResources()) == 1
     for wished in (Resources(nodes=2), Resources(tasks=2), Resources(gpus=1)):
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as raised:
             check_pilot_resources(DecidedResources(wished))
-        assert told.value.code == "not-in-a-pilot"
+        assert raised.value.code == "not-in-a-pilot"
 
 
-class FarWithPythons:
-    """A site that answers the question for its Pythons with these lines."""
+class HostWithPythons:
+    """A host that replies to the query for Python interpreters with these lines."""
 
     def __init__(self, *lines: str) -> None:
         self._lines = lines
@@ -180,7 +182,7 @@ def line_of(version: list[int], machine: str = "x86_64", libc: str = "2.28", pat
 
 
 def test_the_first_suitable_python_is_used(local: Any) -> None:
-    host: Any = FarWithPythons("Welcome!", line_of([3, 6]), line_of([3, 9], path="/q"), line_of([3, 12]))
+    host: Any = HostWithPythons("Welcome!", line_of([3, 6]), line_of([3, 9], path="/q"), line_of([3, 12]))
     assert find_python(host, local) == "/q"
     for lines, because in (
         ((line_of([3, 8]),), "is 3.8"),
@@ -191,10 +193,10 @@ def test_the_first_suitable_python_is_used(local: Any) -> None:
             "no Python was found",
         ),
     ):
-        host = FarWithPythons(*lines)
-        with pytest.raises(RefusedError) as told:
+        host = HostWithPythons(*lines)
+        with pytest.raises(RefusedError) as raised:
             find_python(host, local)
-        assert because in told.value.message
+        assert because in raised.value.message
 
 
 @pytest.fixture
@@ -272,20 +274,20 @@ def test_reset_restores_the_folder_and_keeps_logs(tasks: program.Tasks, tmp_path
     (folder / "pristine.json").write_text(json.dumps(pristine))
     (folder / "inputs" / "0").mkdir(parents=True)
     tasks.reset(1)
-    assert not (folder / "earlier-1").exists()  # it was never begun
-    for turn in (1, 2):
+    assert not (folder / "earlier-1").exists()  # it never started
+    for allocation in (1, 2):
         (folder / "started").mkdir()
         (folder / "work" / "left").write_text("x")
-        (folder / "stdout").write_text(f"turn {turn}")
+        (folder / "stdout").write_text(f"allocation {allocation}")
         end(tasks, 1, signal="TERM")
         tasks.reset(1)
         assert sorted(path.name for path in folder.iterdir()) == [
-            *(f"earlier-{number}" for number in range(1, turn + 1)),
+            *(f"earlier-{number}" for number in range(1, allocation + 1)),
             "inputs",
             "pristine.json",
             "work",
         ]
-        assert (folder / f"earlier-{turn}" / "stdout").read_text() == f"turn {turn}"
+        assert (folder / f"earlier-{allocation}" / "stdout").read_text() == f"allocation {allocation}"
         assert [path.name for path in (folder / "work").iterdir()] == ["sub"]
         assert Path(os.fsdecode(os.fsencode(folder / "work" / "sub") + b"/conf\xff")).read_text() == "[x]\n"
         assert (folder / "inputs" / "0" / "in -put").read_text() == "input"

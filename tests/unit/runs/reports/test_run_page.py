@@ -54,7 +54,7 @@ def reported(each: Run, began: float = NOW - 100, **more: Any) -> ReportedRun:
 
 
 class Page(HTMLParser):
-    """Parse the page as a browser would, as far as these tests need it."""
+    """Parse the page as a browser would, limited to what these tests need."""
 
     def __init__(self, page: bytes) -> None:
         super().__init__()

@@ -93,11 +93,13 @@ def operation(number: int, **more: Any) -> Operation:
 
 
 def test_daily_totals_and_repeated_commands_that_succeeded_are_no_trouble() -> None:
-    failed = operation(2, receipt={"exit": 4}, stopped={"about": "a", "message": "gone", "hint": "look"})
+    failed = operation(
+        2, receipt={"exit": 4}, stopped={"about": "a", "message": "gone", "hint": "inspect it"}
+    )
     days = by_day([operation(1), failed], NOW, 3)
     assert [day.day for day in days] == ["2026-09-19", "2026-09-20", "2026-09-21"]
     assert (days[-1].bytes, days[-1].bad, days[-1].rate) == (10, 1, 5.0)
-    assert [each.todo for each in failed_commands([operation(1), failed], NOW)] == ["look"]
+    assert [each.todo for each in failed_commands([operation(1), failed], NOW)] == ["inspect it"]
     assert failed_commands([failed, operation(3)], NOW) == []
     assert failed_commands([operation(4, receipt=None)], NOW) == []
     unfinished = operation(4, receipt=None, touched=NOW - 90_000)

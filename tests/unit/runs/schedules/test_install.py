@@ -43,7 +43,7 @@ def test_damaged_marks_are_rejected() -> None:
 def test_cron_reads_a_line_as_intended() -> None:
     line = crontab_line("0 3 * * *", ["/opt/100% x/hibali", "run", "a'b"], {"HIBALI_CONFIG": "/c d"}, "/l%g")
     assert "%" not in line.replace("\\%", "")
-    command = line.removeprefix("0 3 * * * ").replace("\\%", "%")  # what cron hands to the shell
+    command = line.removeprefix("0 3 * * * ").replace("\\%", "%")  # what cron passes to the shell
     assert shlex.split(command) == [
         "/usr/bin/env", "HIBALI_CONFIG=/c d", "/opt/100% x/hibali", "run", "a'b", ">>/l%g", "2>&1",
     ]  # fmt: skip

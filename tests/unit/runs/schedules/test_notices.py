@@ -58,10 +58,10 @@ def test_a_url_gets_the_record_and_is_retried() -> None:
     ("statuses", "error"), [([404], RefusedError), ([302], RefusedError), ([500] * 3, TryLaterError)]
 )
 def test_a_failing_url_is_reported_without_its_secret(statuses: list[int], error: type[HibaliError]) -> None:
-    with listening(statuses, f"http://127.0.0.1:9/{SECRET}") as (origin, _), pytest.raises(error) as told:
+    with listening(statuses, f"http://127.0.0.1:9/{SECRET}") as (origin, _), pytest.raises(error) as raised:
         send_run_notice(read_target(f"{origin}/{SECRET}"), RUN, "FAILED", b"{}")
-    assert SECRET not in json.dumps(told.value.to_record())
-    assert told.value.subject == origin
+    assert SECRET not in json.dumps(raised.value.to_record())
+    assert raised.value.subject == origin
     assert statuses == []
 
 
@@ -79,9 +79,9 @@ def test_a_failing_url_is_reported_without_its_secret(statuses: list[int], error
     ],
 )
 def test_an_unsupported_url_is_rejected_without_its_secret(url: str) -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         read_target(url)
-    assert SECRET not in json.dumps(told.value.to_record())
+    assert SECRET not in json.dumps(raised.value.to_record())
 
 
 def test_a_command_gets_id_and_state_as_words_and_the_record_on_its_input(tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_a_command_gets_id_and_state_as_words_and_the_record_on_its_input(tmp_pa
 
 
 def test_a_failing_command_is_reported_only_by_its_name() -> None:
-    with pytest.raises(HibaliError) as told:
+    with pytest.raises(HibaliError) as raised:
         send_run_notice(read_target(f"sh -c 'echo {SECRET} >&2; exit 3'"), RUN, "FAILED", b"{}")
-    assert SECRET not in json.dumps(told.value.to_record())
-    assert told.value.message == "it exited with 3"
+    assert SECRET not in json.dumps(raised.value.to_record())
+    assert raised.value.message == "it exited with 3"
     with pytest.raises(NotFoundError):
         send_run_notice(read_target("/no/such/program"), RUN, "FAILED", b"{}")
     for text in ("", "  ", "'open"):

@@ -11,7 +11,7 @@ from prometheus_client import openmetrics, parser
 from prometheus_client.openmetrics import parser as strict_parser
 
 from hibali.errors import AccessError
-from runs.schedules import notices as telling
+from runs.schedules import notices as notices_module
 from runs.schedules.environment import Credential, certificate_end
 from runs.schedules.maintenance import metrics_text
 from runs.schedules.notices import (
@@ -43,15 +43,15 @@ def ended(code: int, **more: Any) -> Trigger:
 
 
 def test_a_problem_is_notified_once_a_day_and_its_end_once() -> None:
-    told, heard = NoticeHistory(), []
+    history, notices = NoticeHistory(), []
     days = {1: [0, 5, 5, 5, 0, 0], 2: [5, 4, 5, 0], 3: [0]}
     for day, codes in days.items():
         for code in codes:
-            notice = notice_of_end(ended(code), told)
-            if notice is not None and told.is_new(notice, f"2026-01-0{day}"):
-                told = parse_history(told.after(notice, f"2026-01-0{day}").to_record())
-                heard.append((day, notice.problem_id))
-    assert heard == [
+            notice = notice_of_end(ended(code), history)
+            if notice is not None and history.is_new(notice, f"2026-01-0{day}"):
+                history = parse_history(history.after(notice, f"2026-01-0{day}").to_record())
+                notices.append((day, notice.problem_id))
+    assert notices == [
         (1, "failed-5"), (1, "works-again"), (2, "failed-5"), (2, "failed-4"), (2, "works-again"),
     ]  # fmt: skip
     assert notice_of_end(ended(10), NoticeHistory(failing=True)) is not None
@@ -66,11 +66,11 @@ def test_notifications_of_silence_and_expiry() -> None:
     assert silent is not None
     assert "3 d" in silent.message
     credentials = [
-        Credential("far", "certificate", "the certificate /c", "/c", NOW + days * day, "renew it")
+        Credential("remote", "certificate", "the certificate /c", "/c", NOW + days * day, "renew it")
         for days in (-1, 3, 30)
     ]
     assert [
-        each.message.rpartition("far ")[2] for each in notices_of_expiry("n", credentials, NOW, 7 * day)
+        each.message.rpartition("remote ")[2] for each in notices_of_expiry("n", credentials, NOW, 7 * day)
     ] == [
         "has expired",
         "expires in 3 d",
@@ -87,8 +87,8 @@ def test_the_end_of_a_certificate() -> None:
 
 def test_problems_that_a_login_does_not_show() -> None:
     def codes(**facts: Any) -> list[str]:
-        way = LoginMethod("far", "far", ("ssh",), "far.example.org", "22", **facts)
-        return [problem.code for problem in problems_of(way, NOW - timedelta(hours=2), NOW)]
+        method = LoginMethod("remote", "remote", ("ssh",), "remote.example.org", "22", **facts)
+        return [problem.code for problem in problems_of(method, NOW - timedelta(hours=2), NOW)]
 
     locked = (Key("/k", has_passphrase=True),)
     assert codes(keys=locked, host_known=True) == ["passphrase-key"]
@@ -96,7 +96,7 @@ def test_problems_that_a_login_does_not_show() -> None:
     assert codes(keys=locked, agent="/a") == ["no-agent"]
     assert codes(keys=locked, agent="/a", agent_answers=True, agent_ends_at_logout=True) == ["agent-ends"]
     assert codes(keys=locked, agent="/a", agent_answers=True) == []
-    soon = Credential("far", "certificate", "the certificate", "/c", NOW - timedelta(hours=1), "renew it")
+    soon = Credential("remote", "certificate", "the certificate", "/c", NOW - timedelta(hours=1), "renew it")
     assert codes(certificates=(soon,)) == ["certificate-expires"]
 
 
@@ -104,9 +104,9 @@ def test_problems_that_a_login_does_not_show() -> None:
     ("methods", "code"), [("keyboard-interactive", "second-factor"), ("publickey,password", "login-refused")]
 )
 def test_a_second_factor_is_distinguished_from_a_wrong_key(methods: str, code: str) -> None:
-    way = LoginMethod("far", "far", ("ssh",), "far", "22")
-    refused = AccessError("login-refused", f"me@far: Permission denied ({methods}).", subject="far")
-    assert explain_login(refused, "far", way, []).code == code
+    method = LoginMethod("remote", "remote", ("ssh",), "remote", "22")
+    refused = AccessError("login-refused", f"me@remote: Permission denied ({methods}).", subject="remote")
+    assert explain_login(refused, "remote", method, []).code == code
 
 
 def test_metrics_with_hostile_names_are_read_by_others() -> None:
@@ -137,11 +137,11 @@ def test_a_mail_cannot_be_given_other_headers(tmp_path: Path, monkeypatch: pytes
     sendmail = tmp_path / "sendmail"
     sendmail.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{tmp_path}/words\ncat >{tmp_path}/mail\n')
     sendmail.chmod(0o755)
-    monkeypatch.setattr(telling, "_SENDMAIL", (str(sendmail),))
+    monkeypatch.setattr(notices_module, "_SENDMAIL", (str(sendmail),))
     notice = Notice(
         "failed", "nightly", "failed-5", "x\nBcc: all@example.org\n\nbody", "hibali schedule log nightly"
     )
-    assert telling.send_notice(Notices(mail="me@example.org"), notice) == []
+    assert notices_module.send_notice(Notices(mail="me@example.org"), notice) == []
     head, _, body = (tmp_path / "mail").read_text().partition("\n\n")
     assert (tmp_path / "words").read_text() == "-i|--|me@example.org|"
     assert "\nBcc" not in head
@@ -154,7 +154,7 @@ def test_a_webhook_cannot_be_given_other_headers(tmp_path: Path, secret: str, we
     (tmp_path / "secret").write_text(secret, newline="")
     notice = Notice("failed", "nightly", "failed-5", "x", "y")
     notices = Notices(webhook=webhook, secret_file=str(tmp_path / "secret"))
-    problems = telling.send_notice(notices, notice)
+    problems = notices_module.send_notice(notices, notice)
     assert [problem.subject for problem in problems] == ["webhook"]
     assert "one line of ASCII" in problems[0].message
     assert "evil" not in str(problems[0]).lower()

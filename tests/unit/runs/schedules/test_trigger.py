@@ -29,9 +29,9 @@ def at(text: str) -> datetime:
         ("0 3 * * *", "2026-01-10T03:00:00", "2026-01-10T03:00", "2026-01-11T03:00"),
         ("*/15 9-17 * * mon-fri", "2026-01-09T18:00:00", "2026-01-09T17:45", "2026-01-12T09:00"),
         ("@monthly", "2026-01-10T00:00:00", "2026-01-01T00:00", "2026-02-01T00:00"),
-        # either day will do, unless one of the fields begins with a star
+        # either day matches, unless one of the fields begins with a star
         ("0 0 13 * fri", "2026-02-10T00:00:00", "2026-02-06T00:00", "2026-02-13T00:00"),
-        # half past two is left out on 29 March 2026, and comes twice on 25 October
+        # 02:30 does not exist on 29 March 2026, and exists twice on 25 October
         ("30 2 * * *", "2026-03-29T12:00:00", "2026-03-29T03:00", "2026-03-30T02:30"),
         ("30 2 * * *", "2026-10-25T12:00:00", "2026-10-25T02:30", "2026-10-26T02:30"),
     ],
@@ -82,10 +82,10 @@ def test_systemd_agrees_on_the_due_times(text: str) -> None:
         f"--base-time={moment:%Y-%m-%d %H:%M:%S} UTC",
         *expression.on_calendar(),
     ]
-    told = subprocess.run(
+    output = subprocess.run(
         words, check=True, capture_output=True, env={**os.environ, "TZ": "UTC"}
     ).stdout.decode()
-    nexts = re.findall(r"Next elapse: \w+ (\S+ \S+) UTC", told)
+    nexts = re.findall(r"Next elapse: \w+ (\S+ \S+) UTC", output)
     assert min(nexts) == f"{expression.after(moment, UTC):%Y-%m-%d %H:%M:%S}"
 
 
@@ -101,7 +101,7 @@ def test_decisions_at_a_moment() -> None:
         return "made up" if found.made_up else found.action
 
     assert now("03:00:00.5") == "run"
-    assert now("02:59:59") == "run"  # a clock that is being set
+    assert now("02:59:59") == "run"  # the clock was changed
     assert now("02:58:00") == "nothing"
     assert now("03:00:01", today) == "nothing"
     assert now("03:00:01", only_missed=True) == "nothing"

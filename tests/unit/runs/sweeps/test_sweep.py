@@ -123,7 +123,7 @@ def test_the_largest_array_of_slurm_is_read() -> None:
         assert slurm.read_array_limit(other) is None
 
 
-def lay(tmp_path: Path, numbers: list[int], start: str, scheduler: str = "slurm") -> Path:
+def prepare(tmp_path: Path, numbers: list[int], start: str, scheduler: str = "slurm") -> Path:
     run = tmp_path / RUN
     chunk = run / "chunks" / "2"
     chunk.mkdir(parents=True)
@@ -147,7 +147,7 @@ def execute(folder: Path, *words: str, **environment: str) -> int:
 
 
 def test_an_array_index_runs_the_task_of_its_line_once(tmp_path: Path) -> None:
-    run = lay(tmp_path, [3, 17], "pwd; exit 4")
+    run = prepare(tmp_path, [3, 17], "pwd; exit 4")
     chunk = run / "chunks" / "2"
     there = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "14"}
     assert execute(chunk, **there) == 4
@@ -176,20 +176,20 @@ def test_an_array_index_runs_the_task_of_its_line_once(tmp_path: Path) -> None:
 def test_the_index_of_every_scheduler_is_read(
     tmp_path: Path, scheduler: str, words: tuple[str, ...], environment: dict[str, str], job: str
 ) -> None:
-    run = lay(tmp_path, [5, 6], "true", scheduler)
+    run = prepare(tmp_path, [5, 6], "true", scheduler)
     assert execute(run / "chunks" / "2", *words, **environment) == 0
     assert json.loads((run / "tasks" / "5" / "exit.json").read_text())["job"] == job
 
 
 @pytest.mark.parametrize("index", ["", "0", "3", "1p;id", "../1", "-1", "999999999999"])
 def test_an_invalid_index_runs_nothing(tmp_path: Path, index: str) -> None:
-    run = lay(tmp_path, [1, 2], "echo ran >ran")
+    run = prepare(tmp_path, [1, 2], "echo ran >ran")
     assert execute(run / "chunks" / "2", SLURM_ARRAY_TASK_ID=index) == 75
     assert not list(run.glob("tasks/*/started"))
 
 
 def test_in_another_folder_an_array_does_nothing(tmp_path: Path) -> None:
-    run = lay(tmp_path, [1], "echo ran >ran")
+    run = prepare(tmp_path, [1], "echo ran >ran")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "job.sh").write_text((run / "chunks" / "2" / "job.sh").read_text())
@@ -211,7 +211,7 @@ def test_many_files_are_written_and_read_at_once(host: RemoteHost, tmp_path: Pat
     folders = [root, *(root + b"/%d" % number for number in range(900))]
     files = [SmallFile(folder + b"/file", b"\0\xff%d" % n) for n, folder in enumerate(folders)]
     host.put_all([*files, SmallFile(root + b"/run", b"#!", executable=True)], folders)
-    host.put_all(files[:1], folders[:1])  # again is the same
+    host.put_all(files[:1], folders[:1])  # a second call gives the same result
     (tmp_path / "link").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "fifo")
     odd = [bytes(tmp_path) + name for name in (b"/none", b"/link", b"/fifo", b"")]
@@ -258,7 +258,7 @@ def test_outputs_of_all_tasks_are_chosen_from_one_listing() -> None:
     }
 
 
-LEFT = {
+OUTPUTS = {
     1: [OutputFile("out", b"r/1/out.txt", "a" * 64)],
     2: [OutputFile("out", b"r/2/\xff,\n.txt", ""), OutputFile("out", b"r/2/b", "b" * 64)],
 }
@@ -266,7 +266,7 @@ LEFT = {
 
 def test_a_table_as_csv(tmp_path: Path) -> None:
     path = tmp_path / "all.csv"
-    write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED, State.RUNNING])), LEFT)
+    write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED, State.RUNNING])), OUTPUTS)
     with path.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert rows[0] == {
@@ -285,7 +285,7 @@ def test_a_table_as_csv(tmp_path: Path) -> None:
 
 def test_a_table_as_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
-    write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED])), LEFT)
+    write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED])), OUTPUTS)
     first, second = map(json.loads, path.read_text().splitlines())
     assert first["values"] == {"x": 1, "state": "v1"}
     assert first["outputs"] == [{"id": "out", "path": "r/1/out.txt", "sha256": "a" * 64}]
@@ -310,7 +310,7 @@ def test_a_table_as_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "all.parquet"
     check_table(path)
-    write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED])), LEFT)
+    write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED])), OUTPUTS)
     found = parquet.read_table(path).to_pylist()
     assert (found[0]["task"], found[0]["x"], found[0]["out"]) == (1, 1, "r/1/out.txt")
 
@@ -325,7 +325,7 @@ def test_tasks_of_an_array_have_folders_of_their_own_on_fast_storage(tmp_path: P
     node.mkdir()
     source.write_text("read\n")
     fast = Fast({0: "local"}, "local", {"local": Tier("$FAST")})
-    run = lay(tmp_path, [3, 4], "pwd -P >where; cat ../0/* >out")
+    run = prepare(tmp_path, [3, 4], "pwd -P >where; cat ../0/* >out")
     for number in (3, 4):
         script = fast.script([Input("in", 0, "x", "a file", source=str(source))])
         (run / "tasks" / str(number) / "fast.sh").write_text(script)

@@ -121,7 +121,7 @@ def test_append_nothing_without_the_lock(root: Root, tmp_path: Path) -> None:
 def test_read_tail_with_its_digests(root: Root, tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one two three")
     tails = TailReader(root, nothing)
-    for start, stop in ((4, 7), (7, 8), (0, 3), (8, 8)):  # with and without what was hashed before
+    for start, stop in ((4, 7), (7, 8), (0, 3), (8, 8)):  # with and without the earlier hash state
         header, body = tails.read({"path": b"log", "from": start, "to": stop})
         content = b"one two three"
         assert bytes(body) == content[start:stop]

@@ -82,7 +82,7 @@ def test_blocks_become_marks_after_verification(root: Root) -> None:
 
 
 def test_record_pieces_that_arrive_during_verification(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verification may take long; here it never ends."""
+    """Verification can take long; here it never finishes."""
     part, begun = begin(root, 3, 0)
     monkeypatch.setattr(StreamingHash, "_hash", lambda self: self._wait_for(len(CONTENT)))
     streaming_hash = resume(root, part, begun)

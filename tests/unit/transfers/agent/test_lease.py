@@ -1,4 +1,4 @@
-"""Test the lock of a target: a living holder is named, a dead one loses it, and no files remain."""
+"""Test the lock of a target: a living holder is named, the lock of an ended one is replaced, and no files remain."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def lock_file(folder: Path) -> Path:
 
 
 def age(path: Path, seconds: float) -> None:
-    """Make the lock as old as if it had not been renewed for so long."""
+    """Set the age of the lock, as if it had not been renewed."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 
@@ -120,7 +120,7 @@ def test_living_holder_is_named_and_keeps_the_lock(
     assert caught.value.holder["client"] == "ada@login1 pid 7"
     assert caught.value.holder["pid"] == holder.pid
     assert 0 <= caught.value.age < 60
-    assert [path.name for path in lock_file(tmp_path).parent.iterdir()] == ["lock"], "the try left something"
+    assert [path.name for path in lock_file(tmp_path).parent.iterdir()] == ["lock"], "the attempt left a file"
 
 
 @pytest.mark.parametrize("seen", ["pid:[1]", None])
@@ -264,7 +264,7 @@ def test_lease_is_renewed_automatically(root: Root, tmp_path: Path) -> None:
     before = lock_file(tmp_path).stat().st_mtime
     until = time.monotonic() + 10
     while lock_file(tmp_path).stat().st_mtime == before:
-        assert time.monotonic() < until, "nothing renewed it"
+        assert time.monotonic() < until, "the lease was not renewed"
         time.sleep(0.05)
     lease.release()
 
@@ -311,8 +311,8 @@ def test_concurrent_lockers_exclude_each_other(root: Root, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_one_process_replaces_a_dead_lock(root: Root, tmp_path: Path) -> None:
-    acquire(root)  # not released: it looks dead below
+def test_only_one_process_replaces_a_stale_lock(root: Root, tmp_path: Path) -> None:
+    acquire(root)  # not released: its lease expires below
     age(lock_file(tmp_path), 500)
     barrier = threading.Barrier(8)
     acquired: list[Lease] = []

@@ -45,7 +45,7 @@ def test_a_rename_from_an_excluded_name_finishes_a_file() -> None:
     renames.remember(file(b"x.tmp"), selected=False)
     assert renames.is_renamed(file(b"x", size=20, mtime_ns=2000))
     assert not renames.is_renamed(file(b"x", size=5, mtime_ns=2000))  # another file of the same inode
-    assert not renames.is_renamed(file(b"x", links=2))  # the first name may still be there
+    assert not renames.is_renamed(file(b"x", links=2))  # the first name may still exist
     assert not renames.is_renamed(file(b"x", inode=8))
 
 

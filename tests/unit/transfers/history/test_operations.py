@@ -17,8 +17,8 @@ from transfers.journal import Receipt, exit_after
 
 def test_every_exit_code_has_its_result() -> None:
     receipt = Receipt("1", "push", "a", "b")
-    ends = [None, OutOfTime(), Terminated(), KeyboardInterrupt(), AccessError("denied", "no"), OSError()]
-    codes = [exit_after(end, receipt) for end in ends]
+    causes = [None, OutOfTime(), Terminated(), KeyboardInterrupt(), AccessError("denied", "no"), OSError()]
+    codes = [exit_after(cause, receipt) for cause in causes]
     assert codes == [
         Exit.DONE,
         Exit.TRY_LATER,

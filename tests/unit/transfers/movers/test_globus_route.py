@@ -27,12 +27,14 @@ from transfers.stores.globus.store import list_below
 from transfers.stores.globus.tasks import HOPELESS_SECONDS, ProgressTimeout
 
 LOCAL = Site("near", "local", globus=GlobusSettings("uuid-near", {"/data": "/"}))
-REMOTE = Site("far", "ssh", globus=GlobusSettings("uuid-far", {"/p/scratch": "/scratch", "/p": "/project"}))
+REMOTE = Site(
+    "remote", "ssh", globus=GlobusSettings("uuid-remote", {"/p/scratch": "/scratch", "/p": "/project"})
+)
 VAULT = Site("vault", "globus", globus=GlobusSettings("uuid-vault"))
 PLAIN = Site("plain", "ssh")
 
 
-def _ends(
+def _collections(
     source: tuple[Site, bytes], target: tuple[Site, bytes], via: str = "auto", *unsupported: str
 ) -> CollectionPair | None:
     return find_collections(RouteRequest(via, unsupported), CollectionRoot(*source), CollectionRoot(*target))
@@ -40,25 +42,27 @@ def _ends(
 
 def test_use_globus_if_both_collections_contain_the_paths() -> None:
     local, host = (LOCAL, b"/data/a b"), (REMOTE, b"/p/scratch/x")
-    assert _ends(local, host) == CollectionPair("uuid-near", "/a b", "uuid-far", "/scratch/x")
-    assert _ends(host, (VAULT, b"~/y")) == CollectionPair("uuid-far", "/scratch/x", "uuid-vault", "/~/y")
-    assert _ends(local, host, "stream") is None
+    assert _collections(local, host) == CollectionPair("uuid-near", "/a b", "uuid-remote", "/scratch/x")
+    assert _collections(host, (VAULT, b"~/y")) == CollectionPair(
+        "uuid-remote", "/scratch/x", "uuid-vault", "/~/y"
+    )
+    assert _collections(local, host, "stream") is None
     for other in (
         (PLAIN, b"/x"),
         (REMOTE, b"/q"),
         (REMOTE, b"/p/scratch/\xff"),
         (replace(REMOTE, kind="s3"), b"/p"),
     ):
-        assert _ends(local, other) is None
+        assert _collections(local, other) is None
         with pytest.raises(UsageError):
-            _ends(local, other, "globus")
-    assert _ends(local, host, "auto", "--pack") is None
+            _collections(local, other, "globus")
+    assert _collections(local, host, "auto", "--pack") is None
     for via in ("auto", "globus"):
         with pytest.raises(UsageError) as caught:
-            _ends((PLAIN, b"/x"), (VAULT, b"/y"), via)
+            _collections((PLAIN, b"/x"), (VAULT, b"/y"), via)
         assert caught.value.subject == "plain"
     with pytest.raises(UsageError) as caught:
-        _ends(local, host, "globus", "--pack")
+        _collections(local, host, "globus", "--pack")
     assert (caught.value.code, caught.value.subject) == ("not-by-globus", "--pack")
 
 

@@ -59,7 +59,7 @@ def changed(change: Callable[[list[Line]], object]) -> bytes:
     return text + json.dumps(end).encode() + b"\n"
 
 
-LIES: dict[str, Callable[[list[Line]], object]] = {
+INVALID_CHANGES: dict[str, Callable[[list[Line]], object]] = {
     "climbs": lambda lines: lines[1].update(path="../a"),
     "absolute": lambda lines: lines[1].update(path="/a"),
     "empty": lambda lines: lines[1].update(path=""),
@@ -86,10 +86,10 @@ LIES: dict[str, Callable[[list[Line]], object]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_an_invalid_index_is_rejected(lie: str) -> None:
+@pytest.mark.parametrize("change", INVALID_CHANGES)
+def test_an_invalid_index_is_rejected(change: str) -> None:
     with pytest.raises(IncompleteError) as found:
-        read(changed(LIES[lie]))
+        read(changed(INVALID_CHANGES[change]))
     assert found.value.code == "bad-index"
 
 

@@ -109,19 +109,19 @@ def packing(tmp_path: Path, hibali_home: Any) -> Packing:
     return Packing(tmp_path)
 
 
-def problems(told: list[Any]) -> dict[bytes, str]:
+def problems(events: list[Any]) -> dict[bytes, str]:
     return {
         one.item.entry.path: one.problem.code
-        for one in told
+        for one in events
         if isinstance(one, Committed) and one.problem is not None
     }
 
 
 def test_a_vanished_file_is_reported_and_tar_skips_its_gap(packing: Packing) -> None:
     tree = {b"%d" % number: b"%d" % number * 5000 for number in range(9)}
-    told = packing.carry(tree, dropping(b"4"))
+    events = packing.carry(tree, dropping(b"4"))
     del tree[b"4"]
-    assert problems(told) == {b"4": "vanished"}
+    assert problems(events) == {b"4": "vanished"}
     assert set(packing.held()) == set(tree)
     assert packing.by_tar() == tree
 
@@ -135,11 +135,11 @@ def test_a_file_corrupted_in_transit_goes_into_another_pack(packing: Packing) ->
             spoiled.append(True)
             payload.data = b"x" + bytes(payload.data)[1:]
 
-    told = packing.carry(tree, spoil)
-    assert problems(told) == {}
-    assert len([one for one in told if isinstance(one, Retried)]) == 1
-    assert [one.members for one in told if isinstance(one, Packed)] == [1, 1]
-    assert all(one.verification is Verification.DIGEST for one in told if isinstance(one, Committed))
+    events = packing.carry(tree, spoil)
+    assert problems(events) == {}
+    assert len([one for one in events if isinstance(one, Retried)]) == 1
+    assert [one.members for one in events if isinstance(one, Packed)] == [1, 1]
+    assert all(one.verification is Verification.DIGEST for one in events if isinstance(one, Committed))
     assert packing.by_tar() == tree
 
 
@@ -154,16 +154,16 @@ def test_a_failed_large_file_does_not_affect_others(
         if payload.unit.segment and payload.unit.offset and payload.unit.items[0].entry.path == b"large":
             drop(payload, 0)
 
-    told = packing.carry(tree, spoil)
-    assert problems(told) == {b"large": "vanished"}
+    events = packing.carry(tree, spoil)
+    assert problems(events) == {b"large": "vanished"}
     assert set(packing.held()) == {b"small", b"other"}
     assert packing.by_tar() == {name: tree[name] for name in (b"small", b"other")}
     assert not [path for path in packing.packed.iterdir() if path.name.startswith(".hibali-")]
 
 
 def test_no_pack_is_made_of_unreadable_files(packing: Packing) -> None:
-    told = packing.carry({b"a": b"1"}, dropping(b"a"))
-    assert problems(told) == {b"a": "vanished"}
+    events = packing.carry({b"a": b"1"}, dropping(b"a"))
+    assert problems(events) == {b"a": "vanished"}
     assert not list(packing.packed.glob("*.tar"))
 
 

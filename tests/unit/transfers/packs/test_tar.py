@@ -1,4 +1,4 @@
-"""Test that every tar program reads the tar files, whatever the names, and skips unreadable members."""
+"""Test that every tar program reads the tar files, with any names, and skips unreadable members."""
 
 from __future__ import annotations
 

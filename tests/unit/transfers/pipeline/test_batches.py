@@ -42,7 +42,7 @@ def test_rate_counts_only_time_with_data_in_flight() -> None:
     clock = Clock()
     channel = channel_of_rate(16 * MIB, clock)
     assert abs(channel.flow.rate - 16 * MIB) < MIB
-    clock.now += 60  # idle: no reason to think that it got slower
+    clock.now += 60  # idle time does not reduce the rate
     channel.flow.add_in_flight(MIB)
     clock.now += 1 / 16
     channel.flow.subtract_answered(MIB)

@@ -14,7 +14,7 @@ ROUND = 64 * 1024
 SIZE = 16 * ROUND
 
 
-@settings(max_examples=10)  # each collects all garbage there is
+@settings(max_examples=10)  # each example runs a full garbage collection
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 6 * ROUND)), max_size=40), st.randoms())
 def test_buffers_do_not_overlap_and_are_freed(steps: list[tuple[bool, int]], random: object) -> None:
     arena = SharedBuffers(SIZE)

@@ -20,7 +20,7 @@ from transfers.stores.base import Committed, Item, Unit
 
 MIB = 1 << 20
 AGENT = local_command(sys.executable)
-# Runs an agent, and behind so many bytes that went to it changes one, or ends.
+# Runs an agent; after this many bytes sent to it, changes one byte or ends.
 BETWEEN = """
 import os, subprocess, sys
 agent = subprocess.Popen(sys.argv[3:], stdin=subprocess.PIPE)
@@ -44,7 +44,7 @@ def between(act: str, behind: int) -> list[str]:
 
 
 class Pair:
-    """An agent at `source` that reached one at `target`, whose lock a third agent holds."""
+    """An agent at `source` connected to one at `target`; a third agent holds the lock of `target`."""
 
     def __init__(self, folder: Path, argv: list[str]) -> None:
         self.source, self.target = folder / "source", folder / "target"
@@ -126,7 +126,7 @@ def test_data_corrupted_in_transit_is_not_committed(
 def test_reject_target_without_the_lock(pair_over: Callable[[list[str]], Pair]) -> None:
     pair = pair_over(AGENT)
     with pytest.raises(UsageError, match="not the target"):
-        pair.transfer({"a": b"1"}, token="of somebody else")
+        pair.transfer({"a": b"1"}, token="of another client")
     assert not (pair.target / "a").exists()
 
 

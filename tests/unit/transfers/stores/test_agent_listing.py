@@ -20,7 +20,7 @@ from transfers.stores.base import ListingIncompleteError, Page
 
 
 class Understands:
-    """What of a connection a listing needs."""
+    """The part of a connection that a listing needs."""
 
     subject = "there"
 
@@ -66,16 +66,16 @@ def tree(folders: int, files: int) -> list[Record]:
     ]
 
 
-def left(
+def differences(
     at_source: Sequence[Record], at_target: Sequence[Record], each: int = 1000
 ) -> tuple[list[bytes], list[bytes], int]:
-    """What has to be looked at one by one at either side, and how many files were not."""
+    """Return the entries of each side that differ, and the number of skipped files."""
     passed: list[Page] = []
     both = BothSides(listing(at_source, each), listing(at_target, each), passed.append)
     source, target = both.source(), both.target()
     source_left, target_left = next(source, None), next(target, None)
     seen: tuple[list[bytes], list[bytes]] = ([], [])
-    while source_left is not None or target_left is not None:  # as the merge does it
+    while source_left is not None or target_left is not None:  # like the merge
         if target_left is None or (source_left is not None and source_left.order <= target_left.order):
             assert source_left is not None
             same = target_left is not None and source_left.order == target_left.order
@@ -94,11 +94,11 @@ def left(
 def test_unchanged_pages_are_skipped() -> None:
     records = tree(20, 30)
     other_disk = [record._replace(device=9, inode=9, ctime_ns=9, allocated=0, links=2) for record in records]
-    assert left(records, other_disk) == ([], [], 600)
+    assert differences(records, other_disk) == ([], [], 600)
     folders_differ = [
         record._replace(mtime_ns=7, size=1) if record.kind == b"d" else record for record in records
     ]
-    assert left(records, folders_differ) == ([], [], 600)
+    assert differences(records, folders_differ) == ([], [], 600)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_unchanged_pages_are_skipped() -> None:
         {"path": b"d3/f7x"},
     ],
 )
-def test_a_change_is_found_in_its_folder_alone(change: dict[str, Any]) -> None:
+def test_a_change_is_found_only_in_its_folder(change: dict[str, Any]) -> None:
     records = tree(20, 30)
     changed = [record._replace(**change) if record.path == b"d3/f7" else record for record in records]
-    source_left, target_left, passed = left(records, changed)
+    source_left, target_left, passed = differences(records, changed)
     assert b"d3/f7" in source_left
     assert all(path.startswith(b"d3") for path in source_left + target_left)
     assert 19 * 30 <= passed < 20 * 30
@@ -124,7 +124,7 @@ def test_a_change_is_found_in_its_folder_alone(change: dict[str, Any]) -> None:
 def test_in_a_flat_folder_only_changed_pages_are_read() -> None:
     records = [file(b"name-%06d" % number) for number in range(20_000)]
     changed = [record for record in records if record.path != b"name-010000"]
-    source_left, target_left, passed = left(records, changed, each=3000)
+    source_left, target_left, passed = differences(records, changed, each=3000)
     assert b"name-010000" in source_left
     assert len(source_left) < 8000
     assert passed == 20_000 - len(source_left)
@@ -132,7 +132,7 @@ def test_in_a_flat_folder_only_changed_pages_are_read() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
-def test_every_difference_is_found_whatever_the_frame_boundaries(seed: int, each: int) -> None:
+def test_every_difference_is_found_at_any_frame_boundaries(seed: int, each: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # it makes trees
     records = [*tree(chance.randint(1, 6), chance.randint(0, 8)), file(b"a"), file(b"z")]
     at_target = [record for record in records if chance.random() > 0.1]
@@ -140,7 +140,7 @@ def test_every_difference_is_found_whatever_the_frame_boundaries(seed: int, each
         record._replace(size=9) if record.kind == b"f" and chance.random() < 0.1 else record
         for record in at_target
     ]
-    source_left, target_left, passed = left(records, at_target, each)
+    source_left, target_left, passed = differences(records, at_target, each)
     same = {order(record): record.size for record in records}.items() & {
         order(record): record.size for record in at_target
     }.items()
@@ -155,15 +155,15 @@ def test_every_difference_is_found_whatever_the_frame_boundaries(seed: int, each
 
 def test_special_files_are_never_skipped() -> None:
     records = [file(b"fifo", kind=b"s")]
-    assert left(records, records)[:2] == ([b"fifo"], [b"fifo"])
+    assert differences(records, records)[:2] == ([b"fifo"], [b"fifo"])
 
 
 def test_different_pages_have_different_digests() -> None:
     one = [file(b"a", size=1, mtime_ns=23)]
     target_left = [file(b"a", size=12, mtime_ns=3)]
-    assert left(one, target_left)[2] == 0
+    assert differences(one, target_left)[2] == 0
     link = [file(b"a", kind=b"l", link=b"f3 5 0")]
-    assert left(link, [file(b"a", size=3, mtime_ns=5, mode=0)])[2] == 0
+    assert differences(link, [file(b"a", size=3, mtime_ns=5, mode=0)])[2] == 0
 
 
 def test_a_listing_with_wrong_counts_is_refused() -> None:

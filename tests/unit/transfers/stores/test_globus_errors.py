@@ -19,7 +19,7 @@ ONE, OTHER = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "ab")
 TRANSFERS = "transfer.api.globus.org"
 ALL = "urn:globus:auth:scope:transfer.api.globus.org:all"
 NEEDED = f"{ALL}[*https://auth.globus.org/scopes/{OTHER}/data_access]"
-SECRET = "PLANTED0in0an0answer"  # what none of our errors may repeat
+SECRET = "PLANTED0in0an0answer"  # no error message may contain this
 
 
 def site(name: str, collection: str, *, secret: bool = False) -> Site:

@@ -37,7 +37,7 @@ SMALL = 4 * 1024 * 1024
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
-    """Nothing is kept beyond 4 MiB."""
+    """Run a server with endless responses, and reduce all size limits to 4 MiB."""
     for module, name in (
         *((url, "_MOST_WHOLE"), (files, "_MOST_WHOLE"), (webdav_requests, "_MOST_LISTING")),
         *((clients, "_MOST"), (webdav_requests, "_MOST_BODY"), (listing, "_MOST_PAGE")),
@@ -138,7 +138,7 @@ TOO_LONG = {"answer-too-long", "too-large", "source-changed", "bad-answer"}
 def test_an_endless_response_is_cut_off(
     server: EndlessServer, send_request: Callable[[EndlessServer], Any], framing: str, hibali_home: Any
 ) -> None:
-    """Whatever length it claims to have."""
+    """The declared length does not matter."""
     status = (
         "207 Multi-Status"
         if send_request in {list_webdav, stat_webdav}
@@ -168,7 +168,7 @@ def test_an_endless_response_is_cut_off(
 def test_a_response_sent_byte_by_byte_times_out(
     server: EndlessServer, send_request: Callable[[EndlessServer], Any], part: str, hibali_home: Any
 ) -> None:
-    """Its parts are never silent long enough for the timeout of a socket."""
+    """Each pause is shorter than the timeout of the socket."""
     if part == "body" and send_request is head_s3:
         pytest.skip("a response to HEAD has no body")
     if send_request is hook and part == "body":
@@ -215,7 +215,7 @@ def test_error_bodies_are_not_read_to_their_end(server: EndlessServer, hibali_ho
 
 
 def test_an_object_is_read_no_further_than_it_is_long(server: EndlessServer, hibali_home: Any) -> None:
-    """A range that never ends, and a whole object that says that it is large."""
+    """Test an endless range, and an object with a large declared size."""
     assert hibali_home
     for size, unit in ((10, None), (100_000_000, (0, 1000))):
         headers = "Content-Length: 100000000000\r\n"
@@ -232,13 +232,13 @@ def test_an_object_is_read_no_further_than_it_is_long(server: EndlessServer, hib
 
 
 def test_the_timeout_grows_with_the_size_of_the_transfer() -> None:
-    """So that a large file is not given up for its size."""
+    """A large file must not time out because of its size."""
     assert http.request_timeout(0) == 300
     assert http.request_timeout(64 * 1024 * 1024) > 60_000
 
 
 def test_a_redirect_to_another_host_is_not_followed(server: EndlessServer, hibali_home: Any) -> None:
-    """Not even to say then that it is refused: another host's address may be one inside of a network."""
+    """hibali does not even connect to it: the address may be inside a private network."""
     assert hibali_home
     other = EndlessServer()
     server.head = (

@@ -1,4 +1,4 @@
-"""Test that credentials from the environment equal those of botocore, which is used where files may have more."""
+"""Test that credentials from the environment equal those of botocore, which is used if files may contain more settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "access", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No AWS setting at all, and a home without files."""
+    """Remove all AWS settings, and set a home folder without files."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "BOTO"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -23,7 +23,7 @@ STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
 
 
 class Server:
-    """Sends the result of `respond`: (status, headers, body) for a method, path and query."""
+    """A server that sends the result of `respond`: (status, headers, body) for a method, path and query."""
 
     def __init__(self) -> None:
         self.respond: Callable[[str, str, dict[str, list[str]]], tuple[int, dict[str, str], bytes]] | None = (
@@ -92,7 +92,7 @@ def listing(inside: str, more: str = "") -> bytes:
 
 
 def always(body: bytes) -> Callable[..., tuple[int, dict[str, str], bytes]]:
-    """That listing, no other object, no metadata."""
+    """Respond with this listing, without other objects or metadata."""
 
     def respond(method: str, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
         assert path
@@ -219,7 +219,7 @@ def test_a_missing_response_is_a_transient_error(server: Server, store: S3Store)
 def test_an_object_is_not_read_through_a_redirect(
     server: Server, hibali_home: Any, monkeypatch: pytest.MonkeyPatch, status: int, proxied: bool
 ) -> None:
-    """Neither believed nor requested: obstore by itself follows wherever it is led."""
+    """hibali rejects redirects; obstore follows them by default."""
     assert hibali_home
     other = Server()
     stamp = {"ETag": '"e"', "Last-Modified": "Mon, 23 Nov 2026 00:00:00 GMT"}

@@ -131,14 +131,14 @@ def test_a_command_that_fails_is_an_access_error() -> None:
 
 @pytest.mark.usefixtures("hibali_home")
 def test_without_credentials_no_metadata_service_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    connections: list[Any] = []
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/")
-    monkeypatch.setattr(socket.socket, "connect", lambda *words: asked.append(words))
+    monkeypatch.setattr(socket.socket, "connect", lambda *words: connections.append(words))
     with pytest.raises(AccessError) as caught:
         CredentialSource(S3Settings("aws"), "site").current()
     assert caught.value.code == "no-credentials"
-    assert asked == []
+    assert connections == []
 
 
 def test_profiles_come_from_the_shared_files(hibali_home: Any) -> None:
@@ -270,7 +270,7 @@ def test_a_lock_is_free_only_if_its_holder_ended() -> None:
     assert not Held({**living, "boot": "", "start": "1"}, 10).free
     assert not Held({}, 100).free
     assert Held({}, 121).free
-    assert Held({"lease": 10**9}, 121).free, "nobody holds for ever by a large number"
+    assert Held({"lease": 10**9}, 121).free, "a large number does not keep a lock for ever"
 
 
 def test_a_probe_result_is_stored_for_its_endpoint_only(hibali_home: Any) -> None:

@@ -33,7 +33,7 @@ def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class QuietServer(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that breaks off the handshake is what is tested."""
+        """Print nothing: the test expects the client to abort the handshake."""
 
 
 def test_a_self_signed_certificate_is_refused(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @contextlib.contextmanager
 def server(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[str, list[str]]]:
-    """Its URL and what it was asked; every request is answered as told."""
+    """Run a server with the given responses; yield its URL and the received requests."""
     seen: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -237,7 +237,7 @@ def test_a_truncated_listing_is_an_error() -> None:
         with pytest.raises(HibaliError) as caught:
             list(files.children(b"").names)
         assert caught.value.code == "unreachable"
-        assert len(seen) > 1, "it is asked again"
+        assert len(seen) > 1, "the request is repeated"
 
 
 def test_a_large_listing_is_sorted_without_duplicates() -> None:
@@ -253,9 +253,9 @@ def test_redirects_to_another_host_are_refused_and_get_no_login() -> None:
         server(lambda *_: (200, {}, b"stolen")) as (other, learned),
         files_at(lambda *_: (302, {"Location": f"{other}x"}, b"")) as (files, _),
     ):
-        for ask in (lambda: files.get(b"x"), lambda: files.stat(b"x"), lambda: files.put(b"x", b"1", {})):
+        for send in (lambda: files.get(b"x"), lambda: files.stat(b"x"), lambda: files.put(b"x", b"1", {})):
             with pytest.raises(UsageError) as caught:
-                ask()
+                send()
             assert caught.value.code == "wrong-endpoint"
         assert learned == []
 
