@@ -789,7 +789,7 @@ def listed(entry: Entry) -> dict[str, Any]:
 
 
 def one_entry(reply: protocol.Frame, connection: Connection) -> Entry | None:
-    """Parse a reply to `look` or `lstat`: an entry, or None."""
+    """Parse a reply to `inspect` or `lstat`: an entry, or None."""
     with connection.understanding():
         found = bool(reply.header["found"])
     return next(entries_of(reply.body, connection.subject), None) if found else None
