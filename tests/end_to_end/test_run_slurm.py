@@ -105,7 +105,7 @@ def killing_bench(hibali: Any, slurm: Any, tmp_path: Path) -> Bench:
     return made
 
 
-@pytest.mark.heavy  # of its kind, test_once_at_scale.py has a quick one
+@pytest.mark.heavy  # of its kind, test_exactly_once.py has a quick one
 def test_an_answer_lost_after_the_submission_is_looked_up(killing_bench: Bench, slurm: Any) -> None:
     line = killing_bench.line(killing_bench.answers(), "--wait")
     killing_bench.hibali(*line, exit=5)

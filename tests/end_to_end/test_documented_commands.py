@@ -15,15 +15,15 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali bundle run bet.zip --site juwels --input": "all inputs are in this bundle: test_bundle.py"
     },
     "caching": {
-        "hibali run conform answers.json --site juwels --fast": "no fast storage is here: test_fast.py"
+        "hibali run conform answers.json --site juwels --fast": "no fast storage is here: test_fast_storage.py"
     },
     "pipeline-sharing": {
         "hibali pipelines image": "tools run without images in this world: test_images.py",
         "hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git --images": "the same remote, said anew",
     },
     "site-setup": {
-        "hibali  ": "it only says what to type, and ends with 2: test_first_contact.py",
-        "hibali init   ": "it asks: test_first_contact.py",
+        "hibali  ": "it only says what to type, and ends with 2: test_first_steps.py",
+        "hibali init   ": "it asks: test_first_steps.py",
         "hibali sites import ssh": "it reads what belongs to the account, wherever HOME is: test_sites_import.py",
         "hibali sites import https:": "nobody answers there: test_sites_import.py",
     },
@@ -36,7 +36,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines add git+https:": "as the line before",
         "hibali pipelines add zenodo": "as the line before",
         "hibali pipelines add bosh:": "bosh has no cached descriptors on this machine: tests/unit/registry",
-        "hibali pipelines example fsl_bet --ask": "it asks questions: test_dialogue.py",
+        "hibali pipelines example fsl_bet --ask": "it asks questions: test_example_ask.py",
     },
     "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/runs/schedules"},
     "performance": {
@@ -48,7 +48,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali sites add cloud": "no WebDAV server is here: test_webdav.py",
         "hibali push results cloud:": "as the line before",
     },
-    "monitoring": {"hibali runs watch --notify": "nobody answers at that address: test_watching.py"},
+    "monitoring": {"hibali runs watch --notify": "nobody answers at that address: test_runs_watch.py"},
 }
 # What somebody did who has come to this page.
 DONE_BEFORE: dict[str, tuple[str, ...]] = {
