@@ -20,7 +20,7 @@ ODD = {b"user.odd \xff\n": b"\x00\xff", b"user.empty": b"", b"user.long": b"x" *
 
 
 def attributes_of(root: Path) -> dict[bytes, dict[bytes, bytes]]:
-    """Those that are there, by name."""
+    """Return the `user.*` attributes below the folder, by name."""
     found = {}
     for name, _ in walk_paths(root):
         path = os.path.join(os.fsencode(root), name)  # noqa: PTH118 - names are bytes
@@ -40,7 +40,7 @@ def give(path: Path, attributes: dict[bytes, bytes]) -> None:
 
 @pytest.fixture
 def there(folder_there: Transfers) -> Transfers:
-    """Files and a folder with attributes at the source."""
+    """Return a site, with attributes on files and a folder of the source."""
     folder_there.make({b"small": b"1", b"d/large": LARGE, b"plain": b"2", b"link": Link(b"small")})
     give(folder_there.source / "small", ODD)
     give(folder_there.source / "d/large", {b"user.a": b"1"})
@@ -85,7 +85,7 @@ def test_a_saved_plan_transfers_attributes(there: Transfers) -> None:
     os.setxattr(there.root / "small", b"user.new", b"somebody's")
     assert there.hibali("apply", path, "--json", exit=8).last["code"] == "drift"
     os.removexattr(there.root / "small", b"user.new")
-    assert there.hibali("apply", path, "--json", exit=8).last["code"] == "drift"  # its ctime is another
+    assert there.hibali("apply", path, "--json", exit=8).last["code"] == "drift"  # its ctime changes
     there.hibali("plan", there.source, "there:data", "-o", path, "--xattrs", exit=0)
     there.hibali("apply", path, "--json", exit=0)
     assert attributes_of(there.root) == expected(there)
@@ -94,7 +94,7 @@ def test_a_saved_plan_transfers_attributes(there: Transfers) -> None:
 
 @contextmanager
 def without_attributes(folder: Path) -> Iterator[None]:
-    """A filesystem that keeps none, mounted over the folder."""
+    """Mount a filesystem without extended attributes over the folder."""
     folder.mkdir(parents=True)
     words = ["mount", "-t", "ramfs", "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:

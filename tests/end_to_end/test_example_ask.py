@@ -24,7 +24,7 @@ INPUTS = (
 
 @pytest.fixture
 def folder(hibali_home: Any) -> Path:
-    """Where the person is, with a pipeline in the catalogue."""
+    """Return the current folder of the user, with a pipeline in the catalogue."""
     Catalogue().add(json.dumps(make_document(LINE, *INPUTS)).encode())
     folder = Path(hibali_home.folder)
     (folder / "scans").mkdir()
@@ -121,9 +121,9 @@ def test_leaving_the_dialogue_writes_no_file(hibali: Any, folder: Path, keys: by
 
 @pytest.mark.usefixtures("folder")
 def test_without_a_terminal_the_alternative_command_is_shown(hibali: Any) -> None:
-    told = hibali("pipelines", "example", "tool", "--ask", "--json", exit=2)
-    assert told.last["code"] == "no-terminal"
-    assert "hibali pipelines example tool@1.0 > invocation.json" in told.last["hint"]
+    answer = hibali("pipelines", "example", "tool", "--ask", "--json", exit=2)
+    assert answer.last["code"] == "no-terminal"
+    assert "hibali pipelines example tool@1.0 > invocation.json" in answer.last["hint"]
     hibali("pipelines", "example", "tool", "-o", "x.json", exit=0)
     assert (
         hibali("pipelines", "example", "tool", "-o", "x.json", "--json", exit=2).last["code"] == "file-exists"
