@@ -72,7 +72,9 @@ def test_links_are_backed_up_as_links(folder_there: Transfers) -> None:
 
 
 @pytest.mark.parametrize("place", ["there:data", "there:data/old", "there:.", "elsewhere"])
-def test_a_backup_inside_the_target_is_refused(there: Transfers, place: str, tmp_path: Path) -> None:
+def test_a_backup_must_be_at_the_same_site_and_apart_from_the_target(
+    there: Transfers, place: str, tmp_path: Path
+) -> None:
     prepare(there)
     before = there.whole_state()
     if place == "there:." and there.place.word == "s3":

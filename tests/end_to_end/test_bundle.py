@@ -94,9 +94,8 @@ def test_bundles_are_reproducible_and_a_killed_command_resumes(bench: Bench) -> 
     submitted = hibali("bundle", "run", "one.zip", "--site", "first", "--no-wait", "--json", exit=0).last
     result = hibali("bundle", "run", "one.zip", "--site", "first", "--json", exit=0)
     assert (result.last["run"], result.last["equal"]) == (submitted["id"], 1)
-    answer = hibali(
-        "bundle", "run", "one.zip", "--site", "first", exit=0
-    )  # the end of that run was reported, so this is another run
+    # the end of that run was reported, so this is another run
+    answer = hibali("bundle", "run", "one.zip", "--site", "first", exit=0)
     assert answer.out == b"equal      out.txt\n"
     assert b"Equal outputs: 1 of 1" in answer.err
     assert submitted["id"].encode() not in answer.err

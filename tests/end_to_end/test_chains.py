@@ -279,7 +279,7 @@ def test_a_chain_over_two_sites_transfers_only_what_is_needed_and_is_computed_on
 
 
 @pytest.mark.heavy
-def test_results_of_another_site_are_reused_only_with_the_same_image(hibali: Any, podman: Any) -> None:
+def test_results_of_another_site_with_the_same_image_are_reused(hibali: Any, podman: Any) -> None:
     hibali.env |= podman.env
     boxed = {
         **doing("cp [IN] [OUT]"),

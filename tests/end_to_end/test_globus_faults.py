@@ -151,7 +151,7 @@ def test_a_kill_while_the_task_runs_submits_one_task(sites: GlobusSites) -> None
     process.wait()
     held.clear()
     sites.globus.wait(task)
-    next((sites.here / "data").rglob("file-00000.dat")).unlink()  # this partial file is no longer needed
+    next((sites.here / "data").rglob("file-00000.dat")).unlink()  # its partial upload is no longer needed
     answer = sites.push()
     assert (answer.last["files_moved"], answer.last["proof_moved"]) == (FILES - 1, "digest")
     assert sites.same()
@@ -223,7 +223,7 @@ def test_an_interruption_leaves_the_task_or_cancels_it(sites: GlobusSites) -> No
 
 
 @pytest.mark.parametrize("end", ["expired", "cancelled"])
-def test_a_task_that_others_cancel_or_that_fails_is_reported(sites: GlobusSites, end: str) -> None:
+def test_a_task_that_expires_or_is_cancelled_is_reported(sites: GlobusSites, end: str) -> None:
     held = sites.globus.fault("held", after=4)
     process = _start(sites)
     task = _wait_for_task(sites)

@@ -28,7 +28,7 @@ TREE = {b"sub/inner/" + name: content for name, content in many_files(600, 3000,
 @contextmanager
 def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
     """Swap `folder` for a symlink to `outside` and back all the time; yield a function that returns how often."""
-    hidden = folder.with_name("hidden-by-the-other_account")
+    hidden = folder.with_name("hidden-by-the-other-account")
     stop = threading.Event()
     swaps = 0
 
@@ -75,14 +75,13 @@ def test_nothing_is_written_through_a_folder_that_becomes_a_symlink(
             assert b"Traceback" not in answer.err
     assert swaps() > 20
     assert state_of(outside) == before
-    for leftover in (there.root / "hidden-by-the-other_account", there.root / "sub"):
+    for leftover in (there.root / "hidden-by-the-other-account", there.root / "sub"):
         if leftover.is_symlink():
             leftover.unlink()
-    if (there.root / "hidden-by-the-other_account").exists():
-        shutil.rmtree(
-            there.root / "sub", ignore_errors=True
-        )  # created again while the other account had moved it away
-        (there.root / "hidden-by-the-other_account").rename(there.root / "sub")
+    if (there.root / "hidden-by-the-other-account").exists():
+        # created again while the other account had moved it away
+        shutil.rmtree(there.root / "sub", ignore_errors=True)
+        (there.root / "hidden-by-the-other-account").rename(there.root / "sub")
     there.push("--delete", "--max-delete", "100%")
     assert there.there() == TREE
 

@@ -122,9 +122,8 @@ def test_every_name_a_bucket_can_store_is_pushed_and_pulled_unchanged(
 ) -> None:
     """Check that a name is either refused before the transfer or comes back unchanged."""
     there = bucket_there
-    there.hibali(
-        "sites", "check", "there", exit=0
-    )  # a dry run writes no test object, so the server has to be known
+    # a dry run writes no test object, so the server has to be known
+    there.hibali("sites", "check", "there", exit=0)
     tree = {name: b"content of " + name for name in HOSTILE_NAMES}
     tree.update({name: b"ordered: " + name for name in ORDER_NAMES})
     make_tree(there.source, tree)

@@ -41,13 +41,13 @@ FURTHER = [pytest.param(word, marks=pytest.mark.heavy) for word in (*STORES, "sf
 
 @pytest.fixture(params=["local", *FURTHER])
 def anywhere(request: pytest.FixtureRequest, transfers_to: Any) -> Transfers:
-    """Every store that can be written to, and ssh without an agent."""
+    """Return a site of each writable kind of store, and ssh without an agent."""
     made: Transfers = transfers_to(request.param)
     return made
 
 
 def tars(there: Transfers) -> dict[bytes, bytes]:
-    """The tar files there."""
+    """Return the tar files at the target."""
     return {name: content for name, content in there.there().items() if name.endswith(b".tar")}
 
 
@@ -60,12 +60,12 @@ def indexes(there: Transfers) -> set[bytes]:
 
 
 def moved(path: Path) -> int:
-    """When a file was modified, to the nanosecond."""
+    """Return the mtime of a file in nanoseconds."""
     return path.stat().st_mtime_ns
 
 
 def unpacked(there: Transfers, into: Path) -> Path:
-    """What tar(1) makes of the packs, in the order of their numbers."""
+    """Unpack the packs with tar(1), in the order of their numbers."""
     into.mkdir()
     tar = shutil.which("tar")
     assert tar is not None
@@ -244,7 +244,7 @@ def test_a_push_killed_in_a_large_file_is_resumed(folder_there: Transfers) -> No
 
 
 def sizes_there(there: Transfers) -> list[int]:
-    """How much is on disk of each partial file."""
+    """Return the allocated size of each partial file."""
     found = []
     for path in there.root.glob(".hibali-*"):
         try:
@@ -255,7 +255,7 @@ def sizes_there(there: Transfers) -> list[int]:
 
 
 def rewrite(there: Transfers, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the lines of the one index there, and make its sum right again."""
+    """Change the lines of the only index, and correct its checksum."""
     (path,) = (there.root / INDEXES).glob("*.jsonl")
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for line in lines[1:-1]:
@@ -307,7 +307,7 @@ def test_packs_on_tape_are_recalled_only_on_request(local_there: Transfers, tmp_
     (tar,) = local_there.root.glob("*.tar")
     size, status = tar.stat().st_size, tar.stat()
     tar.write_bytes(b"")
-    os.truncate(tar, size)  # as a filesystem shows what is on tape: a size, and nothing on disk
+    os.truncate(tar, size)  # as filesystems show files on tape: a size, and no allocated blocks
     os.utime(tar, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert failed(local_there.pull(tmp_path / "out", exit=6)) == {b"a": "offline"}
     assert failed(local_there.pull(tmp_path / "out", "--recall", exit=6)) == {b"a": "corrupt"}
