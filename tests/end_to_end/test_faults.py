@@ -2,24 +2,24 @@
 
 Unless a test sets another value, the sites of these tests do not reconnect after a lost connection (`reconnect = "0s"`).
 
-| what breaks                            | shown by                                                                 | exit    |
-|----------------------------------------|--------------------------------------------------------------------------|---------|
-| a line lost, and back; all of them     | test_lost_connections.py                                                       | 0       |
-| server stopped and started again       | here: `a_server_that_is_stopped`                                         | 5       |
-| connection reset in a segment          | here: `a_reset_line`; cut: test_faulty_connections.py                          | 0 or 5  |
-| every tenth request 503                | here: `every_tenth_request`; always: test_faulty_connections.py                | 0; 5    |
-| sshd that allows two connections       | here: `two_connections`, `two_sessions`; refused: test_many_connections.py     | 0       |
-| bytes flipped on the wire to S3        | test_faulty_connections.py (`flip_request`, `flip_answer`)                     | 0 or 6  |
-| bytes flipped on the disk              | here: `flipped_on_the_disk`; in a partial file: test_resume.py           | 6       |
-| no room, no inodes: before             | test_push_refused.py, test_quota.py                                      | 8       |
-| no room, no inodes: midway             | here: `a_target_that_fills_up`; contracts/test_store_faults.py           | 6       |
-| disk that fails                        | test_kill.py (`a_call_that_fails`)                                       | 5 or 6  |
-| source changed, unreadable, vanished   | test_push_refused.py, test_push_interrupted.py, contracts                | 6       |
-| listing cut short, with `--delete`     | test_faulty_connections.py (S3), test_malicious_agent.py                           | 5 or 6  |
-| client killed at any system call       | test_kill.py; inside a large file: test_resume.py, test_repeated_kills.py  | -       |
-| client stopped past its lease          | test_suspended_writer.py                                                   | 5       |
-| two hosts, clocks apart                | test_two_hosts.py                                                        | 5       |
-| another account on the same machine    | test_hostile_accounts.py                                               | 8 or 6  |
+| what breaks                          | tested by                                                                   | exit   |
+|--------------------------------------|-----------------------------------------------------------------------------|--------|
+| connection lost and restored         | test_lost_connections.py                                                    | 0      |
+| server stopped and started again     | here: `a_server_that_stops`; test_server_outages.py                         | 5; 0   |
+| connection reset in a segment        | here: `a_reset_connection`; cut: test_faulty_connections.py                 | 0 or 5 |
+| every tenth request 503              | here: `every_tenth_request`; always: test_faulty_connections.py             | 0; 5   |
+| sshd that allows two connections     | here: `two_connections`, `two_sessions`; rejected: test_many_connections.py | 0      |
+| bytes flipped on the wire to S3      | test_faulty_connections.py (`flip_request`, `flip_answer`)                  | 0 or 6 |
+| bytes flipped on the disk            | here: `flipped_on_the_disk`; in a partial file: test_resume.py              | 6      |
+| no space, no inodes: before          | test_push_refused.py, test_quota.py                                         | 8      |
+| no space, no inodes: midway          | here: `a_target_that_fills_up`; contracts/test_store_faults.py              | 6      |
+| disk that fails                      | test_kill.py (`a_failed_system_call`)                                       | 5 or 6 |
+| source changed, unreadable, vanished | test_push_refused.py, test_push_interrupted.py, contracts                   | 6      |
+| listing cut short, with `--delete`   | test_faulty_connections.py (S3), test_malicious_agent.py                    | 5 or 6 |
+| client killed at any system call     | test_kill.py; inside a large file: test_resume.py, test_repeated_kills.py   | -      |
+| client stopped past its lease        | test_suspended_writer.py                                                    | 5      |
+| two hosts, clocks apart              | test_two_hosts.py                                                           | 5      |
+| another account on the same machine  | test_hostile_accounts.py                                                    | 8 or 6 |
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """Return a folder to which a symlink could point: the same folders, with files of somebody else."""
-    return make_tree(tmp_path / "outside", {b"inner/secret": b"the other_account may not have this written"})
+    return make_tree(tmp_path / "outside", {b"inner/secret": b"the other account may not have this written"})
 
 
 def test_nothing_is_written_through_a_folder_that_becomes_a_symlink(
@@ -117,7 +117,7 @@ def test_nothing_is_read_through_a_folder_that_becomes_a_symlink(
             assert answer.exit in {0, 3, 5, 6}, str(answer)
     for name, content in there.there().items():
         assert b"secret!" not in content, name
-        assert b"the other_account may not" not in content, name
+        assert b"the other account may not" not in content, name
 
 
 def test_no_file_of_the_remote_host_is_run_by_the_agent(transfers_to: Any, ssh_server: Any) -> None:
@@ -235,7 +235,7 @@ def test_a_name_in_use_by_another_kind_stays(folder_there: Transfers, outside: P
 
 # Another account. It gets the folder as its working directory, because it cannot enter the folders above.
 
-NEIGHBOUR = 65534
+OTHER_ACCOUNT = 65534
 SWAP = """
 $SIG{TERM} = sub { print "$swaps\\n"; exit 0 };
 while (1) {
@@ -265,8 +265,8 @@ def other_account(folder: Path, script: str, outside: Path) -> Iterator[Callable
     process = subprocess.Popen(
         ["perl", "-e", script, str(outside)],
         cwd=folder,
-        user=NEIGHBOUR,
-        group=NEIGHBOUR,
+        user=OTHER_ACCOUNT,
+        group=OTHER_ACCOUNT,
         extra_groups=[],
         stdout=subprocess.PIPE,
         text=True,

@@ -30,10 +30,10 @@ def test_the_tool_runs_as_its_image_and_sees_inputs_read_only(podman_hibali: Any
     hostile = "a,b\"c 'd:e\nf"
     (bench.folder / hostile).write_text("strange\n")
     run_id = bench.run(bench.answers(more=[f"./{hostile}"]), "--wait", exit=0).last["id"]
-    said = bench.hibali("runs", "logs", run_id, exit=0).out.decode()
-    assert said.splitlines()[0] == "it's $(id) done"
-    assert said.splitlines()[-1] == f"{work}/runs/{run_id}/work"
-    assert "hibali" not in said.partition("\n")[2].rpartition(str(work))[0]
+    output = bench.hibali("runs", "logs", run_id, exit=0).out.decode()
+    assert output.splitlines()[0] == "it's $(id) done"
+    assert output.splitlines()[-1] == f"{work}/runs/{run_id}/work"
+    assert "hibali" not in output.partition("\n")[2].rpartition(str(work))[0]
     assert b"Read-only file system" in bench.hibali("runs", "logs", run_id, "--stderr", exit=0).out
     bench.hibali("runs", "collect", run_id, "back", exit=0)
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\nstrange\n"
@@ -60,7 +60,7 @@ def test_the_tool_cannot_reach_the_run_s_own_files(podman_hibali: Any, podman: A
     assert (work / "runs" / run_id / "job.sh").exists()
 
 
-def test_an_image_can_be_brought_along_and_another_of_its_name_is_refused(
+def test_an_image_archive_can_be_given_and_another_image_of_its_name_is_refused(
     podman_hibali: Any, podman: Any
 ) -> None:
     bench = Bench(podman_hibali, boxed("cat [IN] >[OUT]", podman))

@@ -39,7 +39,7 @@ def test_a_dry_run_that_cannot_read_a_folder_ends_with_6(
     assert b"closed: permission denied" in answer.err
 
 
-def test_a_saved_plan_that_is_not_complete_says_so_when_it_is_made_and_when_it_is_looked_at(
+def test_an_incomplete_saved_plan_is_reported_when_it_is_made_and_shown(
     unprivileged: Any, local_there: Transfers, tmp_path: Path
 ) -> None:
     there = local_there
@@ -67,7 +67,7 @@ def test_a_target_below_a_file_is_refused_by_a_dry_run_as_by_a_transfer(
 
 @pytest.mark.parametrize("words", DRY, ids=lambda words: words[0])
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_dry_run_that_can_read_nothing_of_an_end_ends_with_6_too(
+def test_a_dry_run_that_can_read_nothing_of_an_endpoint_ends_with_6(
     unprivileged: Any, local_there: Transfers, words: list[str], side: str
 ) -> None:
     there = local_there

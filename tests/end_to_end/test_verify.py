@@ -24,7 +24,7 @@ def test_one_flipped_byte_is_found_and_reported(there: Transfers) -> None:
         "digest",
     )
     there.place.corrupt("data", ONE)
-    # neither size nor time tell
+    # size and time are unchanged
     if there.place.word != "s3":
         assert counts(there.push())["files_moved"] == 0
     answer = there.verify(exit=6)
@@ -46,7 +46,7 @@ def test_all_differences_are_reported_together(there: Transfers) -> None:
     there.place.corrupt("data", ONE)
     there.place.remove("data", TWO)
     assert failed(there.verify(exit=6)) == {ONE: "differs", TWO: "missing"}
-    # and --checksum mends it
+    # --checksum repairs it
     assert counts(there.push("--checksum"))["files_moved"] == 2
     there.verify()
 

@@ -135,7 +135,7 @@ def test_a_bag_of_bagit_is_verified_at_a_site(there: Transfers, tmp_path: Path) 
     there.hibali("push", folder, "there:study", exit=0)
     words = ("there:study", "--manifest", folder / "manifest-sha256.txt")
     receipt = there.verify(*words, "--exact").last
-    # the tag files beside the payload are the other manifest's
+    # the tag files beside the payload belong to the other manifest
     assert (receipt["files_kept"], receipt["files_unchecked"]) == (len(tree), 4)
     there.verify("there:study", "--manifest", folder / "tagmanifest-sha256.txt")
     text = (folder / "manifest-sha256.txt").read_bytes()
