@@ -42,7 +42,7 @@ each_kind = pytest.mark.parametrize(
 
 
 @contextmanager
-def talk(
+def start_conversation(
     there: Transfers, location: str = "there:annex", before: Sequence[str] = ()
 ) -> Iterator[Conversation]:
     conversation = Conversation(there.hibali.env, there.hibali.home.home, location, before)
@@ -160,13 +160,13 @@ def test_a_killed_store_is_resumed_in_the_file(word: str, transfers_to: Transfer
     file.write_bytes(LARGE)
     place = place_of(KEY)
     folder = there.place.at("annex") / Path(place).parent  # type: ignore[attr-defined]
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         conversation.tell(f"TRANSFER STORE {KEY} {file}")
         wait_for(lambda: recorded_bytes(folder) >= 8 * MIB)
         assert there.place.read("annex", place.encode()) is None
     wait_until_unlocked(folder)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask(f"CHECKPRESENT {KEY}") == f"CHECKPRESENT-FAILURE {KEY}"
         assert conversation.ask(f"TRANSFER STORE {KEY} {file}") == f"TRANSFER-SUCCESS STORE {KEY}"
         assert min(conversation.progress) >= 8 * MIB
@@ -185,7 +185,7 @@ def test_small_contents_need_no_lock_and_few_syncs(transfers_to: TransfersTo) ->
     there = transfers_to("local")
     contents, trace = small_contents(20), there.folder / "trace"
     file = there.folder / "content"
-    with talk(
+    with start_conversation(
         there, before=["strace", "-f", "-qqq", "-o", str(trace), "-e", f"trace={SYNC},{LINK}"]
     ) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
@@ -209,7 +209,7 @@ def test_a_stored_content_with_other_bytes_is_replaced(word: str, transfers_to: 
     ((key, content),) = small_contents(1).items()
     place, file = place_of(key).encode(), there.folder / "content"
     file.write_bytes(content)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         there.place.plant("annex", {place: b"cut short"})
         assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-FAILURE {key}"
@@ -243,7 +243,7 @@ def test_an_interrupted_retrieve_is_resumed(word: str, transfers_to: TransfersTo
     there = transfers_to(word)
     file, fetched = there.folder / "large", there.folder / "fetched"
     file.write_bytes(LARGE)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         assert conversation.ask(f"TRANSFER STORE {KEY} {file}").startswith("TRANSFER-SUCCESS")
         for beginning in (LARGE[: 9 * MIB], LARGE[: 9 * MIB - 1] + b"?", LARGE, LARGE + b"?", b""):
@@ -282,7 +282,7 @@ def test_an_unreachable_server_does_not_count_as_missing_content(hibali: Any, tm
         add_remote(repository)
         key = add_file(repository, "a", SMALL)
         repository.run("annex", "copy", "--quiet", "--to", "store")
-        with talk(there) as conversation:
+        with start_conversation(there) as conversation:
             assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-SUCCESS {key}"
             server.stop()
             assert conversation.ask(f"CHECKPRESENT {key}").startswith(f"CHECKPRESENT-UNKNOWN {key} far: ")
@@ -300,7 +300,7 @@ def test_an_unreachable_server_does_not_count_as_missing_content(hibali: Any, tm
 
 def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> None:
     there = transfers_to("local")
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask(f"CHECKPRESENT {KEY}").startswith(
             f"CHECKPRESENT-UNKNOWN {KEY} there:annex: the location"
         )
@@ -321,7 +321,7 @@ def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> No
     ],
 )
 def test_only_configured_sites_are_accepted(location: str, words: str, local_there: Transfers) -> None:
-    with talk(local_there, location) as conversation:
+    with start_conversation(local_there, location) as conversation:
         for request in ("INITREMOTE", "PREPARE"):
             answer = conversation.ask(request)
             assert answer.startswith(f"{request}-FAILURE ")
@@ -341,7 +341,7 @@ def test_unknown_settings_are_refused(local_there: Transfers) -> None:
 
 
 def test_each_reply_is_one_line_and_stdout_has_nothing_else(local_there: Transfers) -> None:
-    with talk(local_there) as conversation:
+    with start_conversation(local_there) as conversation:
         assert conversation.ask("EXTENSIONS INFO ASYNC GETGITREMOTENAME") == "EXTENSIONS INFO"
         assert conversation.ask("CLAIMURL http://example.com/") == "UNSUPPORTED-REQUEST"
         assert conversation.ask("NEVER HEARD OF") == "UNSUPPORTED-REQUEST"
@@ -358,7 +358,7 @@ def test_each_reply_is_one_line_and_stdout_has_nothing_else(local_there: Transfe
         )
         assert conversation.ask("WHEREIS nothing") == "WHEREIS-FAILURE"
         assert conversation.end() == b""
-    with talk(local_there) as conversation:
+    with start_conversation(local_there) as conversation:
         assert conversation.ask("TRANSFER STORE").startswith("ERROR ")
         assert conversation.process.wait(60) == 1
 
@@ -381,7 +381,7 @@ def test_hostile_names_of_a_tree_stay_below_the_location(local_there: Transfers)
     there = local_there
     file = there.folder / "file"
     file.write_bytes(SMALL)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         assert conversation.ask("EXPORTSUPPORTED") == "EXPORTSUPPORTED-SUCCESS"
         for name in (*HOSTILE, *REFUSED):
@@ -493,7 +493,7 @@ def test_a_file_of_an_exported_tree_is_renamed_at_the_site(word: str, transfers_
     there = transfers_to(word)
     file = there.folder / "file"
     file.write_bytes(LARGE)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         conversation.tell("EXPORT a/b/old name")
         assert conversation.ask(f"TRANSFEREXPORT STORE {KEY} {file}") == f"TRANSFER-SUCCESS STORE {KEY}"

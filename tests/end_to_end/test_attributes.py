@@ -129,7 +129,7 @@ def test_too_large_attributes_are_reported(local_there: Transfers) -> None:
             for number in range(3):
                 os.setxattr(there.source / "heavy", f"user.{number}", b"x" * 30_000)
         except OSError:
-            pytest.skip("this kernel's tmpfs holds no such attributes")
+            pytest.skip("this kernel's tmpfs supports no such attributes")
         answer = there.push("--xattrs", exit=6)
         assert failed(answer) == {b"heavy": "attributes-too-large"}
         assert there.committed_files() == {b"light": b"2"}
@@ -142,9 +142,9 @@ def test_attributes_without_space_at_the_target_are_reported(local_there: Transf
         try:
             os.setxattr(there.source / "heavy", b"user.a", b"x" * 40_000)
         except OSError:
-            pytest.skip("this kernel's tmpfs holds no such attributes")
+            pytest.skip("this kernel's tmpfs supports no such attributes")
         answer = there.hibali("push", there.source, "there:data", "--xattrs", "--json")
         if answer.exit == 0:
-            pytest.skip("this filesystem holds such attributes")
+            pytest.skip("this filesystem stores such attributes")
         assert failed(answer) == {b"heavy": "attributes-not-kept"}
         assert there.committed_files() == {b"large": LARGE[: 1 << 20], b"light": b"2"}

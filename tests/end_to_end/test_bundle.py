@@ -67,11 +67,11 @@ def test_differing_outputs_are_reported_file_by_file(hibali: Any) -> None:
     bench.add_local_site("second")
     argv = ("bundle", "run", "b.zip", "--site", "second", "-o", "again")
     result = hibali(*argv, "--json", exit=6)
-    fates = {line["path"]: line["fate"] for line in result.lines if line["kind"] == "compared"}
-    assert fates.pop("out.txt/same") == "equal"
-    assert fates.pop("out.txt/other") == "different"
-    assert sorted(fates.values()) == ["extra", "missing"]
-    assert [result.last[fate] for fate in ("equal", "different", "missing", "extra", "exit")] == [
+    outcomes = {line["path"]: line["fate"] for line in result.lines if line["kind"] == "compared"}
+    assert outcomes.pop("out.txt/same") == "equal"
+    assert outcomes.pop("out.txt/other") == "different"
+    assert sorted(outcomes.values()) == ["extra", "missing"]
+    assert [result.last[key] for key in ("equal", "different", "missing", "extra", "exit")] == [
         1,
         1,
         1,

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(1200)  # many commands one after the other, on 
 WRITES = "chmod u+w [IN]; (echo more >>[IN]); (rm -f [IN]); cat [IN] >[OUT]; true"
 
 
-def moved(bench: Bench) -> int:
+def bytes_transferred(bench: Bench) -> int:
     """Return how many bytes all operations of this test transferred."""
     folder = bench.hibali.home.state / "operations"
     records = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
@@ -67,12 +67,12 @@ def add_ssh_site(bench: Bench, server: Any) -> Path:
     return bench.folder / "far"
 
 
-def runs_move(bench: Bench) -> int:
+def bytes_of_next_run(bench: Bench) -> int:
     """Return how many bytes one more run transfers; delete its own copy of the input, because there may be no space for many."""
-    before = moved(bench)
+    before = bytes_transferred(bench)
     run = bench.hibali(*bench.line("answers.json", "--wait"), "--json", exit=0, timeout=600).last
     shutil.rmtree(Path(run["folder"]) / "inputs")
-    return moved(bench) - before
+    return bytes_transferred(bench) - before
 
 
 def test_a_second_run_transfers_nothing_and_damage_is_detected(hibali: Any) -> None:
@@ -81,10 +81,10 @@ def test_a_second_run_transfers_nothing_and_damage_is_detected(hibali: Any) -> N
     size = 3 << 20
     there = fill(bench.folder / "large", size)
     (bench.folder / "answers.json").write_text(json.dumps({"in": "large", "more": [f"here:{there}"]}))
-    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    assert [bytes_of_next_run(bench) for _ in range(2)] == [size, 0]
     for damage in (cut, change_in_place):
         damage(cached(work))
-        assert runs_move(bench) == size
+        assert bytes_of_next_run(bench) == size
         assert cached(work).stat().st_size == size
 
 
@@ -95,15 +95,15 @@ def test_a_gibibyte_is_transferred_once_and_repaired_over_ssh(hibali: Any, ssh_s
     size = 1 << 30
     there = fill(bench.folder / "large", size)
     (bench.folder / "answers.json").write_text(json.dumps({"in": "large", "more": [f"login:{there}"]}))
-    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    assert [bytes_of_next_run(bench) for _ in range(2)] == [size, 0]
     for damage in (cut, change_in_place):
         damage(cached(work))
-        assert runs_move(bench) == size
+        assert bytes_of_next_run(bench) == size
     cached(work).unlink()
-    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    assert [bytes_of_next_run(bench) for _ in range(2)] == [size, 0]
 
 
-def boxed(name: str) -> dict[str, Any]:
+def with_image(name: str) -> dict[str, Any]:
     return {**doing(WRITES), "container-image": {"type": "docker", "image": name}}
 
 
@@ -134,13 +134,13 @@ def test_a_tool_that_writes_to_its_input_does_not_change_the_cache(
         except MissingPackageError as problem:
             lacks(str(problem))
         more = ("--image", str(archive))
-    bench = Bench(hibali, doing(WRITES) if word == "bare" else boxed(image))
+    bench = Bench(hibali, doing(WRITES) if word == "bare" else with_image(image))
     work = bench.add_local_site("box", word)
     answers = bench.answers()
     for count in range(1 if word == "bare" else 2):
-        before = moved(bench)
+        before = bytes_transferred(bench)
         bench.run(answers, "--wait", *more, exit=0)
-        assert moved(bench) == before or count == 0
+        assert bytes_transferred(bench) == before or count == 0
         contents = [path.read_bytes() for path in (work / "cache" / "sha256").glob("*/*") if path.is_file()]
         assert b"hello\n" in contents
         assert not any(content.startswith(b"hello\nmore") for content in contents)
@@ -158,13 +158,13 @@ def test_equal_content_of_two_files_is_cached_once(hibali: Any) -> None:
     work = bench.add_local_site()
     bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
     assert cached(work).read_text() == "hello\n"
-    before = moved(bench)
+    before = bytes_transferred(bench)
     bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
     hibali.env["HIBALI_STATE"] = str(bench.folder / "another")  # another machine, without any records
     hibali("pipelines", "add", "tool.json", exit=0)
     hibali("pipelines", "trust", bench.reference, exit=0)
     bench.run(bench.answers(more=["store:a"]), "--wait", exit=0)
-    assert moved(bench) == before
+    assert bytes_transferred(bench) == before
     assert not list((bench.folder / "another" / "operations").glob("*.jsonl"))
 
 
@@ -266,11 +266,11 @@ def test_auto_selects_the_site_that_cached_the_data(two_sites: Bench) -> None:
     bench.site = "beta"
     bench.run(answers, "--wait", exit=0)
     bench.site = "auto"
-    before = moved(bench)
+    before = bytes_transferred(bench)
     answer = bench.hibali(*bench.line(answers, "--wait", "--explain"), exit=0)
     assert b"BYTES TO MOVE" in answer.err
     assert b"beta: the fewest bytes must be transferred there" in answer.err
-    assert moved(bench) == before
+    assert bytes_transferred(bench) == before
 
 
 @pytest.mark.heavy

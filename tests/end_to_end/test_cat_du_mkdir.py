@@ -19,12 +19,12 @@ LARGE = os.urandom(9 << 20)
 
 
 @pytest.fixture(params=["local", "ssh", "sftp", "s3"])
-def anywhere(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+def each_store(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     return transfers_to(request.param)
 
 
-def test_cat_prints_the_exact_bytes_of_files(anywhere: Transfers) -> None:
-    there = anywhere
+def test_cat_prints_the_exact_bytes_of_files(each_store: Transfers) -> None:
+    there = each_store
     there.place.plant("data", {b"large": LARGE, b"empty": b"", b"\x1b[31m\n": b"\x00\x1b[31m\xff"})
     answer = there.hibali("cat", "there:data/large", "there:data/empty", b"there:data/\x1b[31m\n", exit=0)
     assert answer.out == LARGE + b"\x00\x1b[31m\xff"
@@ -154,8 +154,8 @@ def test_du_reports_entries_that_it_cannot_count(local_there: Transfers, unprivi
     (there.root / "closed").chmod(0o755)
 
 
-def test_mkdir_creates_parent_folders(anywhere: Transfers) -> None:
-    there = anywhere
+def test_mkdir_creates_parent_folders(each_store: Transfers) -> None:
+    there = each_store
     if not there.place.holds_folders:
         before = there.whole_state()
         answer = there.hibali("mkdir", "there:data/new", "--json", exit=0)

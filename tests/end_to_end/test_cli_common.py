@@ -32,7 +32,7 @@ HEAVY = (
 )
 PROBE = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may ignore it
 import click
 from hibali_cli.command import command
 from hibali_cli.output import prepare_streams

@@ -316,7 +316,7 @@ def test_a_site_without_an_agent_is_refused(sites: Sites) -> None:
     assert sites.sync(code=2).last["code"] == "direct-transport"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch to another account")
 def test_a_login_as_another_account_receives_nothing(sites: Sites) -> None:
     sites.make({b"a": b"1"})
     wrapper = sites.north.server.home / "other account"

@@ -40,7 +40,7 @@ case $fault in
   *) exec @SBATCH@ "$@" ;;
 esac
 """
-TENS = int(os.environ.get("HIBALI_TENS", "2"))  # thirty submissions each; ten of them are the promised 300
+TENS = int(os.environ.get("HIBALI_TENS", "2"))  # thirty submissions each; ten of them are 300 submissions
 KILLS = ("agent-before", "agent-after", "client-before", "client-after", "both-before", "both-after")
 
 

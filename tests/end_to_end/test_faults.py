@@ -51,7 +51,7 @@ OwnPlace = Callable[..., tuple[Transfers, OwnServer]]
 
 
 @pytest.fixture
-def own_place(hibali: Any, tmp_path: Path) -> Iterator[OwnPlace]:
+def own_site(hibali: Any, tmp_path: Path) -> Iterator[OwnPlace]:
     """Return a function that makes a site `there` with a server of its own, of kind `ssh` or `s3`."""
     with ExitStack() as stack:
 
@@ -92,9 +92,9 @@ def ended_with(there: Transfers, process: Any) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("word", HEAVY_S3)
 def test_a_server_that_stops_is_5_and_the_transfer_resumes_after_its_restart(
-    own_place: OwnPlace, word: str
+    own_site: OwnPlace, word: str
 ) -> None:
-    there, server = own_place(word)
+    there, server = own_site(word)
     tree = many_files(60, 200_000)
     there.make(tree)
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M")
@@ -103,11 +103,11 @@ def test_a_server_that_stops_is_5_and_the_transfer_resumes_after_its_restart(
     assert ended_with(there, process)[0] == 5
     assert there.push(exit=5).last["transient"]
     server.start()
-    landed = there.committed_files()
-    assert 0 < len(landed) < len(tree)
-    assert landed.items() <= tree.items()
+    committed = there.committed_files()
+    assert 0 < len(committed) < len(tree)
+    assert committed.items() <= tree.items()
     again = counts(there.push())
-    assert again["files_moved"] <= len(tree) - len(landed) + (word == "s3") * 20
+    assert again["files_moved"] <= len(tree) - len(committed) + (word == "s3") * 20
     assert there.there() == tree
     there.check_no_own_files()
 
@@ -166,9 +166,9 @@ def test_every_tenth_request_refused_is_retried(transfers_to: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("what", ["sessions", pytest.param("connections", marks=pytest.mark.heavy)])
-def test_a_server_that_allows_two_connections_gets_no_more(own_place: OwnPlace, what: str) -> None:
+def test_a_server_that_allows_two_connections_gets_no_more(own_site: OwnPlace, what: str) -> None:
     """Check that eight logins and channels are configured, fewer connections are used, and all files arrive."""
-    there, server = own_place("ssh", sshd="MaxSessions 2\nMaxStartups 2" if what == "sessions" else "")
+    there, server = own_site("ssh", sshd="MaxSessions 2\nMaxStartups 2" if what == "sessions" else "")
     proxy = LongProxy(server.port, 0.02, most=2 if what == "connections" else None)
     through(there, proxy.port)
     config = there.hibali.home.config
@@ -204,10 +204,10 @@ def test_a_byte_flipped_on_the_disk_is_detected_and_repaired(transfers_to: Any, 
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_a_byte_flipped_on_an_object_stores_disk_is_never_accepted(
-    own_place: OwnPlace, tmp_path: Path
+    own_site: OwnPlace, tmp_path: Path
 ) -> None:
     """Check that the server reports an error for that object, and that all others arrive."""
-    there, _ = own_place("s3")
+    there, _ = own_site("s3")
     content = random.Random(9).randbytes(300_000)  # noqa: S311 - the same content each time
     there.make({b"good": b"1", b"bad": content})
     there.push()
@@ -247,14 +247,14 @@ def test_a_target_that_fills_up_half_way_is_6_and_committed_files_stay(
         theirs = fill_up(there.root)
         os.killpg(process.pid, signal.SIGCONT)
         assert ended_with(there, process)[0] == 6
-        landed = there.committed_files()
-        assert 0 < len(landed.keys() & tree.keys()) < len(tree)
-        assert {name: landed[name] for name in landed.keys() & tree.keys()}.items() <= tree.items()
+        committed = there.committed_files()
+        assert 0 < len(committed.keys() & tree.keys()) < len(tree)
+        assert {name: committed[name] for name in committed.keys() & tree.keys()}.items() <= tree.items()
         answer = there.hibali("push", there.source, "there:data", "--json", exit=8)
         assert answer.last["code"] in {"no-space", "no-inodes"}
         for path in theirs:
             path.unlink()
-        assert counts(there.push())["files_moved"] == len(tree) - len(landed.keys() & tree.keys())
+        assert counts(there.push())["files_moved"] == len(tree) - len(committed.keys() & tree.keys())
         assert there.there() == tree
         there.check_no_own_files()
 

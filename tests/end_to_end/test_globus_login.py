@@ -125,7 +125,7 @@ def test_a_consent_that_was_needed_before_is_requested_with_the_login(archive: A
     archive.log_in(2)  # this collection was not known to need a consent
     archive.hibali("sites", "logout", "archive", exit=0)
     archive.globus.expire(consents=True)
-    assert "data_access" in urllib.parse.unquote(archive.log_in(1))  # it is remembered
+    assert "data_access" in urllib.parse.unquote(archive.log_in(1))  # the consent is remembered
 
 
 def test_a_configured_consent_is_requested_with_the_first_login(archive: Archive) -> None:

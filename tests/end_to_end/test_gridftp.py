@@ -23,7 +23,7 @@ from tests.support.trees import HOSTILE_NAMES, many_files, read_tree
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
-SSHFTP = "/usr/share/globus/gridftp-ssh"  # the program that the client starts for sshftp://, whatever GLOBUS_LOCATION is
+SSHFTP = "/usr/share/globus/gridftp-ssh"  # the program that the client starts for sshftp://, with any GLOBUS_LOCATION
 
 
 class Site:

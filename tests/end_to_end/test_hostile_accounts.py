@@ -259,7 +259,7 @@ while (1) {
 def other_account(folder: Path, script: str, outside: Path) -> Iterator[Callable[[], int]]:
     """Run a script as another account in `folder`, which all can write; yield a function that returns the number of swaps."""
     if os.geteuid() != 0 or shutil.which("perl") is None:
-        pytest.skip("only root can be two accounts, and the other one needs perl")
+        pytest.skip("this needs root, to use a second account, and perl")
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o777)
     process = subprocess.Popen(

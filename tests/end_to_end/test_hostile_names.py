@@ -165,7 +165,7 @@ def test_keys_with_parent_folders_never_leave_the_folder(
     there.place.plant("data", {b"good": b"1"})
     try:
         there.place.bucket.put(key, b"evil")  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - each server refuses in its own way, and then there is nothing to try
+    except Exception:  # noqa: BLE001 - each server refuses in its own way, and then there is nothing to test
         return
     back = tmp_path / "inner/back"
     answer: Any = there.hibali("pull", "there:data", back, "--json")

@@ -339,7 +339,7 @@ def test_a_kill_at_every_system_call_is_recovered(transfers_to: Any, word: str, 
         if not kill(there, CALLS[call], number):
             assert number > 1
             return
-    pytest.fail("it never came to a clean end")
+    pytest.fail("no push completed")
 
 
 @pytest.mark.heavy

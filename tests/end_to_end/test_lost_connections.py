@@ -21,7 +21,7 @@ from tests.support.trees import make_tree, many_files, read_tree
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
-LARGE = random.Random(12).randbytes(32 * MIB + 3)  # noqa: S311 - several pieces for each line
+LARGE = random.Random(12).randbytes(32 * MIB + 3)  # noqa: S311 - several pieces for each connection
 TREE = {**many_files(400, 20_000, folders=5), b"large": LARGE, b"sub/other": LARGE[: 12 * MIB]}
 # transfers.stores.base.MOST_BYTES: the amount of data that several connections may have in transfer
 IN_FLIGHT = 64 * MIB
@@ -148,7 +148,7 @@ def ssh_below(pid: int) -> int:
         for child in (task / "children").read_text().split():
             if b"ControlMaster=no" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
-    raise AssertionError("there is no such process")
+    raise AssertionError("the process does not exist")
 
 
 def receipt_of(there: Transfers, process: Any, code: int) -> dict[str, Any]:

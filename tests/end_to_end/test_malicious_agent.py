@@ -62,7 +62,7 @@ class World:
     def _run(self, *words: Any) -> Any:
         before = state_of(self.outside)
         answer = self.hibali(*words, "--json", "--delete", "--max-delete", "100%", timeout=60)
-        assert state_of(self.outside) == before, "something outside changed"
+        assert state_of(self.outside) == before, "a file outside of the target changed"
         assert {path.name for path in self.folder.iterdir()} == {"near", "far", "outside"}
         assert b"Traceback" not in answer.err, str(answer)
         assert answer.last["exit"] == answer.exit, str(answer)

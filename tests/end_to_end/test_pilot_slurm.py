@@ -39,7 +39,7 @@ def job_of(folder: Path, chunk: int = 1) -> str:
     return path.read_text().strip()
 
 
-def say(slurm: Any, *words: str) -> bool:
+def call_slurm(slurm: Any, *words: str) -> bool:
     environment = {**os.environ, **slurm.env}
     return subprocess.run(words, env=environment, check=False, capture_output=True).returncode == 0
 
@@ -65,7 +65,7 @@ def test_after_a_job_is_cancelled_by_others_a_new_one_runs_the_remaining_tasks(
     assert shown["counts"] == {"RUNNING": 2, "WAITING": 1, "SUCCEEDED": 1}
     skip_sleep(folder, 2, 3)
     first = job_of(folder)
-    assert say(slurm, "scancel", first)
+    assert call_slurm(slurm, "scancel", first)
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0, timeout=QUEUE_SECONDS).last
     assert ended["counts"] == {"SUCCEEDED": 4}
     assert ended["pilot"] == {"allocations": 2, "most": 5}
@@ -134,7 +134,7 @@ def test_a_kill_during_the_submission_of_the_next_job_submits_it_once(
     wait_for(lambda: ran(bench) == ["a", "b"], QUEUE_SECONDS)
     skip_sleep(folder, 1, 2)
     (tmp_path / "armed").touch()
-    assert say(slurm, "scancel", job_of(folder))
+    assert call_slurm(slurm, "scancel", job_of(folder))
     wait_for(lambda: slurm.jobs_ended(f"{run['id']}-1") == 1, QUEUE_SECONDS)
     while not (tmp_path / "killed").exists():
         bench.hibali("runs", "show", run["id"])

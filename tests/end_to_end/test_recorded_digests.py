@@ -13,7 +13,7 @@ TREE = {b"a": b"11", b"b": b"22", b"sub/c": b"33"}
 MANY = {
     **TREE,
     **{b"many/%04d" % number: b"%d" % number for number in range(1500)},
-}  # more than are looked up at once
+}  # more than one batch of lookups
 WORDS = ("--checksum", "--recorded")
 
 

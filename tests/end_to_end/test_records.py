@@ -39,8 +39,8 @@ def test_two_runs_are_compared_by_digest_without_a_transfer(bench: Bench) -> Non
     operations = set((hibali.home.state / "operations").iterdir())
     answer = hibali("runs", "compare", a, b, "--json", exit=6)
     *outputs, last = answer.lines
-    fates = {line["path"]: line["fate"] for line in outputs}
-    assert fates == {"out.txt/more": "extra", "out.txt/note": "different", "out.txt/same": "equal"}
+    outcomes = {line["path"]: line["fate"] for line in outputs}
+    assert outcomes == {"out.txt/more": "extra", "out.txt/note": "different", "out.txt/same": "equal"}
     assert (last["kind"], last["a"], last["b"], last["exit"]) == ("run-comparison", a, b, 6)
     assert {fact["what"]: (fact["a"], fact["b"]) for fact in last["facts"]} == {
         "value code": (None, 1),

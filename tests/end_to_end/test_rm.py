@@ -24,7 +24,7 @@ KEPT = {b"keep": b"1", b"gone-too": b"5"}
 
 
 @pytest.fixture(params=["local", "ssh", "sftp", "s3"])
-def anywhere(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+def each_store(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     return transfers_to(request.param)
 
 
@@ -50,8 +50,8 @@ def plant_lock(there: Transfers, folder: bytes, content: bytes) -> None:
         at.chmod(0o700)
 
 
-def test_only_the_named_tree_is_removed(anywhere: Transfers) -> None:
-    there = anywhere
+def test_only_the_named_tree_is_removed(each_store: Transfers) -> None:
+    there = each_store
     there.make(TREE)
     there.push()
     assert refused(there, "unconfirmed", "-r", "there:data/gone").last["message"].startswith("3 files")

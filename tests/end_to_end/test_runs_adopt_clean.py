@@ -26,7 +26,7 @@ def lost_ledger(tmp_path: Path) -> dict[str, str]:
     return {"HIBALI_STATE": str(state)}
 
 
-def strays(bench: Bench, env: dict[str, str], *words: str) -> list[dict[str, Any]]:
+def adopt(bench: Bench, env: dict[str, str], *words: str) -> list[dict[str, Any]]:
     lines = bench.hibali("runs", "adopt", *words, "--json", env=env, exit=0).lines
     assert lines[-1] == {"schema": 1, "kind": "end", "count": len(lines) - 1, "exit": 0}
     return lines[:-1]
@@ -38,20 +38,20 @@ def test_runs_of_a_lost_ledger_are_found_and_adopted_by_another(bench: Bench, tm
     running = bench.run(bench.answers(sleep=2), exit=0).last["id"]
     env = lost_ledger(tmp_path)
     hibali = bench.hibali
-    found = {each["id"]: each for each in strays(bench, env, "here")}
+    found = {each["id"]: each for each in adopt(bench, env, "here")}
     assert {name: each["fate"] for name, each in found.items()} == {done["id"]: "found", running: "found"}
     first = found[done["id"]]
     assert (first["pipeline"], first["name"]) == (done["pipeline"], "done")
     assert first["job"] == done["tasks"][0]["job"]
     assert first["ledger"]
     assert hibali("runs", "list", "--json", env=env, exit=0).lines[:-1] == []
-    assert [each["fate"] for each in strays(bench, env, running)] == ["adopted"]
+    assert [each["fate"] for each in adopt(bench, env, running)] == ["adopted"]
     assert hibali("runs", "wait", running, "--json", env=env, exit=0).last["state"] == "SUCCEEDED"
-    assert [(each["id"], each["fate"]) for each in strays(bench, env, "--yes")] == [(done["id"], "adopted")]
-    assert strays(bench, env) == []
+    assert [(each["id"], each["fate"]) for each in adopt(bench, env, "--yes")] == [(done["id"], "adopted")]
+    assert adopt(bench, env) == []
     hibali("runs", "collect", done["id"], "back", env=env, exit=0)
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
-    assert strays(bench, env, done["id"]) == []  # already known, so there is nothing to do
+    assert adopt(bench, env, done["id"]) == []  # already known, so there is nothing to do
     hibali("runs", "adopt", "20260102-030405-0a1b2c3d", env=env, exit=3)
 
 
@@ -62,14 +62,14 @@ def test_runs_that_another_ledger_may_be_submitting_are_not_adopted(bench: Bench
     env = lost_ledger(tmp_path)
     (folder / "submit" / "answer.json").rename(tmp_path / "answer.json")
     (folder / "started").rename(tmp_path / "started")
-    [left] = strays(bench, env, "here", "--yes")
+    [left] = adopt(bench, env, "here", "--yes")
     assert (left["fate"], left["job"]) == ("left", "")
     (folder / "submit").rmdir()
-    [left] = strays(bench, env, "here", "--yes")
+    [left] = adopt(bench, env, "here", "--yes")
     assert "never submitted" in left["because"]
     assert bench.hibali("runs", "adopt", run_id, "--json", env=env, exit=8).last["code"] == "not-adopted"
     (folder / "run.json").write_text("{}")
-    [left] = strays(bench, env, "here")
+    [left] = adopt(bench, env, "here")
     assert left["because"] == "its folder has no valid run manifest"
     assert bench.hibali("runs", "list", "--json", env=env, exit=0).lines[:-1] == []
 
@@ -81,7 +81,7 @@ def test_the_same_command_continues_an_adopted_run(bench: Bench, tmp_path: Path)
     ledger = bench.hibali.home.state
     for name in ("runs", "sites"):
         (ledger / name).rename(tmp_path / name)
-    strays(bench, {}, "--yes")
+    adopt(bench, {}, "--yes")
     assert bench.hibali(*line, exit=0).out.decode().strip() == run_id
     bench.hibali("runs", "wait", run_id, exit=0)
 
@@ -90,7 +90,7 @@ def test_a_run_is_adopted_by_another_ledger_and_its_folder_removed(bench: Bench,
     """Check the short case of what the following tests check in steps."""
     run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
     env = lost_ledger(tmp_path)
-    assert [(each["id"], each["fate"]) for each in strays(bench, env, "here", "--yes")] == [
+    assert [(each["id"], each["fate"]) for each in adopt(bench, env, "here", "--yes")] == [
         (run_id, "adopted")
     ]
     bench.hibali("runs", "collect", run_id, "back", env=env, exit=0)

@@ -1,4 +1,4 @@
-"""Test waiting for a run on a terminal: its progress is shown, and Ctrl-C says what happens to the run."""
+"""Test waiting for a run on a terminal: its progress is shown, and Ctrl-C prints what happens to the run."""
 
 from __future__ import annotations
 

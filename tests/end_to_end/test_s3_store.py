@@ -69,7 +69,7 @@ def test_the_server_is_tested_and_no_test_objects_remain(study: Study) -> None:
     assert facts["writable"]
     assert facts["checks checksum"], "SeaweedFS compares x-amz-checksum-sha256"
     assert not facts["checks sha256"], (
-        "SeaweedFS does not compare x-amz-content-sha256; if it does now, all the better"
+        "SeaweedFS does not compare x-amz-content-sha256; if it does now, update this test"
     )
     assert facts["conditional create"]
     assert facts["conditional replace"]

@@ -33,7 +33,7 @@ def marks(there: Transfers) -> list[str]:
     return [f"--env={MARK}={home.env[MARK]}", f"--env=XDG_RUNTIME_DIR={home.runtime}"]
 
 
-def firings(there: Transfers, name: str = "nightly") -> list[dict[str, Any]]:
+def triggers_of(there: Transfers, name: str = "nightly") -> list[dict[str, Any]]:
     lines = there.hibali("schedule", "log", name, "--json", exit=0).lines
     return [line for line in lines if line["kind"] == "firing"]
 
@@ -98,7 +98,7 @@ def test_a_schedule_from_add_to_remove(local_there: Transfers, cron: PrivateCron
         )
         there.hibali("schedule", "remove", "nightly", exit=0)
     assert cron.content() == FOREIGN
-    assert len(firings(there)) == 1
+    assert len(triggers_of(there)) == 1
     assert there.hibali("schedule", "run", "nightly", exit=3).out == b""
 
 
@@ -154,15 +154,15 @@ def test_missed_runs_are_made_up_once_or_recorded(local_there: Transfers) -> Non
     make_due(there)
     there.hibali("schedule", "run", "nightly", "--due", exit=0)
     there.hibali("schedule", "run", "nightly", "--due", exit=0)
-    assert [(each["state"], each["because"]) for each in firings(there)] == [("skipped", "missed")]
+    assert [(each["state"], each["because"]) for each in triggers_of(there)] == [("skipped", "missed")]
     there.hibali(*add, "--missed", "once", "--replace", *command, exit=0)
     there.hibali("schedule", "run", "--due", exit=0)
-    assert len(firings(there)) == 1  # times before the replacement are not missed
+    assert len(triggers_of(there)) == 1  # times before the replacement are not missed
     (there.hibali.home.state / "schedules" / "nightly" / "firings.jsonl").unlink()
     make_due(there)
     there.hibali("schedule", "run", "--due", exit=0)
     there.hibali("schedule", "run", "--due", exit=0)
-    assert [(each["state"], each["made_up"], each["files_moved"]) for each in firings(there)] == [
+    assert [(each["state"], each["made_up"], each["files_moved"]) for each in triggers_of(there)] == [
         ("done", True, 1)
     ]
     there.hibali("schedule", "pause", "nightly", exit=0)
@@ -180,27 +180,27 @@ def test_one_run_at_a_time_with_time_limits_and_retries(
     endless = ("--", "push", "--follow", there.source, "there:data")
     there.hibali(*add, "--cron", "* * * * *", *endless, exit=0)
     make_due(there)
-    going = there.hibali.start("schedule", "run", "nightly")
-    wait_for(lambda: bool(firings(there)))
+    running = there.hibali.start("schedule", "run", "nightly")
+    wait_for(lambda: bool(triggers_of(there)))
     child = _child_of(there)
     assert there.hibali("schedule", "run", "nightly", exit=5).err.count(b"still running") == 1
     there.hibali("schedule", "run", "nightly", "--due", exit=0)
-    assert [each["state"] for each in firings(there)] == ["running", "skipped"]
-    os.kill(going.pid, signal.SIGKILL)
-    going.wait()
+    assert [each["state"] for each in triggers_of(there)] == ["running", "skipped"]
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
     # its command continues, and keeps the lock
     assert there.hibali("schedule", "run", "nightly", "--due", exit=0).out == b""
     assert b"still running" in there.hibali("schedule", "run", "nightly", exit=5).err
     lines = there.hibali("schedule", "show", "nightly", "--json", exit=0).last["held_by"]
-    assert f"process {going.pid} " in lines
+    assert f"process {running.pid} " in lines
     os.killpg(child, signal.SIGTERM)
     wait_for(lambda: there.hibali("schedule", "show", "nightly", "--json", exit=0).last["held_by"] is None)
-    assert firings(there)[0]["state"] == "broken"
-    going = there.hibali.start("schedule", "run", "nightly")
-    wait_for(lambda: firings(there)[-1]["state"] == "running")
-    going.terminate()  # the machine is shut down
-    assert going.wait() == 143
-    assert (firings(there)[-1]["state"], firings(there)[-1]["exit"]) == ("failed", 143)
+    assert triggers_of(there)[0]["state"] == "broken"
+    running = there.hibali.start("schedule", "run", "nightly")
+    wait_for(lambda: triggers_of(there)[-1]["state"] == "running")
+    running.terminate()  # the machine is shut down
+    assert running.wait() == 143
+    assert (triggers_of(there)[-1]["state"], triggers_of(there)[-1]["exit"]) == ("failed", 143)
     wait_for(lambda: there.hibali("schedule", "show", "nightly", "--json", exit=0).last["held_by"] is None)
     there.hibali("schedule", "run", "--due", exit=0)  # the hourly check sends the notice that was not sent
     there.hibali(*add, "--cron", half_a_day_away(), "--max-time", "1s", *endless, exit=0)
@@ -229,7 +229,7 @@ def _child_of(there: Transfers) -> int:
 
 
 def _groups(there: Transfers) -> Iterator[int]:
-    mark = f"HIBALI_SCHEDULE=nightly/{firings(there)[0]['id']}".encode()
+    mark = f"HIBALI_SCHEDULE=nightly/{triggers_of(there)[0]['id']}".encode()
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:

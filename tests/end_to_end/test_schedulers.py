@@ -54,7 +54,7 @@ def make(hibali: Any, request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def cluster(make: Make, request: pytest.FixtureRequest) -> Cluster:
-    """The site the test is parametrised with."""
+    """Return the site of the parametrized test."""
     return make(request.param)
 
 
@@ -331,7 +331,7 @@ def test_jobs_request_cores_of_one_oar_node(make: Make) -> None:
 
 @pytest.mark.heavy
 def test_pbs_commands_work_with_slurms_wrappers(hibali: Any, slurm: Any) -> None:
-    """slurm-wlm-torque is the closest replacement of Torque: qsub, qstat, qdel and qrls that call Slurm."""
+    """Test with slurm-wlm-torque, the closest replacement of Torque: qsub, qstat, qdel and qrls that call Slurm."""
     try:
         environment = torque_environment()
     except MissingPackageError as problem:

@@ -17,7 +17,7 @@ WRONG = "PLANTED0secret0that0is0wrong0000000000000"
 
 @pytest.fixture(autouse=True)
 def from_nothing(hibali: Any) -> None:
-    """Only a command that is a program of its own shows its arguments to others."""
+    """Start hibali as a program of its own, because only that shows its arguments to others."""
     hibali.forks = False
 
 
@@ -96,7 +96,7 @@ def test_keys_from_a_command_do_not_leak(bucket: Transfers, tmp_path: Path) -> N
 
 
 def test_files_of_hibali_are_private(there: Transfers) -> None:
-    """Folders 0700 and files 0600, under any umask (S4)."""
+    """Check for folders with mode 0700 and files with mode 0600 under any umask (S4)."""
     there.make({b"a": b"1"})
     before = os.umask(0)
     try:

@@ -23,7 +23,7 @@ TREE = {
     **many_files(50, 20_000, folders=5),
     b"large": random.Random(6).randbytes(9_000_000),  # noqa: S311 - the same ones each time
 }
-# Single requests to web servers and object stores are retried for about ten seconds, whatever the value of `reconnect` is.
+# Single requests to web servers and object stores are retried for about ten seconds, with any value of `reconnect`.
 AWAY_SECONDS = {"ssh": 3.0, "sftp": 3.0}
 LONGER = 16.0
 HALF = 3_500_000
@@ -63,11 +63,11 @@ def _lose_for_a_while(proxy: LosingProxy, seconds: float) -> None:
     proxy.down = True
     proxy.cut(reset=True)
 
-    def come_back() -> None:
+    def restore() -> None:
         time.sleep(seconds)
         proxy.down = False
 
-    threading.Thread(target=come_back, daemon=True).start()
+    threading.Thread(target=restore, daemon=True).start()
 
 
 def _check_receipt(there: Transfers) -> None:

@@ -172,7 +172,7 @@ def test_a_path_without_a_site_is_below_the_roots_of_local_sites(
 @contextmanager
 def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
     """Swap `folder` for a symlink to `outside` and back, as another account that can write to the folder above; yield how often."""
-    hidden = folder.with_name("hidden-by-the-neighbour")
+    hidden = folder.with_name("hidden-by-the-other-account")
     stop = threading.Event()
     swaps = 0
 
@@ -188,13 +188,13 @@ def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
                     folder.unlink()
                 hidden.rename(folder)
 
-    neighbour = threading.Thread(target=swap)
-    neighbour.start()
+    thread = threading.Thread(target=swap)
+    thread.start()
     try:
         yield lambda: swaps
     finally:
         stop.set()
-        neighbour.join()
+        thread.join()
 
 
 @needs_root

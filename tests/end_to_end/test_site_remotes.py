@@ -195,7 +195,7 @@ def test_a_killed_publication_is_completed_by_the_same_command(
         assert set(seen) == {name}
         if killed.returncode == 0:
             return
-    pytest.fail("it never came to its end")
+    pytest.fail("no publication completed")
 
 
 def clone_by_datalad(hibali: Any, url: str, target: Path) -> None:

@@ -26,7 +26,7 @@ LOOKS = (
 )
 
 
-def boxed(command: str, tool: Tool) -> dict[str, Any]:
+def with_image(command: str, tool: Tool) -> dict[str, Any]:
     return {
         **doing(command),
         "container-image": {"type": "docker", "image": tool.name},
@@ -52,7 +52,7 @@ def test_an_image_is_staged_once_and_used_automatically(
     word: str, request: pytest.FixtureRequest, hibali: Any, tool: Tool
 ) -> None:
     ready(word, request, hibali)
-    bench = Bench(hibali, boxed(LOOKS, tool))
+    bench = Bench(hibali, with_image(LOOKS, tool))
     work = bench.add_local_site("box", word)
     identifier = catalogued(bench, tool)
     stage = ("pipelines", "stage", bench.reference, "--site", "box", "--json")
@@ -107,29 +107,29 @@ class Held:
         path = self.folder / "calls"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def open(self) -> None:
+    def release(self) -> None:
         (self.folder / "go").touch()
 
 
 @pytest.fixture
-def bubbles(request: pytest.FixtureRequest, hibali: Any, tool: Tool) -> Bench:
+def bubblewrap_bench(request: pytest.FixtureRequest, hibali: Any, tool: Tool) -> Bench:
     """Return a pipeline with its image, and a site that runs bubblewrap."""
     ready("bubblewrap", request, hibali)
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     bench.add_local_site("box", "bubblewrap")
     catalogued(bench, tool)
     return bench
 
 
-def test_two_commands_that_stage_at_once_convert_once(bubbles: Bench) -> None:
-    hibali = bubbles.hibali
+def test_two_commands_that_stage_at_once_convert_once(bubblewrap_bench: Bench) -> None:
+    hibali = bubblewrap_bench.hibali
     tar = Held(hibali, "tar")
-    line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json", "-v")
+    line = ("pipelines", "stage", bubblewrap_bench.reference, "--site", "box", "--json", "-v")
     started = [hibali.start(*line) for _ in range(2)]
     outputs = [hibali.home.folder / f"{number}.out" for number in range(2)]
     wait_for(lambda: tar.calls == 1)
     wait_for(lambda: any(b"waiting for it" in each.read_bytes() for each in outputs))
-    tar.open()
+    tar.release()
     assert [process.wait(60) for process in started] == [0, 0]
     assert tar.calls == 1
     fresh = [json.loads(each.read_text().splitlines()[-1])["fresh"] for each in outputs]
@@ -137,44 +137,44 @@ def test_two_commands_that_stage_at_once_convert_once(bubbles: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_a_killed_conversion_is_repeated(bubbles: Bench) -> None:
-    hibali = bubbles.hibali
+def test_a_killed_conversion_is_repeated(bubblewrap_bench: Bench) -> None:
+    hibali = bubblewrap_bench.hibali
     tar = Held(hibali, "tar")
-    line = ("pipelines", "stage", bubbles.reference, "--site", "box")
+    line = ("pipelines", "stage", bubblewrap_bench.reference, "--site", "box")
     process = hibali.start(*line)
     wait_for(lambda: tar.calls == 1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    tar.open()
+    tar.release()
     assert hibali(*line, "--json", exit=0).last["fresh"]
     assert tar.calls == 2
-    [left] = converted(bubbles.folder / "work-box", "bubblewrap")
+    [left] = converted(bubblewrap_bench.folder / "work-box", "bubblewrap")
     assert left.name == "ready"
-    bubbles.run(bubbles.answers(), "--wait", exit=0)
+    bubblewrap_bench.run(bubblewrap_bench.answers(), "--wait", exit=0)
     assert tar.calls == 2
 
 
 @pytest.mark.heavy
-def test_a_modified_image_is_converted_again(bubbles: Bench) -> None:
-    hibali = bubbles.hibali
-    line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json")
+def test_a_modified_image_is_converted_again(bubblewrap_bench: Bench) -> None:
+    hibali = bubblewrap_bench.hibali
+    line = ("pipelines", "stage", bubblewrap_bench.reference, "--site", "box", "--json")
     path = Path(hibali(*line, exit=0).last["path"])
     (path / "bin" / "busybox").write_bytes(b"#!/bin/false\n")
     assert hibali(*line, exit=0).last["fresh"]
     assert (path / "bin" / "busybox").stat().st_size > 100
     shutil.rmtree(path.parents[2])
-    identifier = hibali("pipelines", "image", "show", bubbles.reference, "--json", exit=0).last["id"]
-    bubbles.run(bubbles.answers(), "--wait", "--image", identifier, exit=0)
+    identifier = hibali("pipelines", "image", "show", bubblewrap_bench.reference, "--json", exit=0).last["id"]
+    bubblewrap_bench.run(bubblewrap_bench.answers(), "--wait", "--image", identifier, exit=0)
 
 
 @pytest.mark.heavy
-def test_a_full_disk_is_reported_and_leaves_no_partial_image(bubbles: Bench, tool: Tool) -> None:
-    work = bubbles.folder / "work-box"
+def test_a_full_disk_is_reported_and_leaves_no_partial_image(bubblewrap_bench: Bench, tool: Tool) -> None:
+    work = bubblewrap_bench.folder / "work-box"
     size = tool.archive.stat().st_size
     with small_filesystem(work, f"size={size * 5 // 2}"):
         work.chmod(0o700)
-        line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json")
-        failed = bubbles.hibali(*line, exit=6).last
+        line = ("pipelines", "stage", bubblewrap_bench.reference, "--site", "box", "--json")
+        failed = bubblewrap_bench.hibali(*line, exit=6).last
         assert failed["code"] == "no-space"
         assert converted(work, "bubblewrap") == []
 
@@ -184,7 +184,7 @@ def test_images_that_a_runtime_cannot_use_are_reported(
     request: pytest.FixtureRequest, hibali: Any, tool: Tool
 ) -> None:
     ready("bubblewrap", request, hibali)
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     bench.add_local_site("plain")
     line = ("pipelines", "stage", bench.reference, "--json", "--site")
     assert hibali(*line, "plain", exit=2).last["code"] == "no-image"
@@ -202,7 +202,7 @@ def test_images_that_a_runtime_cannot_use_are_reported(
 @pytest.mark.heavy
 def test_a_tag_of_another_image_is_refused(hibali: Any, podman: Any, tool: Tool) -> None:
     hibali.env |= podman.env
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     bench.add_local_site("box", "podman")
     other = bench.folder / "other.tar"
     write_tools(other, tool.name, {"mark": b"another"})
@@ -228,7 +228,7 @@ def test_an_image_is_sent_to_a_cluster_once_and_used_by_its_jobs(
     word: str, request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool
 ) -> None:
     ready(word, request, hibali)
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     work = bench.add_slurm_site(slurm)
     config = hibali.home.config
     config.write_text(
@@ -256,7 +256,7 @@ def test_a_published_pipeline_runs_at_a_cluster_for_another_account(
     ready("bubblewrap", request, hibali)
     subprocess.run(["git", "init", "-q", "--bare", tmp_path / "lab.git"], check=True)
     write_tools(tool.archive, tool.name, {"filler": os.urandom(50_000_000)})
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     published = {"HIBALI_STATE": str(tmp_path / "ada"), "HIBALI_CONFIG": str(tmp_path / "ada.toml")}
     there = (tmp_path / "lab.git", "--images", tmp_path / "images")
     for line in (

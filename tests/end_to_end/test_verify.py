@@ -147,7 +147,7 @@ def test_a_link_only_at_the_second_location_is_reported(folder_there: Transfers)
 
 
 def test_a_file_that_became_a_link_is_found(folder_there: Transfers) -> None:
-    """The link must not be followed, although its content is equal."""
+    """Check that the link is not followed, although its content is equal."""
     there = folder_there
     there.make(TREE)
     there.push()

@@ -180,7 +180,7 @@ def test_only_digests_cross_the_network(counted: tuple[Transfers, _Counter], tmp
 
 
 def test_two_sites_hash_their_own_files(transfers_to: Any, ssh_server: Any) -> None:
-    """A bucket must be read for this; the other site hashes its files."""
+    """Check that a bucket is read for this, while the other site hashes its own files."""
     there = transfers_to("s3")
     cluster = FolderPlace("ssh", there.folder / "cluster", ssh_server)
     add_site(there.hibali.home.config, "cluster", cluster)

@@ -73,7 +73,7 @@ def test_only_one_list_can_come_from_stdin(local_there: Transfers) -> None:
 
 
 def test_another_selection_is_another_request(tmp_path: Path) -> None:
-    """`--resume` requires the same selection."""
+    """Check that `--resume` requires the same selection."""
     place = read_location(str(tmp_path), Settings(tmp_path / "config.toml", {}))
     selections = [
         Rules(),

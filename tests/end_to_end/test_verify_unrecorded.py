@@ -52,7 +52,7 @@ def test_a_difference_has_priority_over_unrecorded_files(local_there: Transfers)
 
 
 def test_files_outside_of_the_sample_are_not_a_failure(local_there: Transfers) -> None:
-    """Only files of the sample without a recorded digest are failures."""
+    """Check that only files of the sample without a recorded digest are failures."""
     there = local_there
     there.make(TREE)
     there.push()
