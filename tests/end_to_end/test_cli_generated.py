@@ -24,7 +24,7 @@ def test_no_generated_file_in_the_clone_is_stale() -> None:
     assert stale_files(CLONE) == []
 
 
-def test_stale_missing_and_left_over_files_are_named(tmp_path: Path) -> None:
+def test_stale_missing_and_obsolete_files_are_reported(tmp_path: Path) -> None:
     write_files(tmp_path)
     assert stale_files(tmp_path) == []
     (tmp_path / "man" / "hibali.1").write_text("old")

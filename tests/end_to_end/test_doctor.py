@@ -45,7 +45,7 @@ def names_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_a_cluster_is_checked_up_to_a_job_with_one_login_and_left_unchanged(hibali: Any, slurm: Any) -> None:
+def test_a_cluster_is_checked_up_to_a_job_with_one_login_and_without_changes(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali)
     work = bench.add_slurm_site(slurm)
     home = names_below(slurm.home)

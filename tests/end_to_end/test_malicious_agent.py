@@ -85,8 +85,8 @@ def world(hibali: Any, tmp_path: Path) -> World:
     return World(hibali, tmp_path)
 
 
-def test_an_agent_that_changes_nothing_is_accepted(world: World) -> None:
-    """Check that the modified agent changes nothing by itself."""
+def test_the_agent_wrapper_without_false_data_is_accepted(world: World) -> None:
+    """Check that the wrapper of the agent changes nothing by itself."""
     world.send_false("answer:nothing:{}")
     assert world.push().exit == 0
     assert read_tree(world.host) == TREE

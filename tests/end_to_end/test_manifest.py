@@ -80,7 +80,7 @@ def test_json_lines_have_exact_names_and_digests(there: Transfers) -> None:
     assert lines[-1] == {"schema": 1, "kind": "end", "count": len(lines) - 1, "exit": 0}
 
 
-def test_one_file_and_an_empty_location(there: Transfers) -> None:
+def test_manifests_of_one_file_and_of_an_empty_location_are_written(there: Transfers) -> None:
     there.place.plant("data", {b"a": b"1", b"b": b"2"})
     assert there.hibali("manifest", "there:data/a", exit=0).out == sha256(b"1").encode() + b"  a\n"
     assert there.hibali("manifest", "there:data", "--exclude", "*", exit=0).out == b""

@@ -17,7 +17,7 @@ from tests.support.faulty_proxy import LongProxy
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 
-LARGE = random.Random(5).randbytes(40_000_003)  # noqa: S311 - several pieces for each line
+LARGE = random.Random(5).randbytes(40_000_003)  # noqa: S311 - several pieces for each connection
 TREE = {
     **many_files(600, 20_000, folders=7),
     b"large": LARGE,

@@ -42,7 +42,7 @@ def test_a_kind_of_site_is_added_listed_shown_and_checked(with_plugin: Any) -> N
     assert [step["name"] for step in steps if step["kind"] == "step"] == ["settings", "endpoint", "writes"]
 
 
-def test_wrong_keys_of_plugins_are_named_with_their_lines(with_plugin: Any) -> None:
+def test_wrong_keys_of_plugins_are_reported_with_their_lines(with_plugin: Any) -> None:
     with_plugin.home.config.write_text("""version = 1
 [sites.crate]
 kind = "box"

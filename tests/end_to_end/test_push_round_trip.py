@@ -108,7 +108,7 @@ def test_symlinks_arrive_as_symlinks_and_are_never_followed(folder_there: Transf
     assert there.tree_there()[b"to-file"] == Link(b"elsewhere")
 
 
-def test_a_symlink_there_is_not_written_through(folder_there: Transfers, tmp_path: Path) -> None:
+def test_a_symlink_at_the_target_is_not_written_through(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     outside = make_tree(tmp_path / "outside", {b"precious": b"mine"})
     make_tree(

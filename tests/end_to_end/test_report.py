@@ -51,7 +51,7 @@ def test_the_report_shows_failures_and_survives_a_full_disk(local_there: Transfe
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_two_months_of_eight_schedules_on_one_page(hibali: Any, tmp_path: Path) -> None:
+def test_the_report_shows_two_months_of_eight_schedules_on_one_page(hibali: Any, tmp_path: Path) -> None:
     made = TwoMonths(hibali).make()
     assert (made.firings, made.runs) == (DAYS * sum(SCHEDULES.values()), 3000)
     times = []

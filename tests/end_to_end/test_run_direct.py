@@ -98,7 +98,7 @@ def test_a_run_without_a_required_output_failed_although_its_tool_ended_with_0(h
     assert later.last["code"] == "needed-run-failed"
 
 
-def test_an_output_that_vanished_after_a_success_is_named(bench: Bench) -> None:
+def test_an_output_that_vanished_after_a_success_is_reported(bench: Bench) -> None:
     ended = bench.run(bench.answers(), "--wait", exit=0).last
     (bench.folder / "work-here" / "runs" / ended["id"] / "work" / "out.txt").unlink()
     collected = bench.hibali("runs", "collect", ended["id"], "--json", exit=6)
@@ -107,7 +107,7 @@ def test_an_output_that_vanished_after_a_success_is_named(bench: Bench) -> None:
     assert (shown["state"], shown["collected"]) == ("SUCCEEDED", False)
 
 
-def test_a_symlink_as_output_is_named_and_not_followed(hibali: Any) -> None:
+def test_a_symlink_as_output_is_reported_and_not_followed(hibali: Any) -> None:
     bench = Bench(hibali, doing("ln -s /etc/passwd [OUT]"))
     bench.add_local_site()
     run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
@@ -203,7 +203,7 @@ def test_a_default_inside_the_image_is_not_searched_on_this_machine(hibali: Any)
     assert "other.nii" in bench.run(bench.answers(atlas="/opt/other.nii"), exit=3).last["about"]
 
 
-def test_all_problems_are_reported_before_anything_happens(bench: Bench) -> None:
+def test_all_problems_are_reported_before_anything_starts(bench: Bench) -> None:
     answers = bench.answers(sleep="soon", code=1.5)
     message = bench.run(answers, exit=2).last["message"]
     assert "sleep" in message

@@ -51,7 +51,7 @@ def test_an_input_at_the_site_is_mounted_from_its_location(podman_hibali: Any, p
     assert there.read_text() == "in place\n"
 
 
-def test_the_tool_cannot_reach_the_run_s_own_files(podman_hibali: Any, podman: Any) -> None:
+def test_the_tool_cannot_access_the_files_of_the_run_itself(podman_hibali: Any, podman: Any) -> None:
     bench = Bench(
         podman_hibali, with_image("touch [OUT]; rm -f ../exit.json ../job.sh; ls ..; exit 3", podman)
     )

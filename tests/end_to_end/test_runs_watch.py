@@ -265,7 +265,7 @@ def test_sigterm_ends_a_watch_with_143(stepping: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_a_sweep_is_watched_and_the_log_of_one_task_is_followed(hibali: Any, slurm: Any) -> None:
+def test_a_sweep_is_watched_and_the_log_of_a_task_is_followed(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali)
     bench.add_slurm_site(slurm)
     line = bench.line(bench.answers(), "--param", "sleep=0,1", "--param", "say=x")

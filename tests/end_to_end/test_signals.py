@@ -55,7 +55,7 @@ def test_two_signals_in_a_row_have_the_same_effect_as_one(local_there: Transfers
         check_end(there.hibali, process, end, signal.SIGTERM)
 
 
-def test_a_hang_up_that_is_ignored_stays_ignored(local_there: Transfers) -> None:
+def test_an_ignored_sighup_stays_ignored(local_there: Transfers) -> None:
     """Check SIGHUP as ignored by nohup(1)."""
     there = local_there
     there.make(many_files(20, 50_000))

@@ -80,7 +80,7 @@ def test_tasks_without_a_required_output_failed_and_can_be_run_again(hibali: Any
     assert [(each["number"], each["state"]) for each in again["tasks"]] == [(2, "SUCCEEDED")]
 
 
-def test_problems_of_any_task_are_reported_before_anything_happens(bench: Bench) -> None:
+def test_problems_of_any_task_are_reported_before_anything_starts(bench: Bench) -> None:
     bench.answers()
     (bench.folder / "table.csv").write_text("in,code\ninput.txt,1\nnone.txt,x\n")
     refused = bench.run("answers.json", "--each", "table.csv", exit=2).last

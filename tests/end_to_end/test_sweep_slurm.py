@@ -201,7 +201,7 @@ def seconds_of(text: str) -> float:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1200)
-def test_a_thousand_tasks_by_one_login_and_thirty_commands(hibali: Any, node: CountedSlurm) -> None:
+def test_a_thousand_tasks_need_one_login_and_thirty_commands(hibali: Any, node: CountedSlurm) -> None:
     bench = Bench(hibali, descriptor_in(hibali.home.folder))
     bench.add_site("cluster", node.table(bench.folder / "work", 'queued_jobs = 2000\npoll = "10s"'))
     bench.answers()

@@ -139,7 +139,7 @@ def test_an_agent_that_stops_because_of_a_bug_is_not_started_again(
     assert (tmp_path / "started").read_text() == "."
 
 
-def test_a_python_that_cannot_start_is_named_with_its_reason(
+def test_a_python_that_cannot_start_is_reported_with_the_reason(
     transfers_to: Callable[..., Transfers], tmp_path: Path
 ) -> None:
     there = transfers_to("ssh")

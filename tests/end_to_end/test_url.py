@@ -77,7 +77,7 @@ def test_listings_of_web_pages_delete_nothing(web: Web, tmp_path: Path) -> None:
     assert read_tree(tmp_path / "here") == {b"mine": b"1"}
 
 
-def test_nothing_can_be_written_there(web: Web, tmp_path: Path) -> None:
+def test_web_servers_are_read_only(web: Web, tmp_path: Path) -> None:
     refused = web.hibali("push", make_tree(tmp_path / "mine", {b"x": b"1"}), "web:d", "--json", exit=8)
     assert refused.last["code"] == "read-only-site"
     store = open_store(read_location("web:d", load_sites(str(web.hibali.home.config))))

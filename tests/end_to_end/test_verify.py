@@ -146,7 +146,7 @@ def test_a_link_only_at_the_second_location_is_reported(folder_there: Transfers)
     assert failed(there.verify(there.source, "there:data", exit=6)) == {b"link": "unexpected"}
 
 
-def test_a_file_that_became_a_link_is_found(folder_there: Transfers) -> None:
+def test_a_file_that_was_replaced_by_a_link_is_reported(folder_there: Transfers) -> None:
     """Check that the link is not followed, although its content is equal."""
     there = folder_there
     there.make(TREE)

@@ -87,7 +87,7 @@ def test_the_wheel_contains_all_that_hibali_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("pipx", "install", "--quiet"), ("uv", "tool", "install", "--quiet")])
-def test_people_install_it_with_pipx_or_uv(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_the_wheel_can_be_installed_with_pipx_or_uv(tmp_path: Path, words: tuple[str, ...]) -> None:
     program = CLONE / ".cache/delivery/bin" / words[0]
     if not program.exists():
         assert not os.environ.get("CI"), "pipx and uv could not be installed"
