@@ -92,7 +92,7 @@ class Subject:
 
     @staticmethod
     def _only_read(store: Store) -> bool:
-        """Return whether it is read-only; tests/end_to_end/test_globus_ways.py tests writes by Globus
+        """Return whether it is read-only; tests/end_to_end/test_globus_transfers.py tests writes by Globus
         tasks."""
         return not store.facts.writable or store.facts.kind == "globus"
 

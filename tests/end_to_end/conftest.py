@@ -1,4 +1,4 @@
-"""Sites for the transfer tests: one place of each kind of store, configured as the site `there`."""
+"""Fixtures of the transfer tests: a location in each kind of store, configured as the site `there`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.support.transfers import STORES, Transfers
 
 MakeTransfers = Callable[..., Transfers]
 
-# An ssh site runs the agent that a local one runs, and more around it: from end to end one of them is enough. The contract
-# suite tries both, and `local_there` is for what no store decides. What is tried on every store is tried on S3 with the heavy
-# tests: the contract suite and the tests of `bucket_there` have its ways already.
-_FOLDERS_IN_TURN = [word for word in STORES if word not in {"local", "s3"}]
-_IN_TURN = [
-    *_FOLDERS_IN_TURN,
+# An ssh site runs the same agent as a local site, so one of the two is enough here. The contract suite tests both;
+# `local_there` is for behaviour that does not depend on the store. Tests for every store use S3 only as heavy tests, because
+# the contract suite and the tests of `bucket_there` already cover it.
+_FILESYSTEMS = [word for word in STORES if word not in {"local", "s3"}]
+_STORES = [
+    *_FILESYSTEMS,
     *(pytest.param(word, marks=pytest.mark.heavy) for word in STORES if word == "s3"),
 ]
 
 
 @pytest.fixture
 def transfers_to(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) -> MakeTransfers:
-    """Call it with the word of a store: a fresh place of that kind as the site `there`."""
+    """Return a function that makes a new location in a kind of store and configures it as the site `there`."""
 
     def make(word: str, more: str = "") -> Transfers:
         place: Place = make_place(word, tmp_path, request.getfixturevalue)
@@ -40,33 +40,33 @@ def transfers_to(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) ->
     return make
 
 
-@pytest.fixture(params=_IN_TURN)
+@pytest.fixture(params=_STORES)
 def there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
-    """Every store in turn."""
+    """Return a site of each kind of store, one after the other."""
     return transfers_to(request.param)
 
 
-@pytest.fixture(params=_FOLDERS_IN_TURN)
+@pytest.fixture(params=_FILESYSTEMS)
 def folder_there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
-    """Every store that is a filesystem in turn."""
+    """Return a site of each kind of store that is a filesystem, one after the other."""
     return transfers_to(request.param)
 
 
 @pytest.fixture(params=[word for word in STORES if word == "s3"])
 def bucket_there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
-    """A bucket."""
+    """Return a site with a bucket."""
     return transfers_to(request.param)
 
 
 @pytest.fixture
 def local_there(transfers_to: MakeTransfers) -> Transfers:
-    """A local site, for what no store decides."""
+    """Return a local site, for behaviour that does not depend on the store."""
     return transfers_to("local")
 
 
 @pytest.fixture
-def as_nobody(local_there: Transfers) -> Any:
-    """Run hibali as an account for which permissions hold."""
+def unprivileged(local_there: Transfers) -> Any:
+    """Run hibali without the privileges of root, so that file permissions apply."""
     if os.geteuid() != 0:
         return local_there.hibali
     if shutil.which("setpriv") is None:
@@ -82,5 +82,5 @@ def as_nobody(local_there: Transfers) -> Any:
 
 @pytest.fixture
 def tool(tmp_path: Path) -> Tool:
-    """A container image that no other test has."""
+    """Return a container image that no other test uses."""
     return make_tool(tmp_path)

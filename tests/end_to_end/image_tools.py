@@ -1,4 +1,4 @@
-"""Images for the tests of runs: one that no other test has, the runtimes that start it, and its place in the catalogue."""
+"""Make container images for the tests of runs, start their runtimes, and add images to the catalogue."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NEEDS = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-convert", 
 
 @dataclass(frozen=True)
 class Tool:
-    """An image that no other test has, in an archive."""
+    """An image in an archive that no other test uses."""
 
     archive: Path
     name: str
 
 
 def make_tool(folder: Path) -> Tool:
-    """Written there; without what it is made of the test says so."""
+    """Write a new image to the folder; skip the test if a program for it is missing."""
     made = Tool(folder / "tool.tar", f"localhost/hibali-{secrets.token_hex(6)}:1")
     try:
         write_tools(made.archive, made.name, {"mark": made.name.encode()})
@@ -36,7 +36,7 @@ def make_tool(folder: Path) -> Tool:
 
 
 def ready(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
-    """The runtime is there, or the test says what is missing."""
+    """Prepare the container runtime, or skip the test with the name of the missing program."""
     if word in _NEEDS:
         try:
             program(*_NEEDS[word])
@@ -47,6 +47,6 @@ def ready(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
 
 
 def catalogued(bench: Bench, tool: Tool) -> str:
-    """The archive is the image of the bench's pipeline from now on; its id."""
+    """Make the archive the image of the bench's pipeline, and return the image's id."""
     line = ("pipelines", "image", "add", bench.reference, "--archive", tool.archive, "--json")
     return str(bench.hibali(*line, exit=0).last["id"])

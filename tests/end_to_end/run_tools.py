@@ -1,4 +1,4 @@
-"""A small pipeline and sites for it, as the tests of `hibali run` use them."""
+"""A small pipeline and its sites, for the tests of `hibali run`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 Answer = Any  # what the fixture `hibali` returns
 Command = Callable[..., Answer]
 
-# Reads a file (and more of them), writes [OUT], speaks on both streams, takes its time, ends as told.
+# Reads one or more files, writes [OUT], prints to stdout and stderr, sleeps, and exits with the given code.
 DESCRIPTOR: dict[str, Any] = {
     "name": "Count Letters",
     "tool-version": "1.0",
@@ -66,13 +66,13 @@ DESCRIPTOR: dict[str, Any] = {
 
 
 def doing(command: str) -> dict[str, Any]:
-    """The same questions, and another command line."""
-    unused = ": [IN] [MORE] [OUT] [SAY] [SLEEP] [CODE]"  # the schema wants every key to be used
+    """Return the same inputs with another command line."""
+    unused = ": [IN] [MORE] [OUT] [SAY] [SLEEP] [CODE]"  # the schema requires that every key is used
     return {**DESCRIPTOR, "command-line": f"{unused}; {command}"}
 
 
 class Bench:
-    """One test's hibali with a trusted pipeline, and files to give it."""
+    """hibali with a trusted pipeline and input files, for one test."""
 
     def __init__(self, hibali: Any, descriptor: dict[str, Any] | None = None) -> None:
         self.hibali = hibali
@@ -86,7 +86,7 @@ class Bench:
         (self.folder / name).write_text(json.dumps(document))
 
     def add_site(self, name: str, table: str) -> None:
-        """One more site in config.toml; `table` is TOML below `[sites.NAME]`."""
+        """Add a site to config.toml; `table` is TOML below `[sites.NAME]`."""
         path = self.hibali.home.config
         text = path.read_text() if path.exists() else "version = 1\n"
         path.write_text(f"{text}[sites.{name}]\n{table}\n")
@@ -94,7 +94,7 @@ class Bench:
         self.site = name
 
     def add_local_site(self, name: str = "here", container: str = "bare") -> Path:
-        """A site on this machine; its work folder."""
+        """Add a site on this machine, and return its work folder."""
         work = self.folder / f"work-{name}"
         self.add_site(
             name,
@@ -104,7 +104,7 @@ class Bench:
         return work
 
     def add_slurm_site(self, slurm: Any, name: str = "cluster") -> Path:
-        """The cluster, by ssh; its work folder."""
+        """Add the cluster as an ssh site, and return its work folder."""
         work = self.folder / f"work-{name}"
         words = ", ".join(f'"{word}"' for word in slurm.command)
         self.add_site(
@@ -116,26 +116,26 @@ class Bench:
         return work
 
     def answers(self, name: str = "answers.json", **values: Any) -> str:
-        """A file of answers; `in` is a small file unless given."""
+        """Write a file of answers; `in` is a small file unless given."""
         (self.folder / "input.txt").write_text("hello\n")
         self._write(name, {"in": "input.txt", **values})
         return name
 
     def line(self, answers: str, *more: str) -> tuple[str, ...]:
-        """The words of a run line."""
+        """Return the arguments of a `run` command."""
         return ("run", self.reference, answers, "--site", self.site, *more)
 
     def run(self, answers: str, *more: str, exit: int | None = None) -> Answer:  # noqa: A002
-        """`hibali run`, with JSON."""
+        """Call `hibali run` with `--json`."""
         return self.hibali(*self.line(answers, *more), "--json", exit=exit)
 
     def records(self, run_id: str) -> Iterator[dict[str, Any]]:
-        """What the ledger has of a run."""
+        """Yield the records of a run in the ledger."""
         path = self.hibali.home.state / "runs" / f"{run_id}.jsonl"
         for line in path.read_text().splitlines():
             yield json.loads(line)
 
     def run_ids(self) -> list[str]:
-        """Every run of this test, oldest first, as far as they did not begin within one second."""
+        """Return the ids of all runs of this test, oldest first; the order within one second is undefined."""
         folder = self.hibali.home.state / "runs"
         return sorted(path.stem for path in folder.glob("*.jsonl"))

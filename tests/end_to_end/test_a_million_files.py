@@ -12,14 +12,14 @@ from benchmarks.measuring import measure
 from tests.support.transfers import Transfers
 from tests.time_budget import UNTIL
 
-# A million, but where a run has to end in time: making and removing them takes minutes.
+# A million files take minutes to make and to remove, so the short run uses fewer.
 FILES = 200_000 if UNTIL in os.environ else 1_000_000
-LINKS = 50_000  # names of one file; ext4 allows 65,000
-MOST = 200_000_000  # bytes, of all processes together
+LINKS = 50_000  # names of one inode; ext4 allows 65,000
+MOST = 200_000_000  # bytes of all processes together
 
 
 def make_files(root: Path, folders: int) -> None:
-    """Empty files of few inodes, spread over so many folders."""
+    """Make empty files, as hard links of few inodes, spread over that many folders."""
     below = [root / f"folder-{number:04}" if folders > 1 else root for number in range(folders)]
     for folder in below:
         folder.mkdir(parents=True)

@@ -36,13 +36,13 @@ pytestmark = pytest.mark.timeout(
     600
 )  # git-annex and DataLad start dozens of processes for each of their commands
 heavy = pytest.mark.heavy
-in_turn = pytest.mark.parametrize(
+each_kind = pytest.mark.parametrize(
     "word", ["local", *(pytest.param(one, marks=heavy) for one in ("ssh", "s3", "sftp"))]
 )
 
 
 @contextmanager
-def talk(
+def start_conversation(
     there: Transfers, location: str = "there:annex", before: Sequence[str] = ()
 ) -> Iterator[Conversation]:
     conversation = Conversation(there.hibali.env, there.hibali.home.home, location, before)
@@ -72,7 +72,7 @@ def add_file(repository: AnnexRepository, name: str, content: bytes) -> str:
     return repository.key_of(name)
 
 
-@in_turn
+@each_kind
 def test_contents_are_stored_and_retrieved_at_documented_paths(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     repository = repository_of(there)
@@ -103,7 +103,7 @@ def test_testremote_passes_with_an_exported_tree(word: str, transfers_to: Transf
     assert b"retrieve export" in tried
 
 
-# A chunk of one byte is as hard as a chunk of a mebibyte: what takes time is their number, a hundred of each content.
+# The time depends on the number of chunks, a hundred of each content, and not on their size.
 @heavy
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("word", ["local", "ssh", "s3", "sftp"])
@@ -122,7 +122,7 @@ def test_testremote_passes_with_every_option(word: str, transfers_to: TransfersT
 
 @heavy
 @pytest.mark.timeout(600)
-def test_testremote_passes_shortly_with_webdav(transfers_to: TransfersTo) -> None:
+def test_a_short_testremote_passes_with_webdav(transfers_to: TransfersTo) -> None:
     repository = repository_of(transfers_to("webdav"))
     add_remote(repository)
     tried = repository.run("annex", "testremote", "--fast", "--size=200", "store", timeout=500)
@@ -160,13 +160,13 @@ def test_a_killed_store_is_resumed_in_the_file(word: str, transfers_to: Transfer
     file.write_bytes(LARGE)
     place = place_of(KEY)
     folder = there.place.at("annex") / Path(place).parent  # type: ignore[attr-defined]
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         conversation.tell(f"TRANSFER STORE {KEY} {file}")
-        wait_for(lambda: noted(folder) >= 8 * MIB)
+        wait_for(lambda: recorded_bytes(folder) >= 8 * MIB)
         assert there.place.read("annex", place.encode()) is None
-    agent_ended(folder)
-    with talk(there) as conversation:
+    wait_until_unlocked(folder)
+    with start_conversation(there) as conversation:
         assert conversation.ask(f"CHECKPRESENT {KEY}") == f"CHECKPRESENT-FAILURE {KEY}"
         assert conversation.ask(f"TRANSFER STORE {KEY} {file}") == f"TRANSFER-SUCCESS STORE {KEY}"
         assert min(conversation.progress) >= 8 * MIB
@@ -185,7 +185,7 @@ def test_small_contents_need_no_lock_and_few_syncs(transfers_to: TransfersTo) ->
     there = transfers_to("local")
     contents, trace = small_contents(20), there.folder / "trace"
     file = there.folder / "content"
-    with talk(
+    with start_conversation(
         there, before=["strace", "-f", "-qqq", "-o", str(trace), "-e", f"trace={SYNC},{LINK}"]
     ) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
@@ -198,18 +198,18 @@ def test_small_contents_need_no_lock_and_few_syncs(transfers_to: TransfersTo) ->
         conversation.end()
     calls = [line for line in trace.read_text().splitlines() if "lock" in line]
     assert calls == []
-    # the file, its two new folders, and the place itself
+    # the file, its two new folders, and the location itself
     assert len([line for line in trace.read_text().splitlines() if "sync(" in line]) <= 4 * len(contents) + 4
     assert not [name for name in there.place.names("annex") if b".hibali" in name]
 
 
-@in_turn
+@each_kind
 def test_a_stored_content_with_other_bytes_is_replaced(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     ((key, content),) = small_contents(1).items()
     place, file = place_of(key).encode(), there.folder / "content"
     file.write_bytes(content)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         there.place.plant("annex", {place: b"cut short"})
         assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-FAILURE {key}"
@@ -217,8 +217,8 @@ def test_a_stored_content_with_other_bytes_is_replaced(word: str, transfers_to: 
     assert there.place.files("annex") == {place: content}
 
 
-def noted(folder: Path) -> int:
-    """How much is said to be there of what is on its way into a folder."""
+def recorded_bytes(folder: Path) -> int:
+    """Return the number of bytes that the journal of a folder records of its partial file."""
     try:
         lines = [json.loads(line) for line in (folder / ".hibali" / "begun").read_bytes().splitlines()]
     except (FileNotFoundError, ValueError):
@@ -226,8 +226,8 @@ def noted(folder: Path) -> int:
     return max((line.get("to", 0) for line in lines), default=0)
 
 
-def agent_ended(folder: Path) -> None:
-    """Wait until whoever holds the lock of a folder has gone."""
+def wait_until_unlocked(folder: Path) -> None:
+    """Wait until the process that holds the lock of a folder has ended."""
 
     def gone() -> bool:
         try:
@@ -238,12 +238,12 @@ def agent_ended(folder: Path) -> None:
     wait_for(gone)
 
 
-@in_turn
+@each_kind
 def test_an_interrupted_retrieve_is_resumed(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     file, fetched = there.folder / "large", there.folder / "fetched"
     file.write_bytes(LARGE)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         assert conversation.ask(f"TRANSFER STORE {KEY} {file}").startswith("TRANSFER-SUCCESS")
         for beginning in (LARGE[: 9 * MIB], LARGE[: 9 * MIB - 1] + b"?", LARGE, LARGE + b"?", b""):
@@ -282,7 +282,7 @@ def test_an_unreachable_server_does_not_count_as_missing_content(hibali: Any, tm
         add_remote(repository)
         key = add_file(repository, "a", SMALL)
         repository.run("annex", "copy", "--quiet", "--to", "store")
-        with talk(there) as conversation:
+        with start_conversation(there) as conversation:
             assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-SUCCESS {key}"
             server.stop()
             assert conversation.ask(f"CHECKPRESENT {key}").startswith(f"CHECKPRESENT-UNKNOWN {key} far: ")
@@ -290,7 +290,7 @@ def test_an_unreachable_server_does_not_count_as_missing_content(hibali: Any, tm
             assert repository.ended("annex", "drop").returncode == 1
             assert (repository.folder / "a").read_bytes() == SMALL
             server.start()
-            # over a connection of its own, without a word to git-annex
+            # over a connection of its own, without an error for git-annex
             assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-SUCCESS {key}"
             server.stop()
             server.start()
@@ -300,7 +300,7 @@ def test_an_unreachable_server_does_not_count_as_missing_content(hibali: Any, tm
 
 def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> None:
     there = transfers_to("local")
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask(f"CHECKPRESENT {KEY}").startswith(
             f"CHECKPRESENT-UNKNOWN {KEY} there:annex: the location"
         )
@@ -321,7 +321,7 @@ def test_a_missing_location_is_not_an_empty_one(transfers_to: TransfersTo) -> No
     ],
 )
 def test_only_configured_sites_are_accepted(location: str, words: str, local_there: Transfers) -> None:
-    with talk(local_there, location) as conversation:
+    with start_conversation(local_there, location) as conversation:
         for request in ("INITREMOTE", "PREPARE"):
             answer = conversation.ask(request)
             assert answer.startswith(f"{request}-FAILURE ")
@@ -340,8 +340,8 @@ def test_unknown_settings_are_refused(local_there: Transfers) -> None:
     assert b"SITE:PATH" in listed
 
 
-def test_every_reply_is_one_line_and_nothing_else_is_on_stdout(local_there: Transfers) -> None:
-    with talk(local_there) as conversation:
+def test_each_reply_is_one_line_and_stdout_has_nothing_else(local_there: Transfers) -> None:
+    with start_conversation(local_there) as conversation:
         assert conversation.ask("EXTENSIONS INFO ASYNC GETGITREMOTENAME") == "EXTENSIONS INFO"
         assert conversation.ask("CLAIMURL http://example.com/") == "UNSUPPORTED-REQUEST"
         assert conversation.ask("NEVER HEARD OF") == "UNSUPPORTED-REQUEST"
@@ -358,7 +358,7 @@ def test_every_reply_is_one_line_and_nothing_else_is_on_stdout(local_there: Tran
         )
         assert conversation.ask("WHEREIS nothing") == "WHEREIS-FAILURE"
         assert conversation.end() == b""
-    with talk(local_there) as conversation:
+    with start_conversation(local_there) as conversation:
         assert conversation.ask("TRANSFER STORE").startswith("ERROR ")
         assert conversation.process.wait(60) == 1
 
@@ -381,7 +381,7 @@ def test_hostile_names_of_a_tree_stay_below_the_location(local_there: Transfers)
     there = local_there
     file = there.folder / "file"
     file.write_bytes(SMALL)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         assert conversation.ask("EXPORTSUPPORTED") == "EXPORTSUPPORTED-SUCCESS"
         for name in (*HOSTILE, *REFUSED):
@@ -488,12 +488,12 @@ def test_datalad_pushes_gets_and_drops_contents(word: str, transfers_to: Transfe
     assert there.place.files("annex") == {place_of(repository.key_of("a.bin")).encode(): SMALL}
 
 
-@in_turn
+@each_kind
 def test_a_file_of_an_exported_tree_is_renamed_at_the_site(word: str, transfers_to: TransfersTo) -> None:
     there = transfers_to(word)
     file = there.folder / "file"
     file.write_bytes(LARGE)
-    with talk(there) as conversation:
+    with start_conversation(there) as conversation:
         assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
         conversation.tell("EXPORT a/b/old name")
         assert conversation.ask(f"TRANSFEREXPORT STORE {KEY} {file}") == f"TRANSFER-SUCCESS STORE {KEY}"

@@ -20,7 +20,7 @@ ODD = {b"user.odd \xff\n": b"\x00\xff", b"user.empty": b"", b"user.long": b"x" *
 
 
 def attributes_of(root: Path) -> dict[bytes, dict[bytes, bytes]]:
-    """Those that are there, by name."""
+    """Return the `user.*` attributes below the folder, by name."""
     found = {}
     for name, _ in walk_paths(root):
         path = os.path.join(os.fsencode(root), name)  # noqa: PTH118 - names are bytes
@@ -40,7 +40,7 @@ def give(path: Path, attributes: dict[bytes, bytes]) -> None:
 
 @pytest.fixture
 def there(folder_there: Transfers) -> Transfers:
-    """Files and a folder with attributes at the source."""
+    """Return a site, with attributes on files and a folder of the source."""
     folder_there.make({b"small": b"1", b"d/large": LARGE, b"plain": b"2", b"link": Link(b"small")})
     give(folder_there.source / "small", ODD)
     give(folder_there.source / "d/large", {b"user.a": b"1"})
@@ -85,7 +85,7 @@ def test_a_saved_plan_transfers_attributes(there: Transfers) -> None:
     os.setxattr(there.root / "small", b"user.new", b"somebody's")
     assert there.hibali("apply", path, "--json", exit=8).last["code"] == "drift"
     os.removexattr(there.root / "small", b"user.new")
-    assert there.hibali("apply", path, "--json", exit=8).last["code"] == "drift"  # its ctime is another
+    assert there.hibali("apply", path, "--json", exit=8).last["code"] == "drift"  # its ctime changes
     there.hibali("plan", there.source, "there:data", "-o", path, "--xattrs", exit=0)
     there.hibali("apply", path, "--json", exit=0)
     assert attributes_of(there.root) == expected(there)
@@ -94,7 +94,7 @@ def test_a_saved_plan_transfers_attributes(there: Transfers) -> None:
 
 @contextmanager
 def without_attributes(folder: Path) -> Iterator[None]:
-    """A filesystem that keeps none, mounted over the folder."""
+    """Mount a filesystem without extended attributes over the folder."""
     folder.mkdir(parents=True)
     words = ["mount", "-t", "ramfs", "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(words, check=False, capture_output=True).returncode != 0:
@@ -129,7 +129,7 @@ def test_too_large_attributes_are_reported(local_there: Transfers) -> None:
             for number in range(3):
                 os.setxattr(there.source / "heavy", f"user.{number}", b"x" * 30_000)
         except OSError:
-            pytest.skip("this kernel's tmpfs holds no such attributes")
+            pytest.skip("this kernel's tmpfs supports no such attributes")
         answer = there.push("--xattrs", exit=6)
         assert failed(answer) == {b"heavy": "attributes-too-large"}
         assert there.committed_files() == {b"light": b"2"}
@@ -142,9 +142,9 @@ def test_attributes_without_space_at_the_target_are_reported(local_there: Transf
         try:
             os.setxattr(there.source / "heavy", b"user.a", b"x" * 40_000)
         except OSError:
-            pytest.skip("this kernel's tmpfs holds no such attributes")
+            pytest.skip("this kernel's tmpfs supports no such attributes")
         answer = there.hibali("push", there.source, "there:data", "--xattrs", "--json")
         if answer.exit == 0:
-            pytest.skip("this filesystem holds such attributes")
+            pytest.skip("this filesystem stores such attributes")
         assert failed(answer) == {b"heavy": "attributes-not-kept"}
         assert there.committed_files() == {b"large": LARGE[: 1 << 20], b"light": b"2"}

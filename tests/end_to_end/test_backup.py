@@ -47,7 +47,7 @@ def test_files_in_the_backup_are_never_replaced(there: Transfers) -> None:
     there.place.plant("old", {b"changed": b"of last week"})
     answer = there.push("--delete", "--backup-dir", "there:old", exit=6)
     assert failed(answer)[b"changed"] == "in-the-way"
-    # in a bucket a file is not in the way of names below it
+    # in a bucket an object can exist beside objects whose names it begins
     beside = {b"way/below": b"now a folder"} if there.place.word == "s3" else {}
     assert there.committed_files() == BEFORE | {b"new": b"2"} | beside
     assert there.place.files("old")[b"changed"] == b"of last week"
@@ -72,7 +72,9 @@ def test_links_are_backed_up_as_links(folder_there: Transfers) -> None:
 
 
 @pytest.mark.parametrize("place", ["there:data", "there:data/old", "there:.", "elsewhere"])
-def test_a_backup_apart_from_the_target_is_asked_for(there: Transfers, place: str, tmp_path: Path) -> None:
+def test_a_backup_must_be_at_the_same_site_and_apart_from_the_target(
+    there: Transfers, place: str, tmp_path: Path
+) -> None:
     prepare(there)
     before = there.whole_state()
     if place == "there:." and there.place.word == "s3":

@@ -1,4 +1,4 @@
-"""Test bundles: created from a run at one site, repeated at another, compared file by file."""
+"""Test bundles: created from a run at one site, repeated at another, and compared file by file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_for
 
 
 def run_at(bench: Bench, answers: str, *more: str, exit: int = 0) -> str:  # noqa: A002
-    """Run to the end and return the id."""
+    """Run the pipeline to its end and return the id."""
     lines = bench.run(answers, "--wait", *more, exit=exit).lines
     return next(line["id"] for line in lines if line["kind"] == "run")
 
@@ -67,11 +67,11 @@ def test_differing_outputs_are_reported_file_by_file(hibali: Any) -> None:
     bench.add_local_site("second")
     argv = ("bundle", "run", "b.zip", "--site", "second", "-o", "again")
     result = hibali(*argv, "--json", exit=6)
-    fates = {line["path"]: line["fate"] for line in result.lines if line["kind"] == "compared"}
-    assert fates.pop("out.txt/same") == "equal"
-    assert fates.pop("out.txt/other") == "different"
-    assert sorted(fates.values()) == ["extra", "missing"]
-    assert [result.last[fate] for fate in ("equal", "different", "missing", "extra", "exit")] == [
+    outcomes = {line["path"]: line["fate"] for line in result.lines if line["kind"] == "compared"}
+    assert outcomes.pop("out.txt/same") == "equal"
+    assert outcomes.pop("out.txt/other") == "different"
+    assert sorted(outcomes.values()) == ["extra", "missing"]
+    assert [result.last[key] for key in ("equal", "different", "missing", "extra", "exit")] == [
         1,
         1,
         1,
@@ -94,12 +94,11 @@ def test_bundles_are_reproducible_and_a_killed_command_resumes(bench: Bench) -> 
     submitted = hibali("bundle", "run", "one.zip", "--site", "first", "--no-wait", "--json", exit=0).last
     result = hibali("bundle", "run", "one.zip", "--site", "first", "--json", exit=0)
     assert (result.last["run"], result.last["equal"]) == (submitted["id"], 1)
-    told = hibali(
-        "bundle", "run", "one.zip", "--site", "first", exit=0
-    )  # the end of that run was reported: this is another run
-    assert told.out == b"equal      out.txt\n"
-    assert b"Equal outputs: 1 of 1" in told.err
-    assert submitted["id"].encode() not in told.err
+    # the end of that run was reported, so this is another run
+    answer = hibali("bundle", "run", "one.zip", "--site", "first", exit=0)
+    assert answer.out == b"equal      out.txt\n"
+    assert b"Equal outputs: 1 of 1" in answer.err
+    assert submitted["id"].encode() not in answer.err
 
 
 @pytest.mark.heavy
@@ -179,7 +178,7 @@ def test_a_running_run_cannot_be_bundled_and_a_failed_one_is_bundled_as_failed(
 
 
 @pytest.mark.heavy
-def test_rules_of_the_catalogue_apply_to_a_bundles_pipeline(bench: Bench, hibali: Any) -> None:
+def test_trust_rules_of_the_catalogue_apply_to_the_pipeline_of_a_bundle(bench: Bench, hibali: Any) -> None:
     run_id = run_at(bench, bench.answers())
     hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
     hibali("pipelines", "remove", bench.reference, exit=0)
@@ -188,7 +187,7 @@ def test_rules_of_the_catalogue_apply_to_a_bundles_pipeline(bench: Bench, hibali
     refused = hibali("bundle", "run", "b.zip", "--site", "first", "--json", exit=8).last
     assert refused["code"] == "immutable-version"
     renamed = ("bundle", "run", "b.zip", "--site", "first", "--as", "peer", "--json")
-    assert hibali(*renamed, exit=0).last["kind"] == "comparison"  # consent to its content was given
+    assert hibali(*renamed, exit=0).last["kind"] == "comparison"  # its content was trusted
     (hibali.home.state / "trust.jsonl").unlink()
     assert hibali(*renamed, exit=8).last["code"] == "not-trusted"
     hibali("pipelines", "trust", "peer@1.0", exit=0)
@@ -196,7 +195,7 @@ def test_rules_of_the_catalogue_apply_to_a_bundles_pipeline(bench: Bench, hibali
 
 
 @pytest.mark.heavy
-def test_a_tampered_bundle_starts_nothing(bench: Bench) -> None:
+def test_a_modified_bundle_starts_nothing(bench: Bench) -> None:
     hibali = bench.hibali
     run_id = run_at(bench, bench.answers())
     hibali("bundle", "create", run_id, "-o", "b.zip", exit=0)
@@ -284,7 +283,7 @@ def test_a_bundle_records_the_image_of_its_run(hibali: Any, podman: Any) -> None
 
 
 def _with_another_image(path: Path, identifier: str) -> Path:
-    """Return the same bundle, of a run with an image that is missing."""
+    """Return the same bundle of a run with another image, which is missing."""
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     before = hashlib.sha256(files["bundle.json"]).hexdigest().encode()

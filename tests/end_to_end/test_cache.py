@@ -1,4 +1,4 @@
-"""Data that stays where it is: moved to a site once, noticed when it was touched, and not harmed by any tool."""
+"""Test the cache of a site: inputs are transferred once, modified copies are detected, and tools cannot change it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
 from tests.support.lacking import lacks
 
-pytestmark = pytest.mark.timeout(1200)  # many commands one after the other, on a machine that others use
+pytestmark = pytest.mark.timeout(1200)  # many commands one after the other, on a shared machine
 WRITES = "chmod u+w [IN]; (echo more >>[IN]); (rm -f [IN]); cat [IN] >[OUT]; true"
 
 
-def moved(bench: Bench) -> int:
-    """How many bytes all operations of this test moved to any place."""
+def bytes_transferred(bench: Bench) -> int:
+    """Return how many bytes all operations of this test transferred."""
     folder = bench.hibali.home.state / "operations"
     records = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
     return sum(record["bytes_moved"] for record in records if record.get("kind") == "receipt")
 
 
 def cached(work: Path) -> Path:
-    """The one entry of a cache."""
+    """Return the only entry of a cache."""
     [path] = [each for each in (work / "cache" / "sha256").glob("*/*") if len(each.name) == 64]
     return path
 
 
 def fill(path: Path, size: int) -> Path:
-    """A file of that size, written in pieces."""
+    """Write a file of that size in pieces."""
     piece = os.urandom(min(size, 1 << 20))
     with path.open("wb") as stream:
         while stream.tell() < size:
@@ -46,7 +46,7 @@ def cut(path: Path) -> None:
 
 
 def change_in_place(path: Path) -> None:
-    """One byte, and then the times as they were."""
+    """Change one byte and restore the times."""
     found = path.stat()
     with path.open("r+b") as stream:
         byte = stream.read(1)
@@ -57,7 +57,7 @@ def change_in_place(path: Path) -> None:
 
 
 def add_ssh_site(bench: Bench, server: Any) -> Path:
-    """A site behind an sshd; its work folder."""
+    """Add an ssh site, and return its work folder."""
     words = ", ".join(f'"{word}"' for word in server.command)
     bench.add_site(
         "login",
@@ -67,43 +67,43 @@ def add_ssh_site(bench: Bench, server: Any) -> Path:
     return bench.folder / "far"
 
 
-def runs_move(bench: Bench) -> int:
-    """How many bytes one more run moves; its own copy of the input is taken away, since there may not be room for many."""
-    before = moved(bench)
+def bytes_of_next_run(bench: Bench) -> int:
+    """Return how many bytes one more run transfers; delete its own copy of the input, because there may be no space for many."""
+    before = bytes_transferred(bench)
     run = bench.hibali(*bench.line("answers.json", "--wait"), "--json", exit=0, timeout=600).last
     shutil.rmtree(Path(run["folder"]) / "inputs")
-    return moved(bench) - before
+    return bytes_transferred(bench) - before
 
 
-def test_a_second_run_moves_nothing_and_damage_is_noticed(hibali: Any) -> None:
+def test_a_second_run_transfers_nothing_and_damage_is_detected(hibali: Any) -> None:
     bench = Bench(hibali, doing("cmp [IN] [MORE] && echo same >[OUT]"))
     work = bench.add_local_site()
     size = 3 << 20
     there = fill(bench.folder / "large", size)
     (bench.folder / "answers.json").write_text(json.dumps({"in": "large", "more": [f"here:{there}"]}))
-    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    assert [bytes_of_next_run(bench) for _ in range(2)] == [size, 0]
     for damage in (cut, change_in_place):
         damage(cached(work))
-        assert runs_move(bench) == size
+        assert bytes_of_next_run(bench) == size
         assert cached(work).stat().st_size == size
 
 
 @pytest.mark.heavy
-def test_a_gibibyte_moves_once_and_is_mended_over_ssh(hibali: Any, ssh_server: Any) -> None:
+def test_a_gibibyte_is_transferred_once_and_repaired_over_ssh(hibali: Any, ssh_server: Any) -> None:
     bench = Bench(hibali, doing("cmp [IN] [MORE] && echo same >[OUT]"))
     work = add_ssh_site(bench, ssh_server)
     size = 1 << 30
     there = fill(bench.folder / "large", size)
     (bench.folder / "answers.json").write_text(json.dumps({"in": "large", "more": [f"login:{there}"]}))
-    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    assert [bytes_of_next_run(bench) for _ in range(2)] == [size, 0]
     for damage in (cut, change_in_place):
         damage(cached(work))
-        assert runs_move(bench) == size
+        assert bytes_of_next_run(bench) == size
     cached(work).unlink()
-    assert [runs_move(bench) for _ in range(2)] == [size, 0]
+    assert [bytes_of_next_run(bench) for _ in range(2)] == [size, 0]
 
 
-def boxed(name: str) -> dict[str, Any]:
+def with_image(name: str) -> dict[str, Any]:
     return {**doing(WRITES), "container-image": {"type": "docker", "image": name}}
 
 
@@ -117,7 +117,7 @@ def boxed(name: str) -> dict[str, Any]:
         pytest.param("charliecloud", marks=pytest.mark.heavy),
     ],
 )
-def test_a_tool_that_writes_its_input_harms_no_cache(
+def test_a_tool_that_writes_to_its_input_does_not_change_the_cache(
     word: str, request: pytest.FixtureRequest, hibali: Any, tmp_path: Path
 ) -> None:
     image = "localhost/hibali-writes:1"
@@ -134,13 +134,13 @@ def test_a_tool_that_writes_its_input_harms_no_cache(
         except MissingPackageError as problem:
             lacks(str(problem))
         more = ("--image", str(archive))
-    bench = Bench(hibali, doing(WRITES) if word == "bare" else boxed(image))
+    bench = Bench(hibali, doing(WRITES) if word == "bare" else with_image(image))
     work = bench.add_local_site("box", word)
     answers = bench.answers()
     for count in range(1 if word == "bare" else 2):
-        before = moved(bench)
+        before = bytes_transferred(bench)
         bench.run(answers, "--wait", *more, exit=0)
-        assert moved(bench) == before or count == 0
+        assert bytes_transferred(bench) == before or count == 0
         contents = [path.read_bytes() for path in (work / "cache" / "sha256").glob("*/*") if path.is_file()]
         assert b"hello\n" in contents
         assert not any(content.startswith(b"hello\nmore") for content in contents)
@@ -148,7 +148,7 @@ def test_a_tool_that_writes_its_input_harms_no_cache(
 
 
 @pytest.mark.heavy
-def test_the_same_content_from_two_places_is_kept_once(hibali: Any) -> None:
+def test_equal_content_of_two_files_is_cached_once(hibali: Any) -> None:
     bench = Bench(hibali)
     host = bench.folder / "far"
     (host / "deep").mkdir(parents=True)
@@ -158,13 +158,13 @@ def test_the_same_content_from_two_places_is_kept_once(hibali: Any) -> None:
     work = bench.add_local_site()
     bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
     assert cached(work).read_text() == "hello\n"
-    before = moved(bench)
+    before = bytes_transferred(bench)
     bench.run(bench.answers(more=["store:a", "store:deep/b"]), "--wait", exit=0)
-    hibali.env["HIBALI_STATE"] = str(bench.folder / "another")  # another machine, which knows nothing yet
+    hibali.env["HIBALI_STATE"] = str(bench.folder / "another")  # another machine, without any records
     hibali("pipelines", "add", "tool.json", exit=0)
     hibali("pipelines", "trust", bench.reference, exit=0)
     bench.run(bench.answers(more=["store:a"]), "--wait", exit=0)
-    assert moved(bench) == before
+    assert bytes_transferred(bench) == before
     assert not list((bench.folder / "another" / "operations").glob("*.jsonl"))
 
 
@@ -179,7 +179,7 @@ def test_a_cache_is_listed_and_evicted(hibali: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_a_cache_is_listed_and_evicted_but_for_what_runs_hold(hibali: Any) -> None:
+def test_cached_files_in_use_by_runs_are_not_evicted(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
     work = bench.add_local_site()
@@ -208,7 +208,7 @@ def test_a_cache_is_listed_and_evicted_but_for_what_runs_hold(hibali: Any) -> No
 
 
 def with_two_sites(bench: Bench) -> Bench:
-    """The sites `alpha` and `beta`, which can run its pipeline."""
+    """Add the sites `alpha` and `beta`, which can run the pipeline."""
     for name in ("alpha", "beta"):
         bench.add_site(
             name,
@@ -225,7 +225,7 @@ def two_sites(hibali: Any) -> Bench:
     return with_two_sites(Bench(hibali))
 
 
-def test_auto_knows_a_plain_site_where_the_pipeline_ran_and_says_why_not_before(hibali: Any) -> None:
+def test_auto_considers_a_site_without_containers_only_after_the_pipeline_ran_there(hibali: Any) -> None:
     bench = Bench(hibali)
     bench.add_site("plain", f'kind = "local"\nwork = "{bench.folder}/work-plain"')
     bench.add_site("pages", 'kind = "url"\nurl = "https://example.org/"')
@@ -241,7 +241,7 @@ def test_auto_knows_a_plain_site_where_the_pipeline_ran_and_says_why_not_before(
     assert swept.last["site"] == "plain"
 
 
-def test_auto_goes_where_the_data_lies(two_sites: Bench) -> None:
+def test_auto_selects_the_site_that_has_the_data(two_sites: Bench) -> None:
     bench = two_sites
     fill(bench.folder / "beta" / "large", 3 << 20)
     answers = bench.answers(more=["beta:@data/large"])
@@ -257,33 +257,31 @@ def test_auto_goes_where_the_data_lies(two_sites: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_auto_goes_where_an_earlier_run_brought_it(two_sites: Bench) -> None:
+def test_auto_selects_the_site_that_cached_the_data(two_sites: Bench) -> None:
     bench = two_sites
     fill(bench.folder / "large", 3 << 20)
     answers = bench.answers(more=["large"])
-    assert (
-        bench.run(answers, "--wait", exit=0).last["site"] == "alpha"
-    )  # nothing tells them apart but the name
+    assert bench.run(answers, "--wait", exit=0).last["site"] == "alpha"  # they differ only in their names
     bench.hibali("sites", "cache", "evict", "alpha", exit=0)
     bench.site = "beta"
     bench.run(answers, "--wait", exit=0)
     bench.site = "auto"
-    before = moved(bench)
-    told = bench.hibali(*bench.line(answers, "--wait", "--explain"), exit=0)
-    assert b"BYTES TO MOVE" in told.err
-    assert b"beta: the fewest bytes must be transferred there" in told.err
-    assert moved(bench) == before
+    before = bytes_transferred(bench)
+    answer = bench.hibali(*bench.line(answers, "--wait", "--explain"), exit=0)
+    assert b"BYTES TO MOVE" in answer.err
+    assert b"beta: the fewest bytes must be transferred there" in answer.err
+    assert bytes_transferred(bench) == before
 
 
 @pytest.mark.heavy
-def test_the_same_line_goes_on_where_its_run_is_under_way(hibali: Any) -> None:
+def test_the_same_command_continues_at_the_site_of_its_active_run(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     bench = with_two_sites(Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]")))
     large = fill(bench.folder / "large", 3 << 20)
     (bench.folder / "answers.json").write_text(json.dumps({"in": "large"}))
     first = bench.run("answers.json", exit=0).last
     assert first["site"] == "alpha"
-    # by now the other site would be better
+    # now the other site would be the better choice
     target = bench.folder / "work-beta" / "cache" / "sha256" / cached(bench.folder / "work-alpha").name[:2]
     target.mkdir(parents=True)
     (target / cached(bench.folder / "work-alpha").name).write_bytes(large.read_bytes())
@@ -301,7 +299,7 @@ def test_the_same_line_goes_on_where_its_run_is_under_way(hibali: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_what_cannot_run_it_is_named_and_left_out(two_sites: Bench) -> None:
+def test_sites_that_cannot_run_the_pipeline_are_named_and_skipped(two_sites: Bench) -> None:
     bench = two_sites
     bench.add_site(
         "box", f'kind = "local"\nwork = "{bench.folder}/x"\n[sites.box.container]\nname = "podman"'
@@ -319,8 +317,8 @@ def test_what_cannot_run_it_is_named_and_left_out(two_sites: Bench) -> None:
     bench.hibali(*bench.line(bench.answers()), "--site", "nowhere", exit=2)
 
 
-@pytest.mark.heavy  # a login that is refused is tried again
-def test_a_site_that_does_not_answer_is_left_out_and_named(two_sites: Bench) -> None:
+@pytest.mark.heavy  # a rejected login is tried again
+def test_a_site_that_does_not_answer_is_named_and_skipped(two_sites: Bench) -> None:
     bench = two_sites
     bench.add_site(
         "aaa",
@@ -328,12 +326,12 @@ def test_a_site_that_does_not_answer_is_left_out_and_named(two_sites: Bench) -> 
         '[sites.aaa.scheduler]\nname = "slurm"',
     )
     bench.site = "auto"
-    told = bench.hibali(*bench.line(bench.answers(), "--wait"), exit=0)
-    assert b"aaa was not considered" in told.err
+    answer = bench.hibali(*bench.line(bench.answers(), "--wait"), exit=0)
+    assert b"aaa was not considered" in answer.err
 
 
 @pytest.mark.heavy
-def test_slurm_is_asked_once_when_a_job_would_start(hibali: Any, slurm: Any) -> None:
+def test_slurm_is_queried_once_for_the_start_time_of_a_job(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali)
     bench.add_slurm_site(slurm)
     fill(bench.folder / "large", 2 << 20)

@@ -1,4 +1,4 @@
-"""Chains: what one run leaves is the next one's input, used where it lies or brought once, and computed once."""
+"""Test chains of runs: an output of one run is the input of the next, used in place or transferred once, and computed once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORTEN = {**doing(f"head -c {SMALL} [IN] >[OUT]"), "name": "Shorten"}
 
 @pytest.fixture
 def chain(hibali: Any) -> Chain:
-    """Steps on this machine."""
+    """Return runs on this machine."""
     bench = Bench(hibali)
     bench.add_local_site()
     (bench.folder / "input.txt").write_text("hello\n")
@@ -31,7 +31,7 @@ def chain(hibali: Any) -> Chain:
 HERE = ("--site", "here", "--wait")
 
 
-def test_an_output_is_used_where_it_lies_and_nothing_comes_home(chain: Chain) -> None:
+def test_an_output_is_used_in_place_and_nothing_is_transferred(chain: Chain) -> None:
     first = chain.step("first", "input.txt", *HERE).last
     moved = chain.receipts()
     second = chain.step("second", output(first), *HERE).last
@@ -44,8 +44,8 @@ def test_an_output_is_used_where_it_lies_and_nothing_comes_home(chain: Chain) ->
     assert output(first) in text
 
 
-@pytest.mark.heavy  # tests/unit/runs/test_script_preflight.py tries the same by itself
-def test_a_symlink_that_a_tool_left_is_not_read_by_the_next_one(chain: Chain) -> None:
+@pytest.mark.heavy  # tests/unit/runs/test_script_preflight.py tests the same function alone
+def test_a_symlink_among_the_outputs_is_not_read_by_the_next_run(chain: Chain) -> None:
     secret = chain.folder / "secret"
     secret.write_text("PRIVATE")
     link = chain.add({**doing(f"ln -s {secret} [OUT]"), "name": "Link"})
@@ -58,7 +58,7 @@ def test_a_symlink_that_a_tool_left_is_not_read_by_the_next_one(chain: Chain) ->
 
 
 @pytest.mark.heavy
-def test_what_cannot_be_taken_is_told_before_anything_begins(chain: Chain) -> None:
+def test_unusable_inputs_from_runs_are_reported_before_anything_starts(chain: Chain) -> None:
     failed = chain.step("failed", "input.txt", *HERE, exit=7, code=3).lines[0]
     good = chain.step("good", "input.txt", *HERE).last
     runs = chain.bench.run_ids()
@@ -78,7 +78,7 @@ def test_what_cannot_be_taken_is_told_before_anything_begins(chain: Chain) -> No
 
 
 @pytest.mark.heavy
-def test_between_sites_only_the_output_crosses_and_one_of_equal_content_does_not(chain: Chain) -> None:
+def test_only_the_output_is_transferred_between_sites_and_not_twice(chain: Chain) -> None:
     chain.bench.add_local_site("there")
     tree = chain.add(
         {
@@ -92,14 +92,14 @@ def test_between_sites_only_the_output_crosses_and_one_of_equal_content_does_not
     second = chain.step("second", output(first, "/deep/a"), *HERE, "--after", first["id"]).last
     assert [each["bytes_moved"] for each in chain.receipts()[before:]] == [len("hello\n")]
     third = chain.step("third", output(other, "/deep/a"), *HERE, more=[output(first, "/deep/a")]).last
-    assert len(chain.receipts()) == before + 1  # it is in the cache by its content
+    assert len(chain.receipts()) == before + 1  # the cache already has this content
     for run, text in ((second, "hello\n"), (third, "hello\nhello\n")):
         chain.hibali("runs", "collect", run["id"], run["id"], exit=0)
         assert (chain.folder / run["id"] / "out.txt").read_text() == text
 
 
 @pytest.mark.heavy
-def test_a_list_takes_all_that_a_pattern_matches(chain: Chain) -> None:
+def test_a_list_input_takes_all_outputs_that_match_a_pattern(chain: Chain) -> None:
     parts = {**doing("for n in 2 1 3; do echo $n >part-$n; done"), "name": "Parts"}
     parts["output-files"] = [{"id": "parts", "name": "parts", "path-template": "part-*", "list": True}]
     parts["command-line"] = parts["command-line"].replace("[OUT]", "")
@@ -113,7 +113,7 @@ def test_a_list_takes_all_that_a_pattern_matches(chain: Chain) -> None:
 
 
 @pytest.mark.heavy
-def test_what_was_computed_is_reused_until_something_differs(chain: Chain) -> None:
+def test_results_are_reused_until_something_differs(chain: Chain) -> None:
     first = chain.step("first", "input.txt", *HERE).last
     assert first["reused"] is False
     moved = chain.receipts()
@@ -134,12 +134,11 @@ def test_what_was_computed_is_reused_until_something_differs(chain: Chain) -> No
     (chain.folder / "other" / "input.txt").write_text("other\n")
     assert chain.step("again", "other/input.txt", *HERE).last["reused"] is False
     chain.bench.add_local_site("there")
-    assert (
-        chain.step("again", "input.txt", "--site", "there", "--wait").last["reused"] is False
-    )  # what is bare there?
+    # without a container, equal tools at two sites cannot be assumed
+    assert chain.step("again", "input.txt", "--site", "there", "--wait").last["reused"] is False
 
 
-def test_what_does_not_stand_any_more_is_not_reused(chain: Chain) -> None:
+def test_missing_outputs_are_not_reused(chain: Chain) -> None:
     first = chain.step("first", "input.txt", *HERE).last
     left = chain.folder / "work-here" / "runs" / first["id"] / "work" / "out.txt"
     left.rename(left.with_name("elsewhere"))
@@ -150,7 +149,7 @@ def test_what_does_not_stand_any_more_is_not_reused(chain: Chain) -> None:
 
 
 @pytest.mark.heavy
-def test_what_was_collected_and_is_unchanged_stands_for_what_a_site_forgot(chain: Chain) -> None:
+def test_unchanged_collected_outputs_replace_those_missing_at_the_site(chain: Chain) -> None:
     first = chain.step("first", "input.txt", *HERE, "--collect", "back").last
     shutil.rmtree(chain.folder / "work-here" / "runs" / first["id"])
     for folder in ("back", "another"):
@@ -180,7 +179,7 @@ def test_reuse_goes_through_a_chain_by_content(chain: Chain) -> None:
 
 @pytest.fixture
 def cluster(hibali: Any, slurm: Any) -> Chain:
-    """Steps on Slurm, and on this machine."""
+    """Return runs on Slurm and on this machine."""
     bench = Bench(hibali)
     bench.add_local_site()
     bench.add_slurm_site(slurm)
@@ -193,14 +192,14 @@ CLUSTER = ("--site", "cluster")
 
 @pytest.fixture(params=["here", "cluster"])
 def queue(request: pytest.FixtureRequest) -> tuple[Chain, str]:
-    """Steps where a job can wait: without a scheduler, and on Slurm."""
+    """Return runs at a site where jobs can wait: without a scheduler, and on Slurm."""
     if request.param == "cluster":
         return request.getfixturevalue("cluster"), "cluster"
     return request.getfixturevalue("chain"), "here"
 
 
 @pytest.mark.heavy
-def test_a_job_waits_for_those_that_it_needs_and_one_on_hold_for_us(queue: tuple[Chain, str]) -> None:
+def test_a_job_waits_for_its_dependencies_and_a_held_job_for_its_release(queue: tuple[Chain, str]) -> None:
     chain, name = queue
     there = ("--site", name)
     go = chain.folder / "go"
@@ -225,7 +224,7 @@ def test_a_job_waits_for_those_that_it_needs_and_one_on_hold_for_us(queue: tuple
 
 
 @pytest.mark.heavy
-def test_what_comes_after_a_failure_is_cancelled_and_says_why(queue: tuple[Chain, str]) -> None:
+def test_runs_after_a_failed_run_are_cancelled_with_the_reason(queue: tuple[Chain, str]) -> None:
     chain, name = queue
     there = ("--site", name)
     go = chain.folder / "go"
@@ -233,11 +232,11 @@ def test_what_comes_after_a_failure_is_cancelled_and_says_why(queue: tuple[Chain
     second = chain.step("second", output(first), *there).last
     third = chain.step("third", "input.txt", *there, "--after", second["id"]).last
     go.touch()
-    told = chain.hibali("runs", "wait", third["id"], "--json", exit=7)
-    assert told.lines[0]["state"] == "CANCELLED"
-    assert told.last["message"] == f"the run was cancelled (run {second['id']} was cancelled)"
-    told = chain.hibali("runs", "wait", second["id"], "--json", exit=7)
-    assert told.last["message"] == f"the run was cancelled (run {first['id']} failed)"
+    answer = chain.hibali("runs", "wait", third["id"], "--json", exit=7)
+    assert answer.lines[0]["state"] == "CANCELLED"
+    assert answer.last["message"] == f"the run was cancelled (run {second['id']} was cancelled)"
+    answer = chain.hibali("runs", "wait", second["id"], "--json", exit=7)
+    assert answer.last["message"] == f"the run was cancelled (run {first['id']} failed)"
     assert (
         chain.step("third", "input.txt", *there, "--after", second["id"], exit=7).last["code"]
         == "needed-run-failed"
@@ -245,7 +244,7 @@ def test_what_comes_after_a_failure_is_cancelled_and_says_why(queue: tuple[Chain
 
 
 @pytest.mark.heavy
-def test_a_chain_over_two_sites_crosses_with_what_must_and_is_computed_once(
+def test_a_chain_over_two_sites_transfers_only_what_is_needed_and_is_computed_once(
     cluster: Chain, slurm: Any
 ) -> None:
     shorten = cluster.add(SHORTEN)
@@ -279,7 +278,7 @@ def test_a_chain_over_two_sites_crosses_with_what_must_and_is_computed_once(
 
 
 @pytest.mark.heavy
-def test_across_sites_the_image_decides(hibali: Any, podman: Any) -> None:
+def test_results_of_another_site_with_the_same_image_are_reused(hibali: Any, podman: Any) -> None:
     hibali.env |= podman.env
     boxed = {
         **doing("cp [IN] [OUT]"),

@@ -1,4 +1,4 @@
-"""Test that man pages and completions follow the commands, and that the programs that read them accept them."""
+"""Test that man pages and completions match the commands, and that the programs that read them accept them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hibali_cli.man_pages import escape
 from tests.support.lacking import lacks
 
 CLONE = Path(__file__).resolve().parents[2]
-BASH_COMPLETION = shlex.quote(f"{CLONE}/completions/hibali.bash")  # a clone may be anywhere
+BASH_COMPLETION = shlex.quote(f"{CLONE}/completions/hibali.bash")  # a clone may be in any folder
 PAGES = sorted(name for name in generated_files() if name.startswith("man/"))
 
 
-def test_nothing_in_the_clone_is_stale() -> None:
+def test_no_generated_file_in_the_clone_is_stale() -> None:
     assert stale_files(CLONE) == []
 
 
-def test_stale_missing_and_left_over_files_are_named(tmp_path: Path) -> None:
+def test_stale_missing_and_obsolete_files_are_reported(tmp_path: Path) -> None:
     write_files(tmp_path)
     assert stale_files(tmp_path) == []
     (tmp_path / "man" / "hibali.1").write_text("old")
@@ -33,7 +33,7 @@ def test_stale_missing_and_left_over_files_are_named(tmp_path: Path) -> None:
     assert stale_files(tmp_path) == ["completions/_hibali", "man/hibali-gone.1", "man/hibali.1"]
 
 
-def test_the_terminal_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_files_do_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     before = generated_files()
     monkeypatch.setenv("COLUMNS", "31")
     monkeypatch.setenv("LINES", "7")
@@ -52,7 +52,7 @@ def test_every_page_has_its_sections_and_codes(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_groff_has_nothing_to_warn_of(page: str) -> None:
+def test_groff_reports_no_warnings(page: str) -> None:
     groff = shutil.which("groff")
     if groff is None:
         lacks("groff is not installed")
@@ -92,7 +92,7 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
     assert done.stdout.split() == ["add"]
 
 
-def test_the_page_of_settings_has_every_key_and_what_it_is_for() -> None:
+def test_the_settings_page_describes_every_key() -> None:
     page = settings_page()
     assert "| `persist` | `10m` | how long a login is kept" in page
     assert "## `[sites.NAME.reached_from.NAME]`" in page

@@ -1,4 +1,4 @@
-"""Test `hibali sites` as a user types it, and its JSON against its schemas."""
+"""Test `hibali sites` as a user types it, and its JSON against the schemas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_site_is_added_shown_listed_and_removed(hibali: Any) -> None:
     assert hibali("sites", "list", "--json", exit=0).last["count"] == 0
 
 
-def test_the_same_line_again_is_0_and_another_is_8(hibali: Any) -> None:
+def test_adding_the_same_site_again_is_0_and_another_one_is_8(hibali: Any) -> None:
     add_cluster(hibali)
     assert add_cluster(hibali, "--json").last["change"] == "same"
     refusal = check_line(add_cluster(hibali, "--account", "brain", "--json", code=8).last)
@@ -47,7 +47,7 @@ def test_a_dry_run_prints_the_toml_and_writes_nothing(hibali: Any) -> None:
     assert add_cluster(hibali, "--json").last["change"] == "same"
 
 
-def test_every_option_finds_its_key(hibali: Any) -> None:
+def test_every_option_sets_its_key(hibali: Any) -> None:
     words = [
         "--ssh",
         "h",
@@ -155,7 +155,7 @@ def test_a_local_folder_is_a_root_and_the_default(hibali: Any, tmp_path: Path) -
         ["--ssh", "h", "--transport", "pigeon"],
     ],
 )
-def test_what_cannot_be_is_2_and_not_written(hibali: Any, words: list[str]) -> None:
+def test_invalid_settings_are_2_and_not_written(hibali: Any, words: list[str]) -> None:
     done = hibali("sites", "add", "other", *words, "--no-check", "--json", exit=2)
     check_line(done.last)
     assert not hibali.home.config.exists()
@@ -174,7 +174,7 @@ def test_names_and_paths_that_a_config_cannot_hold_are_2(hibali: Any) -> None:
     assert check_line(error)["about"] == "x\\xff\\n"
 
 
-def test_a_wrong_file_is_named_line_by_line(hibali: Any) -> None:
+def test_errors_in_the_file_are_reported_with_their_lines(hibali: Any) -> None:
     hibali.home.config.write_text('version = 1\n[sites.here]\nkind = "local"\nrotos = {}\nwork = 3\n')
     hibali.home.config.chmod(0o600)
     error = check_line(hibali("sites", "list", "--json", exit=2).last)
@@ -187,7 +187,7 @@ def test_a_file_that_others_can_write_is_8(hibali: Any) -> None:
     assert check_line(hibali("sites", "list", "--json", exit=8).last)["code"] == "not-private"
 
 
-def test_the_config_option_wins(hibali: Any, tmp_path: Path) -> None:
+def test_the_config_option_has_priority(hibali: Any, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     hibali("sites", "add", "here", "--local", "/x", "--no-check", "--config", other, exit=0)
     assert other.exists()
@@ -214,12 +214,12 @@ def test_a_failed_check_keeps_the_site(hibali: Any, tmp_path: Path) -> None:
     assert [check_line(line)["kind"] for line in lines] == ["site-check", "error"]
 
 
-def test_a_login_that_is_refused_is_4_and_the_site_kept(hibali: Any) -> None:
+def test_a_rejected_login_is_4_and_keeps_the_site(hibali: Any) -> None:
     refusing = "sh -c 'echo Permission denied \\(publickey\\). >&2; exit 255'"
     done = hibali("sites", "add", "closed", "--ssh", "127.0.0.1", "--ssh-command", refusing, "--json", exit=4)
     assert check_line(done.last)["transient"] is False
     assert hibali("sites", "list", "--json").lines[0]["name"] == "closed"
 
 
-def test_quiet_says_nothing(hibali: Any) -> None:
+def test_quiet_prints_nothing(hibali: Any) -> None:
     assert add_cluster(hibali, "-q").err == b""

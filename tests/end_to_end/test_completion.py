@@ -1,4 +1,4 @@
-"""TAB in real shells: sites, places that were seen before, pipelines, runs; and never a login for it."""
+"""Test completion in real shells: sites, paths that were listed before, pipelines and runs, without any login."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.lacking import lacks
 from tests.support.terminal import Terminal
 
 CLONE = Path(__file__).resolve().parents[2]
-BASH_COMPLETION = shlex.quote(f"{CLONE}/completions/hibali.bash")  # a clone may be anywhere
+BASH_COMPLETION = shlex.quote(f"{CLONE}/completions/hibali.bash")  # a clone may be in any folder
 
 
 @pytest.fixture
 def known(hibali: Any) -> Any:
-    """Sites of which one was listed, one is reached by a program that leaves a mark, and a pipeline."""
+    """Add a site that was listed, one whose ssh program leaves a trace, and a pipeline."""
     folder: Path = hibali.home.folder
     data = folder / "data"
     (data / "raw").mkdir(parents=True)
@@ -44,7 +44,7 @@ def known(hibali: Any) -> Any:
 
 
 def offered(hibali: Any, line: str) -> set[str]:
-    """What bash's function leaves for readline, with the line as typed so far."""
+    """Return the completions of bash for the typed command."""
     words = line.split(" ")
     script = (
         f"source {BASH_COMPLETION} 2>/dev/null; compopt() {{ :; }}; "
@@ -60,7 +60,7 @@ def offered(hibali: Any, line: str) -> set[str]:
 
 
 def bin_of(hibali: Any) -> Path:
-    """A folder with hibali as a program."""
+    """Return a folder with hibali as a program."""
     folder: Path = hibali.home.folder / "bin"
     if not folder.exists():
         folder.mkdir()
@@ -70,7 +70,7 @@ def bin_of(hibali: Any) -> Path:
     return folder
 
 
-def test_names_are_offered_where_they_belong_and_no_site_is_asked(known: Any) -> None:
+def test_names_are_completed_without_contacting_a_site(known: Any) -> None:
     assert offered(known, "hibali sites show ") == {"far", "here"}
     assert offered(known, "hibali doctor f") == {"far"}
     assert offered(known, "hibali ls ") == {"far:", "here:"}
@@ -96,7 +96,7 @@ def test_names_are_offered_where_they_belong_and_no_site_is_asked(known: Any) ->
     assert not (known.home.folder / "mark").exists()
 
 
-def test_bash_goes_into_folders_of_a_site(known: Any) -> None:
+def test_bash_completes_paths_below_folders_of_a_site(known: Any) -> None:
     env = {**known.env, "PATH": f"{bin_of(known)}:{os.environ['PATH']}", "PS1": "> "}
     terminal = Terminal(["bash", "--norc", "--noprofile", "-i"], env, cwd=known.home.folder, columns=100)
     terminal.until(lambda screen: screen.endswith(">"))
@@ -122,7 +122,13 @@ def test_other_shells_accept_their_scripts(known: Any, shell: str, file: str) ->
         subprocess.run([shell, "-n", str(CLONE / "completions" / file)], env=env, check=True, timeout=60)
     except FileNotFoundError:
         lacks(f"{shell} is missing")
-    told = {"_HIBALI_COMPLETE": f"{shell}_complete", "COMP_WORDS": "hibali ls here:re", "COMP_CWORD": "2"}
-    told |= {"COMP_CWORD": "here:re"} if shell == "fish" else {}
-    done = subprocess.run(["hibali"], env=env | told, capture_output=True, text=True, check=True, timeout=60)
+    variables = {
+        "_HIBALI_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": "hibali ls here:re",
+        "COMP_CWORD": "2",
+    }
+    variables |= {"COMP_CWORD": "here:re"} if shell == "fish" else {}
+    done = subprocess.run(
+        ["hibali"], env=env | variables, capture_output=True, text=True, check=True, timeout=60
+    )
     assert "here:read.me" in done.stdout

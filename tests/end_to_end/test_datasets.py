@@ -20,48 +20,48 @@ _HOSTILE = (b"-dash", b"new\nline", b"\xff\xfe.bin", b"with space", b":(top)magi
 
 
 class Annex:
-    """One repository with git-annex, driven as its user does."""
+    """A git-annex repository, used as its owner does."""
 
     def __init__(self, root: Path, env: dict[str, str]) -> None:
         self.root = root
         self.env = env
 
     def git(self, *words: str | bytes) -> bytes:
-        """Run git there."""
+        """Run git in the repository."""
         return AnnexRepository(self.root, self.env).run(*words)
 
     def make(self) -> Annex:
-        """A new one."""
+        """Initialize a new repository."""
         self.root.mkdir(parents=True)
         self.git("init", "-q", "-b", "main")
         self.git("annex", "init", "-q", "origin")
         return self
 
     def commit(self, **files: bytes) -> None:
-        """Put files in; what is called `text` goes to git."""
+        """Commit files; those named `text` are stored in git itself."""
         for name, content in files.items():
             self.put(os.fsencode(name), content)
         self.git("annex", "add", "-q", ".")
         self.git("commit", "-q", "-m", "made")
 
     def put(self, name: bytes, content: bytes) -> None:
-        """One file, not added yet."""
+        """Write one file without adding it."""
         path = Path(os.fsdecode(os.fsencode(self.root) + b"/" + name))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_bytes(content)
 
     def clone(self, root: Path) -> Annex:
-        """Another one, with none of the content."""
+        """Clone the repository without its content."""
         self.git("clone", "-q", str(self.root), str(root))
         return Annex(root, self.env)
 
     def log(self) -> list[str]:
-        """Subjects, the newest first."""
+        """Return the subjects of the commits, newest first."""
         return self.git("log", "--format=%s").decode().splitlines()
 
     def status(self) -> bytes:
-        """What git thinks is changed."""
+        """Return the files that git reports as changed."""
         return self.git("status", "--porcelain", "-z")
 
 
@@ -101,7 +101,7 @@ def test_only_content_in_the_plan_is_fetched(local_there: Transfers, annex: Anne
     local_there.source = clone.root
     local_there.push("--include", "wanted")
     assert local_there.there() == {b"wanted": b"w" * 1000}
-    assert not (clone.root / "other").exists()  # the link leads nowhere
+    assert not (clone.root / "other").exists()  # the link is broken
     clone.git("annex", "drop", "-q", "wanted")
     assert local_there.push("--include", "wanted").last["files_moved"] == 0
     assert not (clone.root / "wanted").exists()
@@ -140,7 +140,7 @@ def test_a_pull_is_one_commit_with_its_receipt(there: Transfers, annex: Annex) -
     assert (annex.root / "old").read_bytes() == b"new" * 100
     assert (annex.root / "old").is_symlink()
     assert annex.git("rev-parse", "HEAD:old") != before
-    assert (annex.root / key).read_bytes() == b"old" * 100  # the old content is as it was
+    assert (annex.root / key).read_bytes() == b"old" * 100  # the old content is unchanged
     annex.git("annex", "fsck", "-q", "--fast")
     again = there.pull(annex.root).last
     assert (again["files_moved"], len(annex.log())) == (0, 2)
@@ -186,7 +186,7 @@ def test_the_ledger_has_the_exit_code_of_a_failed_commit(local_there: Transfers,
 
 @contextlib.contextmanager
 def _git_that(annex: Annex, does: str) -> Iterator[None]:
-    """Whatever runs git meanwhile runs these lines of sh before it."""
+    """Put a `git` on the PATH that runs these lines of sh first."""
     folder = annex.root.parent / "wrapped"
     folder.mkdir(exist_ok=True)
     real = shutil.which("git")
@@ -306,7 +306,7 @@ def test_subdatasets_and_adjusted_branches_are_committed(local_there: Transfers,
     assert local_there.pull(annex.root).last["files_moved"] == 0
 
 
-@pytest.mark.heavy  # datalad takes its time
+@pytest.mark.heavy  # datalad is slow
 def test_commits_are_pushed_to_siblings(local_there: Transfers, annex: Annex) -> None:
     annex.commit(first=b"1")
     clone = annex.clone(local_there.folder / "clone")
@@ -336,7 +336,7 @@ def test_verify_and_a_single_file_use_the_content(local_there: Transfers, annex:
 
 
 def plant_program(folder: Path, sprung: Path) -> Path:
-    """A program that leaves a trace."""
+    """Write a program that leaves a trace when it runs."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "evil"
     program.write_text(f'#!/bin/sh\necho "$0" >> {sprung}\n')
@@ -348,7 +348,7 @@ def plant_program(folder: Path, sprung: Path) -> Path:
 def test_remotes_with_autoenable_run_no_programs(
     local_there: Transfers, annex: Annex, tmp_path: Path
 ) -> None:
-    """git-annex enables them when it initialises a clone by itself, and looks for their program from the work tree on."""
+    """Check a clone in which git-annex enables such remotes on its own and searches the work tree for their programs."""
     sprung, programs = tmp_path / "sprung", tmp_path / "programs"
     plant_program(annex.root / "git-annex-remote-x", sprung)
     plant_program(programs, sprung).rename(programs / "git-annex-remote-onpath")
@@ -382,15 +382,15 @@ def test_remotes_with_autoenable_run_no_programs(
     annex.git("worktree", "prune")
     clone = annex.clone(tmp_path / "clone")
     clone.git("remote", "set-url", "origin", str(tmp_path / "gone"))
-    annex.env["PATH"] = f"{programs}:{annex.env['PATH']}"  # what hibali is run with, too
-    told = local_there.hibali("push", clone.root, "there:clone", "--json", exit=6)
+    annex.env["PATH"] = f"{programs}:{annex.env['PATH']}"  # the programs that hibali itself uses, too
+    answer = local_there.hibali("push", clone.root, "there:clone", "--json", exit=6)
     assert not sprung.exists(), sprung.read_text()
-    assert b"content-not-here" in told.out
+    assert b"content-not-here" in answer.out
     local_there.make({b"new": b"new"})
     local_there.push()
     local_there.pull(clone.root)
     assert not sprung.exists(), sprung.read_text()
-    # the trap is one
+    # proof that the planted program works where git-annex starts it
     other = annex.clone(tmp_path / "other")
     AnnexRepository(other.root, annex.env).ended("annex", "get", "big")
     assert sorted(set(sprung.read_text().split())) == [
@@ -411,9 +411,10 @@ def test_a_backend_in_the_dataset_is_not_run(local_there: Transfers, annex: Anne
     annex.git("commit", "-q", "-m", "made")
     local_there.make({b"new": b"new"})
     local_there.push()
-    told = local_there.hibali("pull", "there:data", annex.root, "--json", exit=6)
+    answer = local_there.hibali("pull", "there:data", annex.root, "--json", exit=6)
     assert not sprung.exists(), sprung.read_text()
-    assert b"annex.backend=XY/evil" in told.out
+    assert b"annex.backend=XY/evil" in answer.out
     assert (annex.root / "new").read_bytes() == b"new"
-    AnnexRepository(annex.root, annex.env).ended("annex", "add", "new")  # the trap is one
+    # proof that the planted program works where git-annex starts it
+    AnnexRepository(annex.root, annex.env).ended("annex", "add", "new")
     assert sprung.exists()

@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 class CountingProxy(CuttingProxy):
-    """Counts what goes either way."""
+    """Count the bytes in both directions."""
 
     def __init__(self, port: int) -> None:
         self.back = 0
@@ -60,7 +60,7 @@ class Sites:
     hibali: Any
     north: FolderPlace
     south: FolderPlace
-    way: Path  # how north's own ssh knows south
+    way: Path  # the ssh configuration at north for south
 
     def make(self, tree: Tree) -> Path:
         return make_tree(self.north.at("data"), tree)
@@ -74,8 +74,8 @@ class Sites:
     def same(self, source: str = "data", target: str = "data") -> bool:
         return read_tree(self.north.at(source)) == read_tree(self.south.at(target))
 
-    def nothing_runs_there(self) -> None:
-        """No agent at either site, and no ssh from one to the other; they end by themselves, not at once."""
+    def wait_until_no_process_runs(self) -> None:
+        """Wait until no agent and no ssh from one site to the other runs; they end by themselves with a delay."""
         wait_for(lambda: not _processes(self.north, self.south))
 
     def check_no_own_files(self) -> None:
@@ -84,7 +84,7 @@ class Sites:
 
 
 def _processes(*places: FolderPlace) -> list[tuple[int, bytes]]:
-    """What runs in the homes of these sites, and its words."""
+    """Return the processes in the homes of these sites, and their arguments."""
     found = []
     homes = [b"\0HOME=%b\0" % bytes(place.server.home) for place in places]
     for entry in Path("/proc").iterdir():
@@ -104,7 +104,7 @@ def _folder_place(server: OwnServer) -> FolderPlace:
 
 
 def _give_key(north: FolderPlace, south: FolderPlace) -> Path:
-    """North's account gets a key of its own that south accepts, and its own configuration that knows south."""
+    """Give north's account a key that south accepts, and a configuration that knows south."""
     home, there = north.server.home, south.server
     key = home / "key_for_south"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
@@ -115,7 +115,7 @@ def _give_key(north: FolderPlace, south: FolderPlace) -> Path:
     config.write_text(
         f"Host {there.host}\n  HostName 127.0.0.1\n  Port {there.port}\n  User {there.user}\n"
         f"  IdentityFile {key}\n  IdentitiesOnly yes\n  UserKnownHostsFile {home}/known_hosts\n"
-        # what a login for a transfer must not take up
+        # settings of a login that a transfer must not use
         "  ForwardAgent yes\n  RemoteCommand false\n  RequestTTY force\n"
     )
     return Path(config)
@@ -137,7 +137,7 @@ def sites(hibali: Any, tmp_path: Path) -> Iterator[Sites]:
 
 
 def counted(sites: Sites, stack: ExitStack) -> list[CountingProxy]:
-    """From now on our own lines to both sites are counted."""
+    """Count the bytes on hibali's own connections to both sites from now on."""
     proxies = []
     for place in (sites.north, sites.south):
         proxy = CountingProxy(place.server.port)
@@ -150,7 +150,7 @@ def counted(sites: Sites, stack: ExitStack) -> list[CountingProxy]:
     return proxies
 
 
-def test_the_bytes_do_not_pass_here_and_are_proven(sites: Sites) -> None:
+def test_the_bytes_do_not_pass_through_this_machine_and_are_verified(sites: Sites) -> None:
     tree = {**many_files(600, 20_000), b"large": os.urandom(13 * MIB + 5), b"empty": b"", b"d/e": Folder()}
     size = sum(len(leaf) for leaf in tree.values() if isinstance(leaf, bytes))
     assert size > 25_000_000
@@ -163,14 +163,14 @@ def test_the_bytes_do_not_pass_here_and_are_proven(sites: Sites) -> None:
     assert (receipt["mover"], receipt["proof_moved"], receipt["bytes_sent"]) == ("direct", "digest", 0)
     assert (receipt["bytes_moved"], receipt["files_moved"], receipt["logins"]) == (size, 602, 3)
     sites.check_no_own_files()
-    sites.nothing_runs_there()
+    sites.wait_until_no_process_runs()
     again = sites.sync().last
     assert (again["files_moved"], again["mover"]) == (0, None)
     assert sites.hibali("verify", "north:data", "south:data", exit=0)
 
 
-def test_what_is_planned_here_holds_there(sites: Sites) -> None:
-    """Hostile names, links, modes, hard links, deletions, another kind in the way, and a dry run."""
+def test_the_plan_made_on_this_machine_is_executed_between_the_sites(sites: Sites) -> None:
+    """Check hostile names, links, modes, hard links, deletions, a file where a folder was, and a dry run."""
     tree: dict[bytes, Any] = dict.fromkeys(HOSTILE_NAMES, b"content")
     tree |= {b"x": File(b"run", executable=True), b"l": Link(b"../out"), b"kind": b"a file now"}
     root = sites.make(tree)
@@ -187,7 +187,7 @@ def test_what_is_planned_here_holds_there(sites: Sites) -> None:
     sites.check_no_own_files()
 
 
-def test_one_file_goes_under_another_name(sites: Sites) -> None:
+def test_one_file_is_sent_under_another_name(sites: Sites) -> None:
     sites.make({b"a": os.urandom(5 * MIB), b"b": b"small"})
     for source, target in (("data/a", "put/as c"), ("data/b", "put/")):
         assert sites.sync(source=source, target=target).last["mover"] == "direct"
@@ -200,7 +200,7 @@ def test_one_file_goes_under_another_name(sites: Sites) -> None:
     "killed",
     ["here", pytest.param("north", marks=pytest.mark.heavy), pytest.param("south", marks=pytest.mark.heavy)],
 )
-def test_killed_half_way_the_same_line_again_goes_on(sites: Sites, killed: str) -> None:
+def test_after_a_kill_the_same_command_resumes(sites: Sites, killed: str) -> None:
     size = 40 * MIB
     sites.make({**many_files(20, 50_000), b"large": os.urandom(size)})
     process = sites.hibali.start("sync", "--direct", "north:data", "south:data", "--bwlimit", "20M")
@@ -208,7 +208,7 @@ def test_killed_half_way_the_same_line_again_goes_on(sites: Sites, killed: str) 
     wait_for(lambda: begun.exists() and begun.read_bytes().count(b"sha256") >= 2)
     os.kill(process.pid if killed == "here" else agent_at(sites, killed), signal.SIGKILL)
     assert process.wait(60) == {"here": -signal.SIGKILL}.get(killed, 5)
-    sites.nothing_runs_there()
+    sites.wait_until_no_process_runs()
     assert not sites.south.at("data/large").exists()
     with CountingProxy(sites.south.server.port) as between:
         sites.way.write_text(sites.way.read_text().replace("Port ", f"Port {between.port} #"))
@@ -217,41 +217,43 @@ def test_killed_half_way_the_same_line_again_goes_on(sites: Sites, killed: str) 
     assert (receipt["files_failed"], receipt["proof_moved"], receipt["mover"]) == (0, "digest", "direct")
     assert sites.same()
     sites.check_no_own_files()
-    sites.nothing_runs_there()
+    sites.wait_until_no_process_runs()
 
 
 def agent_at(sites: Sites, name: str) -> int:
-    """The agent in the north that reaches the south, or the one that it started there."""
+    """Return the agent at north that connects to south, or the agent at south that it started."""
     if name == "north":
         (reaching,) = [pid for pid, words in _processes(sites.north) if words.startswith(b"ssh\0-F\0")]
         status = Path(f"/proc/{reaching}/status").read_text()
         return int(re.search(r"^PPid:\t(\d+)", status, re.MULTILINE)[1])  # type: ignore[index]
     holder = json.loads(sites.south.at("data/.hibali/lock").read_bytes())["pid"]
-    (landing,) = [
+    (receiver,) = [
         pid for pid, words in _processes(sites.south) if b"zlib.decompress" in words and pid != holder
     ]
-    return landing
+    return receiver
 
 
 @pytest.mark.parametrize(
     ("lacking", "code"),
     [("key", "login-refused"), ("host key", "host-key"), ("ssh", "no-ssh")],
 )
-def test_without_a_way_nothing_is_changed(sites: Sites, lacking: str, code: str) -> None:
+def test_without_a_connection_between_the_sites_nothing_is_changed(
+    sites: Sites, lacking: str, code: str
+) -> None:
     sites.make({b"a": b"1"})
     make_tree(sites.south.at(""), {b"other": b"2"})
     before = sites.south.tree("")
-    _take_away(sites, lacking)
+    _remove(sites, lacking)
     error = sites.sync(code=4).last
     assert (error["kind"], error["code"]) == ("error", code)
     assert error["about"] == "north -> south"
     assert "--direct" in error["hint"]
     assert "reached_from" in error["hint"]
     assert sites.south.tree("") == before
-    sites.nothing_runs_there()
+    sites.wait_until_no_process_runs()
 
 
-def _take_away(sites: Sites, lacking: str) -> None:
+def _remove(sites: Sites, lacking: str) -> None:
     if lacking == "key":
         accepted = Path(sites.south.server.folder, "authorized_keys")
         accepted.write_text(accepted.read_text().splitlines()[0] + "\n")
@@ -263,14 +265,14 @@ def _take_away(sites: Sites, lacking: str) -> None:
         config.write_text(sites_there + reached + way.replace('"ssh"', '"no-such-ssh"'))
 
 
-def test_a_forwarded_agent_lends_no_key(sites: Sites) -> None:
-    """Our own agent holds what opens the south, and our configuration forwards it: the north gets nothing of it (S7)."""
+def test_a_forwarded_agent_gives_no_key_to_a_site(sites: Sites) -> None:
+    """Check that an agent that holds the key for south is not forwarded to north, even if the configuration forwards it (S7)."""
     sites.make({b"a": b"1"})
     config = sites.north.server.config
     config.write_text(config.read_text() + "  ForwardAgent yes\n")
     lines = sites.way.read_text().splitlines()
     sites.way.write_text("\n".join(line for line in lines if "Identit" not in line))
-    with our_agent(
+    with local_ssh_agent(
         Path(sites.hibali.home.runtime), Path(sites.south.server.folder, "login_key")
     ) as socket_path:
         sites.hibali.env["SSH_AUTH_SOCK"] = str(socket_path)
@@ -278,8 +280,8 @@ def test_a_forwarded_agent_lends_no_key(sites: Sites) -> None:
 
 
 @contextmanager
-def our_agent(folder: Path, key: Path) -> Iterator[Path]:
-    """An ssh-agent of this machine that holds a key."""
+def local_ssh_agent(folder: Path, key: Path) -> Iterator[Path]:
+    """Start an ssh-agent on this machine with a key."""
     path = folder / "agent"
     with subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL) as agent:
         wait_for(path.exists)
@@ -297,8 +299,8 @@ def our_agent(folder: Path, key: Path) -> Iterator[Path]:
         ("north:data", "north:other", "direct-same-site"),
     ],
 )
-def test_only_between_two_ssh_sites(hibali: Any, source: str, target: str, code: str) -> None:
-    """Nobody logs in anywhere to find that out."""
+def test_direct_transfers_need_two_ssh_sites(hibali: Any, source: str, target: str, code: str) -> None:
+    """Check that this is refused without any login."""
     north = '[sites.north]\nkind = "ssh"\n[sites.north.ssh]\nhost = "nowhere.invalid"\n'
     hibali.home.config.write_text(f'version = 1\n{north}[sites.here]\nkind = "local"\n')
     hibali.home.config.chmod(0o600)
@@ -314,10 +316,10 @@ def test_a_site_without_an_agent_is_refused(sites: Sites) -> None:
     assert sites.sync(code=2).last["code"] == "direct-transport"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
-def test_a_login_as_another_account_lands_nothing(sites: Sites) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch to another account")
+def test_a_login_as_another_account_receives_nothing(sites: Sites) -> None:
     sites.make({b"a": b"1"})
-    wrapper = sites.north.server.home / "as nobody"
+    wrapper = sites.north.server.home / "other account"
     become = "setpriv --reuid=65534 --regid=65534 --clear-groups"
     wrapper.write_text(f'#!/bin/sh\nfor last; do :; done\nexec {become} sh -c "$last"\n')
     wrapper.chmod(0o755)
@@ -327,4 +329,4 @@ def test_a_login_as_another_account_lands_nothing(sites: Sites) -> None:
     assert reached
     assert sites.sync(code=4).last["code"] == "another-account"
     assert not sites.south.files("")
-    sites.nothing_runs_there()
+    sites.wait_until_no_process_runs()

@@ -34,18 +34,18 @@ def ssh_table(name: str, host: str, command: list[str], more: str = "") -> str:
 
 
 def steps(hibali: Any, *words: str, exit: int) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:  # noqa: A002
-    """Return the verdicts by step name in order, the last fault, and the last line."""
-    *told, last = hibali("doctor", *words, "--json", exit=exit).lines
-    told = [each for each in told if each["kind"] == "step"]
-    faults = [each for each in told if each["verdict"] == "fault"]
-    return {each["name"]: each["verdict"] for each in told}, faults[-1] if faults else {}, last
+    """Return the verdicts by step name in order, the last fault, and the last record."""
+    *records, last = hibali("doctor", *words, "--json", exit=exit).lines
+    records = [each for each in records if each["kind"] == "step"]
+    faults = [each for each in records if each["verdict"] == "fault"]
+    return {each["name"]: each["verdict"] for each in records}, faults[-1] if faults else {}, last
 
 
 def names_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_a_cluster_is_checked_up_to_a_job_with_one_login_and_left_unchanged(hibali: Any, slurm: Any) -> None:
+def test_a_cluster_is_checked_up_to_a_job_with_one_login_and_without_changes(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali)
     work = bench.add_slurm_site(slurm)
     home = names_below(slurm.home)

@@ -1,4 +1,4 @@
-"""Test `hibali doctor` at sites with further ways of access: GSI, a data host, GridFTP, Globus."""
+"""Test `hibali doctor` at sites with other means of access: GSI, a data host, GridFTP and Globus."""
 
 from __future__ import annotations
 
@@ -55,23 +55,25 @@ def test_an_unknown_key_of_a_data_host_is_reported_once(
     hibali: Any, ssh_server: SshServer, tmp_path: Path
 ) -> None:
     add_site(hibali.home.config, "far", FolderPlace("ssh", tmp_path / "site", ssh_server))
-    nobody = tmp_path / "known_hosts"
-    nobody.touch()
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.touch()
     ways = tmp_path / "ways"
     named = ssh_server.config.read_text()
     lines = [line for line in named.splitlines() if "KnownHosts" not in line and not line.startswith("Host ")]
-    unknown = "\n".join(["Host data", *lines, f"UserKnownHostsFile {nobody}", "GlobalKnownHostsFile none"])
+    unknown = "\n".join(
+        ["Host data", *lines, f"UserKnownHostsFile {known_hosts}", "GlobalKnownHostsFile none"]
+    )
     ways.write_text(f"{named}\n{unknown}\n")
     config: Path = hibali.home.config
     text = config.read_text().replace(f'"{ssh_server.config}"', f'"{ways}"')
     config.write_text(text.replace("\nhost = ", '\ndata_host = "data"\nhost = '))
-    lines_told = [line for line in hibali("doctor", "far", "--json", exit=0).lines if line["kind"] == "step"]
-    names = [line["name"] for line in lines_told]
+    step_lines = [line for line in hibali("doctor", "far", "--json", exit=0).lines if line["kind"] == "step"]
+    names = [line["name"] for line in step_lines]
     assert sorted(set(names)) == sorted(names)
-    (told,) = (line for line in lines_told if line["name"] == "data host")
-    assert told["verdict"] == "warning"
-    assert "host key is in no known_hosts file" in told["found"]
-    assert "answers in" in told["found"]
+    (step,) = (line for line in step_lines if line["name"] == "data host")
+    assert step["verdict"] == "warning"
+    assert "host key is in no known_hosts file" in step["found"]
+    assert "answers in" in step["found"]
 
 
 def test_the_globus_collection_is_checked_with_and_without_ssh(

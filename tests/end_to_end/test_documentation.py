@@ -24,12 +24,12 @@ TROUBLESHOOTING = REPOSITORY / "docs/troubleshooting"
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
-def test_every_line_that_calls_hibali_is_one_that_it_understands(page: Path) -> None:
+def test_every_documented_command_is_valid(page: Path) -> None:
     wrong = {" ".join(words): misunderstood(words) for words in calls_of_hibali(page)}
     assert {line: why for line, why in wrong.items() if why is not None} == {}
 
 
-def test_lines_are_read_as_a_shell_would() -> None:
+def test_command_lines_are_parsed_as_by_a_shell() -> None:
     line = 'until HIBALI_X=1 hibali push "a b" c:d >log 2>&1; do id=$(hibali runs list | head -1); done # hibali is'
     assert list(calls_in_line(line.replace(" # hibali is", ""))) == [["runs", "list"], ["push", "a b", "c:d"]]
     assert misunderstood(["push", "--nonsense", "a"]) is not None
@@ -102,14 +102,14 @@ def test_the_decisions_that_code_and_pages_cite_exist() -> None:
 
 
 @pytest.mark.parametrize("way", ["push", "run"])
-def test_the_way_of_a_command_is_twenty_files_at_most(way: str) -> None:
+def test_a_command_is_implemented_in_at_most_twenty_files(way: str) -> None:
     page = (REPOSITORY / "docs/architecture.md").read_text()
     section = page.split(f"## The way of a {way}\n")[1].split("\n## ")[0]
     assert 10 < len(re.findall(r"^\| \d+ \| `", section, re.MULTILINE)) <= 20
 
 
 class _Page(HTMLParser):
-    """The links of a page, and what a link can point at."""
+    """The links of a page, and the anchors that a link can point to."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The recipes for other engines, as the page has them: their tasks call hibali, and called again nothing is computed."""
+"""Test the recipes for workflow engines as documented: their tasks call hibali, and a second call computes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = REPOSITORY / "docs" / "workflow-engines.md"
 
 
 def recipe(heading: str) -> str:
-    """The code below a heading of the page."""
+    """Return the code below a heading of the page."""
     found = re.search(
         rf"^## {heading}$.*?^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
@@ -55,7 +55,7 @@ def test_a_task_of_an_engine_calls_hibali(hibali: Any, heading: str, engine: str
         assert (len(bench.run_ids()), calls_of(bench)) == (2, 2 * again)
 
 
-def test_the_page_has_options_that_are_known() -> None:
+def test_the_options_on_the_page_exist() -> None:
     from hibali_cli.commands.run import run_command
 
     known = {name for option in run_command.params for name in (*option.opts, *option.secondary_opts)}

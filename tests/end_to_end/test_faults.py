@@ -1,25 +1,25 @@
 """Test faults during transfers: no file is lost, the exit code is right, and the same command resumes.
 
-The sites of these tests do not come back after a lost line (`reconnect = "0s"`), unless a test says so.
+Unless a test sets another value, the sites of these tests do not reconnect after a lost connection (`reconnect = "0s"`).
 
-| what breaks                            | shown by                                                                 | exit    |
-|----------------------------------------|--------------------------------------------------------------------------|---------|
-| a line lost, and back; all of them     | test_lost_lines.py                                                       | 0       |
-| server stopped and started again       | here: `a_server_that_is_stopped`                                         | 5       |
-| connection reset in a segment          | here: `a_reset_line`; cut: test_faulty_lines.py                          | 0 or 5  |
-| every tenth request 503                | here: `every_tenth_request`; always: test_faulty_lines.py                | 0; 5    |
-| sshd that allows two connections       | here: `two_connections`, `two_sessions`; refused: test_many_lines.py     | 0       |
-| bytes flipped on the wire to S3        | test_faulty_lines.py (`flip_request`, `flip_answer`)                     | 0 or 6  |
-| bytes flipped on the disk              | here: `flipped_on_the_disk`; in a partial file: test_resume.py           | 6       |
-| no room, no inodes: before             | test_push_refused.py, test_quota.py                                      | 8       |
-| no room, no inodes: midway             | here: `a_target_that_fills_up`; contracts/test_store_faults.py           | 6       |
-| disk that fails                        | test_kill.py (`a_call_that_fails`)                                       | 5 or 6  |
-| source changed, unreadable, vanished   | test_push_refused.py, test_push_interrupted.py, contracts                | 6       |
-| listing cut short, with `--delete`     | test_faulty_lines.py (S3), test_lying_agent.py                           | 5 or 6  |
-| client killed at any system call       | test_kill.py; inside a large file: test_resume.py, test_killed_often.py  | -       |
-| client stopped past its lease          | test_stopped_holder.py                                                   | 5       |
-| two hosts, clocks apart                | test_two_hosts.py                                                        | 5       |
-| another account on the same machine    | test_hostile_neighbours.py                                               | 8 or 6  |
+| what breaks                          | tested by                                                                   | exit   |
+|--------------------------------------|-----------------------------------------------------------------------------|--------|
+| connection lost and restored         | test_lost_connections.py                                                    | 0      |
+| server stopped and started again     | here: `a_server_that_stops`; test_server_outages.py                         | 5; 0   |
+| connection reset in a segment        | here: `a_reset_connection`; cut: test_faulty_connections.py                 | 0 or 5 |
+| every tenth request 503              | here: `every_tenth_request`; always: test_faulty_connections.py             | 0; 5   |
+| sshd that allows two connections     | here: `two_connections`, `two_sessions`; rejected: test_many_connections.py | 0      |
+| bytes flipped on the wire to S3      | test_faulty_connections.py (`flip_request`, `flip_answer`)                  | 0 or 6 |
+| bytes flipped on the disk            | here: `flipped_on_the_disk`; in a partial file: test_resume.py              | 6      |
+| no space, no inodes: before          | test_push_refused.py, test_quota.py                                         | 8      |
+| no space, no inodes: midway          | here: `a_target_that_fills_up`; contracts/test_store_faults.py              | 6      |
+| disk that fails                      | test_kill.py (`a_failed_system_call`)                                       | 5 or 6 |
+| source changed, unreadable, vanished | test_push_refused.py, test_push_interrupted.py, contracts                   | 6      |
+| listing cut short, with `--delete`   | test_faulty_connections.py (S3), test_malicious_agent.py                    | 5 or 6 |
+| client killed at any system call     | test_kill.py; inside a large file: test_resume.py, test_repeated_kills.py   | -      |
+| client stopped past its lease        | test_suspended_writer.py                                                    | 5      |
+| two hosts, clocks apart              | test_two_hosts.py                                                           | 5      |
+| another account on the same machine  | test_hostile_accounts.py                                                    | 8 or 6 |
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ OwnPlace = Callable[..., tuple[Transfers, OwnServer]]
 
 
 @pytest.fixture
-def own_place(hibali: Any, tmp_path: Path) -> Iterator[OwnPlace]:
-    """Call it with `ssh` or `s3`: a site `there` whose server belongs to this test alone."""
+def own_site(hibali: Any, tmp_path: Path) -> Iterator[OwnPlace]:
+    """Return a function that makes a site `there` with a server of its own, of kind `ssh` or `s3`."""
     with ExitStack() as stack:
 
         def make(word: str, *, sshd: str = "") -> tuple[Transfers, OwnServer]:
@@ -65,7 +65,7 @@ def own_place(hibali: Any, tmp_path: Path) -> Iterator[OwnPlace]:
 
 
 def through(there: Transfers, port: int) -> None:
-    """The site is reached by another port from now on."""
+    """Change the site's port, so that it is reached through a proxy."""
     config = there.hibali.home.config
     place: Any = there.place
     if place.word == "s3":
@@ -82,32 +82,32 @@ def port_of(there: Transfers) -> int:
     return int(place.endpoint.rpartition(":")[2]) if place.word == "s3" else place.server.port
 
 
-def ended(there: Transfers, process: Any) -> tuple[int, bytes]:
-    """How the first command that was started in the background ended, and what it said to people."""
+def ended_with(there: Transfers, process: Any) -> tuple[int, bytes]:
+    """Return the exit code and standard error of the first command that was started in the background."""
     code = process.wait(120)
-    told = (there.hibali.home.folder / "0.err").read_bytes()
-    assert b"Traceback" not in told
-    return code, told
+    errors = (there.hibali.home.folder / "0.err").read_bytes()
+    assert b"Traceback" not in errors
+    return code, errors
 
 
 @pytest.mark.parametrize("word", HEAVY_S3)
-def test_a_server_that_is_stopped_half_way_is_5_and_goes_on_when_it_is_back(
-    own_place: OwnPlace, word: str
+def test_a_server_that_stops_is_5_and_the_transfer_resumes_after_its_restart(
+    own_site: OwnPlace, word: str
 ) -> None:
-    there, server = own_place(word)
+    there, server = own_site(word)
     tree = many_files(60, 200_000)
     there.make(tree)
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M")
     wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
     server.stop()
-    assert ended(there, process)[0] == 5
+    assert ended_with(there, process)[0] == 5
     assert there.push(exit=5).last["transient"]
     server.start()
-    landed = there.committed_files()
-    assert 0 < len(landed) < len(tree)
-    assert landed.items() <= tree.items()
+    committed = there.committed_files()
+    assert 0 < len(committed) < len(tree)
+    assert committed.items() <= tree.items()
     again = counts(there.push())
-    assert again["files_moved"] <= len(tree) - len(landed) + (word == "s3") * 20
+    assert again["files_moved"] <= len(tree) - len(committed) + (word == "s3") * 20
     assert there.there() == tree
     there.check_no_own_files()
 
@@ -115,8 +115,10 @@ def test_a_server_that_is_stopped_half_way_is_5_and_goes_on_when_it_is_back(
 @pytest.mark.parametrize(
     ("word", "once"), [("ssh", False), ("s3", True), pytest.param("s3", False, marks=pytest.mark.heavy)]
 )
-def test_a_reset_line_inside_a_large_file_goes_on(transfers_to: Any, word: str, *, once: bool) -> None:
-    """An object store is asked again by itself; a line to a site ends the call, and the same line goes on."""
+def test_a_reset_connection_inside_a_large_file_is_resumed(
+    transfers_to: Any, word: str, *, once: bool
+) -> None:
+    """Check that hibali retries with an object store, and that for an ssh site the command ends and can be repeated."""
     there = transfers_to(word)
     there.make(TREE)
     proxy = CuttingProxy(port_of(there), 10 * MIB, reset=True, once=once)
@@ -140,7 +142,7 @@ def test_a_reset_line_inside_a_large_file_goes_on(transfers_to: Any, word: str, 
 
 
 @pytest.mark.heavy
-def test_every_tenth_request_refused_is_asked_again(transfers_to: Any, tmp_path: Path) -> None:
+def test_every_tenth_request_refused_is_retried(transfers_to: Any, tmp_path: Path) -> None:
     there = transfers_to("s3")
     refused: list[Exchange] = []
 
@@ -164,9 +166,9 @@ def test_every_tenth_request_refused_is_asked_again(transfers_to: Any, tmp_path:
 
 
 @pytest.mark.parametrize("what", ["sessions", pytest.param("connections", marks=pytest.mark.heavy)])
-def test_a_server_that_allows_two_of_them_gets_no_more(own_place: OwnPlace, what: str) -> None:
-    """Eight logins and channels are wished for: there are fewer lines, and all arrives."""
-    there, server = own_place("ssh", sshd="MaxSessions 2\nMaxStartups 2" if what == "sessions" else "")
+def test_a_server_that_allows_two_connections_gets_no_more(own_site: OwnPlace, what: str) -> None:
+    """Check that eight logins and channels are configured, fewer connections are used, and all files arrive."""
+    there, server = own_site("ssh", sshd="MaxSessions 2\nMaxStartups 2" if what == "sessions" else "")
     proxy = LongProxy(server.port, 0.02, most=2 if what == "connections" else None)
     through(there, proxy.port)
     config = there.hibali.home.config
@@ -186,7 +188,7 @@ def test_a_server_that_allows_two_of_them_gets_no_more(own_place: OwnPlace, what
 
 
 @pytest.mark.parametrize("word", ["local", pytest.param("ssh", marks=pytest.mark.heavy)])
-def test_a_byte_flipped_on_the_disk_is_found_and_mended(transfers_to: Any, word: str) -> None:
+def test_a_byte_flipped_on_the_disk_is_detected_and_repaired(transfers_to: Any, word: str) -> None:
     there = transfers_to(word)
     there.make(TREE)
     there.push()
@@ -201,11 +203,11 @@ def test_a_byte_flipped_on_the_disk_is_found_and_mended(transfers_to: Any, word:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
-def test_a_byte_flipped_on_an_object_stores_disk_is_never_taken_for_the_file(
-    own_place: OwnPlace, tmp_path: Path
+def test_a_byte_flipped_on_an_object_stores_disk_is_never_accepted(
+    own_site: OwnPlace, tmp_path: Path
 ) -> None:
-    """This server notices, and fails at that very object; the others arrive."""
-    there, _ = own_place("s3")
+    """Check that the server reports an error for that object, and that all others arrive."""
+    there, _ = own_site("s3")
     content = random.Random(9).randbytes(300_000)  # noqa: S311 - the same content each time
     there.make({b"good": b"1", b"bad": content})
     there.push()
@@ -230,10 +232,10 @@ def test_a_byte_flipped_on_an_object_stores_disk_is_never_taken_for_the_file(
 
 @pytest.mark.parametrize("options", ["size=16m", "nr_inodes=200"])
 @pytest.mark.parametrize("word", ["local", pytest.param("ssh", marks=pytest.mark.heavy)])
-def test_a_target_that_fills_up_half_way_is_6_and_what_landed_stays(
+def test_a_target_that_fills_up_half_way_is_6_and_committed_files_stay(
     transfers_to: Any, word: str, options: str
 ) -> None:
-    """Others write there, too: what was free before is not any more."""
+    """Check a filesystem that others fill during the transfer, after the check of free space."""
     there = transfers_to(word)
     tree = many_files(60, 200_000)
     there.make(tree)
@@ -244,21 +246,21 @@ def test_a_target_that_fills_up_half_way_is_6_and_what_landed_stays(
         os.killpg(process.pid, signal.SIGSTOP)
         theirs = fill_up(there.root)
         os.killpg(process.pid, signal.SIGCONT)
-        assert ended(there, process)[0] == 6
-        landed = there.committed_files()
-        assert 0 < len(landed.keys() & tree.keys()) < len(tree)
-        assert {name: landed[name] for name in landed.keys() & tree.keys()}.items() <= tree.items()
-        told = there.hibali("push", there.source, "there:data", "--json", exit=8)
-        assert told.last["code"] in {"no-space", "no-inodes"}
+        assert ended_with(there, process)[0] == 6
+        committed = there.committed_files()
+        assert 0 < len(committed.keys() & tree.keys()) < len(tree)
+        assert {name: committed[name] for name in committed.keys() & tree.keys()}.items() <= tree.items()
+        answer = there.hibali("push", there.source, "there:data", "--json", exit=8)
+        assert answer.last["code"] in {"no-space", "no-inodes"}
         for path in theirs:
             path.unlink()
-        assert counts(there.push())["files_moved"] == len(tree) - len(landed.keys() & tree.keys())
+        assert counts(there.push())["files_moved"] == len(tree) - len(committed.keys() & tree.keys())
         assert there.there() == tree
         there.check_no_own_files()
 
 
 def fill_up(root: Path) -> list[Path]:
-    """Leave neither a byte nor an inode."""
+    """Use all free bytes and inodes."""
     made: list[Path] = []
     try:
         for number in range(10_000):

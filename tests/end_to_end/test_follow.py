@@ -23,7 +23,7 @@ SOON = 60.0
 
 
 class Following:
-    """One `push --follow SOURCE there:data`, and what became of it."""
+    """One call of `push --follow SOURCE there:data`, and its result."""
 
     def __init__(
         self, there: Transfers, *words: str | Path, quiet: str = "1s", target: str = "there:data"
@@ -36,7 +36,7 @@ class Following:
         self.process = there.hibali.start("push", "--follow", there.source, target, "--json", *given)
 
     def until(self, met: Callable[[], object], what: str) -> None:
-        """Wait for a state; the call must not end meanwhile."""
+        """Wait for a condition; the command must not end meanwhile."""
         deadline = time.monotonic() + SOON
         while not met():
             assert self.process.poll() is None, self.lines()
@@ -44,16 +44,16 @@ class Following:
             time.sleep(0.05)
 
     def has(self, name: bytes, content: bytes) -> None:
-        """Wait until a file is there."""
+        """Wait until a file exists at the target."""
         self.until(lambda: self.there.place.read("data", name) == content, f"{name!r} never arrived")
 
     def finish(self, code: int = 0) -> dict[str, Any]:
-        """Announce the end; the receipt."""
+        """Write the file that announces the end, and return the receipt."""
         self.end.touch()
         return self.ended(code)
 
     def ended(self, code: int) -> dict[str, Any]:
-        """The receipt of a call that ends by itself, as the last line and the only one."""
+        """Return the receipt of a command that ends by itself: its last line, and only there."""
         assert self.process.wait(SOON) == code, self.lines()
         lines = self.lines()
         receipts = [line for line in lines if line["kind"] == "receipt"]
@@ -66,13 +66,13 @@ class Following:
 
 
 def failed_of(follow: Following) -> dict[bytes, str]:
-    """Name to code of what was not sent in the end."""
+    """Return the error codes of the files that were not sent in the end, by name."""
     return {path_of(line): line["code"] for line in follow.lines() if line["kind"] == "failed"}
 
 
 @contextlib.contextmanager
 def writing(path: Path, line: bytes = b"x" * 100) -> Iterator[None]:
-    """Somebody writes to a file all the time."""
+    """Write to a file all the time."""
     stop = threading.Event()
 
     def write() -> None:
@@ -106,9 +106,9 @@ def test_finished_files_are_sent_while_others_are_written(
     assert there.there()[b"growing"] == (there.source / "growing").read_bytes()
     assert (receipt["files"], receipt["files_moved"], receipt["proof_moved"]) == (4, 4, "digest")
     assert receipt["logins"] <= 1
-    rounds = [line for line in follow.lines() if line["kind"] == "round"]
-    assert sum(line["files_moved"] for line in rounds) == 4
-    assert rounds[-1]["files_waiting"] == 0
+    cycles = [line for line in follow.lines() if line["kind"] == "round"]
+    assert sum(line["files_moved"] for line in cycles) == 4
+    assert cycles[-1]["files_waiting"] == 0
     there.check_no_own_files()
     assert there.push().last["files_moved"] == 0
 
@@ -138,7 +138,7 @@ def test_only_the_tails_of_a_growing_file_are_sent(folder_there: Transfers) -> N
     assert receipt["bytes_moved"] == log.stat().st_size + 1
     if there.place.word == "ssh":
         assert receipt["bytes_sent"] == receipt["bytes_moved"]
-    assert there.push().last["files_moved"] == 0  # its time is right, too
+    assert there.push().last["files_moved"] == 0  # its time is the same, too
     there.verify()
 
 
@@ -176,7 +176,7 @@ def test_a_file_with_another_beginning_is_replaced_completely(local_there: Trans
     assert there.there() == {b"run.log": b"0123456789" * 1000}
     assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
     if spoil == "link":
-        assert second.read_bytes() == b"0123456789" * 500  # nobody wrote through it
+        assert second.read_bytes() == b"0123456789" * 500  # nothing was written through it
 
 
 def test_a_single_log_is_followed_under_another_name(local_there: Transfers) -> None:
@@ -195,7 +195,7 @@ def test_a_rename_finishes_a_file_at_once(local_there: Transfers) -> None:
     there = local_there
     there.make({b"scan.tmp": b"half", b"direct": b"being written"})
     follow = Following(there, "--exclude", "*.tmp", quiet="1h")
-    follow.until((there.root / ".hibali" / "lock").exists, "it never began")  # so it has looked
+    follow.until((there.root / ".hibali" / "lock").exists, "it never began")  # so one scan was done
     with (there.source / "scan.tmp").open("ab") as stream:
         stream.write(b" and half")
     (there.source / "scan.tmp").rename(there.source / "scan")
@@ -214,7 +214,7 @@ def test_with_markers_only_marked_files_are_sent_and_the_marker_last(local_there
     (there.source / "b.raw.done").touch()
     follow.has(b"b.raw.done", b"")
     assert there.committed_files()[b"b.raw"] == b"b"
-    (there.source / "c.raw").write_bytes(b"c")  # the end says of this, too, that it is finished
+    (there.source / "c.raw").write_bytes(b"c")  # the announced end finishes this file, too
     assert follow.finish()["files_moved"] == 5
     assert b"c.raw" in there.there()
 
@@ -237,8 +237,8 @@ def test_the_file_that_announces_the_end_arrives_last(local_there: Transfers) ->
     (there.source / "FINISHED").touch()
     receipt = follow.ended(0)
     assert set(there.there()) == {b"a", b"z", b"FINISHED"}
-    rounds = [line["files_moved"] for line in follow.lines() if line["kind"] == "round"]
-    assert (rounds, receipt["files_moved"]) == ([2, 1], 3)
+    cycles = [line["files_moved"] for line in follow.lines() if line["kind"] == "round"]
+    assert (cycles, receipt["files_moved"]) == ([2, 1], 3)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -255,11 +255,11 @@ def test_a_signal_stops_following_within_two_seconds_and_releases_the_lock(
         began = time.monotonic()
         follow.process.send_signal(number)
         receipt = follow.ended(code)
-    assert time.monotonic() - began < 4  # two seconds, on a machine that has others to serve
+    assert time.monotonic() - began < 4  # two seconds, on a shared machine
     assert (receipt["files_moved"], receipt["files"]) == (1, 2)
-    told = [line["message"] for line in follow.lines() if line["kind"] == "noted"]
-    assert "1 file (1 byte)" in told[-1]
-    assert "1 file not finished" in told[-1]
+    notes = [line["message"] for line in follow.lines() if line["kind"] == "noted"]
+    assert "1 file (1 byte)" in notes[-1]
+    assert "1 file not finished" in notes[-1]
     there.check_no_own_files()
     there.push()
     assert there.there() == {b"a": b"a", b"growing": (there.source / "growing").read_bytes()}

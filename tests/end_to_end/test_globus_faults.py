@@ -24,7 +24,7 @@ FILES = 12
 
 @pytest.fixture
 def sites(hibali: Any, globus: Globus, tmp_path: Path, request: pytest.FixtureRequest) -> GlobusSites:
-    """A laptop with files, and a place `host` that hibali and Globus both reach."""
+    """Return a laptop with files, and a site `host` that hibali and Globus both reach."""
     made = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)
     made.add_local("far", tmp_path / "far")
     made.make(_tree())
@@ -37,7 +37,7 @@ def _tree() -> Tree:
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, and what is expected of a push while it lasts: exit code, the code of what is told, words, and files that arrive."""
+    """A fault, and the expected result of a push while it lasts: exit code, error code, words of the message, and number of files."""
 
     kind: str
     exit: int
@@ -83,17 +83,17 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.exit}")
-def test_a_fault(sites: GlobusSites, case: Case) -> None:
+def test_a_fault_has_its_exit_code_and_message(sites: GlobusSites, case: Case) -> None:
     fault = sites.globus.fault(case.kind, **case.where)
     answer = sites.push("--give-up-after", "1s", code=case.exit)
     assert fault.clear() > 0 or case.kind in {"offline", "paused", "inactive"}
-    told = str(answer)
-    assert case.words in told
+    report = str(answer)
+    assert case.words in report
     if case.code:
-        assert case.code in {line.get("code") for line in answer.lines}, told
+        assert case.code in {line.get("code") for line in answer.lines}, report
     target = sites.roots["far"] / "data"
     files = [name for name in read_tree(target) if name.endswith(b".dat")] if target.exists() else []
-    assert case.arrive is None or len(files) == case.arrive, told
+    assert case.arrive is None or len(files) == case.arrive, report
     if files:
         assert (answer.last.get("proof_moved"), answer.last.get("checked_by")) in {
             ("digest", "hibali"),
@@ -115,19 +115,19 @@ def _start(sites: GlobusSites, *words: str) -> Any:
     return sites.hibali.start("push", sites.here / "data", "far:data", "--json", *words)
 
 
-def _said(sites: GlobusSites) -> str:
-    """What the commands that were started have said."""
+def _output(sites: GlobusSites) -> str:
+    """Return the output of the commands that were started."""
     return "".join(file.read_text() for file in sorted(sites.hibali.home.folder.glob("*.err")))
 
 
 def _one_task(sites: GlobusSites) -> bool:
-    """Whether all that was ever submitted is one task."""
+    """Return whether exactly one task was ever submitted."""
     ids = {one["submission_id"] for one in sites.globus.submissions()}
     return len(ids) == len(sites.transfers()) == 1
 
 
-def test_killed_between_the_submission_and_its_answer(sites: GlobusSites) -> None:
-    """The id is on disk before it is used: the same line again is the same task."""
+def test_a_kill_between_the_submission_and_its_answer_submits_one_task(sites: GlobusSites) -> None:
+    """Check that the submission id is stored before it is used, so that the same command finds the same task."""
     fault = sites.globus.fault("lost_answer")
     process = _start(sites)
     _wait_for_task(sites)
@@ -143,7 +143,7 @@ def test_killed_between_the_submission_and_its_answer(sites: GlobusSites) -> Non
     assert sites.ours() == []
 
 
-def test_killed_while_the_task_runs(sites: GlobusSites) -> None:
+def test_a_kill_while_the_task_runs_submits_one_task(sites: GlobusSites) -> None:
     held = sites.globus.fault("held", after=3)
     process = _start(sites)
     task = _wait_for_task(sites)
@@ -151,7 +151,7 @@ def test_killed_while_the_task_runs(sites: GlobusSites) -> None:
     process.wait()
     held.clear()
     sites.globus.wait(task)
-    next((sites.here / "data").rglob("file-00000.dat")).unlink()  # what was sent of it is nobody's any more
+    next((sites.here / "data").rglob("file-00000.dat")).unlink()  # its partial upload is no longer needed
     answer = sites.push()
     assert (answer.last["files_moved"], answer.last["proof_moved"]) == (FILES - 1, "digest")
     assert sites.same()
@@ -160,8 +160,10 @@ def test_killed_while_the_task_runs(sites: GlobusSites) -> None:
 
 
 @pytest.mark.parametrize("name", ["far", "vault"])
-def test_killed_anywhere(sites: GlobusSites, tmp_path: Path, name: str) -> None:
-    """Where the far end renames: before and while it does; where Globus alone reaches: between any two requests."""
+def test_a_kill_at_any_point_is_completed_by_the_same_command(
+    sites: GlobusSites, tmp_path: Path, name: str
+) -> None:
+    """Kill at a site that renames: before and during the renames; at a collection that only Globus reaches: between any two requests."""
     require_strace()
     if name == "vault":
         sites.add_vault(tmp_path / "vault")
@@ -172,11 +174,11 @@ def test_killed_anywhere(sites: GlobusSites, tmp_path: Path, name: str) -> None:
             command = [*kill_at(RENAME, number), *sites.hibali.command(*words)]
             subprocess.run(command, env=sites.hibali.env, capture_output=True, check=False)
         else:
-            asked = len(sites.globus.requests()) + number
+            limit = len(sites.globus.requests()) + number
             process = sites.hibali.start("push", sites.here / "data", "vault:data", "--json")
             wait_for(
-                lambda asked=asked, process=process: (
-                    process.poll() is not None or len(sites.globus.requests()) >= asked
+                lambda limit=limit, process=process: (
+                    process.poll() is not None or len(sites.globus.requests()) >= limit
                 )
             )  # type: ignore[misc]
             process.kill()
@@ -191,11 +193,13 @@ def test_an_interruption_leaves_the_task_or_cancels_it(sites: GlobusSites) -> No
     held = sites.globus.fault("held", after=3)
     process = _start(sites)
     task = _wait_for_task(sites)
-    wait_for(lambda: f"Globus task {task} transfers" in _said(sites))
-    time.sleep(0.5)  # until it follows
+    wait_for(lambda: f"Globus task {task} transfers" in _output(sites))
+    time.sleep(0.5)  # until it follows the task
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
-    assert f"Globus task {task} continues at Globus. Run the same command again to follow it" in _said(sites)
+    assert f"Globus task {task} continues at Globus. Run the same command again to follow it" in _output(
+        sites
+    )
     assert sites.transfers()[0]["status"] == "ACTIVE"
     operation = sites.hibali("history", "--json", exit=0).lines[0]["id"]
     assert task in " ".join(sites.hibali("history", "show", operation, "--json", exit=0).last["notes"])
@@ -207,7 +211,7 @@ def test_an_interruption_leaves_the_task_or_cancels_it(sites: GlobusSites) -> No
     held = sites.globus.fault("held")
     process = _start(sites, "--cancel-on-interrupt")
     wait_for(lambda: len(sites.transfers()) == 2)
-    wait_for(lambda: _said(sites).count(" transfers ") == 2)
+    wait_for(lambda: _output(sites).count(" transfers ") == 2)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
@@ -219,7 +223,7 @@ def test_an_interruption_leaves_the_task_or_cancels_it(sites: GlobusSites) -> No
 
 
 @pytest.mark.parametrize("end", ["expired", "cancelled"])
-def test_a_task_that_others_end(sites: GlobusSites, end: str) -> None:
+def test_a_task_that_expires_or_is_cancelled_is_reported(sites: GlobusSites, end: str) -> None:
     held = sites.globus.fault("held", after=4)
     process = _start(sites)
     task = _wait_for_task(sites)
@@ -235,8 +239,8 @@ def test_a_task_that_others_end(sites: GlobusSites, end: str) -> None:
     assert sites.ours() == []
 
 
-def test_the_same_from_another_ledger_is_waited_for(sites: GlobusSites, tmp_path: Path) -> None:
-    """A collection that Globus alone reaches gets final names, so two submissions may be identical."""
+def test_the_same_transfer_of_another_ledger_is_waited_for(sites: GlobusSites, tmp_path: Path) -> None:
+    """Check a collection that only Globus reaches: files get final names there, so two submissions may be identical."""
     vault = sites.add_vault(tmp_path / "vault")
     held = sites.globus.fault("held")
     process = sites.hibali.start("push", sites.here / "data", "vault:data", "--json")
@@ -248,19 +252,19 @@ def test_the_same_from_another_ledger_is_waited_for(sites: GlobusSites, tmp_path
     second = sites.hibali.start(
         "push", sites.here / "data", "vault:data", "--json", env={"HIBALI_STATE": str(other)}
     )
-    wait_for(lambda: f"waiting until task {task} ends" in _said(sites))
+    wait_for(lambda: f"waiting until task {task} ends" in _output(sites))
     held.clear()
     assert second.wait(60) == 0
     assert read_tree(vault / "data") == read_tree(sites.here / "data")
 
-    # what the first one left unproven is proven, and not sent again
+    # files of the first task that were not verified are verified, and not sent again
     answer = sites.push(to="vault:data")
     assert (answer.last["files_moved"], answer.last["checked_by"]) == (FILES, "globus")
     assert sum(one["sync_level"] is None for one in sites.transfers()) == 2
 
 
-def test_a_folder_with_more_names_than_globus_lists(sites: GlobusSites, tmp_path: Path) -> None:
-    """Named, with what lies in it; everything else is carried, and nothing is deleted."""
+def test_a_folder_with_more_names_than_globus_lists_is_reported(sites: GlobusSites, tmp_path: Path) -> None:
+    """Check that the folder and its contents are reported, all other files are transferred, and nothing is deleted."""
     vault = sites.add_vault(tmp_path / "vault")
     (vault / "large").mkdir()
     for number in range(12):

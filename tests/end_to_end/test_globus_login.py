@@ -27,12 +27,12 @@ from tests.support.terminal import Terminal
 from transfers.stores.globus.clients import open_access
 from transfers.stores.globus.errors import translated_errors
 
-AT_ONCE = 30.0  # seconds on a machine that others use, too: nothing in it waits
+AT_ONCE = 30.0  # seconds on a shared machine; nothing in it waits
 _URL = re.compile(rb"(http://\S+/v2/oauth2/authorize\S*)\r\n")
 
 
 class Archive:
-    """A mapped collection that is the site `archive` and nothing else."""
+    """A mapped collection that is the only configured site, `archive`."""
 
     def __init__(self, globus: Globus, hibali: Any, folder: Path) -> None:
         self.globus, self.hibali = globus, hibali
@@ -53,7 +53,7 @@ class Archive:
         )
 
     def log_in(self, pages: int, env: Mapping[str, str] | None = None) -> str:
-        """Type it, open each URL elsewhere and type the code that is shown: so many times; what came, after exit 0."""
+        """Log in: open each URL elsewhere and type its code, that many times; return the output after exit 0."""
         terminal = Terminal([*START, "sites", "login", "archive"], env or self.hibali.env)
         for number in range(pages):
             terminal.until(lambda _, number=number: terminal.written.count(b"Code: ") > number)
@@ -67,7 +67,7 @@ class Archive:
 
 
 def tokens_in(path: Path) -> list[str]:
-    """All that are kept, access and refresh."""
+    """Return all tokens in the file, access and refresh tokens."""
     found = sqlite3.connect(path)
     rows = found.execute("SELECT token_data_json FROM token_storage").fetchall()
     found.close()
@@ -80,11 +80,11 @@ def archive(globus: Globus, hibali: Any, tmp_path: Path) -> Archive:
     return Archive(globus, hibali, tmp_path)
 
 
-def test_a_person_logs_in_without_a_browser_and_out_again(archive: Archive) -> None:
+def test_a_user_logs_in_without_a_browser_and_logs_out(archive: Archive) -> None:
     hibali, globus = archive.hibali, archive.globus
     archive.configure(globus.native_id)
     config = hibali.home.config
-    config.write_text(f"{config.read_text()}https = true\n")  # a token of its own, for the same login
+    config.write_text(f"{config.read_text()}https = true\n")  # a token of its own, from the same login
     kept = hibali.home.state / "globus" / "tokens.db"
     planted: list[str] = []
     with watching_arguments(planted) as found:
@@ -117,18 +117,18 @@ def test_a_person_logs_in_without_a_browser_and_out_again(archive: Archive) -> N
         assert "hibali sites login archive" in answers[-1].last["hint"]
         assert hibali("sites", "logout", "archive", "--json", exit=0).last["change"] == "same"
     assert found == []
-    check_absent(planted, hibali, *answers)  # in the file of tokens neither: they were removed
+    check_absent(planted, hibali, *answers)  # the file of tokens has none either: they were removed
 
 
-def test_a_consent_that_is_known_to_be_needed_is_asked_for_with_the_login(archive: Archive) -> None:
+def test_a_consent_that_was_needed_before_is_requested_with_the_login(archive: Archive) -> None:
     archive.configure(archive.globus.native_id)
-    archive.log_in(2)  # nobody knew before that this collection asks for one
+    archive.log_in(2)  # this collection was not known to need a consent
     archive.hibali("sites", "logout", "archive", exit=0)
     archive.globus.expire(consents=True)
-    assert "data_access" in urllib.parse.unquote(archive.log_in(1))  # it is remembered
+    assert "data_access" in urllib.parse.unquote(archive.log_in(1))  # the consent is remembered
 
 
-def test_a_consent_that_the_configuration_names_is_asked_for_with_the_first_login(archive: Archive) -> None:
+def test_a_configured_consent_is_requested_with_the_first_login(archive: Archive) -> None:
     archive.configure(archive.globus.native_id)
     with archive.hibali.home.config.open("a") as config:
         config.write("data_access = true\n")
@@ -136,7 +136,7 @@ def test_a_consent_that_the_configuration_names_is_asked_for_with_the_first_logi
     assert archive.hibali("ls", "archive:", "--json", exit=0).lines[0]["path"] == "a"
 
 
-def test_a_code_that_is_not_taken_is_4_and_a_login_needs_a_terminal(archive: Archive) -> None:
+def test_a_rejected_code_is_4_and_a_login_needs_a_terminal(archive: Archive) -> None:
     archive.configure(archive.globus.native_id)
     terminal = Terminal([*START, "sites", "login", "archive"], archive.hibali.env)
     terminal.until(lambda _: b"Code: " in terminal.written)
@@ -168,17 +168,17 @@ def test_tokens_are_renewed_by_one_thread_for_all(archive: Archive, monkeypatch:
         before = archive.requests("/oauth2/token")
         together = threading.Barrier(len(clients))
 
-        def ask(client: Any) -> str:
+        def authenticate(client: Any) -> str:
             together.wait()
             with translated_errors(site):
                 return str(client.get_endpoint(archive.id)["id"])
 
         with ThreadPoolExecutor(len(clients)) as threads:
-            assert set(threads.map(ask, clients)) == {archive.id}
+            assert set(threads.map(authenticate, clients)) == {archive.id}
         assert archive.requests("/oauth2/token") == before + 1
         header = {"Authorization": access.https_header(archive.id)}
-    asked = urllib.request.Request(f"{archive.made.https_server}/study/a", headers=header)  # noqa: S310 - the double
-    with urllib.request.urlopen(asked) as answer:  # noqa: S310
+    request = urllib.request.Request(f"{archive.made.https_server}/study/a", headers=header)  # noqa: S310 - the double
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
         assert answer.read() == b"1"
 
 
@@ -197,9 +197,9 @@ def test_a_job_does_not_get_the_secret(globus: Globus, hibali: Any) -> None:
 
 
 class Cron:
-    """hibali as cron starts it: no terminal, nothing to read, an environment of HOME alone.
+    """hibali as cron starts it: no terminal, no input, and HOME as the only variable.
 
-    Beside it stands only where the double answers, which nobody has to be told of Globus itself.
+    The address of the test double is also set, which the real Globus does not need.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -208,7 +208,7 @@ class Cron:
         self.config = self.home / ".config" / "hibali" / "config.toml"
         self.tokens = self.home / ".local" / "state" / "hibali" / "globus" / "tokens.db"
         self.env = {"HOME": str(self.home), **archive.globus.env}
-        self.said: list[Any] = []
+        self.outputs: list[Any] = []
 
     def __call__(
         self,
@@ -218,7 +218,7 @@ class Cron:
         words: tuple[str, ...] = ("sites", "check", "archive"),
         **env: str,
     ) -> None:
-        """How a command must end, at once, with which code and which line to type."""
+        """Check the exit code, the error code and the suggested command, without any delay."""
         began = time.monotonic()
         ended = subprocess.run(
             [*START, *words, "--json", "-v"],
@@ -236,15 +236,15 @@ class Cron:
         if code:
             assert (last["kind"], last["code"]) == ("error", code)
             assert typed in last["hint"]
-        self.said.append(_Said(ended.stdout, ended.stderr))
+        self.outputs.append(_Output(ended.stdout, ended.stderr))
 
 
-class _Said:
+class _Output:
     def __init__(self, out: bytes, err: bytes) -> None:
         self.out, self.err = out, err
 
 
-def test_a_client_with_a_secret_works_in_cron_and_what_lacks_is_4_at_once(archive: Archive) -> None:
+def test_a_client_with_a_secret_works_in_cron_and_a_missing_setting_is_4_at_once(archive: Archive) -> None:
     globus, cron = archive.globus, Cron(archive)
     client, secret = globus.client_id, globus.client_secret
     vault = cron.home / "vault"
@@ -255,10 +255,10 @@ def test_a_client_with_a_secret_works_in_cron_and_what_lacks_is_4_at_once(archiv
         archive.configure(client, 'secret_variable = "GLOBUS_SECRET"', to=cron.config)
         cron(4, "no-secret", "export GLOBUS_SECRET=")
         cron(4, "client-refused", "hibali sites login archive", GLOBUS_SECRET=planted[1])
-        cron(0, GLOBUS_SECRET=secret)  # it consents for itself to what the collection asks for
+        cron(0, GLOBUS_SECRET=secret)  # the client consents by itself to what the collection needs
         planted += tokens_in(cron.tokens)
         assert len(planted) == 3
-        cron(4, "no-secret", "export GLOBUS_SECRET=", ("ls", "archive:"))  # though a token is there
+        cron(4, "no-secret", "export GLOBUS_SECRET=", ("ls", "archive:"))  # although a token exists
         cron(0, words=("ls", "archive:"), GLOBUS_SECRET=secret)
 
         archive.configure(client, f'secret_command = ["/bin/cat", "{vault}/secret"]', to=cron.config)
@@ -279,10 +279,10 @@ def test_a_client_with_a_secret_works_in_cron_and_what_lacks_is_4_at_once(archiv
         cron(0)
     assert found == []
     files = [cron.tokens, vault / "secret", *(cron.home / ".local" / "share").rglob("*.cfg")]
-    check_absent(planted, archive.hibali, *cron.said, but=files)
+    check_absent(planted, archive.hibali, *cron.outputs, but=files)
 
 
-def test_a_login_that_ended_or_lacks_a_consent_is_4_at_once_in_cron(archive: Archive) -> None:
+def test_an_expired_login_or_a_missing_consent_is_4_at_once_in_cron(archive: Archive) -> None:
     globus, cron = archive.globus, Cron(archive)
     archive.configure(globus.native_id, to=cron.config)
     line = "hibali sites login archive"
@@ -298,8 +298,8 @@ def test_a_login_that_ended_or_lacks_a_consent_is_4_at_once_in_cron(archive: Arc
         globus.expire(tokens="refresh")
         cron(4, "login-expired", line)
         cron(4, "login-expired", line, ("ls", "archive:"))
-        archive.log_in(1, cron.env)  # with the consent that it asked for the first time
+        archive.log_in(1, cron.env)  # with the consent that it needed the first time
         planted += tokens_in(cron.tokens)
         cron(0)
     assert found == []
-    check_absent(planted, archive.hibali, *cron.said, but=[cron.tokens])
+    check_absent(planted, archive.hibali, *cron.outputs, but=[cron.tokens])

@@ -1,4 +1,4 @@
-"""Test `make globus-smoke`, the check by a user with an account, as far as possible without one."""
+"""Test `make globus-smoke`, the check by a user with an account, as much as is possible without one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _URL = re.compile(rb"(http://\S+/v2/oauth2/authorize\S*)\r\n")
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("broken", [False, True])
-def test_the_check_with_an_account_says_what_works_and_leaves_nothing(
+def test_the_check_with_an_account_reports_what_works_and_leaves_no_files(
     globus: Globus, hibali: Any, tmp_path: Path, *, broken: bool
 ) -> None:
     source, target, temporary = tmp_path / "source", tmp_path / "target", tmp_path / "temporary"
@@ -48,11 +48,11 @@ def test_the_check_with_an_account_says_what_works_and_leaves_nothing(
         url = _URL.findall(terminal.written)[number].decode()
         terminal.press(globus.approve(url).encode() + b"\r")
     code = terminal.end(120)
-    said = terminal.written.decode()
-    assert (code != 0) is broken, said
+    output = terminal.written.decode()
+    assert (code != 0) is broken, output
     assert (
         "while copying /share" if broken else "no files to move, verify by digest and delete work"
-    ) in said
+    ) in output
     assert [path.name for path in (target / "home").iterdir()] == []
     assert list(temporary.iterdir()) == []
     assert sum(each["path"].endswith("/token/revoke") for each in globus.requests()) == 6

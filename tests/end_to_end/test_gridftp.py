@@ -23,11 +23,11 @@ from tests.support.trees import HOSTILE_NAMES, many_files, read_tree
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
-SSHFTP = "/usr/share/globus/gridftp-ssh"  # what the client starts for sshftp://, wherever GLOBUS_LOCATION is
+SSHFTP = "/usr/share/globus/gridftp-ssh"  # the program that the client starts for sshftp://, with any GLOBUS_LOCATION
 
 
 class Site:
-    """A site `there` of kind ssh whose files a GridFTP server sees too, and folders of this machine."""
+    """An ssh site `there` with a GridFTP server for the same files, and folders of this machine."""
 
     def __init__(self, hibali: Any, folder: Path, server: SshServer, grid: Grid) -> None:
         self.grid = grid
@@ -43,7 +43,7 @@ class Site:
         self.use(grid.url)
 
     def use(self, url: str, more: str = "") -> None:
-        """Have the site say so."""
+        """Configure the server at the site."""
         config = Path(self.hibali.home.config)
         text = config.read_text().partition("[sites.there.gridftp]")[0]
         config.write_text(f'{text}\n[sites.there.gridftp]\nurl = "{url}"\nleast = "1M"\n{more}\n')
@@ -54,8 +54,8 @@ class Site:
     def pull(self, *words: str, exit: int = 0) -> dict[str, Any]:  # noqa: A002 - as above
         return self.transfers.pull(self.back, *words, exit=exit).last
 
-    def carried(self) -> int:
-        """How many bytes the grid's servers carried to or from the site so far."""
+    def transferred(self) -> int:
+        """Return how many bytes the grid's servers have transferred to or from the site."""
         lines = self.grid.transfers.read_text(errors="replace").splitlines()
         return sum(int(line.partition("NBYTES=")[2].split()[0]) for line in lines if str(self.root) in line)
 
@@ -66,35 +66,35 @@ def site(hibali: Any, tmp_path: Path, ssh_server: SshServer, grid: Grid) -> Site
 
 
 def random_file(path: Path, size: int, times: int = 1) -> bytes:
-    """A file of `size` MiB, of random bytes that come so many times."""
+    """Write a file of `size` MiB: random bytes, repeated `times` times."""
     content = os.urandom(size * MIB // times) * times
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return content
 
 
-def test_large_files_go_both_ways_and_are_proven(site: Site) -> None:
+def test_large_files_are_transferred_in_both_directions_and_verified(site: Site) -> None:
     small = site.transfers.make({b"small/" + name: name for name in HOSTILE_NAMES})
     for name in (*HOSTILE_NAMES, b"folder\r\nDELE x/y"):
         random_file(small / "large" / os.fsdecode(name), 1)
     os.utime(site.source / "small" / "*", ns=(1, 1_234_567_890_123_456_789))
     tree = read_tree(site.source)
     size = sum(len(leaf) for leaf in tree.values() if isinstance(leaf, bytes))
-    before = site.carried()
+    before = site.transferred()
     receipt = site.push()
     assert (receipt["mover"], receipt["proof_moved"], receipt["bytes_moved"]) == ("gridftp", "digest", size)
     assert size <= receipt["bytes_sent"] <= size + MIB
-    # not the one in a folder whose name no FTP command can hold, nor that with the longest name
-    assert site.carried() - before == (len(HOSTILE_NAMES) - 1) * MIB
+    # except one in a folder whose name no FTP command can contain, and one with the longest name
+    assert site.transferred() - before == (len(HOSTILE_NAMES) - 1) * MIB
     assert read_tree(site.root) == tree
     assert site.push()["files_moved"] == 0
     receipt = site.pull()
     assert (receipt["mover"], receipt["proof_moved"], receipt["bytes_moved"]) == ("gridftp", "digest", size)
     assert read_tree(site.back) == tree
-    # nor, this way, the two with line ends in them
-    assert site.carried() - before == 2 * (len(HOSTILE_NAMES) - 1) * MIB - 2 * MIB
+    # and, in this direction, the two with line ends in their names
+    assert site.transferred() - before == 2 * (len(HOSTILE_NAMES) - 1) * MIB - 2 * MIB
     assert site.hibali("verify", site.back, "there:data", "--json", exit=0).last["proof_tree"] == "digest"
-    # one file under another name, and switched off
+    # one file under another name, and without GridFTP
     one = next((site.source / "large").glob("*rome*"), site.source / "large" / "*")
     assert site.hibali("push", one, "there:one", "--json", exit=0).last["mover"] == "gridftp"
     assert (site.root.parent / "one").read_bytes() == one.read_bytes()
@@ -105,7 +105,7 @@ def test_large_files_go_both_ways_and_are_proven(site: Site) -> None:
 
 
 def kill(process: Any, site: Site) -> None:
-    """The command, and whatever it started ends with it."""
+    """Kill the command and all processes that it started."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
     settle(site.transfers)
@@ -113,7 +113,7 @@ def kill(process: Any, site: Site) -> None:
 
 
 def copying(site: Site) -> list[int]:
-    """The programs that carry for this test."""
+    """Return the transfer programs of this test."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -124,8 +124,8 @@ def copying(site: Site) -> list[int]:
     return found
 
 
-def there_of(root: Path) -> int:
-    """How far the largest file that was begun there is noted to be."""
+def recorded_bytes(root: Path) -> int:
+    """Return how many bytes of the largest partial file are recorded."""
     marks = [0]
     with contextlib.suppress(FileNotFoundError):
         for line in (root / ".hibali" / "begun").read_bytes().splitlines():
@@ -134,38 +134,38 @@ def there_of(root: Path) -> int:
     return max(marks)
 
 
-def killed_and_gone_on(site: Site, size: int, host: int) -> None:
-    """A file of so many MiB, both ways: killed when so much is there, and the same line moves the rest."""
+def check_kill_and_resume(site: Site, size: int, least: int) -> None:
+    """Transfer a file of that many MiB in both directions: kill it halfway, and check that the same command transfers the rest."""
     content = random_file(site.source / "large", size, 16)
     for words, root in (
         (("push", site.source, "there:data"), site.root),
         (("pull", "there:data", site.back), site.back),
     ):
         process = site.hibali.start(*words, "--json")
-        wait_for(lambda root=root: there_of(root) >= host * MIB)
+        wait_for(lambda root=root: recorded_bytes(root) >= least * MIB)
         kill(process, site)
         assert not (root / "large").exists()
-        there = there_of(root)
+        there = recorded_bytes(root)
         receipt = site.hibali(*words, "--json", exit=0).last
         assert (receipt["mover"], receipt["proof_moved"]) == ("gridftp", "digest")
-        # blocks behind the marks are the least of it
+        # blocks after the last recorded offset may have arrived, too
         assert len(content) - there - 16 * MIB <= receipt["bytes_sent"] <= len(content) - there + MIB
         assert (root / "large").read_bytes() == content
         assert [path.name for path in root.iterdir()] == ["large"]
 
 
-def test_a_killed_call_goes_on_inside_a_file(site: Site) -> None:
+def test_a_killed_transfer_resumes_inside_a_file(site: Site) -> None:
     site.use(site.grid.url, "connections = 2")
-    killed_and_gone_on(site, 256, 16)
+    check_kill_and_resume(site, 256, 16)
 
 
 @pytest.mark.heavy
-def test_a_killed_gigabyte_goes_on(site: Site) -> None:
-    killed_and_gone_on(site, 1024, 300)
+def test_a_killed_transfer_of_a_gigabyte_resumes(site: Site) -> None:
+    check_kill_and_resume(site, 1024, 300)
 
 
 class OwnGridftp:
-    """A server of one test alone, with certificates of the grid; ended as a machine that loses its power does it."""
+    """A server of one test, with certificates of the grid; it is stopped as by a power failure."""
 
     def __init__(self, grid: Grid, folder: Path) -> None:
         self.grid = grid
@@ -185,7 +185,7 @@ class OwnGridftp:
         end_all(self.session)
 
     def signal_connections(self, number: int) -> None:
-        """To each of its connections; it takes new ones."""
+        """Send a signal to each process that serves a connection; the server accepts new connections."""
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, IndexError):
                 above = (entry / "stat").read_bytes().rpartition(b") ")[2].split()[1]
@@ -200,16 +200,18 @@ class OwnGridftp:
         self.stop()
 
 
-def test_a_server_that_ends_and_a_proxy_that_expires_on_the_way(site: Site, tmp_path: Path) -> None:
+def test_a_stopped_server_and_an_expired_proxy_are_reported_during_a_transfer(
+    site: Site, tmp_path: Path
+) -> None:
     content = random_file(site.source / "large", 768, 48)
     proxy = tmp_path / "proxy"
     site.hibali.env["X509_USER_PROXY"] = str(proxy)
     push = ("push", site.source, "there:data", "--json")
 
-    def half_way(host: int) -> Any:
+    def half_way(least: int) -> Any:
         process = site.hibali.start(*push)
-        wait_for(lambda: there_of(site.root) >= host * MIB or process.poll() is not None)
-        assert process.poll() is None, "it was through before it could be disturbed"
+        wait_for(lambda: recorded_bytes(site.root) >= least * MIB or process.poll() is not None)
+        assert process.poll() is None, "the transfer ended before it could be interrupted"
         return process
 
     def last_line(process: Any, code: int) -> dict[str, Any]:
@@ -220,11 +222,11 @@ def test_a_server_that_ends_and_a_proxy_that_expires_on_the_way(site: Site, tmp_
 
     with OwnGridftp(site.grid, tmp_path) as own:
         site.use(own.url, "connections = 1")
-        # none at all: at once, and it says what to type
+        # no proxy at all: at once, with the command to type
         error = site.hibali(*push, exit=4).last
         assert (error["code"], error["about"]) == ("proxy-missing", own.url)
         assert "grid-proxy-init" in error["hint"]
-        # one that is too old for the next login
+        # a proxy that is too old for the next login
         site.grid.make_proxy(proxy)
         process = half_way(8)
         own.signal_connections(signal.SIGSTOP)
@@ -232,13 +234,13 @@ def test_a_server_that_ends_and_a_proxy_that_expires_on_the_way(site: Site, tmp_
         own.signal_connections(signal.SIGKILL)
         assert last_line(process, 4)["code"] == "proxy-expired"
         site.grid.make_proxy(proxy)
-        # a server that goes away, and one that is away
-        process = half_way(there_of(site.root) // MIB + 8)
+        # a server that stops, and one that is not there
+        process = half_way(recorded_bytes(site.root) // MIB + 8)
         own.stop()
         assert last_line(process, 5)["code"] == "gridftp-unreachable"
         assert site.hibali(*push, exit=5).last["code"] == "gridftp-unreachable"
         assert not (site.root / "large").exists()
-        there = there_of(site.root)
+        there = recorded_bytes(site.root)
         own.start()
         receipt = site.push()
     assert receipt["mover"] == "gridftp"
@@ -247,14 +249,14 @@ def test_a_server_that_ends_and_a_proxy_that_expires_on_the_way(site: Site, tmp_
     assert not site.transfers.place.unfinished("")
 
 
-def test_what_a_server_does_not_do_goes_over_ssh(site: Site, tmp_path: Path) -> None:
+def test_files_that_the_server_cannot_transfer_are_sent_over_ssh(site: Site, tmp_path: Path) -> None:
     content = random_file(site.source / "large", 4)
     site.use(site.grid.url, 'paths = { "/" = "/nowhere" }')
     answer = site.transfers.push()
     assert (answer.last["mover"], answer.last["proof_moved"]) == ("stream", "digest")
     assert b"the server refused" in answer.err
     assert (site.root / "large").read_bytes() == content
-    # nor without the program
+    # without the program, too
     (tmp_path / "bin").mkdir()
     for name in ("ssh", "python3"):
         (tmp_path / "bin" / name).symlink_to(f"/usr/bin/{name}")
@@ -264,16 +266,16 @@ def test_what_a_server_does_not_do_goes_over_ssh(site: Site, tmp_path: Path) -> 
     assert b"globus-gass-copy-progs" in answer.err
 
 
-def test_over_ssh_without_certificates(site: Site, ssh_server: SshServer, tmp_path: Path) -> None:
+def test_gridftp_over_ssh_needs_no_certificates(site: Site, ssh_server: SshServer, tmp_path: Path) -> None:
     content = random_file(site.source / "large", 40, 4)
     start = ssh_server.home / ".globus" / "sshftp"
     start.parent.mkdir(exist_ok=True)
-    words = f"-ssh -c {site.grid.folder}/gridftp.conf -data-interface 127.0.0.1 -Z {tmp_path}/carried"
-    if os.geteuid() == 0:  # whom the server lets in over ssh only so
+    words = f"-ssh -c {site.grid.folder}/gridftp.conf -data-interface 127.0.0.1 -Z {tmp_path}/transferred"
+    if os.geteuid() == 0:  # the server accepts this account only with this configuration
         words += " -aa -anonymous-user root -allow-root"
     start.write_text(f"#!/bin/sh\nexec env PATH={SYSTEM_PATH} globus-gridftp-server {words}\n")
     start.chmod(0o755)
-    # the client's script calls /usr/bin/ssh with the account's own configuration, which a test does not touch
+    # the client's script calls /usr/bin/ssh with the account's own configuration, which a test must not change
     client = tmp_path / "gridftp-ssh"
     client.write_text(f"#!/bin/sh\nexec ssh -F {ssh_server.config} $2 .globus/sshftp\n")
     client.chmod(0o755)
@@ -290,12 +292,12 @@ def test_over_ssh_without_certificates(site: Site, ssh_server: SshServer, tmp_pa
         assert ended.returncode == 0, ended
         assert json.loads(ended.stdout.splitlines()[-1])["mover"] == "gridftp"
     assert (site.back / "large").read_bytes() == content
-    assert (tmp_path / "carried").read_text().count("NBYTES") >= 2
+    assert (tmp_path / "transferred").read_text().count("NBYTES") >= 2
 
 
 @pytest.mark.heavy
-def test_thousands_of_files_killed_and_gone_on(site: Site) -> None:
-    """Small ones in packs, and among them some that go by the server."""
+def test_a_killed_transfer_of_thousands_of_files_resumes(site: Site) -> None:
+    """Send small files in packs together with files for the server."""
     tree = many_files(5000, 8000)
     site.transfers.make(tree)
     contents = {f"large{number}": random_file(site.source / f"large{number}", 48, 4) for number in range(4)}
@@ -303,11 +305,11 @@ def test_thousands_of_files_killed_and_gone_on(site: Site) -> None:
         process = site.hibali.start("push", site.source, "there:data", "--json")
         wait_for(lambda least=least: len(list(site.root.rglob("*"))) >= least)
         kill(process, site)
-    landed = sum(path.is_file() and ".hibali" not in str(path) for path in site.root.rglob("*"))
+    committed = sum(path.is_file() and ".hibali" not in str(path) for path in site.root.rglob("*"))
     receipt = site.push()
     assert receipt["mover"] == "gridftp"
     assert receipt["files_moved"] + receipt["files_kept"] == len(tree) + len(contents)
-    assert receipt["files_kept"] >= landed
+    assert receipt["files_kept"] >= committed
     assert {name: (site.root / name).read_bytes() for name in contents} == contents
     assert site.push()["files_moved"] == 0
     assert not site.transfers.place.unfinished("")

@@ -1,7 +1,7 @@
 """Test sites that are reached with GSI: the proxy is checked before a login, made for cron, and given to jobs.
 
 Certificates, proxies, their tools and the MyProxy server are real. Debian has no sshd that takes GSI: the ssh of these sites
-logs in to an ordinary one with a key, and says which proxy it was given.
+logs in to an ordinary one with a key, and prints which proxy it was given.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from tests.services.grid import ORGANISATION, Grid, start_gsi_server
 from tests.services.processes import SYSTEM_PATH, end_all
 from tests.support.clock import seconds_of
 
-# Tells which proxy there is, its mode, and how long it is valid: to a job's output, and to the log of a login.
-TELL = 'echo "$X509_USER_PROXY" "$(stat -c %a "$X509_USER_PROXY")" "$(grid-proxy-info -timeleft)"'
+# Prints the path, the mode and the remaining lifetime of the proxy: to a job's output, and to the log of a login.
+PRINT_PROXY = 'echo "$X509_USER_PROXY" "$(stat -c %a "$X509_USER_PROXY")" "$(grid-proxy-info -timeleft)"'
 
 
 class GridSite:
-    """A site `host` whose ssh notes each time it is called."""
+    """A site `host` whose ssh program logs each call."""
 
     def __init__(self, hibali: Any, server: Any, grid: Grid, tmp_path: Path) -> None:
         self.hibali = hibali
         self.log = tmp_path / "called"
         self.ssh = tmp_path / "gsissh"
         self.words = [str(self.ssh), "-p", str(server.port), *server.command[1:]]
-        self.ssh.write_text(f'#!/bin/sh\n({TELL}; echo "$*") >>{self.log}\nexec {server.command[0]} "$@"\n')
+        self.ssh.write_text(
+            f'#!/bin/sh\n({PRINT_PROXY}; echo "$*") >>{self.log}\nexec {server.command[0]} "$@"\n'
+        )
         self.ssh.chmod(0o755)
         self.host = server.host
         self.place = tmp_path / "there"
@@ -53,17 +55,17 @@ class GridSite:
         self.hibali.home.config.chmod(0o600)
 
     def fails(self, env: dict[str, str] | None = None) -> tuple[str, str]:
-        """The code and the hint of an error with exit 4, before any login."""
+        """Return the code and the hint of an error with exit 4 before any login."""
         error = self.hibali("ls", "far:@data", "--json", env=env, exit=4).last
         assert not self.log.exists(), self.log.read_text()
         assert error["about"] == self.host
         return error["code"], error["hint"]
 
     def calls(self) -> list[list[str]]:
-        """Of each time that ssh logged in: the proxy, its mode, and how long it was valid."""
+        """Return the path, the mode and the lifetime of the proxy at each login."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
-        told = zip(lines[::2], lines[1::2], strict=True)
-        return [proxy.split() for proxy, words in told if " -G " not in words]
+        pairs = zip(lines[::2], lines[1::2], strict=True)
+        return [proxy.split() for proxy, words in pairs if " -G " not in words]
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_an_unusable_proxy_is_reported_before_any_login(host: GridSite, grid: Gr
     assert "GSSAPIAuthentication=yes" in host.log.read_text()
     checked = host.hibali("sites", "check", "far", "--json", env=env, exit=0).last
     assert 3 * 3600 - 600 <= seconds_of(checked["facts"]["proxy"].removeprefix("valid for ")) <= 3 * 3600
-    # the kept login is one: nothing is looked at any more until it is over
+    # the existing login is shared: the proxy is not checked until it ends
     mine.unlink()
     host.hibali("ls", "far:@data", env=env, exit=0)
 
@@ -125,7 +127,7 @@ def test_the_port_of_gsissh_may_be_in_its_configuration_file(host: GridSite, tmp
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Path]:
-    """A folder of servers that end with the test."""
+    """Return a folder of servers that stop with the test."""
     folder = tmp_path / "own"
     folder.mkdir()
     yield folder
@@ -142,10 +144,10 @@ def session(tmp_path: Path) -> Iterator[Path]:
     ],
 )
 @pytest.mark.parametrize("persist", ["10m", "no"])
-def test_a_fault_of_gsi_in_the_key_exchange_is_one_login_and_told_whole(
+def test_a_gsi_fault_in_the_key_exchange_is_one_login_with_a_complete_message(
     hibali: Any, grid: Grid, session: Path, fault: str, code: str, chain: str, persist: str
 ) -> None:
-    """With the client that Debian has, OpenSSH 9.2 with GSSAPI key exchange, and the Globus libraries at both ends."""
+    """Check with Debian's client, OpenSSH 9.2 with GSSAPI key exchange, and with the Globus libraries on both hosts."""
     empty = session / "empty"
     empty.mkdir()
     server = start_gsi_server(
@@ -171,7 +173,7 @@ def test_a_fault_of_gsi_in_the_key_exchange_is_one_login_and_told_whole(
     hibali.home.config.chmod(0o600)
     error = hibali("ls", "far:@data", "--json", exit=4).last
     assert server.connections() == 1
-    if persist == "no":  # standard error of a channel is the far program's, so ssh is kept brief
+    if persist == "no":  # standard error of a channel comes from the remote program; ssh adds little
         assert error["code"] == "gss-failed"
         assert " -v localhost" in error["hint"]
     else:
@@ -182,7 +184,7 @@ def test_a_fault_of_gsi_in_the_key_exchange_is_one_login_and_told_whole(
 
 
 def cron(host: GridSite, grid: Grid, *words: str, around: list[str] | None = None) -> Any:
-    """hibali as cron starts it: no terminal, and next to nothing in the environment."""
+    """Return hibali as cron starts it: without a terminal, and with almost no environment."""
     home = host.hibali.home
     names = ("HIBALI_CONFIG", "HIBALI_STATE", "XDG_RUNTIME_DIR", "TEST_SERVICES", "PYTHONPATH")
     env = {name: host.hibali.env[name] for name in names}
@@ -199,8 +201,8 @@ def cron(host: GridSite, grid: Grid, *words: str, around: list[str] | None = Non
     )
 
 
-def traced(log: Path) -> list[str]:
-    """What goes before a command, so that all arguments of whatever it starts stand in `log`."""
+def trace_arguments(log: Path) -> list[str]:
+    """Return a command prefix that writes the arguments of all started programs to `log`."""
     return ["strace", "-f", "-qq", "-s", "100000", "-e", "trace=execve", "-o", str(log)]
 
 
@@ -221,7 +223,7 @@ def test_cron_makes_its_proxy_from_a_locked_key(host: GridSite, grid: Grid, tmp_
     made = f'make = "grid-proxy-init"\nlife = "2h"\n{keys}'
     host.configure(f'{made}passphrase_file = "{kept}"', 'persist = "no"')
     trace = tmp_path / "arguments"
-    first = cron(host, grid, "ls", "far:@data", "-v", around=traced(trace))
+    first = cron(host, grid, "ls", "far:@data", "-v", around=trace_arguments(trace))
     assert first.returncode == 0, first.stderr
     path, mode, left = host.calls()[0]
     assert Path(path).is_relative_to(host.hibali.home.runtime)
@@ -230,7 +232,7 @@ def test_cron_makes_its_proxy_from_a_locked_key(host: GridSite, grid: Grid, tmp_
     before = Path(path).read_bytes()
     second = cron(host, grid, "ls", "far:@data")
     assert second.returncode == 0, second.stderr
-    assert Path(path).read_bytes() == before  # it is good for long enough
+    assert Path(path).read_bytes() == before  # it is valid for long enough
     assert b"grid-proxy-init" in trace.read_bytes()
     check_absent(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
     assert grid.passphrase.encode() not in trace.read_bytes()
@@ -248,12 +250,12 @@ def test_cron_makes_its_proxy_from_a_locked_key(host: GridSite, grid: Grid, tmp_
     kept.write_text("wrong-" + grid.passphrase)
     problems["proxy-not-made"] = cron(host, grid, "ls", "far:@data", "--json")
     host.configure(made, 'persist = "no"')
-    problems["nothing-said"] = cron(host, grid, "ls", "far:@data", "--json")
+    problems["empty-passphrase"] = cron(host, grid, "ls", "far:@data", "--json")
     for code, ended in problems.items():
         assert ended.returncode == 4, (code, ended)
         assert grid.passphrase.encode() not in ended.stdout + ended.stderr
-        assert code.replace("nothing-said", "no-passphrase").encode() in ended.stdout
-    assert b"passphrase_command" in problems["nothing-said"].stdout
+        assert code.replace("empty-passphrase", "no-passphrase").encode() in ended.stdout
+    assert b"passphrase_command" in problems["empty-passphrase"].stdout
     assert not host.log.exists()
     assert not remains.exists()
 
@@ -278,7 +280,7 @@ def test_cron_takes_its_proxy_from_myproxy(host: GridSite, grid: Grid, tmp_path:
     )
     kept.write_text("wrong-phrase")
     tries = tmp_path / "tries"
-    refused = cron(host, grid, "ls", "far:@data", "--json", around=traced(tries))
+    refused = cron(host, grid, "ls", "far:@data", "--json", around=trace_arguments(tries))
     assert (refused.returncode, b"proxy-not-made" in refused.stdout) == (4, True), refused
     assert tries.read_bytes().count(b'execve("/usr/bin/myproxy-logon"') == 1
     assert b"wrong-phrase" not in refused.stdout + refused.stderr
@@ -334,7 +336,7 @@ def test_a_gridftp_server_is_not_contacted_with_an_unusable_proxy(
 
 @pytest.fixture
 def bench(hibali: Any, grid: Grid) -> Bench:
-    made = Bench(hibali, doing(f"{TELL} >[OUT]; sleep [SLEEP]"))
+    made = Bench(hibali, doing(f"{PRINT_PROXY} >[OUT]; sleep [SLEEP]"))
     hibali.env |= grid.env
     made.add_local_site()
     return made
@@ -344,7 +346,9 @@ def proxies(bench: Bench) -> list[Path]:
     return sorted(bench.folder.glob("work-*/runs/**/proxy"))
 
 
-def test_a_job_has_a_proxy_of_its_own_and_loses_it(bench: Bench, grid: Grid, tmp_path: Path) -> None:
+def test_a_job_has_a_proxy_of_its_own_that_is_deleted_at_its_end(
+    bench: Bench, grid: Grid, tmp_path: Path
+) -> None:
     mine = grid.make_proxy(tmp_path / "mine", 3 * 3600)
     bench.hibali.env["X509_USER_PROXY"] = str(mine)
     answers = bench.answers()
@@ -361,20 +365,22 @@ def test_a_job_has_a_proxy_of_its_own_and_loses_it(bench: Bench, grid: Grid, tmp
     assert key
     check_absent(key, bench.folder)
 
-    ended = bench.run(answers, "--new", "--wait", exit=0).last  # without one the variable is as it was
+    ended = bench.run(answers, "--new", "--wait", exit=0).last  # without a proxy the variable is unchanged
     bench.hibali("runs", "collect", ended["id"], "without", exit=0)
     assert (bench.folder / "without" / "out.txt").read_text().split()[0] == str(mine)
 
     swept = bench.run(answers, "--with-proxy", "--param", "say=a,b", "--wait", exit=0).last
-    told = sorted(path.read_text().split()[0] for path in Path(swept["folder"]).glob("tasks/*/work/out.txt"))
-    assert told == [f"{swept['folder']}/tasks/{number}/proxy" for number in (1, 2)]
+    paths = sorted(path.read_text().split()[0] for path in Path(swept["folder"]).glob("tasks/*/work/out.txt"))
+    assert paths == [f"{swept['folder']}/tasks/{number}/proxy" for number in (1, 2)]
     assert proxies(bench) == []
     pilot = bench.run(answers, "--with-proxy", "--param", "say=a,b", "--pilot", exit=2).last
     assert pilot["code"] == "not-in-a-pilot"
 
 
-def test_a_job_s_proxy_is_made_by_the_table_and_the_passphrase_goes_nowhere(hibali: Any, grid: Grid) -> None:
-    bench = Bench(hibali, doing(f"({TELL}; env) >[OUT]"))
+def test_a_jobs_proxy_is_made_from_the_configuration_without_leaking_the_passphrase(
+    hibali: Any, grid: Grid
+) -> None:
+    bench = Bench(hibali, doing(f"({PRINT_PROXY}; env) >[OUT]"))
     bench.add_local_site()
     hibali.env |= {"X509_CERT_DIR": str(grid.certificates), "MY_PASSPHRASE": grid.passphrase}
     hibali.env.pop("X509_USER_PROXY", None)
@@ -392,7 +398,7 @@ def test_a_job_s_proxy_is_made_by_the_table_and_the_passphrase_goes_nowhere(hiba
     assert proxies(bench) == []
 
 
-def test_a_proxy_does_not_outlive_a_job_that_is_ended(bench: Bench) -> None:
+def test_the_proxy_of_a_cancelled_or_killed_job_is_deleted(bench: Bench) -> None:
     answers = bench.answers(sleep=600)
     run = bench.run(answers, "--with-proxy", exit=0).last
     assert [path.parent.name for path in proxies(bench)] == [run["id"]]
@@ -401,7 +407,7 @@ def test_a_proxy_does_not_outlive_a_job_that_is_ended(bench: Bench) -> None:
     bench.hibali("runs", "wait", run["id"], exit=7)
     assert proxies(bench) == []
 
-    # what could not say goodbye is not known to be over, until somebody wishes it
+    # a killed job is not known to be over until a user cancels it
     run = bench.run(answers, "--with-proxy", "--new", exit=0).last
     job = int(run["tasks"][0]["job"].split(":")[0])
     os.killpg(job, signal.SIGKILL)
@@ -412,7 +418,7 @@ def test_a_proxy_does_not_outlive_a_job_that_is_ended(bench: Bench) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["bubblewrap", "podman"])
-def test_a_tool_in_a_container_can_read_the_proxy_and_not_change_it(
+def test_a_tool_in_a_container_can_read_but_not_change_the_proxy(
     word: str, request: pytest.FixtureRequest, hibali: Any, grid: Grid, tool: Tool
 ) -> None:
     ready(word, request, hibali)
@@ -428,10 +434,10 @@ def test_a_tool_in_a_container_can_read_the_proxy_and_not_change_it(
 
 
 @pytest.mark.heavy
-def test_a_job_of_slurm_has_a_proxy_and_one_that_never_began_has_none_left(
+def test_a_slurm_job_has_a_proxy_and_a_job_that_never_started_leaves_none(
     hibali: Any, slurm: Any, grid: Grid
 ) -> None:
-    bench = Bench(hibali, doing(f"{TELL} >[OUT]; sleep [SLEEP]"))
+    bench = Bench(hibali, doing(f"{PRINT_PROXY} >[OUT]; sleep [SLEEP]"))
     hibali.env |= grid.env
     bench.add_slurm_site(slurm)
     config = hibali.home.config

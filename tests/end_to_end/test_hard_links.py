@@ -18,7 +18,7 @@ GROUPS = [{b"a/first", b"b", b"c/d"}, {b"large", b"z/large"}]
 
 @pytest.fixture
 def there(folder_there: Transfers) -> Transfers:
-    """Two files of several names, and one of two names of which only one is below the source."""
+    """Return a site, with two files of several names and a file of which only one name is below the source."""
     there = folder_there
     there.make(
         {b"a/first": b"content", b"c/e": b"content", b"large": LARGE, b"z": Folder(), b"outside": b"1"}
@@ -31,7 +31,7 @@ def there(folder_there: Transfers) -> Transfers:
 
 
 def groups(root: Path) -> list[set[bytes]]:
-    """Names of one inode, where there are several."""
+    """Return the groups of names that belong to one inode."""
     found = defaultdict(set)
     for name, status in walk_paths(root):
         if status.st_nlink > 1 and os.path.isfile(os.path.join(os.fsencode(root), name)):  # noqa: PTH113, PTH118 - bytes
@@ -39,7 +39,7 @@ def groups(root: Path) -> list[set[bytes]]:
     return sorted((names for names in found.values() if len(names) > 1), key=min)
 
 
-def test_hard_links_are_kept(there: Transfers, tmp_path: Path) -> None:
+def test_hard_links_are_preserved(there: Transfers, tmp_path: Path) -> None:
     answer = there.push("--hard-links", "-v")
     check_lines(answer.out)
     receipt = answer.last
@@ -62,7 +62,7 @@ def test_hard_links_are_kept(there: Transfers, tmp_path: Path) -> None:
 def test_without_the_option_each_name_is_a_separate_file(there: Transfers) -> None:
     assert there.push().last["files_linked"] == 0
     assert groups(there.root) == []
-    # and with it what stands there is made one file, without sending it again
+    # with the option, existing files are linked without sending them again
     receipt = there.push("--hard-links").last
     assert (receipt["files_moved"], receipt["files_linked"], receipt["bytes_sent"]) == (0, 3, 0)
     assert groups(there.root) == GROUPS
@@ -80,7 +80,7 @@ def test_a_changed_file_changes_under_all_names(there: Transfers) -> None:
     there.push("--hard-links")
     assert groups(there.root) == GROUPS
     assert (there.root / "c/d").read_bytes() == b"other content"
-    # a name that left its file
+    # a name that no longer belongs to its file
     (there.source / "c/d").unlink()
     (there.source / "c/d").write_bytes(b"its own now")
     there.push("--hard-links")

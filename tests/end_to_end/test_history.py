@@ -109,13 +109,13 @@ def test_the_cache_is_disposable(local_there: Transfers) -> None:
         cache.write_bytes(content)
         assert hibali("history", "--json", exit=0).lines == listed
     cache.unlink()
-    cache.mkdir()  # it cannot be kept, and is done without
+    cache.mkdir()  # the cache cannot be stored, and the command works without it
     assert hibali("history", "--json", exit=0).lines == listed
 
 
 @pytest.fixture
 def many_journals(hibali_home: Any) -> Path:
-    """So many operations as a group has in two months."""
+    """Write as many journals as a group has in two months."""
     folder = hibali_home.state / "operations"
     folder.mkdir(mode=0o700)
     for number in range(3400):

@@ -1,4 +1,4 @@
-"""Test file names that break careless programs, to a site and back, and names that hibali reserves."""
+"""Test file names that break careless programs, in both directions, and names that hibali reserves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = b".hibali-" + b"0123456789abcdef" * 2
 
 
 def hostile_tree(names: tuple[bytes, ...] = HOSTILE_NAMES) -> dict[bytes, bytes]:
-    """Each name as a file, as a folder, and the order that is easy to get wrong."""
+    """Return each name as a file and as a folder, with names whose order is easy to get wrong."""
     tree = {name: b"as a file: " + name for name in names}
     for name in names:
         if not name.startswith(b".hibali"):
@@ -24,7 +24,7 @@ def hostile_tree(names: tuple[bytes, ...] = HOSTILE_NAMES) -> dict[bytes, bytes]
     return {**tree, **{name: b"ordered: " + name for name in ORDER_NAMES}}
 
 
-def test_every_name_travels_there_and_back(folder_there: Transfers, tmp_path: Path) -> None:
+def test_every_name_is_pushed_and_pulled_unchanged(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     tree = hostile_tree()
     there.make(tree)
@@ -44,7 +44,7 @@ def test_every_name_travels_there_and_back(folder_there: Transfers, tmp_path: Pa
     assert there.tree_there() == read_tree(there.source)
 
 
-def test_the_names_are_listed_in_the_order_of_their_bytes(there: Transfers) -> None:
+def test_names_are_listed_sorted_by_bytes(there: Transfers) -> None:
     there.make({name: name for name in ORDER_NAMES})
     there.push()
     listed = there.hibali("ls", "-R", "there:data", "--json", exit=0)
@@ -54,7 +54,7 @@ def test_the_names_are_listed_in_the_order_of_their_bytes(there: Transfers) -> N
     assert plain == [b"a-x", b"a.b", b"a/", b"a0"]
 
 
-def test_people_are_shown_no_control_characters(folder_there: Transfers) -> None:
+def test_no_control_characters_are_printed(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"\x1b[31mred\x07": b"1", b"new\nline": b"2", "bidi \u202e".encode(): b"3", b"\xff": b"4"})
     os.mkfifo(there.source / "fifo\x1b]0;title\x07")
@@ -67,8 +67,8 @@ def test_people_are_shown_no_control_characters(folder_there: Transfers) -> None
     assert len(listed.out.splitlines()) == 4
 
 
-def test_the_users_own_names_in_the_shape_of_ours_are_refused(there: Transfers) -> None:
-    """The receiver could not tell it from what an interrupted push left."""
+def test_files_with_reserved_names_are_refused(there: Transfers) -> None:
+    """Check that names of hibali's partial files are refused, because the receiver could not distinguish them from an interrupted push."""
     there.make({b"sub/" + OWN: b"mine", b"other": b"1"})
     before = there.state_there()
     answer = there.push(exit=8)
@@ -82,13 +82,13 @@ def test_the_users_own_names_in_the_shape_of_ours_are_refused(there: Transfers) 
 @pytest.mark.parametrize(
     "name", [OWN[:-1], OWN + b"0", OWN.upper(), b".hibali-x", b"x" + OWN, b".hibali.txt"]
 )
-def test_what_only_looks_similar_travels(there: Transfers, name: bytes) -> None:
+def test_names_similar_to_reserved_ones_are_transferred(there: Transfers, name: bytes) -> None:
     there.make({name: b"mine", b"sub/" + name + b"/file": b"mine"})
     there.push()
     assert there.there() == {name: b"mine", b"sub/" + name + b"/file": b"mine"}
 
 
-def test_the_users_own_file_of_that_shape_there_is_never_deleted(there: Transfers) -> None:
+def test_a_users_file_with_a_reserved_name_at_the_target_is_never_deleted(there: Transfers) -> None:
     there.place.plant("data", {OWN: b"theirs", b"extra": b"1"})
     there.make({b"a": b"1"})
     assert counts(there.push("--delete"))["files_deleted"] == 1
@@ -107,7 +107,7 @@ def test_a_name_longer_than_the_target_can_hold_is_refused(bucket_there: Transfe
 UNHOLDABLE = tuple(name for name in HOSTILE_NAMES if name.decode("utf-8", "replace").encode() != name)
 
 
-def test_what_a_bucket_cannot_hold_is_named_before_anything_moves(bucket_there: Transfers) -> None:
+def test_names_that_a_bucket_cannot_store_are_reported_before_the_transfer(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({**dict.fromkeys(UNHOLDABLE, b"1"), b"other": b"2"})
     answer = there.push(exit=8)
@@ -117,10 +117,13 @@ def test_what_a_bucket_cannot_hold_is_named_before_anything_moves(bucket_there: 
     assert there.place.names("") == set()
 
 
-def test_every_name_a_bucket_can_hold_travels_there_and_back(bucket_there: Transfers, tmp_path: Path) -> None:
-    """Whatever it refuses is named first; what it takes comes back as it was."""
+def test_every_name_a_bucket_can_store_is_pushed_and_pulled_unchanged(
+    bucket_there: Transfers, tmp_path: Path
+) -> None:
+    """Check that a name is either refused before the transfer or comes back unchanged."""
     there = bucket_there
-    there.hibali("sites", "check", "there", exit=0)  # a dry run tries nothing there, so it has to be known
+    # a dry run writes no test object, so the server has to be known
+    there.hibali("sites", "check", "there", exit=0)
     tree = {name: b"content of " + name for name in HOSTILE_NAMES}
     tree.update({name: b"ordered: " + name for name in ORDER_NAMES})
     make_tree(there.source, tree)
@@ -154,13 +157,15 @@ def test_every_name_a_bucket_can_hold_travels_there_and_back(bucket_there: Trans
 
 
 @pytest.mark.parametrize("key", ["data/../../climbs", "data/..", "data/x/../y", "data//double", "data/./dot"])
-def test_keys_that_climb_never_leave_the_folder(bucket_there: Transfers, tmp_path: Path, key: str) -> None:
-    """The server may refuse or rewrite them; nothing outside the folder may ever be written."""
+def test_keys_with_parent_folders_never_leave_the_folder(
+    bucket_there: Transfers, tmp_path: Path, key: str
+) -> None:
+    """Check that nothing outside the folder is written, even if the server refuses or rewrites such keys."""
     there = bucket_there
     there.place.plant("data", {b"good": b"1"})
     try:
         there.place.bucket.put(key, b"evil")  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - each server refuses in its own way, and then there is nothing to try
+    except Exception:  # noqa: BLE001 - each server refuses in its own way, and then there is nothing to test
         return
     back = tmp_path / "inner/back"
     answer: Any = there.hibali("pull", "there:data", back, "--json")
@@ -170,7 +175,7 @@ def test_keys_that_climb_never_leave_the_folder(bucket_there: Transfers, tmp_pat
     assert all(back in path.parents for path in outside)
 
 
-def test_a_climbing_name_is_refused_on_the_command_line(there: Transfers) -> None:
+def test_a_path_with_parent_folders_is_refused_on_the_command_line(there: Transfers) -> None:
     there.make({b"a": b"1"})
     there.hibali("push", there.source, "there:../x", exit=2)
     assert failed(there.push()) == {}

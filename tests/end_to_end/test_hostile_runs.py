@@ -1,6 +1,6 @@
 """Test hostile answers, names and tools: only the tool runs, and it writes only to its work folder.
 
-What was tried is listed in docs/untrusted-pipelines.md.
+docs/untrusted-pipelines.md lists the cases.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NAMES = [
     "...",
     "\u202e\x1b[31m",
 ]
-# Writes what it was given as it was given: to be compared with what was meant.
+# Writes its values unchanged, so that they can be compared with the given ones.
 ECHO: dict[str, Any] = {
     "name": "Echo",
     "tool-version": "1.0",
@@ -98,7 +98,7 @@ ECHO: dict[str, Any] = {
 }
 RUNTIMES = [
     "bubblewrap",
-    pytest.param("bare", marks=pytest.mark.heavy),  # on Slurm it is in every run
+    pytest.param("bare", marks=pytest.mark.heavy),  # on Slurm it is set in every run
     pytest.param("podman", marks=pytest.mark.heavy),
     pytest.param("docker", marks=pytest.mark.heavy),
     pytest.param("charliecloud", marks=pytest.mark.heavy),
@@ -109,7 +109,7 @@ CONFINING = [each for each in RUNTIMES if each is not RUNTIMES[1]]
 def bench_for(
     word: str, document: dict[str, Any], request: pytest.FixtureRequest, hibali: Any
 ) -> tuple[Bench, Path]:
-    """A pipeline at a site with that runtime, and the site's work folder."""
+    """Return a pipeline at a site with that runtime, and the site's work folder."""
     if word == "bare":
         bench = Bench(hibali, document)
         return bench, bench.add_local_site()
@@ -122,7 +122,7 @@ def bench_for(
 
 
 def answer_hostile(bench: Bench, names: Iterable[str] = NAMES) -> dict[str, Any]:
-    """A file of answers of which each means harm; what is in it."""
+    """Write a file of hostile answers, and return its content."""
     folder = bench.folder / "given"
     folder.mkdir()
     files = []
@@ -141,7 +141,7 @@ def answer_hostile(bench: Bench, names: Iterable[str] = NAMES) -> dict[str, Any]
 
 
 def check_echoed(bench: Bench, run_id: str, answers: dict[str, Any]) -> None:
-    """Every answer reached the tool as it was, and ran nothing."""
+    """Check that every answer reached the tool unchanged and executed nothing."""
     bench.hibali("runs", "collect", run_id, "back", exit=0)
     back = bench.folder / "back"
     assert (back / "values").read_bytes().decode().split("\0")[:-1] == answers["values"]
@@ -175,11 +175,11 @@ def test_lines_that_look_like_directives_are_ignored_by_slurm(hibali: Any, slurm
     check_echoed(bench, run_id, answers)
 
 
-# The same value again: whoever gets through changes nothing
+# The same value again, so that a successful write changes nothing
 SETTINGS = (
     "cat /proc/sys/kernel/core_pattern >pattern; cat pattern >/proc/sys/kernel/core_pattern && echo WROTE\n"
 )
-# Leaves the mark of this test wherever it can, harms its inputs, and says that all went well before it ends with 3.
+# Leaves a mark of this test wherever it can, damages its inputs, and prints success before it exits with 3.
 ESCAPE = r"""
 forged='{"schema":1,"kind":"exit","run":"RUN","job":"1","host":"x","code":0,"signal":"","started":"x","ended":"x"}'
 run=$(pwd); run=${run%/work}
@@ -201,12 +201,12 @@ exit 3
 
 
 @pytest.mark.parametrize("word", CONFINING)
-def test_a_tool_writes_nothing_but_its_work_folder(
+def test_a_tool_writes_only_to_its_work_folder(
     word: str, request: pytest.FixtureRequest, hibali: Any
 ) -> None:
     mark = f"escaped-{secrets.token_hex(8)}"
     script = ESCAPE.replace("MARK", mark).replace("FOLDER", str(hibali.home.folder))
-    if word == "charliecloud":  # the node's devices are its own, and to root the kernel's settings
+    if word == "charliecloud":  # the node's devices are its own, and root can write the kernel's settings
         script = script.replace(" /sys /dev/shm", "").replace(SETTINGS, "")
         if str(hibali.home.folder).startswith("/dev/"):
             pytest.skip("Charliecloud shows the node's /dev, where this test has its files")
@@ -228,7 +228,7 @@ def test_a_tool_writes_nothing_but_its_work_folder(
 
 
 def test_a_symlink_to_a_private_key_is_not_followed(hibali: Any) -> None:
-    """S12: not as an output, not in one, not on the way to one; nor is a FIFO waited for."""
+    """Check S12: symlinks are not followed as an output, inside one or in its path; a FIFO is not waited for."""
     vault = hibali.home.folder / "vault"
     vault.mkdir(mode=0o700)
     (vault / "id_key").write_text("-----BEGIN PRIVATE KEY-----\nsecret\n")
@@ -251,7 +251,7 @@ def test_a_symlink_to_a_private_key_is_not_followed(hibali: Any) -> None:
     assert not hibali("runs", "show", run_id, "--json").last["collected"]
 
 
-def test_what_does_not_confine_its_tool_needs_consent(hibali: Any) -> None:
+def test_a_runtime_that_does_not_confine_the_tool_needs_consent(hibali: Any) -> None:
     bench = Bench(hibali, {**doing("cat [IN] >[OUT]"), "container-image": {"type": "docker", "image": "a/b"}})
     (hibali.home.state / "trust.jsonl").unlink()
     for word in ("sarus", "shifter"):

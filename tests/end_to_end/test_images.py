@@ -1,4 +1,4 @@
-"""Images of pipelines as users exchange them: two accounts, a bare git repository, and a shelf at a site of any kind."""
+"""Test sharing images of pipelines: two accounts, a bare git repository, and an image store at a site of any kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REMOTE = "lab"
 
 
 class Account:
-    """Somebody with a home of their own: `ada("pipelines", "list", exit=0)`."""
+    """An account with a home of its own, called as `ada("pipelines", "list", exit=0)`."""
 
     def __init__(self, hibali: Any, folder: Path, place: Place, repository: Path) -> None:
         self._hibali = hibali
@@ -52,7 +52,7 @@ class Account:
 
 
 class Labs:
-    """Two accounts that meet, and the place of their images."""
+    """Two accounts that share a repository, and the location of their images."""
 
     def __init__(self, hibali: Any, tmp_path: Path, place: Place) -> None:
         self.place = place
@@ -67,7 +67,7 @@ class Labs:
         self.descriptor.write_text(json.dumps({**document, "container-image": image}))
 
     def add(self, size: int) -> str:
-        """Ada adds the pipeline and its image; the archive's digest."""
+        """Add the pipeline and its image as Ada, and return the archive's digest."""
         write_image(self.archive, NAME, {"bin/tool": os.urandom(size)}, {})
         self.ada("pipelines", "add", self.descriptor, exit=0)
         added = self.ada(
@@ -89,7 +89,7 @@ def labs(request: pytest.FixtureRequest, hibali: Any, tmp_path: Path) -> Labs:
     return Labs(hibali, tmp_path, make_place(request.param, tmp_path, request.getfixturevalue))
 
 
-def test_an_image_is_exchanged_with_its_pipeline(labs: Labs) -> None:
+def test_an_image_is_shared_with_its_pipeline(labs: Labs) -> None:
     digest = labs.add(2_000_000)
     published = labs.publish()
     assert (published["fate"], published["image"]) == ("published", "sent")
@@ -114,13 +114,13 @@ def test_an_image_is_exchanged_with_its_pipeline(labs: Labs) -> None:
 
 
 @pytest.mark.heavy
-def test_fifty_megabytes_and_every_wrong_digest(labs: Labs, tmp_path: Path) -> None:
+def test_a_large_image_is_shared_and_wrong_digests_are_rejected(labs: Labs, tmp_path: Path) -> None:
     digest = labs.add(50_000_000)
     labs.publish()
     labs.ben("pipelines", "fetch", "--from", REMOTE, exit=0)
     assert labs.ben.image()["digest"] == digest
     labs.ben("pipelines", "image", "get", "tool", "--from", REMOTE, exit=0)
-    # other content under the same version: refused at A, and at B when it was forced into the remote
+    # other content under the same version: refused at A, and at B after it was forced into the remote
     other = tmp_path / "other.tar"
     write_image(other, NAME, {"bin/tool": b"other"}, {})
     refused = labs.ada("pipelines", "image", "add", "tool", "--archive", other, "--json", exit=8).last
@@ -167,7 +167,7 @@ def test_rejected_archives(hibali: Any, tmp_path: Path) -> None:
     for archive, code, ends in (
         (other, "wrong-image", 8),
         (cut, "bad-image-archive", 2),
-        (bomb, "bad-image-archive", 2),  # of zeros, which no tar has
+        (bomb, "bad-image-archive", 2),  # zeros, which no tar archive contains at its beginning
         (tmp_path / "missing", "no-such-file", 3),
     ):
         refused = labs.ada("pipelines", "image", "add", "tool", "--archive", archive, "--json", exit=ends)
@@ -176,15 +176,15 @@ def test_rejected_archives(hibali: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_an_exchange_at_a_site_stores_pipelines_and_images(labs: Labs) -> None:
-    """A catalogue at SITE:PATH has its images in `.images` below it."""
+def test_a_catalogue_at_a_site_stores_pipelines_and_images(labs: Labs) -> None:
+    """Check that a catalogue at SITE:PATH stores its images in `.images` below it."""
     if labs.place.word != "s3":
         labs.ada("mkdir", "depot:pipelines", exit=0)
     for account in (labs.ada, labs.ben):
         account("pipelines", "remotes", "add", "depot", "depot:pipelines", exit=0)
     digest = labs.add(300_000)
-    told = labs.ada("pipelines", "publish", "--to", "depot", "--json", exit=0).lines[0]
-    assert (told["fate"], told["image"]) == ("published", "sent")
+    published = labs.ada("pipelines", "publish", "--to", "depot", "--json", exit=0).lines[0]
+    assert (published["fate"], published["image"]) == ("published", "sent")
     names = [name for name in labs.place.files("pipelines") if b"SHA256E" in name]
     assert [name.partition(b"/")[0] for name in names] == [b".images"]
     assert labs.ben("pipelines", "fetch", "--from", "depot", "--json", exit=0).lines[0]["fate"] == "fetched"
@@ -199,8 +199,8 @@ def test_a_remote_without_an_image_store_is_reported(hibali: Any, tmp_path: Path
     labs = Labs(hibali, tmp_path, make_place("local", tmp_path, None))
     labs.ada("pipelines", "remotes", "add", "bare", str(labs.repository), exit=0)
     labs.add(1000)
-    said = labs.ada("pipelines", "publish", "--to", "bare", exit=0)
-    assert b"image stays here" in said.out
+    answer = labs.ada("pipelines", "publish", "--to", "bare", exit=0)
+    assert b"image stays here" in answer.out
     refused = labs.ada("pipelines", "image", "get", "tool", "--from", "bare", "--json", exit=2).last
     assert refused["code"] == "no-image-shelf"
     refused = labs.ada("pipelines", "image", "drop", "tool", "--json", exit=8).last
@@ -239,7 +239,7 @@ def test_after_a_kill_the_same_command_resumes(labs: Labs, word: str) -> None:
         account = labs.ben
         account("pipelines", "fetch", "--from", REMOTE, exit=0)
         line = ["pipelines", "image", "get", "tool", "--from", REMOTE]
-    for moment in (0.7, 1.2, 1.7):  # wherever it is by then: each leaves another half-way state
+    for moment in (0.7, 1.2, 1.7):  # at any point: each kill leaves another intermediate state
         process = account.start(*line)
         time.sleep(moment)
         process.kill()
@@ -247,7 +247,7 @@ def test_after_a_kill_the_same_command_resumes(labs: Labs, word: str) -> None:
         if word == "publish":
             git(labs.repository, "fsck")
             named = git(labs.repository, "for-each-ref")
-            assert not named or labs.contents(), "nothing names what is not there"
+            assert not named or labs.contents(), "a name refers to a missing image"
     account(*line, exit=0)
     if word == "get":
         assert hashlib.sha256(Path(account.image()["file"]).read_bytes()).hexdigest() in digest

@@ -17,7 +17,7 @@ from tests.support.trees import File, Folder, Leaf, Link, Tree, many_files, read
 from tests.support.watcher import Watcher
 
 FILES = 5000
-MORE = 16 << 20  # what may have been under way when it was killed
+MORE = 16 << 20  # the amount of data that may have been in transfer at the kill
 MIDDLE = (0.1, 0.4, 0.8)
 TEN = (1, 250, 700, 1200, 1800, 2400, 3000, 3600, 4300, 4900)
 
@@ -28,13 +28,13 @@ def thousands() -> dict[bytes, bytes]:
 
 
 def _kill(process: Any) -> None:
-    """The command and whatever belongs to its group, at once."""
+    """Kill the command and its process group at once."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _kill_when_seen(there: Transfers, tree: dict[bytes, bytes], count: int) -> dict[bytes, bytes]:
-    """Start a push, kill it when `count` files stand there; what stands there then, watched all the time."""
+    """Start a push, watch the target, kill the push when `count` files are committed, and return the committed files."""
     right = {name: {sha256(content)} for name, content in tree.items()}
     with Watcher(there.place, "data", right) as watcher:
         process = there.hibali.start("push", there.source, "there:data", "--json")
@@ -44,20 +44,20 @@ def _kill_when_seen(there: Transfers, tree: dict[bytes, bytes], count: int) -> d
     return there.committed_files()
 
 
-def _goes_on(there: Transfers, tree: dict[bytes, bytes], landed: dict[bytes, bytes]) -> None:
-    """The same line moves the rest, and at most what was under way once more."""
-    assert landed.items() <= tree.items()
-    rest = sum(map(len, tree.values())) - sum(map(len, landed.values()))
+def _check_resumed(there: Transfers, tree: dict[bytes, bytes], committed: dict[bytes, bytes]) -> None:
+    """Check that the same command transfers the rest, and repeats at most the data that was in transfer."""
+    assert committed.items() <= tree.items()
+    rest = sum(map(len, tree.values())) - sum(map(len, committed.values()))
     receipt = counts(there.push())
     assert rest <= receipt["bytes_moved"] <= rest + MORE
     assert rest <= receipt["bytes_sent"] <= rest + MORE
     assert receipt["files_moved"] + receipt["files_kept"] == len(tree)
     if there.place.word != "s3":
-        assert receipt["files_moved"] == len(tree) - len(landed)
-    _is_whole(there, tree)
+        assert receipt["files_moved"] == len(tree) - len(committed)
+    _check_complete(there, tree)
 
 
-def _is_whole(there: Transfers, tree: Tree) -> None:
+def _check_complete(there: Transfers, tree: Tree) -> None:
     assert there.there() == {name: leaf for name, leaf in tree.items() if isinstance(leaf, bytes)}
     there.check_no_own_files()
     again = counts(there.push())
@@ -67,32 +67,32 @@ def _is_whole(there: Transfers, tree: Tree) -> None:
 @pytest.mark.parametrize(
     ("word", "files"), [("ssh", 5000), pytest.param("s3", 1000, marks=pytest.mark.heavy)]
 )
-def test_killed_at_three_points_one_after_the_other(transfers_to: Any, word: str, files: int) -> None:
+def test_a_push_killed_three_times_resumes_each_time(transfers_to: Any, word: str, files: int) -> None:
     there = transfers_to(word)
     tree = many_files(files, 8000)
     there.make(tree)
-    landed: dict[bytes, bytes] = {}
+    committed: dict[bytes, bytes] = {}
     for point in MIDDLE:
         now = _kill_when_seen(there, tree, int(files * point))
-        assert now.items() >= landed.items()
+        assert now.items() >= committed.items()
         assert len(now) >= files * point
-        landed = now
-    _goes_on(there, tree, landed)
+        committed = now
+    _check_resumed(there, tree, committed)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("word", "point"), [*(("ssh", point) for point in TEN), ("s3", 1), ("s3", 1800)])
-def test_killed_at_ten_points(
+def test_a_push_killed_at_any_of_ten_points_resumes(
     transfers_to: Any, thousands: dict[bytes, bytes], word: str, point: int
 ) -> None:
     there = transfers_to(word)
     there.make(thousands)
-    _goes_on(there, thousands, _kill_when_seen(there, thousands, point))
+    _check_resumed(there, thousands, _kill_when_seen(there, thousands, point))
 
 
-def _is_begun(there: Transfers) -> bool:
-    """Whether a large file is under way and noted. An upload that a bucket began and nobody noted yet is for `sites clean`."""
+def _is_partly_sent(there: Transfers) -> bool:
+    """Return whether a large file is being sent and recorded; unrecorded uploads to a bucket are left to `sites clean`."""
     unfinished = there.place.unfinished("data")
     if there.place.word != "s3":
         return bool(unfinished)
@@ -100,24 +100,24 @@ def _is_begun(there: Transfers) -> bool:
     return bool(unfinished) and any(b'"upload"' in content for content in noted)
 
 
-def test_killed_within_a_large_file(there: Transfers) -> None:
-    """What is half there is never seen, and is gone when the next push has ended."""
+def test_a_kill_inside_a_large_file_leaves_no_partial_file_visible(there: Transfers) -> None:
+    """Check that the partial file is never visible, and is gone after the next push."""
     content = os.urandom(1 << 20) * 64
     there.make({b"large": content, b"small": b"1"})
     right = {b"large": {sha256(content)}, b"small": {sha256(b"1")}}
     with Watcher(there.place, "data", right):
         process = there.hibali.start("push", there.source, "there:data")
-        while not _is_begun(there) and process.poll() is None:
+        while not _is_partly_sent(there) and process.poll() is None:
             time.sleep(0.01)
         _kill(process)
         assert process.wait() == -signal.SIGKILL
         settle(there)
     there.push()
-    _is_whole(there, {b"large": content, b"small": b"1"})
+    _check_complete(there, {b"large": content, b"small": b"1"})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.heavy)])
-def test_interrupted_it_leaves_nothing_behind(there: Transfers, number: int) -> None:
+def test_an_interrupted_push_leaves_no_files_behind(there: Transfers, number: int) -> None:
     tree = many_files(1500, 8000)
     there.make(tree)
     right = {name: {sha256(content)} for name, content in tree.items()}
@@ -130,13 +130,13 @@ def test_interrupted_it_leaves_nothing_behind(there: Transfers, number: int) -> 
     last = json.loads((there.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
     assert last["exit"] == process.returncode
     there.push()
-    _is_whole(there, tree)
+    _check_complete(there, tree)
 
 
 # The agents: a process that holds the lock of the target.
 
 
-def test_the_agent_killed_is_5_and_its_lock_ends_with_it(folder_there: Transfers) -> None:
+def test_a_killed_agent_is_5_and_its_lock_ends_with_it(folder_there: Transfers) -> None:
     there = folder_there
     tree = many_files(6000, 8000)
     there.make(tree)
@@ -149,14 +149,14 @@ def test_the_agent_killed_is_5_and_its_lock_ends_with_it(folder_there: Transfers
     assert process.returncode == 5
     assert (lines[-1]["kind"], lines[-1]["exit"]) == ("error", 5)
     assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
-    landed = there.committed_files()
+    committed = there.committed_files()
     began = time.monotonic()
-    assert counts(there.push())["files_moved"] == len(tree) - len(landed)
-    assert time.monotonic() - began < 60  # at once, and not when the lease has run out
-    _is_whole(there, tree)
+    assert counts(there.push())["files_moved"] == len(tree) - len(committed)
+    assert time.monotonic() - began < 60  # immediately, and not when the lease expires
+    _check_complete(there, tree)
 
 
-def test_two_at_once_do_not_write_to_one_target(folder_there: Transfers) -> None:
+def test_two_commands_do_not_write_to_one_target_at_once(folder_there: Transfers) -> None:
     there = folder_there
     there.make(many_files(3000, 8000))
     process = there.hibali.start("push", there.source, "there:data", "--json")
@@ -176,7 +176,7 @@ def test_two_at_once_do_not_write_to_one_target(folder_there: Transfers) -> None
     assert counts(there.push())["files_moved"] == 0
 
 
-def test_a_lock_from_elsewhere_holds_until_its_lease_ran_out(folder_there: Transfers) -> None:
+def test_a_lock_of_another_machine_holds_until_its_lease_expires(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"a": b"1"})
     folder = there.root / ".hibali"
@@ -202,10 +202,10 @@ def test_a_lock_from_elsewhere_holds_until_its_lease_ran_out(folder_there: Trans
     past = time.time() - 121
     os.utime(lock, (past, past))
     there.push()
-    _is_whole(there, {b"a": b"1"})
+    _check_complete(there, {b"a": b"1"})
 
 
-# At any system call: the tree below has every kind of change in it.
+# At any system call: the tree below has every kind of change.
 
 OLD_TIME = 1_500_000_000_000_000_000
 BEFORE: dict[bytes, Leaf] = {
@@ -231,31 +231,31 @@ AFTER: dict[bytes, Leaf] = {
 EVERYTHING = ("--delete", "--max-delete", "100%")
 
 
-def _content(leaf: Leaf | None) -> bytes | None:
+def _content_of(leaf: Leaf | None) -> bytes | None:
     return leaf.content if isinstance(leaf, File) else leaf if isinstance(leaf, bytes) else None
 
 
-def _is_sound(there: Transfers) -> None:
-    """Whatever stands under a final name is the old file or the new one; what both have is always there."""
+def _check_contents(there: Transfers) -> None:
+    """Check that each final name has the old or the new content, and that unchanged files always exist."""
     found = read_tree(there.root)
     for name, leaf in found.items():
         if b".hibali" in name:
             continue
         if isinstance(leaf, bytes):
-            assert leaf in {_content(BEFORE.get(name)), _content(AFTER.get(name))}, name
+            assert leaf in {_content_of(BEFORE.get(name)), _content_of(AFTER.get(name))}, name
         else:
             assert isinstance(leaf, Folder) or leaf in {BEFORE.get(name), AFTER.get(name)}, name
     assert {b"same", b"changed", b"link"} <= found.keys()
 
 
 def _kill_once(there: Transfers, run: Any) -> bool:
-    """One killed push and the same line again; whether it was killed at all."""
+    """Kill one push, repeat the command, and return whether the first was killed at all."""
     there.place.plant("data", BEFORE)
     there.make(AFTER)
     killed = run()
     assert b"Traceback" not in killed.err, str(killed)
     settle(there)
-    _is_sound(there)
+    _check_contents(there)
     there.push(*EVERYTHING)
     assert there.tree_there() == read_tree(there.source)
     there.check_no_own_files()
@@ -263,8 +263,8 @@ def _kill_once(there: Transfers, run: Any) -> bool:
     return bool(killed.exit != 0)
 
 
-def _killed_here(there: Transfers, calls: str, number: int) -> bool:
-    """Whichever process of the command comes to its `number`th such call first: hibali or its agent."""
+def _killed_locally(there: Transfers, calls: str, number: int) -> bool:
+    """Kill the process of the command, hibali or its agent, that first makes its `number`th such call."""
 
     def run() -> Any:
         with there.under(*strace.kill_at(calls, number)):
@@ -273,8 +273,8 @@ def _killed_here(there: Transfers, calls: str, number: int) -> bool:
     return _kill_once(there, run)
 
 
-def _killed_there(there: Transfers, calls: str, number: int) -> bool:
-    """The agent at the site alone, by a `python` that kills it."""
+def _killed_at_site(there: Transfers, calls: str, number: int) -> bool:
+    """Kill only the agent at the site, with a `python` that kills it."""
     wrapper = there.folder / "python3"
     words = " ".join(f"'{word}'" for word in strace.kill_at(calls, number))
     wrapper.write_text(f'#!/bin/sh\nexec {words} python3 "$@"\n')
@@ -313,41 +313,43 @@ SAMPLE = [
 
 
 @pytest.mark.parametrize(("call", "number"), SAMPLE)
-def test_killed_here_at_a_system_call(local_there: Transfers, call: str, number: int) -> None:
+def test_a_kill_on_this_machine_at_a_system_call_is_recovered(
+    local_there: Transfers, call: str, number: int
+) -> None:
     strace.require_strace()
-    _killed_here(local_there, CALLS[call], number)
+    _killed_locally(local_there, CALLS[call], number)
 
 
 @pytest.mark.parametrize(("call", "number"), [("rename", 3), ("sync", 5), ("unlink", 3)])
-def test_killed_there_at_a_system_call(transfers_to: Any, call: str, number: int) -> None:
+def test_a_kill_at_the_site_at_a_system_call_is_recovered(transfers_to: Any, call: str, number: int) -> None:
     strace.require_strace()
-    assert _killed_there(transfers_to("ssh"), CALLS[call], number)
+    assert _killed_at_site(transfers_to("ssh"), CALLS[call], number)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("word", ["local", "ssh"])
-def test_killed_at_every_system_call(transfers_to: Any, word: str, call: str) -> None:
+def test_a_kill_at_every_system_call_is_recovered(transfers_to: Any, word: str, call: str) -> None:
     strace.require_strace()
     there = transfers_to(word)
-    kill = _killed_here if word == "local" else _killed_there
+    kill = _killed_locally if word == "local" else _killed_at_site
     for number in range(1, 200):
         _clear(there)
         if not kill(there, CALLS[call], number):
             assert number > 1
             return
-    pytest.fail("it never came to a clean end")
+    pytest.fail("no push completed")
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("word", ["local", "ssh"])
-def test_killed_at_writes(transfers_to: Any, word: str) -> None:
-    """Every message is a write, too: ever further ones, until it comes to its end."""
+def test_a_kill_at_every_write_is_recovered(transfers_to: Any, word: str) -> None:
+    """Kill at later and later writes, which include each message, until a push completes."""
     strace.require_strace()
     there = transfers_to(word)
-    kill = _killed_here if word == "local" else _killed_there
+    kill = _killed_locally if word == "local" else _killed_at_site
     number = 1
     while number < 5000:
         _clear(there)
@@ -366,10 +368,10 @@ def _clear(there: Transfers) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "when"), [("rename", "EIO", "20+"), ("sync", "EIO", "6+"), ("rename", "ENOSPC", "20+")]
 )
-def test_a_call_that_fails_is_told_and_the_same_line_goes_on(
+def test_a_failed_system_call_is_reported_and_the_same_command_resumes(
     local_there: Transfers, call: str, error: str, when: str
 ) -> None:
-    """A disk that fails in the middle: never 0, nothing wrong there, and the next push mends it."""
+    """Check a disk that fails during a push: the exit code is not 0, no file is wrong, and the next push repairs everything."""
     strace.require_strace()
     there = local_there
     tree = many_files(300, 2000)
@@ -381,4 +383,4 @@ def test_a_call_that_fails_is_told_and_the_same_line_goes_on(
     assert answer.last["exit"] == answer.exit
     assert there.committed_files().items() <= tree.items()
     there.push()
-    _is_whole(there, tree)
+    _check_complete(there, tree)

@@ -10,7 +10,9 @@ from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 
 
-def test_everything_works_whatever_the_shell_prints(chatty_server: Any, hibali: Any, tmp_path: Path) -> None:
+def test_all_commands_work_with_shells_that_print_text(
+    chatty_server: Any, hibali: Any, tmp_path: Path
+) -> None:
     place = FolderPlace("ssh", tmp_path / "root", chatty_server)
     add_site(hibali.home.config, "there", place)
     there = Transfers(hibali, place, tmp_path)
@@ -26,7 +28,7 @@ def test_everything_works_whatever_the_shell_prints(chatty_server: Any, hibali: 
     assert read_tree(tmp_path / "back") == tree
 
 
-def test_a_location_in_the_home_there_is_found(chatty_server: Any, hibali: Any, tmp_path: Path) -> None:
+def test_a_location_in_the_remote_home_is_found(chatty_server: Any, hibali: Any, tmp_path: Path) -> None:
     place = FolderPlace("ssh", tmp_path / "root", chatty_server)
     add_site(hibali.home.config, "there", place)
     (tmp_path / "file").write_bytes(b"1")

@@ -20,7 +20,7 @@ HOSTILE = {b"folder/" + name: b"in it: " + name for name in HOSTILE_NAMES}
 
 
 def check_with_sha256sum(manifest: Path | bytes, folder: Path) -> int:
-    """What sha256sum, run in the tree as anybody would, says of the manifest."""
+    """Return the output of sha256sum for the manifest, run in the tree."""
     given = manifest if isinstance(manifest, bytes) else manifest.read_bytes()
     ended = subprocess.run(
         ["sha256sum", "--check", "--strict", "--quiet"],
@@ -73,14 +73,14 @@ def test_json_lines_have_exact_names_and_digests(there: Transfers) -> None:
     there.place.plant("data", tree)
     answer = there.hibali("manifest", "there:data", "--json", "-v", exit=0)
     assert digests(answer) == {name: sha256(content) for name, content in tree.items()}
-    told = [(line["files"], line["bytes"]) for line in answer.lines if line["kind"] == "hashing"]
-    assert told == [(len(tree), sum(map(len, tree.values())))]
+    reported = [(line["files"], line["bytes"]) for line in answer.lines if line["kind"] == "hashing"]
+    assert reported == [(len(tree), sum(map(len, tree.values())))]
     assert set(proofs(answer).values()) == {"digest"}
     lines = check_lines(answer.out)
     assert lines[-1] == {"schema": 1, "kind": "end", "count": len(lines) - 1, "exit": 0}
 
 
-def test_one_file_and_an_empty_location(there: Transfers) -> None:
+def test_manifests_of_one_file_and_of_an_empty_location_are_written(there: Transfers) -> None:
     there.place.plant("data", {b"a": b"1", b"b": b"2"})
     assert there.hibali("manifest", "there:data/a", exit=0).out == sha256(b"1").encode() + b"  a\n"
     assert there.hibali("manifest", "there:data", "--exclude", "*", exit=0).out == b""
@@ -98,7 +98,7 @@ def test_unreadable_files_are_reported_and_omitted(local_there: Transfers, tmp_p
     there = local_there
     there.place.plant("data", {b"a": b"1", b"b": b"2", b"link": Link(b"a")})
     os.mkfifo(there.root / "fifo")
-    # a disk that fails under one file, as the agent sees it
+    # a disk error for one file, as the agent sees it
     words = ("strace", "-qq", "-f", "-o", "/dev/null", "-P", there.root / "b", "-e", "inject=read:error=EIO")
     (there.root / "b").write_bytes(b"2" * 10)
     with there.under(*map(str, words)):
@@ -146,13 +146,13 @@ def test_valid_recorded_digests_are_used_on_request(folder_there: Transfers) -> 
     there = folder_there
     there.place.plant("data", TREE)
     first = there.hibali("manifest", "there:data", "--json", exit=0)
-    flip_byte(there.root / os.fsdecode(ONE))  # size and mtime are what they were
+    flip_byte(there.root / os.fsdecode(ONE))  # size and mtime are unchanged
     again = there.hibali("manifest", "there:data", "--json", "--recorded", exit=0)
     assert [name for name, proof in proofs(again).items() if proof == "digest"] == [ONE]
     changed = {name for name, digest in digests(again).items() if digest != digests(first)[name]}
     assert changed == {ONE}
-    said = there.hibali("manifest", "there:data", "--recorded", exit=0).err
-    assert b"40 digests from the ledger" in said
+    notes = there.hibali("manifest", "there:data", "--recorded", exit=0).err
+    assert b"40 digests from the ledger" in notes
     assert set(proofs(there.hibali("manifest", "there:data", "--json", exit=0)).values()) == {"digest"}
 
 
@@ -186,7 +186,7 @@ def test_a_killed_manifest_is_resumed(local_there: Transfers) -> None:
     assert [name for name, proof in proofs(answer).items() if proof == "digest"] == [b"~large"]
 
 
-# What a bag can hold and bagit.py can read: it strips lines, and knows no %25.
+# Names that a bag can contain and bagit.py can read: it strips lines, and does not know %25.
 BAGGED = {
     name: content
     for name, content in HOSTILE.items()
@@ -219,7 +219,7 @@ def test_bagit_finds_the_bag_valid(local_there: Transfers, bag_folder: Path) -> 
 
 
 def test_a_tree_at_a_site_becomes_a_bag(there: Transfers, tmp_path: Path) -> None:
-    """The payload stays there; the tag files are made here and pushed beside it."""
+    """Check that the payload stays at the site, while the tag files are made on this machine and pushed beside it."""
     there.place.plant("study/data", TREE)
     tags = tmp_path / "tags"
     there.hibali("manifest", "there:study/data", "--bagit", tags, exit=0)
@@ -232,7 +232,7 @@ def test_a_tree_at_a_site_becomes_a_bag(there: Transfers, tmp_path: Path) -> Non
     )
 
 
-def test_names_are_encoded_as_the_standard_says(local_there: Transfers, tmp_path: Path) -> None:
+def test_names_are_encoded_as_the_standard_requires(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     make_tree(tmp_path / "data", {b"a\rb\nc%0Ad": b"1"})
     answer = there.hibali("manifest", tmp_path / "data", "--bagit", tmp_path / "bag", exit=0)
@@ -243,7 +243,7 @@ def test_names_are_encoded_as_the_standard_says(local_there: Transfers, tmp_path
 
 
 @pytest.mark.parametrize(("name", "code"), [(b"\xff not UTF-8", "unsafe-name"), (b"link", "not-baggable")])
-def test_what_a_bag_cannot_hold_is_refused_before_anything_is_hashed(
+def test_names_that_a_bag_cannot_contain_are_refused_before_hashing(
     local_there: Transfers, tmp_path: Path, name: bytes, code: str
 ) -> None:
     make_tree(tmp_path / "data", {b"a": b"1", name: Link(b"a") if name == b"link" else b"2"})

@@ -1,4 +1,4 @@
-"""Test keeping permissions of files and folders (`--modes keep`)."""
+"""Test preserving permissions of files and folders (`--modes keep`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODES = {
 
 @pytest.fixture(autouse=True)
 def narrow_umask() -> Iterator[None]:
-    """What is kept must not depend on it."""
+    """Set a restrictive umask, which must not affect the result."""
     old = os.umask(0o077)
     yield
     os.umask(old)
@@ -47,7 +47,7 @@ def test_permissions_of_files_and_folders_are_kept(folder_there: Transfers, tmp_
     make(there)
     (there.source / "program").chmod(0o6751)
     there.push("--modes", "keep")
-    assert modes_of(there.root) == MODES  # setuid and setgid never travel
+    assert modes_of(there.root) == MODES  # setuid and setgid are never transferred
     there.pull(tmp_path / "back", "--modes", "keep")
     assert modes_of(tmp_path / "back") == MODES
     again = there.push("--modes", "keep", "--dry-run", "--detailed-exit-code")
@@ -75,14 +75,14 @@ def test_only_permissions_are_set_if_nothing_else_differs(folder_there: Transfer
         "group/shared",
         "sealed",
     }
-    # what a folder has of its own stays
+    # the folder's own special bits stay
     assert modes_of(there.root) == {**MODES, b"group/shared": 0o640, b"sealed": 0o500, b"group": 0o2770}
     after = {name: (status.st_ino, status.st_mtime_ns) for name, status in walk_paths(there.root)}
     assert after == before
     assert actions(there.push("--modes", "keep", "--checksum", "--dry-run")) == {}
 
 
-def test_a_saved_plan_keeps_permissions_and_refuses_drift(local_there: Transfers) -> None:
+def test_a_saved_plan_preserves_permissions_and_refuses_drift(local_there: Transfers) -> None:
     there = local_there
     make(there)
     there.push("--modes", "keep")
@@ -98,7 +98,7 @@ def test_a_saved_plan_keeps_permissions_and_refuses_drift(local_there: Transfers
     refused = there.hibali("apply", path, "--json", exit=8)
     assert "group" in refused.last["message"]
     (there.root / "group").chmod(0o770)
-    # as an interrupted call leaves it: the folder is there, its permissions are not
+    # the state after an interruption: the folder exists without its permissions
     (there.root / "new").mkdir(mode=0o700)
     assert there.hibali("apply", path, "--json", exit=0).last["files_adjusted"] == 1
     assert modes_of(there.root) == {

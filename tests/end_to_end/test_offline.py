@@ -1,6 +1,6 @@
 """Test that files whose content is not on disk are reported and skipped without `--recall`.
 
-Files of one hole represent them: stat(2) shows no difference, and the tests have no tape.
+Fully sparse files represent them, because the tests have no tape and stat(2) shows no difference.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ def make(there: Transfers) -> None:
     os.utime(there.source / "tape/away", ns=(MTIME, MTIME))
 
 
-def test_files_on_tape_are_named_and_skipped(there: Transfers) -> None:
+def test_files_on_tape_are_reported_and_skipped(there: Transfers) -> None:
     make(there)
     there.place.plant("data", {b"extra": b"1"})
     answer = there.push("--delete", exit=6)
-    assert failed(answer).keys() == {b"tape/away", b""}  # and nothing was deleted
+    assert failed(answer).keys() == {b"tape/away", b""}  # nothing was deleted
     assert failed(answer)[b"tape/away"] == "offline"
     assert "--recall" in next(line["message"] for line in answer.lines if line["kind"] == "failed")
     assert there.there() == {b"here": b"1", b"extra": b"1"}
     there.push("--recall")
     assert there.there()[b"tape/away"] == bytes(SIZE)
-    assert actions(there.push("--dry-run")) == {}  # it need not be read to be the same
+    assert actions(there.push("--dry-run")) == {}  # it need not be read to be found equal
     there.push()
 
 
@@ -41,7 +41,7 @@ def test_comparing_contents_does_not_fetch_them(folder_there: Transfers) -> None
     there.push("--checksum", "--recall")
 
 
-def test_a_plan_says_whether_they_are_read(local_there: Transfers) -> None:
+def test_a_plan_states_whether_files_on_tape_are_read(local_there: Transfers) -> None:
     there = local_there
     make(there)
     path = there.folder / "the.plan"

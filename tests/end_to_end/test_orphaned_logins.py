@@ -1,4 +1,4 @@
-"""A login that a killed call left behind may come in between: whoever logs in meanwhile uses it, and does not wait."""
+"""Test a login left behind by a killed command: a new login that starts at the same time uses it without waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hibali.ssh.sessions import Login
 
 @pytest.fixture
 def settings(ssh_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshSettings]:
-    """A site whose ssh logs in twice: first as an orphan that takes the socket, then as it was told."""
+    """Return a site whose ssh logs in twice: first as an orphan that takes the socket, then as configured."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     ssh = tmp_path / "ssh"
     real = shlex.join(ssh_server.command)
@@ -27,7 +27,7 @@ def settings(ssh_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     Login(found, Limits(login_interval_seconds=0)).close()
 
 
-def test_a_login_that_came_in_before_ours_is_taken(settings: SshSettings) -> None:
+def test_a_login_that_was_completed_first_is_used(settings: SshSettings) -> None:
     login = Login(settings, Limits(login_interval_seconds=0))
     began = time.monotonic()
     login.ensure()

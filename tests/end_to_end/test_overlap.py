@@ -1,4 +1,4 @@
-"""Test that overlapping sources and targets are refused, whatever names and stores lead to them."""
+"""Test that overlapping sources and targets are refused, under any name and through any store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refused(hibali: Any, *words: Any, code: str = "overlap") -> Any:
 def refused_everywhere(
     there: Transfers, pairs: list[tuple[Any, Any]], unchanged: Callable[[], object]
 ) -> None:
-    """By `sync`, with and without --delete and as a dry run, and by `plan`."""
+    """Check `sync`, with and without --delete and as a dry run, and `plan`."""
     before = unchanged()
     for source, target in pairs:
         refused(there.hibali, "sync", "--delete", "--max-delete", "100%", source, target)
@@ -60,7 +60,7 @@ def test_folders_of_this_machine_that_overlap_are_refused(local_there: Transfers
     )
     assert refused(there.hibali, "sync", f"{ov}/a", ov).last["message"] == "the source is inside the target"
     assert refused(there.hibali, "sync", ov, f"{ov}/a").last["message"] == "the target is inside the source"
-    # names that only begin alike, and neighbours
+    # names with the same beginning, and sibling folders
     there.hibali("sync", f"{ov}/a", f"{ov}/ab", exit=0)
     there.hibali("sync", "--delete", f"{ov}/a", there.folder / "ov-copy", exit=0)
 
@@ -81,7 +81,7 @@ def test_a_file_is_not_transferred_onto_itself(local_there: Transfers) -> None:
     there.hibali("sync", ov / "four", f"{ov}/a/", exit=0)
     there.hibali("sync", ov / "a/one", f"{ov}/", exit=0)
     assert (ov / "five").read_bytes() == (ov / "a/four").read_bytes() == b"4"
-    # a second name of the file elsewhere is no overlap
+    # a second name of the file in another folder is no overlap
     (there.folder / "other").mkdir()
     os.link(ov / "four", there.folder / "other/four")
     there.hibali("sync", ov / "four", f"{there.folder}/other/", exit=0)
@@ -100,7 +100,7 @@ def test_bind_mounts_are_recognized(local_there: Transfers) -> None:
         there.hibali("sync", f"{ov}/b", elsewhere / "new", exit=0)
     target = make_tree(there.folder / "target", {b"m/x": b""})
     with mounted(ov, target / "m"):
-        # what the target would lose is the source
+        # the source itself would be deleted at the target
         refused(there.hibali, "sync", "--delete", ov, target)
         refused(there.hibali, "sync", "--delete", f"{ov}/b", target)
     with mounted(ov, target / "m"), mounted(ov, there.folder / "source/n"):

@@ -40,14 +40,14 @@ FURTHER = [pytest.param(word, marks=pytest.mark.heavy) for word in (*STORES, "sf
 
 
 @pytest.fixture(params=["local", *FURTHER])
-def anywhere(request: pytest.FixtureRequest, transfers_to: Any) -> Transfers:
-    """Every store that can be written to, and ssh without an agent."""
+def each_store(request: pytest.FixtureRequest, transfers_to: Any) -> Transfers:
+    """Return a site of each writable kind of store, and ssh without an agent."""
     made: Transfers = transfers_to(request.param)
     return made
 
 
 def tars(there: Transfers) -> dict[bytes, bytes]:
-    """The tar files there."""
+    """Return the tar files at the target."""
     return {name: content for name, content in there.there().items() if name.endswith(b".tar")}
 
 
@@ -59,13 +59,13 @@ def indexes(there: Transfers) -> set[bytes]:
     }
 
 
-def moved(path: Path) -> int:
-    """When a file was modified, to the nanosecond."""
+def mtime_of(path: Path) -> int:
+    """Return the mtime of a file in nanoseconds."""
     return path.stat().st_mtime_ns
 
 
 def unpacked(there: Transfers, into: Path) -> Path:
-    """What tar(1) makes of the packs, in the order of their numbers."""
+    """Unpack the packs with tar(1), in the order of their numbers."""
     into.mkdir()
     tar = shutil.which("tar")
     assert tar is not None
@@ -90,7 +90,7 @@ def test_packed_files_are_pulled_unchanged_and_not_sent_again(
     assert (again["files_moved"], again["packs_made"], again["files_kept"]) == (0, 0, receipt["files"])
     there.pull(tmp_path / "out")
     assert read_tree(tmp_path / "out") == read_tree(there.source)
-    assert moved(tmp_path / "out" / "tool") == 1_600_000_000_123_456_789
+    assert mtime_of(tmp_path / "out" / "tool") == 1_600_000_000_123_456_789
     assert os.access(tmp_path / "out" / "tool", os.X_OK)
     assert read_tree(unpacked(there, tmp_path / "by tar")) == read_tree(there.source)
     listing = there.hibali("ls", "-R", "there:data", "--json", exit=0).lines[:-1]
@@ -121,8 +121,8 @@ def test_one_file_or_folder_reads_only_its_own_bytes(transfers_to: Any, tmp_path
     assert there.hibali("manifest", "there:data/d/one", exit=0).out == f"{digest}  one\n".encode()
 
 
-def test_a_later_push_adds_a_pack_and_records_deletions(anywhere: Transfers, tmp_path: Path) -> None:
-    there = anywhere
+def test_a_later_push_adds_a_pack_and_records_deletions(each_store: Transfers, tmp_path: Path) -> None:
+    there = each_store
     there.make({b"stays": b"1", b"changes": b"2", b"goes/away": b"3", b"was/folder": b"4", b"was-file": b"5"})
     there.push("--pack")
     before = tars(there)
@@ -161,8 +161,8 @@ def test_a_large_file_and_a_small_pack_size_make_more_packs(local_there: Transfe
     assert local_there.verify().last["files_hashed"] == 7
 
 
-def test_files_and_packs_do_not_mix(anywhere: Transfers) -> None:
-    there = anywhere
+def test_files_and_packs_do_not_mix(each_store: Transfers) -> None:
+    there = each_store
     there.make({b"a": b"1"})
     there.push()
     before = there.whole_state()
@@ -187,8 +187,8 @@ def test_a_folder_in_a_packed_location_is_refused_as_target(folder_there: Transf
 
 
 @pytest.mark.heavy
-def test_sync_reads_and_writes_packs(anywhere: Transfers, tmp_path: Path) -> None:
-    there = anywhere
+def test_sync_reads_and_writes_packs(each_store: Transfers, tmp_path: Path) -> None:
+    there = each_store
     there.make({b"d/a": b"1", b"b": b"22", b"l": Link(b"b")})
     there.push("--pack")
     packed, plain = tmp_path / "packed", tmp_path / "plain"
@@ -200,8 +200,8 @@ def test_sync_reads_and_writes_packs(anywhere: Transfers, tmp_path: Path) -> Non
     assert again["files_moved"] == 0
 
 
-def test_a_push_killed_between_packs_is_resumed(anywhere: Transfers, tmp_path: Path) -> None:
-    there = anywhere
+def test_a_push_killed_between_packs_is_resumed(each_store: Transfers, tmp_path: Path) -> None:
+    there = each_store
     tree = {b"%03d" % number: os.urandom(100_000) for number in range(300)}
     there.make(tree)
     words = ("push", "--pack", "--pack-size", "1M", there.source, "there:data", "--json")
@@ -244,7 +244,7 @@ def test_a_push_killed_in_a_large_file_is_resumed(folder_there: Transfers) -> No
 
 
 def sizes_there(there: Transfers) -> list[int]:
-    """How much is on disk of each partial file."""
+    """Return the allocated size of each partial file."""
     found = []
     for path in there.root.glob(".hibali-*"):
         try:
@@ -255,7 +255,7 @@ def sizes_there(there: Transfers) -> list[int]:
 
 
 def rewrite(there: Transfers, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the lines of the one index there, and make its sum right again."""
+    """Change the lines of the only index, and correct its checksum."""
     (path,) = (there.root / INDEXES).glob("*.jsonl")
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for line in lines[1:-1]:
@@ -307,7 +307,7 @@ def test_packs_on_tape_are_recalled_only_on_request(local_there: Transfers, tmp_
     (tar,) = local_there.root.glob("*.tar")
     size, status = tar.stat().st_size, tar.stat()
     tar.write_bytes(b"")
-    os.truncate(tar, size)  # as a filesystem shows what is on tape: a size, and nothing on disk
+    os.truncate(tar, size)  # as filesystems show files on tape: a size, and no allocated blocks
     os.utime(tar, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert failed(local_there.pull(tmp_path / "out", exit=6)) == {b"a": "offline"}
     assert failed(local_there.pull(tmp_path / "out", "--recall", exit=6)) == {b"a": "corrupt"}

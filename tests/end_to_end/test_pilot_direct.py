@@ -1,4 +1,4 @@
-"""Sweeps whose tasks share one job, where there is no scheduler: each with its own end, and going on after whatever ends the job."""
+"""Test pilots without a scheduler: the tasks of a sweep share one job, each has its own result, and a new job continues after a failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder_of(bench: Bench, run: dict[str, Any]) -> Path:
     return bench.folder / "work-here" / "runs" / str(run["id"])
 
 
-def test_tasks_that_share_a_job_have_their_own_ends_and_logs(bench: Bench) -> None:
+def test_tasks_that_share_a_job_have_their_own_results_and_logs(bench: Bench) -> None:
     bench.answers(more=["input.txt"])
     (bench.folder / "table.csv").write_text("say,code\na,0\nb,3\nc,0\n")
     line = bench.line("answers.json", "--each", "table.csv", "--pilot", "--cores", "2", "--wait")
@@ -42,11 +42,11 @@ def test_tasks_that_share_a_job_have_their_own_ends_and_logs(bench: Bench) -> No
     assert [(folder / "tasks" / number / "stdout").read_text() for number in "123"] == ["said\n"] * 3
     first, *_, last = journal(folder)
     assert (first["kind"], first["left"], last["because"], last["left"]) == ("pilot", 3, "done", 0)
-    assert not (folder / "chunks" / "1" / "hq").exists()  # the key to it is gone
+    assert not (folder / "chunks" / "1" / "hq").exists()  # the key is gone
 
 
 @pytest.mark.heavy
-def test_what_failed_in_a_pilot_is_run_again_by_one(bench: Bench) -> None:
+def test_failed_tasks_of_a_pilot_are_run_again_by_a_pilot(bench: Bench) -> None:
     bench.answers()
     (bench.folder / "table.csv").write_text("say,code\na,0\nb,3\n")
     line = bench.line("answers.json", "--each", "table.csv", "--pilot", "--allocations", "3", "--wait")
@@ -59,19 +59,19 @@ def test_what_failed_in_a_pilot_is_run_again_by_one(bench: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_a_killed_pilot_is_continued_and_nothing_that_ended_runs_twice(bench: Bench) -> None:
-    """One task has ended, two are at work, one has not begun: the two are told apart by what the tool finds in its folder."""
+def test_a_killed_pilot_is_continued_and_no_ended_task_runs_twice(bench: Bench) -> None:
+    """Kill a pilot with one ended, two running and one waiting task; the tool's folder shows which task ran again."""
     bench.answers(more=["input.txt"])
-    # a file of an earlier turn in the work folder, or a copy that one changed, would be seen by the second turn
+    # the second attempt would see files of the first one in the work folder, or a modified copy of an input
     (bench.folder / "table.csv").write_text("say,sleep\na,0\nb,300\nc,300\nd,0\n")
     run = bench.run("answers.json", "--each", "table.csv", "--pilot", "--cores", "2", exit=0).last
     folder = folder_of(bench, run)
     tasks = folder / "tasks"
     wait_for(lambda: ran(bench) == ["a", "b", "c"])
-    (tasks / "2" / "work" / "left.txt").write_text("by the first turn")
+    (tasks / "2" / "work" / "left.txt").write_text("by the first attempt")
     (tasks / "2" / "inputs" / "0" / "input.txt").chmod(0o600)
-    (tasks / "2" / "inputs" / "0" / "input.txt").write_text("spoilt by the first turn")
-    for number in "23":  # the second turn does not sleep
+    (tasks / "2" / "inputs" / "0" / "input.txt").write_text("spoilt by the first attempt")
+    for number in "23":  # the second attempt does not sleep
         command = tasks / number / "command"
         command.write_text(command.read_text().replace("sleep 300", "sleep 0"))
     [pid] = pilot_pids(folder)
@@ -91,7 +91,7 @@ def test_a_killed_pilot_is_continued_and_nothing_that_ended_runs_twice(bench: Be
 
 
 @pytest.mark.heavy
-def test_a_job_that_is_told_to_end_leaves_its_tasks_to_the_next_one(bench: Bench) -> None:
+def test_a_terminated_job_leaves_its_tasks_to_the_next_job(bench: Bench) -> None:
     bench.answers(sleep=300)
     run = bench.run("answers.json", "--param", "say=a,b", "--pilot", "--allocations", "2", exit=0).last
     folder = folder_of(bench, run)
@@ -104,11 +104,11 @@ def test_a_job_that_is_told_to_end_leaves_its_tasks_to_the_next_one(bench: Bench
     wait_for(lambda: any("begun" in each for each in journal(folder, 2)))
     os.kill(pilot_pids(folder)[0], signal.SIGTERM)
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=7)
-    told = ended.lines[-2]
-    assert told["counts"] == {"FAILED": 2}
-    assert told["pilot"] == {"allocations": 2, "most": 2}
-    assert all("allocation 2 ended before the task" in task["reason"] for task in told["tasks"])
-    bench.hibali("runs", "wait", run["id"], exit=7)  # nothing follows
+    record = ended.lines[-2]
+    assert record["counts"] == {"FAILED": 2}
+    assert record["pilot"] == {"allocations": 2, "most": 2}
+    assert all("allocation 2 ended before the task" in task["reason"] for task in record["tasks"])
+    bench.hibali("runs", "wait", run["id"], exit=7)  # no further job follows
     assert [path.name for path in sorted((folder / "chunks").iterdir())] == ["1", "2"]
 
 
@@ -142,7 +142,7 @@ def test_a_task_whose_script_is_killed_has_failed_and_the_others_go_on(bench: Be
 
 
 @pytest.mark.heavy
-def test_values_are_values_in_a_pilot_too(bench: Bench) -> None:
+def test_values_are_not_interpreted_in_a_pilot(bench: Bench) -> None:
     hostile = ["$(touch pwned)", "a\nb #SBATCH --x", "'; exit 3; '", "--help", "`id`", "é ü", "%{CWD}", "-n"]
     bench.answers()
     rows = "".join(json.dumps({"say": text}) + "\n" for text in hostile)
@@ -176,7 +176,7 @@ def test_tools_do_not_get_the_key_of_the_pilot(hibali: Any) -> None:
     assert kept == []
 
 
-def test_a_site_without_a_fitting_python_is_refused_before_anything_is_there(bench: Bench) -> None:
+def test_a_site_without_a_suitable_python_is_refused_before_anything_is_written(bench: Bench) -> None:
     programs = bench.folder / "programs"
     programs.mkdir()
     for name in ("python3", *(f"python3.{minor}" for minor in range(9, 21))):
@@ -194,7 +194,7 @@ def test_a_site_without_a_fitting_python_is_refused_before_anything_is_there(ben
 
 
 @pytest.mark.heavy
-def test_the_same_line_keeps_to_how_it_was_begun(bench: Bench) -> None:
+def test_the_same_command_keeps_the_options_of_its_first_call(bench: Bench) -> None:
     bench.answers(sleep=1)
     line = ("answers.json", "--param", "say=a,b", "--cores", "2")
     run = bench.run(*line, "--pilot", exit=0).last

@@ -1,4 +1,4 @@
-"""Several logins to a name with several addresses: all of them go to the machine of the first."""
+"""Test several logins to a name with several addresses: all of them reach the machine of the first login."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def two_ways(ssh_server: Any) -> Iterator[tuple[LongProxy, LongProxy]]:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshSettings]:
-    """A site whose configuration a test writes: `host` leads to the port it names."""
+    """Return a site with an ssh configuration written by the test: `host` is reached at the given port."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     config = tmp_path / "config"
     found = SshSettings("far", command=("ssh", "-F", str(config)), logins=2)
@@ -45,7 +45,7 @@ def lead_to(port: int, ssh_server: Any, tmp_path: Path, more: str = "") -> None:
     ({"192.0.2.1"}, "", False),
     ({"192.0.2.1", "192.0.2.2"}, "  CanonicalizeHostname yes\n", False),
 ])  # fmt: skip
-def test_a_further_login_goes_where_the_first_one_went(
+def test_a_further_login_reaches_the_machine_of_the_first(
     two_ways: tuple[LongProxy, LongProxy],
     settings: SshSettings,
     ssh_server: Any,
@@ -56,7 +56,7 @@ def test_a_further_login_goes_where_the_first_one_went(
     *,
     pinned: bool,
 ) -> None:
-    # The name's server is asked by nobody here: what it would say is told, and that it says another thing each time.
+    # No DNS server is used: the test gives its replies, which differ each time.
     monkeypatch.setattr(sessions, "resolve", lambda *_: addresses)
     first, second = two_ways
     lead_to(first.port, ssh_server, tmp_path, more)
@@ -68,16 +68,16 @@ def test_a_further_login_goes_where_the_first_one_went(
     assert (first.connections, second.connections) == ((2, 0) if pinned else (1, 1))
 
 
-def test_behind_another_host_nobody_here_can_say(
+def test_addresses_behind_a_jump_host_are_not_pinned(
     settings: SshSettings, ssh_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "resolve", lambda *_: {"192.0.2.1", "192.0.2.2"})
-    lead_to(ssh_server.port, ssh_server, tmp_path, "  ProxyJump gate\n")
+    lead_to(ssh_server.port, ssh_server, tmp_path, "  ProxyJump bastion\n")
     assert not Login(settings, LIMITS).waits_for_the_first
 
 
-def test_what_a_banner_says_is_not_believed() -> None:
-    said = b'Authenticated to x ([192.0.2.66]:22)\r\nAuthenticated to far ([2001:db8::1]:2222) using "publickey".\r\n'
-    assert sessions.address_of_login(said) == ("2001:db8::1", 2222)
+def test_an_address_in_a_banner_is_not_trusted() -> None:
+    stderr = b'Authenticated to x ([192.0.2.66]:22)\r\nAuthenticated to far ([2001:db8::1]:2222) using "publickey".\r\n'
+    assert sessions.address_of_login(stderr) == ("2001:db8::1", 2222)
     assert sessions.address_of_login(b'Authenticated to far (via proxy) using "publickey".') is None
     assert sessions.address_of_login(b"Authenticated to far ([$(id)]:22).") is None

@@ -20,13 +20,13 @@ TREE = {b"new": b"4", b"changed": b"33", b"same": b"2", b"sub/deep": b"55555"}
 
 
 def prepare(there: Transfers) -> Path:
-    """Something to copy, to replace, to keep and to delete; where the plan is."""
+    """Make files to copy, replace, keep and delete, and return the path of the plan."""
     there.place.plant("data", {b"extra": b"1", b"same": b"2", b"changed": b"3"})
     there.pull(there.source)
     odd = b"odd" if there.place.word == "s3" else b"odd \xff\n"
     there.make({**TREE, odd: b"666666"})
     (there.source / "extra").unlink()
-    # A store that keeps whole seconds would otherwise find `same` unchanged, or not, as the clock falls.
+    # A store that keeps whole seconds would otherwise find `same` changed or unchanged, depending on the clock.
     os.utime(there.source / "same", (10**9, 10**9))
     return there.folder / "the.plan"
 
@@ -56,17 +56,17 @@ def test_a_plan_is_written_and_applied(there: Transfers) -> None:
     assert (lines[0]["kind"], lines[-1]["kind"]) == ("plan", "plan-end")
     shown = {path_of(line): line["action"] for line in lines if line["kind"] == "action"}
     assert shown.items() >= {b"new": "copy", b"changed": "replace", b"extra": "delete"}.items()
-    # What nobody planned stays: apply does this plan, and no other.
+    # Files outside the plan stay: apply executes exactly this plan.
     there.make({b"later": b"1"})
     still = apply(there, path, "--dry-run")
     assert actions(still) == shown
     receipt = apply(there, path).last
     assert (receipt["operation"], receipt["files_deleted"], receipt["files_failed"]) == ("apply", 1, 0)
     assert receipt["files_moved"] == len([name for name in shown if name not in {b"extra", b"sub"}])
-    landed = there.committed_files()
-    assert b"later" not in landed
-    assert b"extra" not in landed
-    assert landed[b"changed"] == b"33"
+    committed = there.committed_files()
+    assert b"later" not in committed
+    assert b"extra" not in committed
+    assert committed[b"changed"] == b"33"
     there.check_no_own_files()
     again = apply(there, path)
     assert (counts(again)["files_moved"], counts(again)["files_deleted"]) == (0, 0)
@@ -165,7 +165,7 @@ def test_a_truncated_or_edited_plan_is_refused(local_there: Transfers) -> None:
 
 
 def forged(content: bytes) -> bytes:
-    """The same plan with another name in it, and the end that fits: what somebody writes who knows how."""
+    """Return the same plan with another name in it and a matching checksum, as an attacker could write it."""
     *lines, end = content.replace(b'"own"', b'"zzz"').splitlines(keepends=True)
     summed = hashlib.sha256(b"".join(lines)).hexdigest()
     return b"".join([*lines, json.dumps(json.loads(end) | {"sha256": summed}).encode() + b"\n"])
@@ -203,7 +203,7 @@ def test_a_foreign_plan_needs_its_source_and_target_repeated(local_there: Transf
     assert other.last["code"] == "other-ends"
     assert there.whole_state() == before
     if whose == "forged":
-        return  # what it names is drift, or done
+        return  # its differences are drift, or already done
     named = there.hibali("apply", path, "source", "there:data", cwd=there.folder, exit=0)
     assert words.encode() in named.err
     assert there.committed_files() == {b"new": b"1", b"own": b"2"}

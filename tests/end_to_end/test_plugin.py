@@ -18,7 +18,7 @@ PLUGIN = Path(__file__).parents[1] / "support" / "plugin"
 
 @pytest.fixture
 def with_plugin(hibali: Any, tmp_path: Path) -> Any:
-    """hibali with the package installed, as far as PYTHONPATH installs one."""
+    """Return hibali with the package on PYTHONPATH."""
     shutil.copytree(PLUGIN, tmp_path / "plugin")
     hibali.env["PYTHONPATH"] += os.pathsep + str(tmp_path / "plugin")
     return hibali
@@ -42,7 +42,7 @@ def test_a_kind_of_site_is_added_listed_shown_and_checked(with_plugin: Any) -> N
     assert [step["name"] for step in steps if step["kind"] == "step"] == ["settings", "endpoint", "writes"]
 
 
-def test_wrong_keys_of_plugins_are_named_with_their_lines(with_plugin: Any) -> None:
+def test_wrong_keys_of_plugins_are_reported_with_their_lines(with_plugin: Any) -> None:
     with_plugin.home.config.write_text("""version = 1
 [sites.crate]
 kind = "box"
@@ -74,14 +74,14 @@ niceness = 20
     ]
 
 
-def test_without_the_package_its_kind_is_a_mistake_in_the_file(hibali: Any) -> None:
+def test_without_the_package_its_kind_is_an_error_in_the_file(hibali: Any) -> None:
     hibali.home.config.write_text('[sites.crate]\nkind = "box"\n[sites.crate.box]\nfolder = "/b"\n')
     hibali.home.config.chmod(0o600)
     message = hibali("sites", "list", "--json", exit=2).last["message"]
     assert "line 2: sites.crate.kind: 'box' must be one of ssh, s3, local, url, globus" in message
 
 
-def test_files_go_to_its_store_and_come_back(with_plugin: Any) -> None:
+def test_files_are_pushed_to_and_pulled_from_its_store(with_plugin: Any) -> None:
     box = add_box(with_plugin)
     source = with_plugin.home.folder / "source"
     (source / "below").mkdir(parents=True)
@@ -118,7 +118,7 @@ def test_its_scheduler_and_container_run_a_tool(with_plugin: Any) -> None:
     assert "native_job=${SPOOL_JOB:-}\n" in script
 
 
-def test_the_page_shows_what_the_example_has() -> None:
+def test_the_page_matches_the_example() -> None:
     page = (PLUGIN.parents[2] / "docs" / "extending.md").read_text()
     example = [path.read_text() for path in sorted(PLUGIN.glob("hibali_example/*.py"))]
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

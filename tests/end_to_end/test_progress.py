@@ -19,7 +19,7 @@ LARGE = random.Random(9).randbytes(24_000_000)  # noqa: S311 - no secret
 HOSTILE = b"sub/e\x1b[31mvil\n\xe2\x80\xae[bold]large\xff"
 TREE = {**many_files(40, 100), HOSTILE: LARGE}
 COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-LIMIT = ("--bwlimit", "8M")  # three seconds for it all
+LIMIT = ("--bwlimit", "8M")  # three seconds in all
 
 SAFE = re.compile(
     r"Safe: (at least [0-9,]+ of [0-9,]+ files complete and verified at the target|no file is complete yet)"
@@ -31,7 +31,7 @@ def watched(there: Transfers, *words: str, env: dict[str, str] | None = None, **
     return Terminal(command, {**there.hibali.env, **(env or {})}, cwd=there.hibali.home.folder, **named)
 
 
-def test_a_transfer_is_seen_and_leaves_one_sentence(local_there: Transfers) -> None:
+def test_a_transfer_shows_progress_and_leaves_one_line(local_there: Transfers) -> None:
     local_there.make(TREE)
     began = time.monotonic()
     terminal = watched(local_there, *LIMIT)
@@ -45,10 +45,10 @@ def test_a_transfer_is_seen_and_leaves_one_sentence(local_there: Transfers) -> N
     assert last.startswith("41 files (")
     assert b"\x1b[31mvil" not in terminal.written
     assert terminal.written.count(b"push /") < 6 * (time.monotonic() - began)  # drawn four times a second
-    assert_cursor_is_seen(terminal)
+    assert_cursor_is_visible(terminal)
 
 
-def assert_cursor_is_seen(terminal: Terminal) -> None:
+def assert_cursor_is_visible(terminal: Terminal) -> None:
     assert terminal.written.rfind(b"\x1b[?25h") >= terminal.written.rfind(b"\x1b[?25l")
 
 
@@ -96,26 +96,25 @@ def test_a_plan_on_a_terminal_is_not_drawn_over(local_there: Transfers) -> None:
     assert len(names) == 13
 
 
-def test_ctrl_c_ends_at_once_and_says_what_is_safe(transfers_to: Any) -> None:
+def test_ctrl_c_ends_at_once_and_reports_what_is_safe(transfers_to: Any) -> None:
     there = transfers_to("ssh")
     there.make(TREE)
     terminal = watched(there, "--bwlimit", "2M")
     terminal.until(lambda screen: "large" in screen)
     terminal.press(b"\x03")
-    assert terminal.end(15) == 130  # two seconds where nothing else runs
-    told = terminal.screen()
-    assert SAFE.search(told)
-    assert "hibali: interrupted\n  Run the same command again to resume." in told
-    assert "push /" not in told
-    assert_cursor_is_seen(terminal)
-    assert set(there.committed_files()) <= set(
-        TREE
-    )  # the agent there may not be through with what was under way
+    assert terminal.end(15) == 130  # two seconds on an idle machine
+    screen = terminal.screen()
+    assert SAFE.search(screen)
+    assert "hibali: interrupted\n  Run the same command again to resume." in screen
+    assert "push /" not in screen
+    assert_cursor_is_visible(terminal)
+    # the remote agent may not have finished its current files
+    assert set(there.committed_files()) <= set(TREE)
     assert counts(there.push())["files_failed"] == 0
     assert there.there() == TREE
 
 
-def test_ctrl_c_does_not_wait_for_a_narrow_line(transfers_to: Any) -> None:
+def test_ctrl_c_does_not_wait_for_a_slow_connection(transfers_to: Any) -> None:
     there = transfers_to("ssh")
     proxy = NarrowProxy(there.place.server.port)
     config = there.hibali.home.config
@@ -129,6 +128,6 @@ def test_ctrl_c_does_not_wait_for_a_narrow_line(transfers_to: Any) -> None:
     began = time.monotonic()
     terminal.press(b"\x03")
     assert terminal.end(30) == 130
-    assert time.monotonic() - began < 6  # megabytes are on their way, and would take longer
+    assert time.monotonic() - began < 6  # megabytes are in transfer, and would take longer
     assert SAFE.search(terminal.screen())
     proxy.close()

@@ -17,7 +17,7 @@ def named(count: int, start: int = 0) -> dict[bytes, bytes]:
 
 
 def refused(there: Transfers, code: str, *words: str) -> Any:
-    """The push is refused with 8 and this code, and nothing there was touched."""
+    """Check that the push is refused with 8 and this code, and changes nothing at the target."""
     before = there.state_there()
     answer = there.push(*words, exit=8)
     assert answer.last["kind"] == "error"
@@ -34,7 +34,7 @@ def test_nothing_is_deleted_without_delete(there: Transfers) -> None:
     assert there.there() == {b"theirs": b"1", b"sub/theirs": b"2", b"ours": b"3"}
 
 
-def test_delete_makes_the_target_the_same(there: Transfers) -> None:
+def test_delete_makes_the_target_equal_to_the_source(there: Transfers) -> None:
     there.make(named(20))
     there.push()
     there.place.plant("data", {b"extra": b"1", b"gone/with/folders": b"2", b"folder/extra": b"3"})
@@ -153,7 +153,7 @@ def test_delete_cannot_be_used_with_one_file(local_there: Transfers) -> None:
     assert local_there.there() == {}
 
 
-# One name, two kinds.
+# The same name for a file and a folder.
 
 
 def test_a_folder_with_the_name_of_a_file_is_reported(folder_there: Transfers) -> None:

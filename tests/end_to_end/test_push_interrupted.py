@@ -11,28 +11,28 @@ from tests.support.trees import many_files, sha256
 from tests.support.watcher import Watcher
 
 TREE = many_files(3000, 4000)
-LARGE = many_files(4000, 12000)  # more than a window: what is asked for last is read late
+LARGE = many_files(4000, 12000)  # more than a window: the files requested last are read late
 RIGHT = {name: {sha256(content)} for name, content in TREE.items()}
 LARGE_RIGHT = {name: {sha256(content)} for name, content in LARGE.items()}
 
 
-def test_out_of_time_is_5_and_the_same_line_goes_on(there: Transfers) -> None:
+def test_a_time_limit_is_5_and_the_same_command_resumes(there: Transfers) -> None:
     tree = dict(list(TREE.items())[:1000])
     there.make(tree)
     answer: Any = there.hibali("push", there.source, "there:data", "--json", "--max-time", "1s")
-    rounds = 0
-    while answer.exit == 5 and rounds < 40:
-        rounds += 1
+    attempts = 0
+    while answer.exit == 5 and attempts < 40:
+        attempts += 1
         assert answer.last["exit"] == 5
         assert there.there().items() <= tree.items()
-        answer = there.hibali("push", there.source, "there:data", "--json", "--max-time", f"{1 + rounds}s")
+        answer = there.hibali("push", there.source, "there:data", "--json", "--max-time", f"{1 + attempts}s")
     assert answer.exit == 0, str(answer)
     assert there.there() == tree
     there.check_no_own_files()
     assert counts(there.push())["files_moved"] == 0
 
 
-def test_a_source_that_vanishes_half_way_is_named_and_nothing_is_deleted(folder_there: Transfers) -> None:
+def test_a_source_that_vanishes_half_way_is_reported_and_nothing_is_deleted(folder_there: Transfers) -> None:
     there = folder_there
     there.make(LARGE)
     there.place.plant("data", {b"extra": b"only there"})
@@ -53,7 +53,7 @@ def test_a_source_that_vanishes_half_way_is_named_and_nothing_is_deleted(folder_
         assert process.wait(120) == 6
     lines = [json.loads(line) for line in (there.hibali.home.folder / "0.out").read_bytes().splitlines()]
     failed = {line["path"].encode() for line in lines if line["kind"] == "failed" and line["path"]}
-    assert failed <= set(last)  # some may have been read before they went
+    assert failed <= set(last)  # some may have been read before they were removed
     assert failed
     assert lines[-1]["files_deleted"] == 0
     found = there.there()

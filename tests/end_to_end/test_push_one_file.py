@@ -76,7 +76,7 @@ def test_one_file_replaces_only_one_file(there: Transfers) -> None:
 
 
 def test_a_symlink_as_the_source_is_followed(folder_there: Transfers) -> None:
-    """What the user types may be a link, as the source and as the target; links below are never followed."""
+    """Check that a link given on the command line is followed, as the source and as the target; links below it never are."""
     there = folder_there
     there.make({b"file": b"1"})
     (there.folder / "to-source").symlink_to(there.source)

@@ -117,7 +117,7 @@ def test_sync_transfers_between_two_locations(there: Transfers, tmp_path: Path) 
     there.push()
     target = tmp_path / "third"
     receipt = there.hibali("sync", "there:data/sub", target, "--json", exit=0).last
-    # a bucket does not hash what it sends: there it is an earlier digest that was met again
+    # a bucket does not hash what it sends; it uses a recorded digest
     proof = "recorded" if there.place.word == "s3" else "digest"
     assert (receipt["operation"], receipt["files_moved"], receipt["proof_moved"]) == ("sync", 3, proof)
     assert (target / "deep/e.txt").read_bytes() == b"55555"

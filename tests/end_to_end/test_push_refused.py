@@ -16,7 +16,7 @@ from tests.support.trees import File
 
 
 def stopped(there: Transfers, code: int, *words: Any) -> Any:
-    """The command ends with this exit code and an error record, without a traceback."""
+    """Check that the command ends with this exit code and an error record, without a traceback."""
     answer = there.hibali(*words, "--json", exit=code)
     assert (answer.last["kind"], answer.last["exit"]) == ("error", code)
     assert b"Traceback" not in answer.err
@@ -48,7 +48,7 @@ def test_an_unknown_site_is_2_and_never_a_local_file(local_there: Transfers) -> 
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "~other/x", "@nothing/x"])
-def test_a_path_that_climbs_or_is_somebody_elses_is_2(folder_there: Transfers, path: str) -> None:
+def test_a_path_outside_the_root_or_of_another_home_is_2(folder_there: Transfers, path: str) -> None:
     folder_there.make({b"a": b"1"})
     stopped(folder_there, 2, "push", folder_there.source, f"there:{path}")
 
@@ -71,7 +71,7 @@ def test_a_read_only_root_is_8(transfers_to: Any, tmp_path: Path) -> None:
     there.hibali("pull", "vault:@archive", tmp_path / "back", exit=0)
 
 
-def test_a_read_only_root_is_known_by_any_name_and_from_above(
+def test_a_read_only_root_is_recognized_by_any_name_and_from_above(
     folder_there: Transfers, tmp_path: Path
 ) -> None:
     there = folder_there
@@ -97,7 +97,7 @@ def test_a_read_only_root_is_known_by_any_name_and_from_above(
     assert (archive.parent / "a").exists()
 
 
-def test_a_host_that_nobody_answers_for_is_5(local_there: Transfers) -> None:
+def test_an_unreachable_host_is_5(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"1"})
     site(
@@ -110,7 +110,7 @@ def test_a_host_that_nobody_answers_for_is_5(local_there: Transfers) -> None:
     assert "127.0.0.1" in error["about"]
 
 
-def test_an_object_store_that_nobody_answers_for_is_5(bucket_there: Transfers) -> None:
+def test_an_unreachable_object_store_is_5(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"a": b"1"})
     site(
@@ -121,7 +121,7 @@ def test_an_object_store_that_nobody_answers_for_is_5(bucket_there: Transfers) -
     stopped(there, 5, "push", there.source, "gone:data")
 
 
-def test_a_refused_login_is_4_and_is_not_tried_again(transfers_to: Any, ssh_server: Any) -> None:
+def test_a_rejected_login_is_4_and_is_not_retried(transfers_to: Any, ssh_server: Any) -> None:
     there = transfers_to("ssh")
     there.make({b"a": b"1"})
     key = there.folder / "other_key"
@@ -149,10 +149,10 @@ def test_an_unknown_host_key_is_4(transfers_to: Any, ssh_server: Any) -> None:
 
 
 @pytest.mark.parametrize(("server", "transport"), [("ssh_server", "agent"), ("sftp_server", "sftp")])
-def test_a_host_that_changed_its_key_is_4_and_gets_nothing(
+def test_a_host_with_a_changed_key_is_4_and_gets_no_data(
     transfers_to: Any, request: pytest.FixtureRequest, server: str, transport: str
 ) -> None:
-    """Somebody may have taken its place: one login, no question, no byte."""
+    """Check that a host that may have been replaced gets one login and no data, and that hibali asks no question."""
     there = transfers_to("sftp" if transport == "sftp" else "ssh")
     there.make({b"a": b"1"})
     sshd = request.getfixturevalue(server)
@@ -176,10 +176,10 @@ def test_a_host_that_changed_its_key_is_4_and_gets_nothing(
     error = stopped(there, 4, "push", there.source, f"moved:{there.root}")
     assert (error["code"], error["about"]) == ("host-key", "far")
     assert there.place.names("") == set()
-    assert known.read_text().count(other) == len(hosts)  # nothing was learned
+    assert known.read_text().count(other) == len(hosts)  # the new key was not stored
 
 
-def test_a_wrong_key_to_a_bucket_is_4_and_is_told_to_nobody(bucket_there: Transfers) -> None:
+def test_a_wrong_key_to_a_bucket_is_4_and_is_not_printed(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"a": b"1"})
     there.hibali.env["AWS_SECRET_ACCESS_KEY"] = "planted-secret-planted-secret"
@@ -255,44 +255,48 @@ def test_a_stopped_push_has_its_receipt_too(folder_there: Transfers) -> None:
     assert json.loads(journal.read_bytes().splitlines()[-1])["exit"] == 3
 
 
-# As another account: root may read everything.
+# Run as another account, because root may read everything.
 
 
-def test_an_unreadable_file_is_named_and_the_rest_arrives(local_there: Transfers, as_nobody: Any) -> None:
+def test_an_unreadable_file_is_reported_and_the_rest_arrives(
+    local_there: Transfers, unprivileged: Any
+) -> None:
     there = local_there
     there.make({b"readable": b"1", b"secret": b"2", b"sub/readable": b"3"})
     there.place.plant("data", {b"extra": b"4"})
     (there.source / "secret").chmod(0)
-    answer = as_nobody("push", there.source, "there:data", "--delete", "--json", exit=6)
+    answer = unprivileged("push", there.source, "there:data", "--delete", "--json", exit=6)
     assert failed(answer)[b"secret"] == "denied"
     assert counts(answer)["files_deleted"] == 0
     assert there.there() == {b"readable": b"1", b"sub/readable": b"3", b"extra": b"4"}
 
 
-def test_an_unreadable_folder_forbids_every_deletion(local_there: Transfers, as_nobody: Any) -> None:
+def test_an_unreadable_folder_prevents_all_deletions(local_there: Transfers, unprivileged: Any) -> None:
     there = local_there
     there.make({b"readable": b"1", b"closed/inside": b"2"})
     there.place.plant("data", {b"closed/inside": b"2", b"extra": b"4"})
     (there.source / "closed").chmod(0)
-    answer = as_nobody("push", there.source, "there:data", "--delete", "--json", exit=6)
+    answer = unprivileged("push", there.source, "there:data", "--delete", "--json", exit=6)
     assert b"closed" in failed(answer)
     assert there.there() == {b"readable": b"1", b"closed/inside": b"2", b"extra": b"4"}
     (there.source / "closed").chmod(0o700)
 
 
-def test_a_target_that_may_not_be_written_is_4_or_named(local_there: Transfers, as_nobody: Any) -> None:
+def test_a_target_without_write_permission_is_4_or_reported(
+    local_there: Transfers, unprivileged: Any
+) -> None:
     there = local_there
     there.make({b"a": b"1"})
     there.place.plant("data", {b"b": b"2"})
     there.root.chmod(0o500)
-    answer = as_nobody("push", there.source, "there:data", "--json", exit=4)
+    answer = unprivileged("push", there.source, "there:data", "--json", exit=4)
     assert answer.last["code"] == "denied"
     assert there.there() == {b"b": b"2"}
     there.root.chmod(0o700)
 
 
-def test_a_source_that_changes_while_it_is_read_is_named(local_there: Transfers) -> None:
-    """A large file that grows all the time: never a wrong content under the right name."""
+def test_a_source_that_changes_while_it_is_read_is_reported(local_there: Transfers) -> None:
+    """Check that a large file that grows all the time never has wrong content under its final name."""
     there = local_there
     there.make({b"growing": File(b"x" * (48 << 20)), b"still": b"1"})
     process = there.hibali.start("push", there.source, "there:data", "--json")
@@ -312,7 +316,7 @@ def test_a_source_that_changes_while_it_is_read_is_named(local_there: Transfers)
 @pytest.mark.parametrize(
     ("options", "code"), [("size=1m,nr_inodes=1000", "no-space"), ("size=16m,nr_inodes=20", "no-inodes")]
 )
-def test_a_target_without_room_is_refused_before_anything_moves(
+def test_a_target_without_space_is_refused_before_the_transfer(
     folder_there: Transfers, options: str, code: str
 ) -> None:
     there = folder_there

@@ -41,7 +41,7 @@ def test_bytes_on_the_network_are_counted(there: Transfers) -> None:
     assert sent == (0 if there.place.word == "local" else 3000)
 
 
-def test_a_large_file_goes_in_segments(there: Transfers, tmp_path: Path) -> None:
+def test_a_large_file_is_sent_in_segments(there: Transfers, tmp_path: Path) -> None:
     block = os.urandom(1 << 20)
     content = b"".join(bytes([number]) + block for number in range(20)) + b"end"
     there.make({b"large/file": content, b"small": b"1"})
@@ -53,7 +53,7 @@ def test_a_large_file_goes_in_segments(there: Transfers, tmp_path: Path) -> None
     assert (tmp_path / "back/large/file").read_bytes() == content
 
 
-def test_times_are_kept_to_the_nanosecond(there: Transfers, tmp_path: Path) -> None:
+def test_times_are_preserved_to_the_nanosecond(there: Transfers, tmp_path: Path) -> None:
     there.make(
         {
             b"file": File(b"1", mtime_ns=MTIME),
@@ -108,7 +108,7 @@ def test_symlinks_arrive_as_symlinks_and_are_never_followed(folder_there: Transf
     assert there.tree_there()[b"to-file"] == Link(b"elsewhere")
 
 
-def test_a_symlink_there_is_not_written_through(folder_there: Transfers, tmp_path: Path) -> None:
+def test_a_symlink_at_the_target_is_not_written_through(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     outside = make_tree(tmp_path / "outside", {b"precious": b"mine"})
     make_tree(
@@ -132,7 +132,7 @@ def test_links_can_be_skipped(there: Transfers) -> None:
     assert there.there() == {b"file": b"1"}
 
 
-def test_links_that_a_store_cannot_hold_are_named(bucket_there: Transfers) -> None:
+def test_links_that_a_store_cannot_store_are_reported(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"file": b"1", b"link": Link(b"file")})
     answer = there.push(exit=6)
@@ -140,7 +140,7 @@ def test_links_that_a_store_cannot_hold_are_named(bucket_there: Transfers) -> No
     assert there.there() == {b"file": b"1"}
 
 
-def test_special_files_are_named_and_never_opened_or_made(there: Transfers) -> None:
+def test_special_files_are_reported_and_never_opened_or_created(there: Transfers) -> None:
     there.make({b"file": b"1"})
     os.mkfifo(there.source / "fifo")
     answer = there.push(exit=6)
@@ -166,14 +166,14 @@ def test_an_empty_source_is_nothing_to_do(there: Transfers) -> None:
     assert there.there() == {}
 
 
-def test_checksum_finds_what_size_and_time_do_not(there: Transfers) -> None:
+def test_checksum_finds_changes_that_size_and_time_do_not_show(there: Transfers) -> None:
     there.make({b"same": b"12345", b"other": File(b"67890", mtime_ns=MTIME)})
     there.push()
     flip_byte(there.source / "other")
     assert counts(there.push())["files_moved"] == 0
     assert counts(there.push("--checksum"))["files_moved"] == 1
     assert there.there()[b"other"] == (there.source / "other").read_bytes()
-    # the time alone moves nothing under --checksum
+    # with --checksum another time alone transfers nothing
     os.utime(there.source / "same", ns=(MTIME, MTIME))
     assert counts(there.push("--checksum"))["files_moved"] == 0
 
@@ -189,24 +189,24 @@ def test_changed_files_are_replaced(there: Transfers) -> None:
     assert there.there() == {b"longer": b"111", b"touched": b"33", b"kept": b"3"}
 
 
-def test_a_file_from_the_epoch_moves_once(folder_there: Transfers) -> None:
+def test_a_file_with_the_time_of_the_epoch_is_transferred_once(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"old": File(b"as reproducible archives have it", mtime_ns=0)})
     assert counts(there.push())["files_moved"] == 1
     assert counts(there.push())["files_moved"] == 0
 
 
-def test_a_limit_is_kept_and_can_be_interrupted(folder_there: Transfers) -> None:
+def test_a_bandwidth_limit_is_observed_and_can_be_interrupted(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"%d" % number: bytes(4_000_000) for number in range(4)})
     slow = there.push("--bwlimit", "4000K")
-    assert slow.last["seconds"] > 2.5  # the first pack goes at once
+    assert slow.last["seconds"] > 2.5  # the first pack is sent at once
     assert there.push("--checksum", "--bwlimit", "1").last["files_moved"] == 0
     there.make({b"more": bytes(4_000_000), b"much more": bytes(4_000_000)})
     assert there.push("--bwlimit", "1K", "--max-time", "2s", exit=5).last["code"] == "max-time"
 
 
-def test_holes_stay_holes_and_dense_files_dense(folder_there: Transfers, tmp_path: Path) -> None:
+def test_holes_are_preserved_and_dense_files_stay_dense(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     there.make({b"sparse": b"start", b"large": b"start", b"dense": bytes(1 << 20)})
     sizes = {"sparse": 3 << 20, "large": 40 << 20}

@@ -16,11 +16,11 @@ from tests.end_to_end.run_tools import Bench, doing
 from tests.support.crates import required_issues
 from tests.support.lacking import lacks
 
-VARYING = "mkdir [OUT]; cp [IN] [OUT]/same; echo [SAY] >[OUT]/said; [ [CODE] = 0 ] || touch [OUT]/more"
+VARYING = "mkdir [OUT]; cp [IN] [OUT]/same; echo [SAY] >[OUT]/note; [ [CODE] = 0 ] || touch [OUT]/more"
 
 
 def run_at(bench: Bench, *more: str, **answers: Any) -> str:
-    """The id of a run that has ended."""
+    """Return the id of a run that has ended."""
     lines = bench.run(bench.answers(**answers), "--wait", *more, exit=0).lines
     return next(str(line["id"]) for line in lines if line["kind"] == "run")
 
@@ -32,58 +32,59 @@ def bench(hibali: Any) -> Bench:
     return made
 
 
-def test_two_runs_are_compared_by_digest_and_nothing_moves(bench: Bench) -> None:
+def test_two_runs_are_compared_by_digest_without_a_transfer(bench: Bench) -> None:
     hibali = bench.hibali
     a, b = run_at(bench), run_at(bench, say="else", code=1)
     hibali("runs", "collect", a, "back", exit=0)
     operations = set((hibali.home.state / "operations").iterdir())
     answer = hibali("runs", "compare", a, b, "--json", exit=6)
     *outputs, last = answer.lines
-    fates = {line["path"]: line["fate"] for line in outputs}
-    assert fates == {"out.txt/more": "extra", "out.txt/said": "different", "out.txt/same": "equal"}
+    outcomes = {line["path"]: line["fate"] for line in outputs}
+    assert outcomes == {"out.txt/more": "extra", "out.txt/note": "different", "out.txt/same": "equal"}
     assert (last["kind"], last["a"], last["b"], last["exit"]) == ("run-comparison", a, b, 6)
     assert {fact["what"]: (fact["a"], fact["b"]) for fact in last["facts"]} == {
         "value code": (None, 1),
         "value say": (None, "else"),
     }
     assert set((hibali.home.state / "operations").iterdir()) == operations
-    told = hibali("runs", "compare", b, a, exit=6)
-    assert told.out.decode().splitlines()[-3:] == [
+    answer = hibali("runs", "compare", b, a, exit=6)
+    assert answer.out.decode().splitlines()[-3:] == [
         "only in A  out.txt/more",
-        "differs    out.txt/said",
+        "differs    out.txt/note",
         "equal      out.txt/same",
     ]
-    assert b"Equal outputs: 1 of 3; 1 differs; 1 only in A" in told.err
+    assert b"Equal outputs: 1 of 3; 1 differs; 1 only in A" in answer.err
     again = hibali("runs", "compare", a, run_at(bench, "--new"), exit=0)
     assert b"Equal outputs: 2 of 2" in again.err
 
 
 @pytest.mark.heavy
-def test_a_command_says_what_is_alike_enough(bench: Bench) -> None:
+def test_a_command_decides_whether_outputs_are_similar(bench: Bench) -> None:
     hibali = bench.hibali
     a, b = run_at(bench), run_at(bench, say="else")
     hibali("runs", "collect", a, "back", exit=0)
     answer = hibali("runs", "compare", a, b, "--by", "cmp -n 0", "--dir", "kept", "--json", exit=0)
     [differs] = [line for line in answer.lines if line.get("fate") == "different"]
-    assert (differs["path"], differs["within"]) == ("out.txt/said", True)
+    assert (differs["path"], differs["within"]) == ("out.txt/note", True)
     assert (answer.last["within"], answer.last["different"], answer.last["exit"]) == (1, 0, 0)
     brought = [
         path.relative_to(bench.folder / "kept")
         for path in (bench.folder / "kept").rglob("*")
         if path.is_file()
     ]
-    assert brought == [Path(b, "out.txt", "said")]  # the other one is here already
+    assert brought == [Path(b, "out.txt", "note")]  # the other one was already collected
 
 
 @pytest.mark.heavy
-def test_a_copy_that_was_edited_since_is_brought_again(bench: Bench) -> None:
+def test_a_collected_copy_that_was_edited_is_collected_again(bench: Bench) -> None:
     hibali = bench.hibali
     a, b = run_at(bench), run_at(bench, say="else")
     hibali("runs", "collect", a, "back", exit=0)
-    (bench.folder / "back" / "out.txt" / "said").write_text("edited since\n")  # no longer what the run left
+    # no longer the output of the run
+    (bench.folder / "back" / "out.txt" / "note").write_text("edited since\n")
     answer = hibali("runs", "compare", a, b, "--by", "cmp -s", "--dir", "kept", "--json", exit=6)
     assert (answer.last["different"], answer.last["within"]) == (1, 0)
-    assert (bench.folder / "kept" / a / "out.txt" / "said").read_text() == "done\n"
+    assert (bench.folder / "kept" / a / "out.txt" / "note").read_text() == "done\n"
     hibali("runs", "compare", a, b, "--by", "/no/such/program", exit=3)
     hibali("runs", "compare", a, b, "--by", "'", exit=2)
     hibali("runs", "compare", a, b, "--dir", "x", exit=2)
@@ -101,14 +102,14 @@ def test_incomparable_outputs_are_reported(bench: Bench) -> None:
     under_way = slow.run(slow.answers(), exit=0).last["id"]
     assert hibali("runs", "compare", a, under_way, "--json", exit=5).last["code"] == "not-ended"
     hibali("runs", "cancel", under_way, exit=0)
-    hibali("runs", "compare", under_way, under_way, exit=6)  # both left nothing, and should have
+    hibali("runs", "compare", under_way, under_way, exit=6)  # both lack an output that they should have
 
 
 @pytest.mark.heavy
 def test_runs_are_described_as_a_crate(bench: Bench) -> None:
     hibali = bench.hibali
     a, b = run_at(bench), run_at(bench, say="else")
-    (bench.folder / "input.txt").unlink()  # nothing is asked of it
+    (bench.folder / "input.txt").unlink()  # it is not needed
     made = hibali("runs", "export", a, b, "--ro-crate", "crate", "--json", exit=0).last
     assert (made["kind"], made["format"], made["runs"]) == ("exported", "ro-crate", [a, b])
     crate = bench.folder / "crate"
@@ -121,7 +122,7 @@ def test_runs_are_described_as_a_crate(bench: Bench) -> None:
     found = {str(path.relative_to(crate)) for path in crate.rglob("*") if path.is_file()}
     assert found == listed | {"ro-crate-metadata.json"}
     assert json.loads((crate / a / "run.json").read_text())["id"] == a
-    assert "out.txt/said" in (crate / b / "outputs.sha256").read_text()
+    assert "out.txt/note" in (crate / b / "outputs.sha256").read_text()
     assert hibali("runs", "export", a, "--ro-crate", "crate", "--json", exit=8).last["code"] == "exists"
     hibali("runs", "export", a, "--ro-crate", "one.zip", exit=0)
     with zipfile.ZipFile(bench.folder / "one.zip") as archive:
@@ -161,7 +162,7 @@ def test_a_report_is_one_page(bench: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_a_browser_shows_the_page_and_nothing_in_it_does_anything(bench: Bench, tmp_path: Path) -> None:
+def test_a_browser_shows_the_page_without_running_scripts(bench: Bench, tmp_path: Path) -> None:
     browser = shutil.which("chromium")
     if browser is None:
         lacks("chromium is not installed")

@@ -29,9 +29,9 @@ def test_the_report_shows_failures_and_survives_a_full_disk(local_there: Transfe
     hibali("push", "mistyped", "there:data", exit=3)
     (local_there.folder / strange).mkdir(parents=True)
     hibali("push", "--delete", strange, "there:data", cwd=local_there.folder, exit=8)
-    told = hibali("report", "--json", exit=0).last
-    assert (told["operations"], sum(day["files"] for day in told["days"])) == (2, 1)
-    [trouble] = told["troubles"]
+    report = hibali("report", "--json", exit=0).last
+    assert (report["operations"], sum(day["files"] for day in report["days"])) == (2, 1)
+    [trouble] = report["troubles"]
     assert strange in trouble["about"]
     shown = hibali("report", exit=0).out
     assert b"Fix: " in shown
@@ -51,7 +51,7 @@ def test_the_report_shows_failures_and_survives_a_full_disk(local_there: Transfe
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_two_months_of_eight_schedules_on_one_page(hibali: Any, tmp_path: Path) -> None:
+def test_the_report_shows_two_months_of_eight_schedules_on_one_page(hibali: Any, tmp_path: Path) -> None:
     made = TwoMonths(hibali).make()
     assert (made.firings, made.runs) == (DAYS * sum(SCHEDULES.values()), 3000)
     times = []
@@ -60,15 +60,15 @@ def test_two_months_of_eight_schedules_on_one_page(hibali: Any, tmp_path: Path) 
         hibali("report", "-o", "report.html", exit=0)
         times.append(round(time.monotonic() - began, 2))
         print(f"{made}: report in {times[-1]} s")
-    told = hibali("report", "--json", exit=0).last
-    assert told["headline"] == "2 of 8 schedules need attention"
-    assert [each["about"] for each in told["troubles"][:2]] == ["mri-scans", "to-partner"]
+    report = hibali("report", "--json", exit=0).last
+    assert report["headline"] == "2 of 8 schedules need attention"
+    assert [each["about"] for each in report["troubles"][:2]] == ["mri-scans", "to-partner"]
     page = hibali.home.folder / "report.html"
     assert page.stat().st_size < 1_000_000
     with browser(tmp_path / "profile") as shown:
         for name, width, dark in (("wide", 1200, False), ("phone", 390, False), ("dark", 1200, True)):
             shown.open(page, width=width, dark=dark)
-            assert shown.evaluate("document.title") == told["headline"]
+            assert shown.evaluate("document.title") == report["headline"]
             strips = shown.evaluate(
                 "[...document.querySelectorAll('.strip rect')].filter(e => e.getBoundingClientRect().width > 2).length"
             )

@@ -10,7 +10,7 @@ from tests.end_to_end.run_tools import Bench
 
 
 @pytest.mark.heavy
-def test_a_run_is_run_again_with_the_inputs_it_had(hibali: Any) -> None:
+def test_a_run_is_repeated_with_the_same_inputs(hibali: Any) -> None:
     bench = Bench(hibali)
     bench.add_local_site()
     first = bench.run(bench.answers(code=3), "--wait", exit=7).lines[-2]
@@ -22,7 +22,7 @@ def test_a_run_is_run_again_with_the_inputs_it_had(hibali: Any) -> None:
     assert (again["rerun_of"], again["state"]) == (first["id"], "FAILED")
     assert again["id"] != first["id"]
     assert hibali("runs", "logs", again["id"], exit=0).out == b"counted\n"
-    third = hibali(*words, exit=7, cwd=elsewhere).lines[-2]  # the end of the second one was told
+    third = hibali(*words, exit=7, cwd=elsewhere).lines[-2]  # the end of the second one was reported
     assert third["id"] not in {first["id"], again["id"]}
 
     well = bench.run(bench.answers(code=0), "--wait", exit=0).last

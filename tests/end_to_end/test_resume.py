@@ -18,20 +18,20 @@ from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 LARGE = random.Random(7).randbytes(96 * MIB)  # noqa: S311 - the same content each time
-IN_FLIGHT = 64 * MIB  # what an interruption may cost at most
+IN_FLIGHT = 64 * MIB  # the maximum amount of data that an interruption may repeat
 
 
 def kill_half_way(there: Transfers, at_least: int, *words: str) -> None:
-    """`kill -9` for a push once so many bytes are noted at the target, and wait for the end of its agent.
+    """Kill a push with SIGKILL once that many bytes are recorded at the target, and wait for the end of its agent.
 
-    It is slow enough not to be through with what is on its way by then.
+    The push is slow, so that it is not complete by then.
     """
     process = there.hibali.start("push", there.source, "there:data", "--bwlimit", "40M", *words)
     agent = 0
     try:
         deadline = time.monotonic() + 60
-        while noted(there.root) < at_least:
-            assert process.poll() is None, "it was too fast"
+        while recorded_bytes(there.root) < at_least:
+            assert process.poll() is None, "the push was too fast"
             assert time.monotonic() < deadline
             time.sleep(0.005)
         agent = json.loads((there.root / ".hibali" / "lock").read_bytes())["pid"]
@@ -42,15 +42,15 @@ def kill_half_way(there: Transfers, at_least: int, *words: str) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    """A process nobody waited for is listed still, without its words."""
+    """Return whether a process has ended; one that was not waited for is still listed, without arguments."""
     try:
         return not Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
-def noted(root: Path) -> int:
-    """How much the target's journal says is there of its only file."""
+def recorded_bytes(root: Path) -> int:
+    """Return how many bytes of its only file the target's journal records."""
     try:
         lines = [json.loads(line) for line in (root / ".hibali" / "begun").read_bytes().splitlines()]
     except (FileNotFoundError, ValueError):
@@ -58,8 +58,8 @@ def noted(root: Path) -> int:
     return max((line.get("to", 0) for line in lines), default=0)
 
 
-def push_on(there: Transfers) -> Any:
-    """The same line, as soon as the dead one's lock is gone."""
+def push_again(there: Transfers) -> Any:
+    """Repeat the command as soon as the lock of the killed push is released."""
     deadline = time.monotonic() + 30
     while True:
         answer = there.hibali("push", there.source, "there:data", "--json")
@@ -73,8 +73,8 @@ def test_the_same_command_sends_only_the_rest(folder_there: Transfers) -> None:
     there.make({b"deep/large": LARGE})
     kill_half_way(there, 40 * MIB)
     assert there.committed_files() == {}
-    there_already = noted(there.root)
-    answer = push_on(there)
+    there_already = recorded_bytes(there.root)
+    answer = push_again(there)
     assert counts(answer)["files_moved"] == 1
     assert there.there() == {b"deep/large": LARGE}
     there.check_no_own_files()
@@ -90,14 +90,16 @@ def test_data_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> None:
     with (there.root / os.fsdecode(partial)).open("r+b") as stream:
         stream.seek(20 * MIB)
         stream.write(b"damaged")
-    answer = push_on(there)
+    answer = push_again(there)
     assert there.there() == {b"large": LARGE}
     assert answer.last["proof_moved"] == "digest"
     there.check_no_own_files()
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])
-def test_a_source_that_changed_meanwhile_is_never_spliced(folder_there: Transfers, keeps_times: bool) -> None:
+def test_a_source_that_changed_meanwhile_is_never_mixed_with_its_old_part(
+    folder_there: Transfers, keeps_times: bool
+) -> None:
     there = folder_there
     there.make({b"large": LARGE})
     kill_half_way(there, 40 * MIB)
@@ -107,7 +109,7 @@ def test_a_source_that_changed_meanwhile_is_never_spliced(folder_there: Transfer
     content = source.read_bytes()
     if keeps_times:
         os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
-    push_on(there)
+    push_again(there)
     assert there.there() == {b"large": content}
     there.check_no_own_files()
 
@@ -122,27 +124,27 @@ def test_a_partial_file_that_others_replaced_is_not_used(folder_there: Transfers
     path = there.root / os.fsdecode(partial)
     path.unlink()
     path.symlink_to(outside)
-    push_on(there)
+    push_again(there)
     assert there.there() == {b"large": LARGE}
     assert outside.read_bytes() == b"somebody's"
 
 
-def test_an_interruption_keeps_what_is_there(folder_there: Transfers) -> None:
+def test_an_interruption_keeps_the_partial_file(folder_there: Transfers) -> None:
     there = folder_there
     there.make({b"large": LARGE})
     process = there.hibali.start("push", there.source, "there:data", "--json")
-    while noted(there.root) < 40 * MIB and process.poll() is None:
+    while recorded_bytes(there.root) < 40 * MIB and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) in {0, 130}
-    answer = push_on(there)
+    answer = push_again(there)
     assert there.there() == {b"large": LARGE}
     there.check_no_own_files()
     if there.place.word == "ssh" and process.returncode == 130:
         assert counts(answer)["bytes_sent"] < len(LARGE) - 32 * MIB
 
 
-def test_a_sparse_file_goes_on_and_keeps_its_holes(folder_there: Transfers) -> None:
+def test_a_sparse_file_resumes_and_keeps_its_holes(folder_there: Transfers) -> None:
     there = folder_there
     path = there.make({b"small": b"1"}) / "large"
     with path.open("wb") as stream:
@@ -151,7 +153,7 @@ def test_a_sparse_file_goes_on_and_keeps_its_holes(folder_there: Transfers) -> N
         stream.write(LARGE[: 32 * MIB])
         stream.truncate(160 * MIB)
     kill_half_way(there, 40 * MIB)
-    push_on(there)
+    push_again(there)
     assert (there.root / "large").read_bytes() == path.read_bytes()
     assert (there.root / "large").stat().st_blocks * 512 < 56 * MIB
     there.check_no_own_files()

@@ -23,7 +23,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def note(bench: Bench, run_id: str, kind: str, **fields: Any) -> None:
-    """What an earlier call had noted when it was killed."""
+    """Write a record that an earlier call had written when it was killed."""
     path = bench.hibali.home.state / "runs" / f"{run_id}.jsonl"
     with path.open("a") as stream:
         stream.write(json.dumps({"schema": 1, "kind": kind, "at": "2026-01-02T03:04:05Z", **fields}) + "\n")
@@ -34,7 +34,7 @@ def state_of(bench: Bench, run_id: str) -> str:
 
 
 @pytest.mark.heavy
-def test_a_tool_that_goes_on_without_its_child_has_not_succeeded(hibali: Any) -> None:
+def test_a_cancelled_tool_that_outlives_its_child_has_not_succeeded(hibali: Any) -> None:
     bench = Bench(hibali, doing("sleep 60; true"))
     bench.add_local_site()
     run_id = bench.run(bench.answers(), exit=0).last["id"]
@@ -45,7 +45,7 @@ def test_a_tool_that_goes_on_without_its_child_has_not_succeeded(hibali: Any) ->
     assert state_of(bench, run_id) == "CANCELLED"
 
 
-def test_a_wish_that_came_after_the_end_changes_nothing(hibali: Any) -> None:
+def test_cancelling_an_ended_run_changes_nothing(hibali: Any) -> None:
     bench = Bench(hibali)
     work = bench.add_local_site()
     ids = {}
@@ -57,7 +57,7 @@ def test_a_wish_that_came_after_the_end_changes_nothing(hibali: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_a_wish_whose_teller_was_killed_is_told_by_the_same_line(hibali: Any) -> None:
+def test_a_killed_cancel_command_is_completed_by_the_same_command(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
     work = bench.add_local_site()
@@ -71,32 +71,30 @@ def test_a_wish_whose_teller_was_killed_is_told_by_the_same_line(hibali: Any) ->
     note(bench, left, "cancel", marked=True)
     assert state_of(bench, killed) == "RUNNING"
     assert hibali("runs", "cancel", killed, "--json", exit=0).last["state"] == "CANCELLED"
-    go.touch()  # nobody told the scheduler of the other wish: it ends by itself
+    go.touch()  # the scheduler was not told to cancel this run, so it ends by itself
     assert hibali("runs", "wait", left, "--json", exit=0).last["state"] == "SUCCEEDED"
 
 
 @pytest.mark.heavy
-def test_a_run_that_was_never_submitted_is_cancelled_without_asking_its_site(hibali: Any) -> None:
+def test_a_run_that_was_never_submitted_is_cancelled_without_contacting_its_site(hibali: Any) -> None:
     bench = Bench(hibali)
     work = bench.add_local_site()
     work.mkdir(mode=0o700)
     work.chmod(0o777)
-    bench.run(bench.answers(), exit=8)  # it is in the ledger, and its site is not usable
+    bench.run(bench.answers(), exit=8)  # it is in the ledger, but its site is not usable
     [run_id] = bench.run_ids()
     assert state_of(bench, run_id) == "PREPARED"
     assert hibali("runs", "cancel", run_id, "--json", exit=0).last["state"] == "CANCELLED"
     work.chmod(0o700)
     assert bench.run(bench.answers(), exit=7).last["code"] == "run-cancelled"
     assert not (work / "runs" / run_id / "submit").exists()
-    ended = bench.run(bench.answers(), "--wait", exit=0).last  # its end was told: a new one
+    ended = bench.run(bench.answers(), "--wait", exit=0).last  # its end was reported, so this is a new one
     assert ended["id"] != run_id
 
 
 @pytest.mark.heavy
-def test_a_submission_that_was_begun_and_never_seen_again_does_nothing_after_it_was_cancelled(
-    hibali: Any,
-) -> None:
-    """The marker was made and no answer is there: a job may still turn up, and finds its turn taken."""
+def test_a_lost_submission_does_nothing_after_its_run_was_cancelled(hibali: Any) -> None:
+    """Check that a job that starts late, after a submission with a marker and no answer, finds the marker and does nothing."""
     bench = Bench(hibali)
     work = bench.add_local_site()
     work.mkdir(mode=0o700)
@@ -108,8 +106,8 @@ def test_a_submission_that_was_begun_and_never_seen_again_does_nothing_after_it_
     (folder / "submit").mkdir(parents=True)
     note(bench, run_id, "staged", folder=str(folder))
     note(bench, run_id, "submitting")
-    told = hibali("runs", "wait", run_id, "--json", "--max-time", "2s", exit=5).last
-    assert told["code"] == "max-time"  # it may become clear
+    error = hibali("runs", "wait", run_id, "--json", "--max-time", "2s", exit=5).last
+    assert error["code"] == "max-time"  # its state may still become known
     assert hibali("runs", "cancel", run_id, "--json", exit=0).last["state"] == "CANCELLED"
     assert (folder / "started").is_dir()
     assert bench.run(bench.answers(), exit=7).last["code"] == "run-cancelled"
@@ -117,7 +115,7 @@ def test_a_submission_that_was_begun_and_never_seen_again_does_nothing_after_it_
 
 @pytest.fixture
 def slow_bench(hibali: Any, slurm: Any, tmp_path: Path) -> Bench:
-    """A site on this machine whose sbatch says that it was called, and goes on when it is let."""
+    """Return a site on this machine whose sbatch reports its call, and continues when it is allowed to."""
     programs = tmp_path / "programs"
     programs.mkdir()
     wrapper = programs / "sbatch"
@@ -137,7 +135,7 @@ def slow_bench(hibali: Any, slurm: Any, tmp_path: Path) -> Bench:
 
 
 @pytest.mark.heavy
-def test_a_run_that_is_being_submitted_is_cancelled_once_it_is(
+def test_a_run_cancelled_during_its_submission_is_cancelled_after_it(
     slow_bench: Bench, slurm: Any, tmp_path: Path
 ) -> None:
     hibali = slow_bench.hibali

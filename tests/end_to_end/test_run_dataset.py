@@ -15,7 +15,7 @@ from tests.support.annex import AnnexRepository, annex_environment, make_reposit
 
 
 class Study:
-    """A DataLad dataset with an annexed input whose content is elsewhere, and a line that runs it."""
+    """A DataLad dataset with an annexed input whose content is elsewhere, and a command that runs it."""
 
     def __init__(self, bench: Bench, tmp_path: Path) -> None:
         self.bench = bench
@@ -42,7 +42,7 @@ class Study:
         return AnnexRepository(root, self.env)
 
     def datalad(self, folder: Path, *words: str) -> str:
-        """Run datalad there."""
+        """Run datalad in the folder."""
         done = subprocess.run(
             [shutil.which("datalad", path=self.env["PATH"]) or "datalad", *words],
             cwd=folder,
@@ -56,15 +56,15 @@ class Study:
         return done.stdout.decode()
 
     def line(self, *more: str) -> tuple[str, ...]:
-        """The words of the run."""
+        """Return the arguments of the run."""
         return self.bench.line("answers.json", *more)
 
     def subjects(self) -> list[str]:
-        """Of the commits, the newest first."""
+        """Return the subjects of the commits, newest first."""
         return self.repository.run("log", "--format=%s").decode().splitlines()
 
     def record(self) -> dict[str, Any]:
-        """The run record of the last commit."""
+        """Return the run record of the last commit."""
         message = self.repository.run("log", "-1", "--format=%B").decode()
         block = message.partition("=== Do not change lines below ===\n")[2]
         return dict(json.loads(block.partition("\n^^^ Do not change lines above ^^^")[0]))
@@ -77,7 +77,7 @@ def study(hibali: Any, tmp_path: Path) -> Study:
     return Study(bench, tmp_path)
 
 
-def test_a_run_is_saved_with_a_record_and_its_inputs_are_got(hibali: Any, tmp_path: Path) -> None:
+def test_a_run_is_saved_with_a_record_and_its_inputs_are_retrieved(hibali: Any, tmp_path: Path) -> None:
     from datalad.local.rerun import get_run_info
 
     bench = Bench(hibali)
@@ -111,7 +111,7 @@ def test_a_run_is_saved_with_a_record_and_its_inputs_are_got(hibali: Any, tmp_pa
     )
 
 
-@pytest.mark.heavy  # as below, and a cluster
+@pytest.mark.heavy  # slow as below, and needs a cluster
 def test_a_recorded_run_is_repeated_at_its_cluster(hibali: Any, slurm: Any, tmp_path: Path) -> None:
     bench = Bench(hibali)
     bench.add_slurm_site(slurm)
@@ -123,7 +123,7 @@ def test_a_recorded_run_is_repeated_at_its_cluster(hibali: Any, slurm: Any, tmp_
     assert study.repository.run("rev-parse", "HEAD^{tree}") == before
 
 
-@pytest.mark.heavy  # datalad takes its time
+@pytest.mark.heavy  # datalad is slow
 def test_a_recorded_run_is_repeated_by_datalad_with_the_same_outputs(study: Study) -> None:
     hibali = study.bench.hibali
     hibali(*study.line("--wait", "--dataset", "derived", "--json"), cwd=study.root, exit=0)
@@ -139,7 +139,7 @@ def test_a_recorded_run_is_repeated_by_datalad_with_the_same_outputs(study: Stud
     study.datalad(study.root, "rerun")
     assert len(study.bench.run_ids()) == before[1] + 1
     assert study.repository.run("rev-parse", "HEAD^{tree}") == before[0]
-    # and where somebody changed the outputs, they come back
+    # outputs that were changed afterwards are restored
     (study.root / "derived" / "out.txt").unlink()
     (study.root / "derived" / "out.txt").write_text("spoiled\n")
     study.datalad(study.root, "save", "-m", "spoil")
@@ -149,7 +149,7 @@ def test_a_recorded_run_is_repeated_by_datalad_with_the_same_outputs(study: Stud
     assert study.repository.run("status", "--porcelain") == b""
 
 
-@pytest.mark.heavy  # as above
+@pytest.mark.heavy  # datalad is slow
 def test_a_run_is_collected_into_a_dataset_later_and_its_record_may_be_a_file(study: Study) -> None:
     hibali = study.bench.hibali
     study.repository.run("config", "datalad.run.record-sidecar", "true")
@@ -163,8 +163,8 @@ def test_a_run_is_collected_into_a_dataset_later_and_its_record_may_be_a_file(st
     assert study.repository.run("rev-parse", "HEAD:derived") == tree
 
 
-@pytest.mark.heavy  # as above
-def test_a_run_that_nobody_could_repeat_is_not_recorded(hibali: Any, tmp_path: Path) -> None:
+@pytest.mark.heavy  # datalad is slow
+def test_a_run_that_cannot_be_repeated_is_not_recorded(hibali: Any, tmp_path: Path) -> None:
     bench = Bench(hibali)
     bench.add_local_site()
     answers = bench.answers()

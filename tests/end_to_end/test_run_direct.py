@@ -98,7 +98,7 @@ def test_a_run_without_a_required_output_failed_although_its_tool_ended_with_0(h
     assert later.last["code"] == "needed-run-failed"
 
 
-def test_an_output_that_vanished_after_a_success_is_named(bench: Bench) -> None:
+def test_an_output_that_vanished_after_a_success_is_reported(bench: Bench) -> None:
     ended = bench.run(bench.answers(), "--wait", exit=0).last
     (bench.folder / "work-here" / "runs" / ended["id"] / "work" / "out.txt").unlink()
     collected = bench.hibali("runs", "collect", ended["id"], "--json", exit=6)
@@ -107,7 +107,7 @@ def test_an_output_that_vanished_after_a_success_is_named(bench: Bench) -> None:
     assert (shown["state"], shown["collected"]) == ("SUCCEEDED", False)
 
 
-def test_a_symlink_as_output_is_named_and_not_followed(hibali: Any) -> None:
+def test_a_symlink_as_output_is_reported_and_not_followed(hibali: Any) -> None:
     bench = Bench(hibali, doing("ln -s /etc/passwd [OUT]"))
     bench.add_local_site()
     run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
@@ -116,7 +116,7 @@ def test_a_symlink_as_output_is_named_and_not_followed(hibali: Any) -> None:
     assert not (bench.folder / "results" / "out.txt").exists()
 
 
-def test_the_same_line_continues_a_run_until_its_end_was_told(bench: Bench) -> None:
+def test_the_same_command_continues_a_run_until_its_end_was_reported(bench: Bench) -> None:
     line = bench.line(bench.answers(sleep=1))
     first = bench.hibali(*line, exit=0).out.decode().strip()
     assert bench.hibali(*line, exit=0).out.decode().strip() == first
@@ -126,7 +126,7 @@ def test_the_same_line_continues_a_run_until_its_end_was_told(bench: Bench) -> N
     assert bench.hibali(*line, exit=0).out.decode().strip() not in {first, ""}
 
 
-def test_another_answer_or_another_content_is_another_run(bench: Bench) -> None:
+def test_another_answer_or_content_is_a_new_run(bench: Bench) -> None:
     bench.hibali(*bench.line(bench.answers(sleep=2)), exit=0)
     bench.hibali(*bench.line(bench.answers(sleep=2, say="else")), exit=0)
     answers = bench.answers(sleep=2)
@@ -135,14 +135,14 @@ def test_another_answer_or_another_content_is_another_run(bench: Bench) -> None:
     assert len(bench.run_ids()) == 3
 
 
-def test_lines_typed_at_the_same_moment_are_one_run(bench: Bench) -> None:
+def test_simultaneous_identical_commands_are_one_run(bench: Bench) -> None:
     line = bench.line(bench.answers(sleep=1), "--wait")
     running = [bench.hibali.start(*line) for _ in range(3)]
     assert [process.wait(60) for process in running] == [0, 0, 0]
     work = bench.folder / "work-here" / "runs"
     started = [path.name for path in work.iterdir() if (path / "exit.json").exists()]
     assert sorted(started) == bench.run_ids()
-    assert len(started) < 3  # one after another may see the end told; never one each
+    assert len(started) < 3  # a later command may see the reported end; never one run for each
 
 
 def test_a_run_can_be_cancelled(bench: Bench) -> None:
@@ -160,7 +160,7 @@ def test_waiting_can_be_ended_early(bench: Bench) -> None:
     bench.hibali("runs", "cancel", run_id, exit=0)
 
 
-def test_a_dry_run_shows_the_script_and_touches_nothing(bench: Bench) -> None:
+def test_a_dry_run_shows_the_script_and_changes_nothing(bench: Bench) -> None:
     shown = bench.run(bench.answers(say="; touch x;"), "--dry-run", exit=0).last
     assert shown["files"]["job.sh"].startswith("#!/bin/sh\n")
     assert "'; touch x;'" in shown["files"]["command"]
@@ -178,7 +178,7 @@ def test_a_work_folder_that_others_can_write_is_refused(bench: Bench) -> None:
     bench.run(bench.answers(), "--wait", exit=0)
 
 
-def test_without_consent_nothing_runs_bare(hibali: Any) -> None:
+def test_nothing_runs_without_a_container_without_consent(hibali: Any) -> None:
     bench = Bench(hibali)
     bench.add_local_site()
     (hibali.home.state / "trust.jsonl").unlink()
@@ -188,7 +188,7 @@ def test_without_consent_nothing_runs_bare(hibali: Any) -> None:
     assert bench.run_ids() == []
 
 
-def test_a_default_inside_the_image_is_not_looked_for_here(hibali: Any) -> None:
+def test_a_default_inside_the_image_is_not_searched_on_this_machine(hibali: Any) -> None:
     tool = doing("echo [ATLAS] >[OUT]")
     atlas = {"id": "atlas", "name": "a", "type": "File", "value-key": "[ATLAS]", "optional": True}
     inputs = [*tool["inputs"], {**atlas, "default-value": "/opt/no-such-atlas.nii"}]
@@ -203,11 +203,11 @@ def test_a_default_inside_the_image_is_not_looked_for_here(hibali: Any) -> None:
     assert "other.nii" in bench.run(bench.answers(atlas="/opt/other.nii"), exit=3).last["about"]
 
 
-def test_all_problems_are_reported_before_anything_happens(bench: Bench) -> None:
+def test_all_problems_are_reported_before_anything_starts(bench: Bench) -> None:
     answers = bench.answers(sleep="soon", code=1.5)
-    told = bench.run(answers, exit=2).last["message"]
-    assert "sleep" in told
-    assert "code" in told
+    message = bench.run(answers, exit=2).last["message"]
+    assert "sleep" in message
+    assert "code" in message
     (bench.folder / "missing.json").write_text(
         json.dumps({"in": "no-such", "more": ["neither", "input.txt"]})
     )
@@ -219,21 +219,21 @@ def test_all_problems_are_reported_before_anything_happens(bench: Bench) -> None
     assert bench.run_ids() == []
 
 
-def test_hostile_names_and_values_reach_the_tool_as_they_are(bench: Bench) -> None:
+def test_hostile_names_and_values_reach_the_tool_unchanged(bench: Bench) -> None:
     hostile = "-n $(touch pwned) 'a\"b\n*.txt"
     (bench.folder / hostile).write_text("strange\n")
     (bench.folder / "hard").mkdir()
-    said = "`touch pwned`; [OUT] \\ é"
-    answers = bench.answers(more=[hostile, "input.txt"], say=said, out="-o [IN].txt")
+    text = "`touch pwned`; [OUT] \\ é"
+    answers = bench.answers(more=[hostile, "input.txt"], say=text, out="-o [IN].txt")
     run_id = bench.run(answers, "--wait", exit=0).last["id"]
-    assert bench.hibali("runs", "logs", run_id, "--stderr").out.decode() == said + "\n"
+    assert bench.hibali("runs", "logs", run_id, "--stderr").out.decode() == text + "\n"
     bench.hibali("runs", "collect", run_id, "hard", exit=0)
     assert [path.name for path in (bench.folder / "hard").iterdir()] == ["-o [IN].txt"]
     assert (bench.folder / "hard" / "-o [IN].txt").read_text() == "hello\nstrange\nhello\n"
     assert not list(bench.folder.rglob("pwned"))
 
 
-def test_an_input_at_the_site_is_used_in_place_and_a_second_run_moves_nothing(bench: Bench) -> None:
+def test_an_input_at_the_site_is_used_in_place_and_a_second_run_transfers_nothing(bench: Bench) -> None:
     there = bench.folder / "there.txt"
     there.write_text("in place\n")
     answers = bench.answers(more=[f"here:{there}"])
@@ -248,7 +248,7 @@ def test_an_input_at_the_site_is_used_in_place_and_a_second_run_moves_nothing(be
     assert str(there) in command.read_text()
 
 
-def test_a_tool_cannot_write_through_to_the_cache(hibali: Any) -> None:
+def test_a_tool_cannot_change_the_cache(hibali: Any) -> None:
     bench = Bench(hibali, doing("echo more >>[IN]; cp [IN] [OUT]"))
     bench.add_local_site()
     for expected in ("SUCCEEDED", "SUCCEEDED"):
@@ -259,7 +259,7 @@ def test_a_tool_cannot_write_through_to_the_cache(hibali: Any) -> None:
     assert (bench.folder / "input.txt").read_text() == "hello\n"
 
 
-def test_an_input_of_another_site_is_cached_once_and_damage_there_is_mended(bench: Bench) -> None:
+def test_an_input_of_another_site_is_cached_once_and_repaired_when_damaged(bench: Bench) -> None:
     host = bench.folder / "far"
     (host / "tree").mkdir(parents=True)
     (host / "tree" / "a").write_text("first\n")
@@ -280,7 +280,7 @@ def test_an_input_of_another_site_is_cached_once_and_damage_there_is_mended(benc
     assert (bench.folder / "back" / "out.txt").read_text() == "first\n"
 
 
-def test_folders_go_in_and_come_out(hibali: Any) -> None:
+def test_folders_can_be_inputs_and_outputs(hibali: Any) -> None:
     bench = Bench(hibali, doing("mkdir -p [OUT]; cp -R [IN]/. [OUT]/"))
     bench.add_local_site()
     tree = bench.folder / "tree"

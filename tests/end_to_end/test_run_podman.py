@@ -9,7 +9,7 @@ import pytest
 from tests.end_to_end.run_tools import Bench, doing
 
 
-def boxed(command: str, podman: Any, **more: Any) -> dict[str, Any]:
+def with_image(command: str, podman: Any, **more: Any) -> dict[str, Any]:
     return {
         **doing(command),
         "container-image": {"type": "docker", "image": podman.image, **more},
@@ -25,15 +25,15 @@ def podman_hibali(hibali: Any, podman: Any) -> Any:
 
 def test_the_tool_runs_as_its_image_and_sees_inputs_read_only(podman_hibali: Any, podman: Any) -> None:
     command = "cat [IN] [MORE] >[OUT]; echo more >>[IN]; echo $NOTE; ls /root /home /etc; pwd; exit [CODE]"
-    bench = Bench(podman_hibali, boxed(command, podman))
+    bench = Bench(podman_hibali, with_image(command, podman))
     work = bench.add_local_site("box", "podman")
     hostile = "a,b\"c 'd:e\nf"
     (bench.folder / hostile).write_text("strange\n")
     run_id = bench.run(bench.answers(more=[f"./{hostile}"]), "--wait", exit=0).last["id"]
-    said = bench.hibali("runs", "logs", run_id, exit=0).out.decode()
-    assert said.splitlines()[0] == "it's $(id) done"
-    assert said.splitlines()[-1] == f"{work}/runs/{run_id}/work"
-    assert "hibali" not in said.partition("\n")[2].rpartition(str(work))[0]
+    output = bench.hibali("runs", "logs", run_id, exit=0).out.decode()
+    assert output.splitlines()[0] == "it's $(id) done"
+    assert output.splitlines()[-1] == f"{work}/runs/{run_id}/work"
+    assert "hibali" not in output.partition("\n")[2].rpartition(str(work))[0]
     assert b"Read-only file system" in bench.hibali("runs", "logs", run_id, "--stderr", exit=0).out
     bench.hibali("runs", "collect", run_id, "back", exit=0)
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\nstrange\n"
@@ -41,7 +41,7 @@ def test_the_tool_runs_as_its_image_and_sees_inputs_read_only(podman_hibali: Any
 
 
 def test_an_input_at_the_site_is_mounted_from_its_location(podman_hibali: Any, podman: Any) -> None:
-    bench = Bench(podman_hibali, boxed("cat [MORE] >[OUT]; echo x >>[MORE]; true", podman))
+    bench = Bench(podman_hibali, with_image("cat [MORE] >[OUT]; echo x >>[MORE]; true", podman))
     bench.add_local_site("box", "podman")
     there = bench.folder / "there.txt"
     there.write_text("in place\n")
@@ -51,8 +51,10 @@ def test_an_input_at_the_site_is_mounted_from_its_location(podman_hibali: Any, p
     assert there.read_text() == "in place\n"
 
 
-def test_the_tool_cannot_reach_the_run_s_own_files(podman_hibali: Any, podman: Any) -> None:
-    bench = Bench(podman_hibali, boxed("touch [OUT]; rm -f ../exit.json ../job.sh; ls ..; exit 3", podman))
+def test_the_tool_cannot_access_the_files_of_the_run_itself(podman_hibali: Any, podman: Any) -> None:
+    bench = Bench(
+        podman_hibali, with_image("touch [OUT]; rm -f ../exit.json ../job.sh; ls ..; exit 3", podman)
+    )
     work = bench.add_local_site("box", "podman")
     run_id = bench.run(bench.answers(), "--wait", exit=7).lines[-2]["id"]
     seen = bench.hibali("runs", "logs", run_id, exit=0).out.decode().split()
@@ -60,10 +62,10 @@ def test_the_tool_cannot_reach_the_run_s_own_files(podman_hibali: Any, podman: A
     assert (work / "runs" / run_id / "job.sh").exists()
 
 
-def test_an_image_can_be_brought_along_and_another_of_its_name_is_refused(
+def test_an_image_archive_can_be_given_and_another_image_of_its_name_is_refused(
     podman_hibali: Any, podman: Any
 ) -> None:
-    bench = Bench(podman_hibali, boxed("cat [IN] >[OUT]", podman))
+    bench = Bench(podman_hibali, with_image("cat [IN] >[OUT]", podman))
     bench.add_local_site("box", "podman")
     answers = bench.answers()
     bench.run(answers, "--wait", "--image", str(podman.archive), exit=0)
@@ -83,7 +85,7 @@ def test_forbidden_requests_of_a_descriptor_are_refused_before_the_run(
     podman_hibali: Any, podman: Any
 ) -> None:
     options = {"container-opts": ["--privileged"]}
-    bench = Bench(podman_hibali, boxed("cat [IN] >[OUT]", podman, **options))
+    bench = Bench(podman_hibali, with_image("cat [IN] >[OUT]", podman, **options))
     bench.add_local_site("box", "podman")
     assert bench.run(bench.answers(), exit=8).last["code"] == "container-option"
     assert bench.run_ids() == []

@@ -1,4 +1,4 @@
-"""What a job asks for, as people ask for it: shown before it happens, given by a real scheduler, refused where there is none."""
+"""Test the resources of a job: shown by a dry run, allocated by a real scheduler, and refused without one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANKS = "echo rank $SLURM_PROCID of $SLURM_NTASKS; test $SLURM_PROCID != 0 || cp
 
 
 def slurm_like_site(bench: Bench, more: str = "") -> None:
-    """A site for which a dry run decides as for a cluster: it is asked nothing."""
+    """Add a site that a dry run treats like a cluster, without contacting it."""
     bench.add_site(
         "cluster",
         f'kind = "local"\nwork = "{bench.folder}/work"\n[sites.cluster.scheduler]\nname = "slurm"\naccount = "brain"\n'
@@ -25,7 +25,7 @@ def slurm_like_site(bench: Bench, more: str = "") -> None:
 
 
 def cluster(bench: Bench, slurm: Any, more: str = "") -> Path:
-    """The real one, by ssh, which gives what is asked for; its work folder."""
+    """Add the real cluster by ssh, which allocates the resources, and return its work folder."""
     work = bench.folder / "work-cluster"
     words = ", ".join(f'"{word}"' for word in slurm.command)
     bench.add_site(
@@ -37,11 +37,11 @@ def cluster(bench: Bench, slurm: Any, more: str = "") -> Path:
     return work
 
 
-def test_a_dry_run_shows_what_a_job_asks_for_and_who_said_so(hibali: Any) -> None:
+def test_a_dry_run_shows_the_requested_resources_and_their_sources(hibali: Any) -> None:
     bench = Bench(hibali, {**doing("cat [IN] >[OUT]"), **SUGGESTED})
     slurm_like_site(bench)
-    asked = ("--dry-run", "--cores", "8", "--directive=--exclusive")
-    shown = bench.run(bench.answers(), *asked, exit=0).last
+    options = ("--dry-run", "--cores", "8", "--directive=--exclusive")
+    shown = bench.run(bench.answers(), *options, exit=0).last
     assert [(each["name"], each["value"], each["from"]) for each in shown["resources"]] == [
         ("cores", 8, "command line"),
         ("memory", 4 * 1024**3, "site"),
@@ -52,15 +52,15 @@ def test_a_dry_run_shows_what_a_job_asks_for_and_who_said_so(hibali: Any) -> Non
     ]
     head = shown["files"]["job.sh"].partition("run=")[0].splitlines()
     assert {"#SBATCH --cpus-per-task=8", "#SBATCH --mem=4096M", "#SBATCH --time=0-01:00:00"} <= set(head)
-    told = hibali(*bench.line("answers.json", *asked), exit=0).err.decode()
-    assert "the author suggests time 02:00:00, but the site's default requests 01:00:00" in told
-    assert ["memory", "4G", "site"] in [line.split() for line in told.splitlines()]
-    assert ["cores", "8", "command", "line"] in [line.split() for line in told.splitlines()]
+    message = hibali(*bench.line("answers.json", *options), exit=0).err.decode()
+    assert "the author suggests time 02:00:00, but the site's default requests 01:00:00" in message
+    assert ["memory", "4G", "site"] in [line.split() for line in message.splitlines()]
+    assert ["cores", "8", "command", "line"] in [line.split() for line in message.splitlines()]
     assert not (bench.folder / "work").exists()
     hibali(*bench.line("answers.json", "--dry-run", "--time", "soon"), exit=2)
 
 
-def test_gpus_asked_of_a_site_that_has_none_are_refused_before_anything_happens(hibali: Any) -> None:
+def test_gpus_at_a_site_without_gpus_are_refused_before_anything_starts(hibali: Any) -> None:
     bench = Bench(hibali, {**doing("cat [IN] >[OUT]"), "custom": {"hibali": {"gpus": 1}}})
     bench.add_local_site()
     refused = bench.run(bench.answers(), exit=8).last
@@ -71,7 +71,7 @@ def test_gpus_asked_of_a_site_that_has_none_are_refused_before_anything_happens(
     bench.run("answers.json", "--wait", "--gpus", "0", exit=0)
 
 
-def test_the_same_line_with_other_wishes_goes_on_and_says_so(hibali: Any) -> None:
+def test_the_same_command_with_other_resources_continues_the_run_with_a_note(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
     bench.add_local_site()
@@ -86,16 +86,16 @@ def test_the_same_line_with_other_wishes_goes_on_and_says_so(hibali: Any) -> Non
     assert first["resources"] == [{"name": "cores", "value": 1, "from": "command line"}]
 
 
-def test_a_job_gets_what_it_asks_for_and_srun_starts_its_tasks(hibali: Any, slurm: Any) -> None:
-    told = f"test $SLURM_PROCID != 0 || scontrol -o show job $SLURM_JOB_ID; {RANKS}"
-    bench = Bench(hibali, {**doing(told), **SUGGESTED, "custom": {"hibali": {"tasks": 3}}})
+def test_a_job_gets_the_requested_resources_and_srun_starts_its_tasks(hibali: Any, slurm: Any) -> None:
+    command = f"test $SLURM_PROCID != 0 || scontrol -o show job $SLURM_JOB_ID; {RANKS}"
+    bench = Bench(hibali, {**doing(command), **SUGGESTED, "custom": {"hibali": {"tasks": 3}}})
     cluster(bench, slurm)
     wanted = ("--time", "5m", "--partition", "share", "--cores", "2", "--directive=--comment=mine")
     run_id = bench.run(bench.answers(), "--wait", *wanted, exit=0).last["id"]
-    said = hibali("runs", "logs", run_id, exit=0).out.decode()
+    output = hibali("runs", "logs", run_id, exit=0).out.decode()
     for fact in ("TimeLimit=00:05:00", "CPUs/Task=2", "MinMemoryNode=50M", "Partition=share", "Comment=mine"):
-        assert fact in said
-    assert sorted(line for line in said.splitlines() if line.startswith("rank")) == [
+        assert fact in output
+    assert sorted(line for line in output.splitlines() if line.startswith("rank")) == [
         f"rank {number} of 3" for number in range(3)
     ]
     hibali("runs", "collect", run_id, "back", exit=0)
@@ -115,22 +115,22 @@ def test_a_task_that_fails_ends_the_others(hibali: Any, slurm: Any) -> None:
 def test_srun_starts_a_container_for_each_task(
     word: str, request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool
 ) -> None:
-    """Each of them is told which one it is, out of a clean environment."""
+    """Check that each task gets its rank, and no other variable of the environment."""
     ready(word, request, hibali)
     command = f"{RANKS.partition(';')[0]} secret=$TEST_SERVICES;{RANKS.partition(';')[2]}"
     bench = Bench(hibali, {**doing(command), "container-image": {"type": "docker", "image": tool.name}})
     cluster(bench, slurm, f'[sites.cluster.container]\nname = "{word}"')
     catalogued(bench, tool)
     run_id = bench.run(bench.answers(), "--wait", "--tasks", "2", exit=0).last["id"]
-    said = hibali("runs", "logs", run_id, exit=0).out.decode().splitlines()
-    assert sorted(said) == [f"rank {number} of 2 secret=" for number in range(2)]
+    output = hibali("runs", "logs", run_id, exit=0).out.decode().splitlines()
+    assert sorted(output) == [f"rank {number} of 2 secret=" for number in range(2)]
     hibali("runs", "collect", run_id, "back", exit=0)
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
 
 
 @pytest.mark.heavy
-def test_wishes_of_a_run_that_was_not_submitted_are_taken_up(hibali: Any, slurm: Any) -> None:
-    """The scheduler refused it; the line is corrected, and is the same run."""
+def test_changed_resources_apply_to_a_run_that_was_not_submitted(hibali: Any, slurm: Any) -> None:
+    """Check that after a rejection by the scheduler the corrected command continues the same run."""
     bench = Bench(hibali)
     cluster(bench, slurm)
     assert bench.run(bench.answers(), "--partition", "nowhere", exit=2).last["code"] == "submission-rejected"

@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def jobs_of(slurm: Any, run_id: str) -> int:
-    """The jobs of a run in Slurm's own log, once it is written."""
+    """Return the jobs of a run in Slurm's own log, once they are written."""
     wait_until(lambda: slurm.jobs_ended(run_id) > 0)
     return int(slurm.jobs_ended(run_id))
 
@@ -44,7 +44,7 @@ def test_a_run_goes_through_the_queue_to_verified_outputs(bench: Bench, slurm: A
     assert run["state"] == "SUBMITTED"
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0).last
     assert ended["state"] == "SUCCEEDED"
-    # the job's own marker may be seen before Slurm has noticed the end
+    # the job's own marker may appear before Slurm has noticed the end
     assert ended["tasks"][0]["native"] in {"RUNNING", "COMPLETING", "COMPLETED"}
     receipt = bench.hibali("runs", "collect", run["id"], "back", "--json", exit=0).last
     assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
@@ -78,7 +78,7 @@ def test_the_same_command_killed_at_five_points_submits_one_job(bench: Bench, sl
     assert (ended["id"], ended["state"]) == (run_id, "SUCCEEDED")
     assert jobs_of(slurm, run_id) == 1
 
-    again = bench.hibali(*line, "--json", exit=0).last["id"]  # its end was told: a new one
+    again = bench.hibali(*line, "--json", exit=0).last["id"]  # its end was reported, so this is a new one
     another = bench.hibali(*line, "--new", "--json", exit=0).last["id"]
     assert len({run_id, again, another}) == 3
     assert [jobs_of(slurm, each) for each in (run_id, again, another)] == [1, 1, 1]
@@ -86,13 +86,13 @@ def test_the_same_command_killed_at_five_points_submits_one_job(bench: Bench, sl
 
 @pytest.fixture
 def killing_bench(hibali: Any, slurm: Any, tmp_path: Path) -> Bench:
-    """A site on this machine whose sbatch submits and then kills who called it, once."""
+    """Return a site on this machine whose sbatch submits and then kills its caller, once."""
     real = shutil.which("sbatch")
     programs = tmp_path / "programs"
     programs.mkdir()
     wrapper = programs / "sbatch"
     wrapper.write_text(
-        f'#!/bin/sh\n{real} "$@" >{tmp_path}/said\nif mkdir {tmp_path}/killed; then kill -9 "$PPID"; fi\ncat {tmp_path}/said\n'
+        f'#!/bin/sh\n{real} "$@" >{tmp_path}/output\nif mkdir {tmp_path}/killed; then kill -9 "$PPID"; fi\ncat {tmp_path}/output\n'
     )
     wrapper.chmod(0o755)
     hibali.env |= {**slurm.env, "PATH": f"{programs}:{os.environ['PATH']}"}
@@ -105,8 +105,8 @@ def killing_bench(hibali: Any, slurm: Any, tmp_path: Path) -> Bench:
     return made
 
 
-@pytest.mark.heavy  # of its kind, test_once_at_scale.py has a quick one
-def test_an_answer_lost_after_the_submission_is_looked_up(killing_bench: Bench, slurm: Any) -> None:
+@pytest.mark.heavy  # test_exactly_once.py has a short test of this kind
+def test_a_job_whose_submission_reply_was_lost_is_found(killing_bench: Bench, slurm: Any) -> None:
     line = killing_bench.line(killing_bench.answers(), "--wait")
     killing_bench.hibali(*line, exit=5)
     killing_bench.hibali(*line, exit=0)
@@ -114,7 +114,9 @@ def test_an_answer_lost_after_the_submission_is_looked_up(killing_bench: Bench, 
     assert jobs_of(slurm, run_id) == 1
 
 
-def test_a_refused_submission_says_why_and_the_corrected_site_goes_on(bench: Bench, slurm: Any) -> None:
+def test_a_rejected_submission_reports_the_reason_and_the_corrected_site_continues(
+    bench: Bench, slurm: Any
+) -> None:
     config = bench.hibali.home.config
     right = config.read_text()
     config.write_text(right.replace('name = "slurm"', 'name = "slurm"\npartition = "nowhere"'))
@@ -127,7 +129,7 @@ def test_a_refused_submission_says_why_and_the_corrected_site_goes_on(bench: Ben
     assert jobs_of(slurm, run_id) == 1
 
 
-def test_a_requeued_job_does_nothing_and_is_never_called_a_success(bench: Bench, slurm: Any) -> None:
+def test_a_requeued_job_does_nothing_and_is_never_reported_as_success(bench: Bench, slurm: Any) -> None:
     run_id = bench.run(bench.answers(sleep=60), exit=0).last["id"]
     folder = bench.folder / "work-cluster" / "runs" / run_id
     wait_until((folder / "started" / "job").exists)
@@ -148,12 +150,12 @@ def test_cancelling_ends_the_job(bench: Bench, slurm: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_accounting_knows_what_the_queue_forgot(hibali: Any, slurm_with_accounting: Any) -> None:
+def test_accounting_has_jobs_that_left_the_queue(hibali: Any, slurm_with_accounting: Any) -> None:
     bench = Bench(hibali)
     bench.add_slurm_site(slurm_with_accounting)
     ended = bench.run(bench.answers(), "--wait", exit=0).last
     question = f"sacct -n -P -X --name={ended['id']} -o State,ExitCode"
-    # slurmctld tells slurmdbd when it gets round to it.
+    # slurmctld reports to slurmdbd with a delay.
     deadline = time.monotonic() + 60
     while not (found := slurm_with_accounting.run(question).stdout.split()) and time.monotonic() < deadline:
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What users of one object store rely on when they copy inside it: no byte comes here, what is known goes along, no more is claimed."""
+"""Test copies inside one object store: no data passes through this machine, known digests are kept, and no others are claimed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TREE = {b"a": b"1", b"d/b +%": b"22", "d/\u00e4".encode(): b"", b"large": LARGE}
 
 @dataclass
 class Buckets:
-    """Two buckets of one server as the sites `one` and `two`, and hibali's command line."""
+    """Two buckets of one server as the sites `one` and `two`, with hibali's command line."""
 
     hibali: Any
     one: Any
@@ -53,13 +53,13 @@ def buckets(hibali: Any, tmp_path: Any, request: Any, monkeypatch: pytest.Monkey
 
 
 def fill(buckets: Buckets, tree: dict[bytes, bytes] = TREE) -> None:
-    """By hibali, so that digests, times and modes are on record."""
+    """Push files with hibali, so that digests, times and modes are recorded."""
     store = buckets.open("one:t")
     assert not [committed for committed in put(store, tree, mode=0o755) if committed.problem]
     store.close()
 
 
-def test_a_copy_in_the_store_sends_nothing_and_keeps_what_is_known(buckets: Buckets) -> None:
+def test_a_copy_in_the_store_sends_nothing_and_keeps_the_records(buckets: Buckets) -> None:
     fill(buckets)
     receipt = buckets.sync("one:t", "two:deep/er").last
     assert (receipt["files_moved"], receipt["bytes_sent"], receipt["proof_moved"]) == (4, 0, "recorded")
@@ -82,19 +82,19 @@ def test_one_object_is_copied_to_another_name_in_its_own_bucket(buckets: Buckets
     assert buckets.one.files("elsewhere") == {b"b": b"1"}
 
 
-def test_who_requires_a_digest_gets_both_ends_read(buckets: Buckets) -> None:
+def test_a_required_digest_is_computed_by_reading_source_and_target(buckets: Buckets) -> None:
     fill(buckets, {b"a": b"1" * 1000})
     receipt = buckets.sync("one:t", "two:t", "--require-proof", "digest").last
     assert (receipt["proof_moved"], receipt["bytes_sent"]) == ("digest", 2000)
 
 
-def test_of_foreign_objects_a_copy_claims_what_the_server_says(buckets: Buckets) -> None:
+def test_a_copy_of_foreign_objects_has_the_verification_of_the_server(buckets: Buckets) -> None:
     buckets.one.plant("t", {b"a": b"1", b"d/b": b"2"})
     receipt = buckets.sync("one:t", "two:t").last
     assert (receipt["files_moved"], receipt["proof_moved"], receipt["bytes_sent"]) == (2, "claimed", 0)
 
 
-def test_what_the_server_will_not_copy_passes_through_here_and_is_said_once(buckets: Buckets) -> None:
+def test_objects_that_the_server_does_not_copy_are_streamed_with_one_note(buckets: Buckets) -> None:
     fill(buckets, {b"%d" % number: b"content" for number in range(50)})
 
     def deny_copies(exchange: Exchange) -> None:
@@ -113,7 +113,7 @@ def test_what_the_server_will_not_copy_passes_through_here_and_is_said_once(buck
 
 
 def copied(buckets: Buckets, change: Callable[[], None] = lambda: None) -> tuple[list[Committed], S3Store]:
-    """The copies of all that is listed, after something changed."""
+    """Return the copied objects of all listed ones, after a change."""
     source, target = buckets.open("one:t"), buckets.open("two:t")
     items = items_of(list(source.list()))
     change()
@@ -134,7 +134,7 @@ def test_a_source_that_changed_meanwhile_is_not_copied(buckets: Buckets) -> None
     assert buckets.two.files("t") == {b"b": b"2"}
 
 
-def test_a_saved_plan_copies_only_over_what_it_saw(buckets: Buckets) -> None:
+def test_a_saved_plan_replaces_only_the_planned_objects(buckets: Buckets) -> None:
     fill(buckets, {b"a": b"1", b"b": b"2"})
     buckets.two.plant("t", {b"a": b"old", b"b": b"old"})
     source, target = buckets.open("one:t"), buckets.open("two:t")
@@ -151,13 +151,13 @@ def test_a_saved_plan_copies_only_over_what_it_saw(buckets: Buckets) -> None:
 
 @pytest.fixture
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if 16 MiB were more than one request may copy."""
+    """Set a limit of 16 MiB for one copy request."""
     monkeypatch.setattr(copying, "MOST_BYTES", 16 * MIB)
     monkeypatch.setattr(copying, "_PART_BYTES", 6 * MIB)
 
 
 @pytest.mark.usefixtures("small_requests")
-def test_more_than_one_request_may_copy_goes_in_parts_and_on_where_it_was(
+def test_a_large_object_is_copied_in_parts_and_resumed(
     buckets: Buckets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(buckets, {b"large": LARGE})
@@ -178,19 +178,19 @@ def test_more_than_one_request_may_copy_goes_in_parts_and_on_where_it_was(
     again: list[int] = []
 
     def counted(self: Any, item: Any, upload: Any, begun: Any, size: int, number: int) -> None:
-        stood = set(begun.parts)
+        existing = set(begun.parts)
         whole(self, item, upload, begun, size, number)
-        again.extend({number} - stood)
+        again.extend({number} - existing)
 
     monkeypatch.setattr(Copying, "_part", counted)
     (committed,), target = copied(buckets)
     assert committed.problem is None
     assert committed.verification in {"recorded", "claimed"}, (
-        "the ETag of a copy in parts is the server's own affair"
+        "the ETag of a copy in parts depends on the server"
     )
     assert target.wire_bytes == 0
     assert 2 in again
-    assert not set(again) & set(sent), "what stood there already was not copied again"
+    assert not set(again) & set(sent), "an existing part was copied again"
     assert buckets.two.files("t") == {b"large": LARGE}
     (entry,) = buckets.open("two:t").list()
     assert (entry.digest, entry.mode) == (sha256(LARGE), 0o755)
@@ -207,7 +207,7 @@ def test_a_copy_in_parts_of_a_changed_source_leaves_nothing(buckets: Buckets) ->
     assert buckets.two.unfinished("") == set()
 
 
-def test_places_of_different_servers_are_not_neighbours(buckets: Buckets, tmp_path: Any) -> None:
+def test_buckets_of_different_servers_are_not_copied_by_the_server(buckets: Buckets, tmp_path: Any) -> None:
     here = open_store(read_location(str(tmp_path), load_sites(str(buckets.hibali.home.config))))
     target = buckets.open("two:t")
     assert not target.copies(here)

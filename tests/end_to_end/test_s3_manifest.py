@@ -1,4 +1,4 @@
-"""The digest manifest of a bucket: as large as it may be, in little memory, and never half of one."""
+"""Test the digest manifest of a bucket: of any size, in little memory, and never incomplete."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def keyed(number: int) -> Keyed:
 def bucket(
     hibali: Any, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Any]:
-    """A bucket that is the site `bucket`, for hibali's commands and for this process."""
+    """Return a bucket that is the site `bucket`, for hibali's commands and for this process."""
     place = make_place("s3", tmp_path, request.getfixturevalue)
     add_site(hibali.home.config, "bucket", place)
     hibali.env.update(place.env)
@@ -65,7 +65,7 @@ def broken_off(lines: list[Keyed]) -> Iterator[Keyed]:
     raise KeyboardInterrupt
 
 
-def test_a_large_manifest_goes_in_parts_and_is_never_half_there(bucket: Any, store: S3Store) -> None:
+def test_a_large_manifest_is_uploaded_in_parts_and_never_incomplete(bucket: Any, store: S3Store) -> None:
     requests, uploads = store._requests, store._uploads
     many = [keyed(number) for number in range(MANY)]
     old = ManifestLines()
@@ -74,7 +74,7 @@ def test_a_large_manifest_goes_in_parts_and_is_never_half_there(bucket: Any, sto
     before = bucket.read("t", b".hibali/manifest.jsonl")
     with pytest.raises(KeyboardInterrupt):
         write_manifest(requests, uploads, KEY, broken_off(many), read_manifest(requests, KEY)[1])
-    assert not write_manifest(requests, uploads, KEY, iter(many), "0" * 32), "another one stands there"
+    assert not write_manifest(requests, uploads, KEY, iter(many), "0" * 32), "another manifest exists"
     assert not write_manifest(requests, uploads, KEY, iter(many), None)
     assert bucket.read("t", b".hibali/manifest.jsonl") == before
     assert bucket.unfinished("") == set()
@@ -90,7 +90,7 @@ def test_a_large_manifest_goes_in_parts_and_is_never_half_there(bucket: Any, sto
     assert bucket.unfinished("") == set()
 
 
-def test_a_manifest_in_any_order_is_understood(bucket: Any, hibali: Any, tmp_path: Path) -> None:
+def test_a_manifest_in_any_order_is_read(bucket: Any, hibali: Any, tmp_path: Path) -> None:
     source = tmp_path / "source"
     for name in ("b", "a/x", "c"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -106,9 +106,7 @@ def test_a_manifest_in_any_order_is_understood(bucket: Any, hibali: Any, tmp_pat
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_a_million_lines_are_brought_up_to_date_in_little_memory(
-    bucket: Any, hibali: Any, tmp_path: Path
-) -> None:
+def test_a_million_lines_are_updated_in_little_memory(bucket: Any, hibali: Any, tmp_path: Path) -> None:
     lines = b"".join(keyed(number)[1] for number in range(FILES))
     bucket.plant("t", {b".hibali/manifest.jsonl": lines})
     source = tmp_path / "source"

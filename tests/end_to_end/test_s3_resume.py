@@ -1,4 +1,4 @@
-"""Test interrupted uploads: they resume, are never spliced, and can be aborted."""
+"""Test interrupted uploads: they resume, never mix old and new data, and can be aborted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.transfers import Transfers
 from tests.support.trees import sha256
 
 MIB = 1 << 20
-WHOLE = 304 * MIB + 11  # 20 parts of 16 MiB, and more than what all kills of a test let pass
-IN_FLIGHT = 64 * MIB  # what was under way at a kill, and what the kernel had taken of it
+WHOLE = 304 * MIB + 11  # 20 parts of 16 MiB, and more than all kills of a test let through
+IN_FLIGHT = 64 * MIB  # the data in transfer at a kill, and in the buffers of the kernel
 
 
 @pytest.fixture
 def counted(transfers_to: Any) -> Iterator[tuple[Transfers, CuttingProxy]]:
-    """S3 through a proxy that counts what goes to the server."""
+    """Return S3 behind a proxy that counts the bytes to the server."""
     there = transfers_to("s3")
     proxy = CuttingProxy(int(there.place.endpoint.rpartition(":")[2]))
     config = there.hibali.home.config
@@ -36,20 +36,19 @@ def counted(transfers_to: Any) -> Iterator[tuple[Transfers, CuttingProxy]]:
 
 
 def large(size: int) -> bytes:
-    """The same content each time, made when asked for: each worker would hold it for all of its other tests."""
+    """Return the same content each time, made on request, because each worker would keep it for all of its other tests."""
     numbers = random.Random(11)  # noqa: S311 - no secret
-    return numbers.randbytes(size // 2) + numbers.randbytes(
-        size - size // 2
-    )  # one call gives 256 MiB at most
+    # one call makes at most 256 MiB
+    return numbers.randbytes(size // 2) + numbers.randbytes(size - size // 2)
 
 
 def push_and_kill(there: Transfers, proxy: CuttingProxy, after: int, number: int = signal.SIGKILL) -> None:
-    """End a push once so many bytes went out since it began."""
+    """End a push once that many bytes were sent."""
     began = proxy.sent
     process = there.hibali.start("push", there.source, "there:data", "--json")
     while proxy.sent < began + after and process.poll() is None:
         time.sleep(0.005)
-    assert process.poll() is None, "it was done before it could be killed"
+    assert process.poll() is None, "the push ended before it could be killed"
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     process.wait(60)
@@ -60,14 +59,14 @@ def uploads(there: Transfers) -> list[str]:
 
 
 @pytest.mark.heavy
-def test_killed_again_and_again_it_goes_on_inside_the_file(counted: Any) -> None:
+def test_a_repeatedly_killed_push_resumes_inside_the_file(counted: Any) -> None:
     there, proxy = counted
     content = large(WHOLE)
     there.make({b"large": content})
     kills = (110 * MIB, 100 * MIB, 90 * MIB)
     for after in kills:
         push_and_kill(there, proxy, after)
-        assert there.committed_files() == {}, "nothing is seen of it before it is whole"
+        assert there.committed_files() == {}, "an incomplete object is visible"
         assert len(uploads(there)) == 1
     receipt = there.push().last
     assert there.committed_files() == {b"large": content}
@@ -75,13 +74,13 @@ def test_killed_again_and_again_it_goes_on_inside_the_file(counted: Any) -> None
     assert proxy.sent <= len(content) * 1.03 + len(kills) * IN_FLIGHT
     assert receipt["bytes_sent"] <= len(content) - sum(kills) + len(kills) * IN_FLIGHT
     assert (receipt["files_moved"], receipt["bytes_moved"]) == (1, len(content))
-    assert receipt["proof_moved"] == "recorded", "the server hashed its first parts in another call"
+    assert receipt["proof_moved"] == "recorded", "the first parts were hashed by the server in another call"
     assert there.verify(there.source, "there:data").last["proof_tree"] == "digest"
     again = there.push().last
     assert (again["files_moved"], again["bytes_sent"]) == (0, 0)
 
 
-def test_an_interruption_leaves_what_arrived_for_the_next_call(counted: Any) -> None:
+def test_an_interruption_keeps_uploaded_parts_for_the_next_call(counted: Any) -> None:
     there, proxy = counted
     content = large(128 * MIB)
     there.make({b"large": content})
@@ -91,7 +90,7 @@ def test_an_interruption_leaves_what_arrived_for_the_next_call(counted: Any) -> 
 
 
 @pytest.mark.parametrize("keep_times", [pytest.param(False, marks=pytest.mark.heavy), True])
-def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: bool) -> None:
+def test_a_source_that_changed_is_never_mixed_with_its_old_parts(counted: Any, *, keep_times: bool) -> None:
     there, proxy = counted
     content = large(128 * MIB)
     file = there.make({b"large": content}) / "large"
@@ -99,7 +98,7 @@ def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: boo
     status = file.stat()
     changed = bytes(reversed(content[:MIB])) + content[MIB:-MIB] + bytes(reversed(content[-MIB:]))
     file.write_bytes(changed)
-    if keep_times:  # nothing but the bytes themselves tells
+    if keep_times:  # only the bytes themselves differ
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     receipt = there.push().last
     assert receipt["bytes_sent"] >= (16 * MIB if keep_times else len(changed))
@@ -108,11 +107,11 @@ def test_a_source_that_changed_is_never_spliced(counted: Any, *, keep_times: boo
 
 
 @pytest.mark.heavy
-def test_parts_that_the_server_lost_or_that_nobody_recorded_are_sent_again(counted: Any) -> None:
+def test_lost_and_unrecorded_parts_are_sent_again(counted: Any) -> None:
     there, proxy = counted
     content = large(128 * MIB)
     there.make({b"large": content})
-    push_and_kill(there, proxy, 110 * MIB)  # more than what is under way at once: some parts have landed
+    push_and_kill(there, proxy, 110 * MIB)  # more than the data in transfer: some parts are complete
     client, bucket = there.place.bucket.client, there.place.bucket.name
     (upload,) = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
     other = b"x" * (16 * MIB)
@@ -129,7 +128,7 @@ def test_parts_that_the_server_lost_or_that_nobody_recorded_are_sent_again(count
     assert there.place.read("data", b"large") == content
 
 
-def test_uploads_that_nobody_goes_on_with_are_listed_and_ended(counted: Any) -> None:
+def test_abandoned_uploads_are_listed_and_aborted(counted: Any) -> None:
     there, proxy = counted
     there.make({b"large": large(64 * MIB)})
     push_and_kill(there, proxy, 40 * MIB)
@@ -154,7 +153,7 @@ def test_uploads_that_nobody_goes_on_with_are_listed_and_ended(counted: Any) -> 
     assert there.push().last["bytes_sent"] == 64 * MIB
 
 
-def test_what_is_under_way_is_not_ended(counted: Any) -> None:
+def test_active_uploads_are_not_aborted(counted: Any) -> None:
     there, proxy = counted
     content = large(96 * MIB)
     there.make({b"large": content})

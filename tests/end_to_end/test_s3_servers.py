@@ -1,4 +1,4 @@
-"""S3 is what servers make of it: what each of them does is found out by `sites check`, and data moves all the same."""
+"""Test different S3 servers: `sites check` detects their features, and all of them store data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TREE = {b"a/b": b"1", b"a/c d/e": b"22", b"empty": b"", b"large": LARGE}
 CHECKED = {"checks checksum": True, "conditional create": True, "file and folder": True}
 FACTS: dict[str, dict[str, Any]] = {
     "s3": {**CHECKED, "checks sha256": False, "conditional replace": True},
-    # keys are names of files, and nothing that is said of the content is compared
+    # keys are names of files, and checksums in requests are not compared
     "s3-rclone": {
         **dict.fromkeys(CHECKED, False),
         "checks sha256": False,
@@ -39,7 +39,7 @@ FACTS: dict[str, dict[str, Any]] = {
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("word", object_stores())
-def test_a_server_is_known_by_what_it_does_and_holds_data(
+def test_the_features_of_a_server_are_detected_and_it_stores_data(
     word: str, hibali: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = make_place(word, tmp_path, request.getfixturevalue)
@@ -65,7 +65,7 @@ def test_a_server_is_known_by_what_it_does_and_holds_data(
     assert {name: known.size for name, known in manifest.items()} == {
         **{name: len(content) for name, content in TREE.items()},
         b"a/b": 7,
-    }, "it is brought up to date at every server"
+    }, "the manifest is updated at every server"
     verified = hibali("verify", "bucket:t", source, "--json", exit=0).last
     assert (verified["files"], verified["proof_tree"]) == (4, "digest")
     hibali("pull", "bucket:t", tmp_path / "back", "--json", exit=0)

@@ -1,4 +1,4 @@
-"""What users of a bucket rely on: nothing moved twice, records that survive, folders and files of one name, foreign objects."""
+"""Test buckets: nothing is transferred twice, records survive, and files and folders of one name and foreign objects are supported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGE = bytes(range(256)) * 4096 * 20 + b"end"
 
 @dataclass
 class Study:
-    """A bucket as the site `bucket`, hibali's command line, a source folder."""
+    """A bucket as the site `bucket`, with hibali's command line and a source folder."""
 
     place: Any
     hibali: Any
@@ -64,12 +64,12 @@ def study(
     return Study(place, hibali, source)
 
 
-def test_the_server_is_tried_and_nothing_is_left_of_it(study: Study) -> None:
+def test_the_server_is_tested_and_no_test_objects_remain(study: Study) -> None:
     facts = study.hibali("sites", "check", "bucket", "--json", exit=0).last["facts"]
     assert facts["writable"]
     assert facts["checks checksum"], "SeaweedFS compares x-amz-checksum-sha256"
     assert not facts["checks sha256"], (
-        "SeaweedFS does not compare x-amz-content-sha256; if it does now, all the better"
+        "SeaweedFS does not compare x-amz-content-sha256; if it does now, update this test"
     )
     assert facts["conditional create"]
     assert facts["conditional replace"]
@@ -80,7 +80,7 @@ def test_the_server_is_tried_and_nothing_is_left_of_it(study: Study) -> None:
     assert seen.verifies_hashes
 
 
-def test_without_manifest_and_cache_nothing_is_moved_twice(study: Study) -> None:
+def test_without_manifest_and_cache_nothing_is_transferred_twice(study: Study) -> None:
     study.make({f"d/{number}": b"%d" % number for number in range(30)} | {"large": LARGE})
     (study.source / "d/7").chmod(0o755)
     first = study.push()
@@ -95,8 +95,8 @@ def test_without_manifest_and_cache_nothing_is_moved_twice(study: Study) -> None
     assert not listed[b"d/8"].mode & 0o100
 
 
-def test_a_large_file_goes_in_parts_and_none_are_left(study: Study) -> None:
-    many = LARGE * 3  # more than what is put whole
+def test_a_large_file_is_uploaded_in_parts_and_none_remain(study: Study) -> None:
+    many = LARGE * 3  # larger than a single request
     study.make({"large": many})
     study.push()
     found = study.place.bucket.client.head_object(Bucket=study.place.bucket.name, Key="t/large")
@@ -105,19 +105,19 @@ def test_a_large_file_goes_in_parts_and_none_are_left(study: Study) -> None:
     (entry,) = study.open().list()
     assert entry.digest is not None
 
-    def given_up() -> Iterator[Payload]:
+    def abandoned() -> Iterator[Payload]:
         items = items_of([file_entry(b"other", many)])
         yield from list(payloads_of(items, {b"other": many}, 16 * MIB))[:-1]
         raise KeyError
 
     store = study.open()
     with pytest.raises(KeyError):
-        list(store.write(given_up()))
+        list(store.write(abandoned()))
     store.close()
-    assert study.names() == {"t/large", "t/.hibali/manifest.jsonl"}, "nothing is seen of what was given up"
+    assert study.names() == {"t/large", "t/.hibali/manifest.jsonl"}, "an abandoned upload is visible"
     study.make({"other": many})
     os.utime(study.source / "other", ns=(MTIME, MTIME))
-    assert study.push()["bytes_sent"] == len(many) - 48 * MIB, "three parts stand there already"
+    assert study.push()["bytes_sent"] == len(many) - 48 * MIB, "three parts exist already"
     assert study.place.unfinished("") == set()
 
 
@@ -135,7 +135,7 @@ def test_manifests_above_and_below_agree(study: Study) -> None:
     assert {entry.path for entry in study.open().list()} == {b"x/a", b"x/b", b"c"}
 
 
-def test_a_line_of_the_manifest_counts_only_for_that_very_object(study: Study) -> None:
+def test_a_line_of_the_manifest_applies_only_to_the_recorded_object(study: Study) -> None:
     study.make({"a": b"12", "b": b"34"})
     study.push()
     study.place.bucket.put("t/a", b"21")
@@ -155,7 +155,7 @@ def test_deleted_files_leave_the_manifest_too(study: Study) -> None:
     assert b'"a"' not in content
 
 
-def test_a_file_makes_room_for_a_folder_and_back(study: Study) -> None:
+def test_a_file_is_replaced_by_a_folder_and_back(study: Study) -> None:
     study.make({"a/b": b"1", "a/c/d": b"2", "z": b"3"})
     study.push()
     shutil.rmtree(study.source / "a")
@@ -170,7 +170,7 @@ def test_a_file_makes_room_for_a_folder_and_back(study: Study) -> None:
 
 
 @pytest.mark.heavy
-def test_where_a_file_and_a_folder_of_one_name_cannot_be_one_makes_room_first(study: Study) -> None:
+def test_a_server_without_files_and_folders_of_one_name_removes_one_first(study: Study) -> None:
     study.make({"a": b"a file", "z": b"3"})
     study.push()
     seen = recall("bucket", study.place.bucket.name, study.place.endpoint)
@@ -193,9 +193,7 @@ def test_where_a_file_and_a_folder_of_one_name_cannot_be_one_makes_room_first(st
     assert study.push("--delete")["files_moved"] == 0
 
 
-def test_foreign_objects_are_pulled_once_and_no_more_is_claimed_than_known(
-    study: Study, tmp_path: Path
-) -> None:
+def test_foreign_objects_are_pulled_once_without_a_false_verification(study: Study, tmp_path: Path) -> None:
     study.place.plant("t", {b"a": b"1", b"d/b": b"2"})
     for moved, proof in ((2, "claimed"), (0, None)):
         receipt = study.hibali("pull", "bucket:t", tmp_path / "back", "--json", exit=0).last
@@ -203,7 +201,7 @@ def test_foreign_objects_are_pulled_once_and_no_more_is_claimed_than_known(
     assert (tmp_path / "back/d/b").read_bytes() == b"2"
 
 
-def test_a_server_that_cannot_lock_says_so_and_is_written_to(study: Study) -> None:
+def test_a_server_without_locks_is_reported_and_written_to(study: Study) -> None:
     weak = ServerSupport(writable=True, md5_etags=True, metadata=True)
     remember("bucket", study.place.bucket.name, study.place.endpoint, weak)
     study.make({"a": b"1", "large": LARGE})
@@ -220,20 +218,20 @@ def test_wrong_keys_are_reported_without_showing_them(study: Study, change: tupl
     assert answer.last["code"] == "bad-credentials"
 
 
-def test_a_bucket_that_is_not_there_is_not_found(study: Study) -> None:
+def test_a_missing_bucket_is_not_found(study: Study) -> None:
     text = study.hibali.home.config.read_text().replace(study.place.bucket.name, "no-such-bucket-here")
     study.hibali.home.config.write_text(text)
     assert study.hibali("ls", "bucket:t", "--json", exit=3).last["code"] == "no-such-bucket"
 
 
-def test_a_key_no_path_can_be_is_named_and_nothing_moves(study: Study) -> None:
+def test_a_key_that_is_no_valid_path_is_reported_and_nothing_is_transferred(study: Study) -> None:
     study.make({"back\\slash": b"1", "a": b"2"})
     answer = study.hibali("push", study.source, "bucket:t", "--json", exit=8)
     assert "back" in answer.last["message"]
     assert study.names() == set()
 
 
-def test_many_readers_and_a_writer_of_one_store_object(study: Study) -> None:
+def test_one_store_object_serves_many_readers_and_a_writer(study: Study) -> None:
     store = study.open()
     contents = {b"%03d" % number: b"%d" % number * 1000 for number in range(200)}
     assert not [one for one in put(store, contents) if one.problem]

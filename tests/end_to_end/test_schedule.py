@@ -1,4 +1,4 @@
-"""Commands that run by themselves, as a user sets them up: in his own crontab, one at a time, made up, tried again, told of."""
+"""Test schedules in a user's crontab: one run at a time, missed runs, retries and notices."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def cron(tmp_path: Path) -> Iterator[PrivateCron]:
 
 
 def marks(there: Transfers) -> list[str]:
-    """What a command that starts with nothing needs to be ended with its test."""
+    """Return the option that marks the processes of a schedule, so that they are ended with the test."""
     home = there.hibali.home
     return [f"--env={MARK}={home.env[MARK]}", f"--env=XDG_RUNTIME_DIR={home.runtime}"]
 
 
-def firings(there: Transfers, name: str = "nightly") -> list[dict[str, Any]]:
+def triggers_of(there: Transfers, name: str = "nightly") -> list[dict[str, Any]]:
     lines = there.hibali("schedule", "log", name, "--json", exit=0).lines
     return [line for line in lines if line["kind"] == "firing"]
 
@@ -80,7 +80,7 @@ def test_a_schedule_from_add_to_remove(local_there: Transfers, cron: PrivateCron
     first = json.loads(journal.read_text().splitlines()[0])
     assert (first["schedule"], first["firing"]) == ("nightly", ran["id"])
     with there.under(*cron.words):
-        cron.put(FOREIGN)  # somebody pastes his old crontab
+        cron.put(FOREIGN)  # the user pastes an old crontab
         assert b"hibali schedule resume nightly" in there.hibali("schedule", "list", exit=0).err
         cron.put(installed.replace(b"# <<<", b"# <<"))
         there.hibali("schedule", "pause", "nightly", exit=8)
@@ -98,12 +98,12 @@ def test_a_schedule_from_add_to_remove(local_there: Transfers, cron: PrivateCron
         )
         there.hibali("schedule", "remove", "nightly", exit=0)
     assert cron.content() == FOREIGN
-    assert len(firings(there)) == 1
+    assert len(triggers_of(there)) == 1
     assert there.hibali("schedule", "run", "nightly", exit=3).out == b""
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected"),
     [
         (["--cron", "0 3 * *", "--", "ls", "there:"], "--cron"),
         (["--cron", "@daily", "--", "pusch", "a", "there:b"], "push"),
@@ -113,11 +113,11 @@ def test_a_schedule_from_add_to_remove(local_there: Transfers, cron: PrivateCron
         (["--cron", "@daily", "--env", "AWS_SECRET_ACCESS_KEY=x", "--", "ls", "there:"], "profile"),
     ],
 )
-def test_what_cannot_be_scheduled_is_said_at_once(
-    local_there: Transfers, words: list[str], says: str
+def test_invalid_schedules_are_rejected_at_once(
+    local_there: Transfers, words: list[str], expected: str
 ) -> None:
     answer = local_there.hibali("schedule", "add", "nightly", "--by", "print", *words, exit=2)
-    assert says in answer.err.decode()
+    assert expected in answer.err.decode()
     assert local_there.hibali("schedule", "list", "--json", exit=0).last["count"] == 0
 
 
@@ -136,7 +136,7 @@ def test_timers_of_systemd_are_files(local_there: Transfers) -> None:
 
 
 def make_due(there: Transfers, since: str = "2026-01-01T00:00:00Z") -> None:
-    """As if it had been added long ago, and nothing fired it since."""
+    """Set the time since which the schedule exists to the past, without any run since then."""
     path = there.hibali.home.config.with_name("schedules.toml")
     lines = [
         f'since = "{since}"' if line.startswith("since") else line for line in path.read_text().splitlines()
@@ -144,7 +144,7 @@ def make_due(there: Transfers, since: str = "2026-01-01T00:00:00Z") -> None:
     path.write_text("# mine\n" + "\n".join(lines) + "\n")
 
 
-def test_missed_runs_are_made_up_once_or_noted(local_there: Transfers) -> None:
+def test_missed_runs_are_made_up_once_or_recorded(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"1"})
     add = ("schedule", "add", "nightly", "--by", "print", "--no-check", *marks(there))
@@ -154,55 +154,55 @@ def test_missed_runs_are_made_up_once_or_noted(local_there: Transfers) -> None:
     make_due(there)
     there.hibali("schedule", "run", "nightly", "--due", exit=0)
     there.hibali("schedule", "run", "nightly", "--due", exit=0)
-    assert [(each["state"], each["because"]) for each in firings(there)] == [("skipped", "missed")]
+    assert [(each["state"], each["because"]) for each in triggers_of(there)] == [("skipped", "missed")]
     there.hibali(*add, "--missed", "once", "--replace", *command, exit=0)
     there.hibali("schedule", "run", "--due", exit=0)
-    assert len(firings(there)) == 1  # what was due before it was replaced is not missed
+    assert len(triggers_of(there)) == 1  # times before the replacement are not missed
     (there.hibali.home.state / "schedules" / "nightly" / "firings.jsonl").unlink()
     make_due(there)
     there.hibali("schedule", "run", "--due", exit=0)
     there.hibali("schedule", "run", "--due", exit=0)
-    assert [(each["state"], each["made_up"], each["files_moved"]) for each in firings(there)] == [
+    assert [(each["state"], each["made_up"], each["files_moved"]) for each in triggers_of(there)] == [
         ("done", True, 1)
     ]
     there.hibali("schedule", "pause", "nightly", exit=0)
     assert "# mine" in there.hibali.home.config.with_name("schedules.toml").read_text()
 
 
-def test_one_at_a_time_until_its_time_is_up_and_again_while_the_window_is_open(
+def test_one_run_at_a_time_with_time_limits_and_retries(
     local_there: Transfers,
 ) -> None:
     there = local_there
     there.make({b"a": b"1"})
-    told = there.folder / "told"
-    there.hibali("schedule", "notify", "--command", f"tee -a {told}", exit=0)
+    notices_file = there.folder / "notices"
+    there.hibali("schedule", "notify", "--command", f"tee -a {notices_file}", exit=0)
     add = ("schedule", "add", "nightly", "--by", "print", "--no-check", "--replace", *marks(there))
     endless = ("--", "push", "--follow", there.source, "there:data")
     there.hibali(*add, "--cron", "* * * * *", *endless, exit=0)
     make_due(there)
-    going = there.hibali.start("schedule", "run", "nightly")
-    wait_for(lambda: bool(firings(there)))
+    running = there.hibali.start("schedule", "run", "nightly")
+    wait_for(lambda: bool(triggers_of(there)))
     child = _child_of(there)
     assert there.hibali("schedule", "run", "nightly", exit=5).err.count(b"still running") == 1
     there.hibali("schedule", "run", "nightly", "--due", exit=0)
-    assert [each["state"] for each in firings(there)] == ["running", "skipped"]
-    os.kill(going.pid, signal.SIGKILL)
-    going.wait()
-    # its command goes on, and so does the lock
+    assert [each["state"] for each in triggers_of(there)] == ["running", "skipped"]
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    # its command continues, and keeps the lock
     assert there.hibali("schedule", "run", "nightly", "--due", exit=0).out == b""
     assert b"still running" in there.hibali("schedule", "run", "nightly", exit=5).err
     lines = there.hibali("schedule", "show", "nightly", "--json", exit=0).last["held_by"]
-    assert f"process {going.pid} " in lines
+    assert f"process {running.pid} " in lines
     os.killpg(child, signal.SIGTERM)
     wait_for(lambda: there.hibali("schedule", "show", "nightly", "--json", exit=0).last["held_by"] is None)
-    assert firings(there)[0]["state"] == "broken"
-    going = there.hibali.start("schedule", "run", "nightly")
-    wait_for(lambda: firings(there)[-1]["state"] == "running")
-    going.terminate()  # the machine is shut down
-    assert going.wait() == 143
-    assert (firings(there)[-1]["state"], firings(there)[-1]["exit"]) == ("failed", 143)
+    assert triggers_of(there)[0]["state"] == "broken"
+    running = there.hibali.start("schedule", "run", "nightly")
+    wait_for(lambda: triggers_of(there)[-1]["state"] == "running")
+    running.terminate()  # the machine is shut down
+    assert running.wait() == 143
+    assert (triggers_of(there)[-1]["state"], triggers_of(there)[-1]["exit"]) == ("failed", 143)
     wait_for(lambda: there.hibali("schedule", "show", "nightly", "--json", exit=0).last["held_by"] is None)
-    there.hibali("schedule", "run", "--due", exit=0)  # the hourly look tells what nobody told
+    there.hibali("schedule", "run", "--due", exit=0)  # the hourly check sends the notice that was not sent
     there.hibali(*add, "--cron", half_a_day_away(), "--max-time", "1s", *endless, exit=0)
     ended = there.hibali("schedule", "run", "nightly", "--json", exit=5).last
     assert (ended["code"], ended["state"]) == ("max-time", "failed")
@@ -210,11 +210,11 @@ def test_one_at_a_time_until_its_time_is_up_and_again_while_the_window_is_open(
     brief = (*endless[:2], "--max-time", "0.2s", *endless[2:])
     there.hibali(*add, "--cron", half_a_day_away(), "--retry-for", "4s", *brief, exit=0)
     ended = there.hibali("schedule", "run", "nightly", "--json", exit=5).last
-    assert 2 <= ended["attempts"] <= 3  # after pauses of one second and of two
+    assert 2 <= ended["attempts"] <= 3  # after pauses of one and two seconds
     there.hibali(*add, "--cron", half_a_day_away(), "--", "push", there.source, "there:data", exit=0)
     there.hibali("schedule", "run", "nightly", exit=0)
     there.hibali("schedule", "run", "nightly", exit=0)
-    notices = [json.loads(line) for line in told.read_text().splitlines()]
+    notices = [json.loads(line) for line in notices_file.read_text().splitlines()]
     assert [(each["event"], each["firing"]["exit"]) for each in notices] == [
         ("failed", 143), ("failed", 5), ("works-again", 0)
     ]  # fmt: skip
@@ -222,14 +222,14 @@ def test_one_at_a_time_until_its_time_is_up_and_again_while_the_window_is_open(
 
 
 def _child_of(there: Transfers) -> int:
-    """The process group of the command of the first firing."""
+    """Return the process group of the command of the first run."""
     found: list[int] = []
     wait_for(lambda: bool(found) or bool(found.extend(_groups(there)) or found))
     return found[0]
 
 
 def _groups(there: Transfers) -> Iterator[int]:
-    mark = f"HIBALI_SCHEDULE=nightly/{firings(there)[0]['id']}".encode()
+    mark = f"HIBALI_SCHEDULE=nightly/{triggers_of(there)[0]['id']}".encode()
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:

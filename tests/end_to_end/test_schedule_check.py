@@ -16,7 +16,7 @@ def names(hibali: Any) -> int:
     return found
 
 
-NEVER = [
+INVALID = [
     (["push", "source", "nosuch:data"], 2, "nosuch"),
     (["push", "source", "there"], 2, "there:"),
     (["push", "there:data", "there:copy"], 2, "push"),
@@ -37,9 +37,9 @@ NEVER = [
 
 def test_commands_that_can_never_work_are_refused_without_connecting(local_there: Transfers) -> None:
     local_there.make({b"a": b"1"})
-    for words, code, says in NEVER:
+    for words, code, message in INVALID:
         answer = local_there.hibali(*ADD, "--no-check", "--", *words, cwd=local_there.folder)
-        assert (answer.exit, says in answer.err.decode()) == (code, True), str(answer)
+        assert (answer.exit, message in answer.err.decode()) == (code, True), str(answer)
     assert names(local_there.hibali) == 0
 
 
@@ -53,8 +53,8 @@ def test_a_missing_source_is_reported_by_add_and_by_check(local_there: Transfers
     assert hibali(*add, "--", "pull", "there:gone", "back", exit=3, **here).err.count(b"there:gone")
     assert names(hibali) == 0
     hibali(*add, "--no-check", "--", "push", "source", "there:data", exit=0, **here)
-    told = hibali("schedule", "check", "nightly", "--json", exit=3)
-    assert [each["code"] for each in told.lines[0]["obstacles"]] == ["no-such-source"]
+    answer = hibali("schedule", "check", "nightly", "--json", exit=3)
+    assert [each["code"] for each in answer.lines[0]["obstacles"]] == ["no-such-source"]
     there.make({b"a": b"1"})
     assert b"all checks passed" in hibali("schedule", "check", "nightly", exit=0).err
     config = hibali.home.config

@@ -1,4 +1,4 @@
-"""Ten minutes of a real cron daemon: every minute, in a bare environment, over sshd and to S3, with a server that is away for a while."""
+"""Test ten minutes of a real cron daemon: runs every minute in a minimal environment, over sshd and to S3, with a server outage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.places import add_site, make_place
 from tests.support.private_cron import PrivateCron
 
 MINUTES = 10
-AWAY = (4, 5, 6)  # the minutes in which the ssh server does not answer
+AWAY = (4, 5, 6)  # the minutes without the ssh server
 FOREIGN = b'MAILTO=""\n# caf\xe9\n0   3 *\t1 * /bin/true  a % b\n@yearly  /bin/true\nPATH=/nowhere\n'
 
 pytestmark = [pytest.mark.heavy, pytest.mark.early, pytest.mark.timeout(1200)]
@@ -39,19 +39,19 @@ def server(tmp_path: Path) -> Iterator[OwnServer]:
         yield found
 
 
-class Night:
-    """Three schedules of every minute: over ssh, to a bucket, and one whose first run takes longer than a minute."""
+class CronSetup:
+    """Three schedules that run every minute: over ssh, to a bucket, and one whose first run takes longer than a minute."""
 
     def __init__(self, hibali: Any, cron: PrivateCron, server: OwnServer, bucket: Any, folder: Path) -> None:
         self.hibali, self.cron, self.server, self.bucket = hibali, cron, server, bucket
         self.sources = {name: folder / name for name in ("over-ssh", "to-bucket", "slow")}
-        self.told = folder / "told"
+        self.notices = folder / "notices"
         for source in self.sources.values():
             source.mkdir()
         for number in range(4):
             (self.sources["slow"] / f"{number}").write_bytes(os.urandom(4_000_000))
         add_site(hibali.home.config, "far", server.place)
-        add_site(hibali.home.config, "bucket", bucket, 'profile = "night"\n')
+        add_site(hibali.home.config, "bucket", bucket, 'profile = "nightly"\n')
         write_profile(hibali.home.home, bucket.env)
 
     def add(self) -> None:
@@ -79,9 +79,9 @@ class Night:
 
 
 def write_profile(home: Path, environment: dict[str, str]) -> None:
-    """The keys where a bare environment finds them."""
+    """Write the keys to a file that is found in a minimal environment."""
     profile = configparser.ConfigParser()
-    profile["night"] = {
+    profile["nightly"] = {
         name.lower(): environment[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     }
     (home / ".aws").mkdir()
@@ -90,51 +90,51 @@ def write_profile(home: Path, environment: dict[str, str]) -> None:
 
 
 def wait_for_second(second: int) -> None:
-    """Until the clock shows it: the daemon wakes at full minutes."""
+    """Wait until the clock shows this second; the daemon wakes at full minutes."""
     time.sleep((second - time.time()) % 60)
 
 
-def ran(firings: list[Trigger]) -> list[Trigger]:
-    return [each for each in firings if each.state != "skipped"]
+def ran(triggers: list[Trigger]) -> list[Trigger]:
+    return [each for each in triggers if each.state != "skipped"]
 
 
-def test_ten_minutes(
+def test_schedules_run_every_minute_for_ten_minutes(
     hibali: Any, cron: PrivateCron, server: OwnServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    night = Night(hibali, cron, server, make_place("s3", tmp_path, request.getfixturevalue), tmp_path)
+    setup = CronSetup(hibali, cron, server, make_place("s3", tmp_path, request.getfixturevalue), tmp_path)
     cron.put(FOREIGN)
     wait_for_second(5)
-    night.run("schedule", "notify", "--command", f"/usr/bin/tee -a {night.told}")
-    night.add()
+    setup.run("schedule", "notify", "--command", f"/usr/bin/tee -a {setup.notices}")
+    setup.add()
     installed = cron.content()
     assert installed is not None
     assert installed.endswith(FOREIGN)
     cron.start()
-    night.grow(0)
+    setup.grow(0)
     for minute in range(1, MINUTES + 1):
         wait_for_second(40)
         if minute + 1 == AWAY[0]:
-            night.run("schedule", "pause", "slow")
+            setup.run("schedule", "pause", "slow")
             server.stop()
         elif minute == AWAY[-1]:
             server.start()
-        night.grow(minute)
-    wait_for_second(30)  # one more minute takes what came last
+        setup.grow(minute)
+    wait_for_second(30)  # one more minute sends the last files
     for name in ("over-ssh", "to-bucket", "slow"):
-        night.run("schedule", "remove", name)
+        setup.run("schedule", "remove", name)
     assert cron.content() == FOREIGN
-    judge(night, {name: read_triggers(name) for name in night.sources})
+    check_triggers(setup, {name: read_triggers(name) for name in setup.sources})
 
 
-def judge(night: Night, fired: dict[str, list[Trigger]]) -> None:
-    for name, firings in fired.items():
-        print(name, [(each.due, each.exit, each.because, each.seconds) for each in firings])
-        ends = [datetime.fromisoformat(each.ended) for each in ran(firings) if each.ended]
-        begins = [datetime.fromisoformat(each.began) for each in ran(firings)]
-        assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False)), "two ran at a time"
-        due = [each.due for each in firings]
-        assert len(set(due)) == len(due), "one time was run twice"
-        assert all(each.by == "cron" for each in firings)
+def check_triggers(setup: CronSetup, fired: dict[str, list[Trigger]]) -> None:
+    for name, triggers in fired.items():
+        print(name, [(each.due, each.exit, each.because, each.seconds) for each in triggers])
+        ends = [datetime.fromisoformat(each.ended) for each in ran(triggers) if each.ended]
+        begins = [datetime.fromisoformat(each.began) for each in ran(triggers)]
+        assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False)), "two runs overlapped"
+        due = [each.due for each in triggers]
+        assert len(set(due)) == len(due), "one scheduled time had two runs"
+        assert all(each.by == "cron" for each in triggers)
     assert len(fired["over-ssh"]) >= MINUTES
     codes = [each.exit for each in ran(fired["over-ssh"])]
     away = codes.index(5)
@@ -147,13 +147,13 @@ def judge(night: Night, fired: dict[str, list[Trigger]]) -> None:
     assert slow[0].seconds > 60
     assert slow[0].exit == 0
     assert "still-going" in {each.because for each in slow}
-    notices = [json.loads(line) for line in night.told.read_text().splitlines()]
+    notices = [json.loads(line) for line in setup.notices.read_text().splitlines()]
     assert [(each["schedule"], each["event"]) for each in notices] == [
         ("over-ssh", "failed"),
         ("over-ssh", "works-again"),
     ]
     grown = {f"minute-{minute}".encode(): minute for minute in range(MINUTES + 1)}
-    for name, place in (("over-ssh", night.server.place), ("to-bucket", night.bucket)):
+    for name, place in (("over-ssh", setup.server.place), ("to-bucket", setup.bucket)):
         assert place.files("data") == {path: f"{name} {minute}\n".encode() for path, minute in grown.items()}
     moved = [each.amount("files_moved") for each in ran(fired["to-bucket"])]
-    assert moved.count(1) >= MINUTES - 3, "the growing source went a file a minute"
+    assert moved.count(1) >= MINUTES - 3, "the growing source was not sent with one file a minute"

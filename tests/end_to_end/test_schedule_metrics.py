@@ -1,4 +1,4 @@
-"""Notices and metrics of schedules, taken by others: a webhook that wants a secret, a parser of Prometheus, a disk that is full."""
+"""Test notices and metrics of schedules: a webhook with a secret, a Prometheus parser, and a full disk."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ SECRET = "s3cret-of-the-hook"
 
 
 class Hook:
-    """What came to a webhook: path, authorization and notice of each."""
+    """The requests to a webhook: path, authorization and notice of each."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, str | None, dict[str, Any]]] = []
+        self.requests: list[tuple[str, str | None, dict[str, Any]]] = []
         hook = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 content = self.rfile.read(int(self.headers["Content-Length"]))
-                hook.heard.append((self.path, self.headers.get("Authorization"), json.loads(content)))
+                hook.requests.append((self.path, self.headers.get("Authorization"), json.loads(content)))
                 self.send_response(204)
                 self.end_headers()
 
@@ -69,7 +69,9 @@ def samples(text: str) -> dict[str, float]:
     }
 
 
-def test_a_webhook_hears_once_and_nobody_else_learns_the_secret(local_there: Transfers, hook: Hook) -> None:
+def test_a_webhook_gets_each_notice_once_and_the_secret_does_not_leak(
+    local_there: Transfers, hook: Hook
+) -> None:
     there = local_there
     there.make({b"a": b"1"})
     secret = there.folder / "secret"
@@ -84,12 +86,12 @@ def test_a_webhook_hears_once_and_nobody_else_learns_the_secret(local_there: Tra
     there.hibali(*notify, f"{hook.url}/hooks/{{secret}}", exit=0)
     add(there, "--", "push", there.source, "there:data")
     there.hibali("schedule", "run", "nightly", exit=0)
-    assert [(path, login, notice["event"]) for path, login, notice in hook.heard] == [
+    assert [(path, login, notice["event"]) for path, login, notice in hook.requests] == [
         ("/in", f"Bearer {SECRET}", "trial"),
         ("/in", f"Bearer {SECRET}", "failed"),
         (f"/hooks/{SECRET}", None, "works-again"),
     ]
-    assert hook.heard[1][2]["firing"]["exit"] == 2
+    assert hook.requests[1][2]["firing"]["exit"] == 2
     hook.end()
     failed = there.hibali("schedule", "notify", "--test", exit=6)
     assert SECRET.encode() not in failed.err
@@ -97,19 +99,19 @@ def test_a_webhook_hears_once_and_nobody_else_learns_the_secret(local_there: Tra
     assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
 
 
-def test_silence_is_told_by_the_hourly_look(local_there: Transfers) -> None:
+def test_a_schedule_that_does_not_run_is_reported_by_the_hourly_check(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"1"})
-    told = there.folder / "told"
-    there.hibali("schedule", "notify", "--command", f"tee -a {told}", exit=0)
+    notices = there.folder / "notices"
+    there.hibali("schedule", "notify", "--command", f"tee -a {notices}", exit=0)
     add(there, "--silent-after", "10d", "--", "push", there.source, "there:data")
     there.hibali("schedule", "run", "--due", exit=0)
-    assert not told.exists()
+    assert not notices.exists()
     path = there.hibali.home.config.with_name("schedules.toml")
     path.write_text(path.read_text().replace('since = "2', 'since = "1'))
     for _ in range(2):
         there.hibali("schedule", "run", "--due", exit=0)
-    assert [json.loads(line)["event"] for line in told.read_text().splitlines()] == ["silent"]
+    assert [json.loads(line)["event"] for line in notices.read_text().splitlines()] == ["silent"]
 
 
 def test_a_full_disk_leaves_the_metrics_as_they_were(local_there: Transfers) -> None:
@@ -126,7 +128,7 @@ def test_a_full_disk_leaves_the_metrics_as_they_were(local_there: Transfers) -> 
         assert found["hibali_schedule_last_exit_code"] == 0
         assert found["hibali_schedule_last_files_moved"] == 1
         assert found["hibali_schedule_last_bytes_moved"] == 3
-        assert file.stat().st_mode & 0o777 == 0o644  # node_exporter is somebody else
+        assert file.stat().st_mode & 0o777 == 0o644  # another account, as of node_exporter, reads it
         with (textfile / "others").open("wb", buffering=0) as stream:
             try:
                 while stream.write(bytes(4096)):

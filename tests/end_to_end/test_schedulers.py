@@ -54,37 +54,37 @@ def make(hibali: Any, request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def cluster(make: Make, request: pytest.FixtureRequest) -> Cluster:
-    """The site the test is parametrised with."""
+    """Return the site of the parametrized test."""
     return make(request.param)
 
 
-def calmly(condition: Callable[[], bool]) -> None:
+def wait_slowly(condition: Callable[[], bool]) -> None:
     """Wait for a status of the scheduler, polling it slowly."""
 
-    def asked() -> bool:
+    def slowly() -> bool:
         time.sleep(0.2)
         return condition()
 
-    wait_for(asked, SECONDS)
+    wait_for(slowly, SECONDS)
 
 
 def start_of(cluster: Cluster, *line: str) -> str:
     """Start a run, wait until it is running, and return its id."""
     run_id = cluster.bench.run(*line, exit=0).last["id"]
-    calmly((cluster.folder(run_id) / "stdout").exists)
+    wait_slowly((cluster.folder(run_id) / "stdout").exists)
     return str(run_id)
 
 
 @on()
-def test_success(cluster: Cluster) -> None:
+def test_a_successful_tool_is_reported(cluster: Cluster) -> None:
     bench = cluster.bench
     ended = bench.run(bench.answers(), "--wait", exit=0).last
     assert ended["state"] == "SUCCEEDED"
     assert bench.hibali("runs", "collect", ended["id"], "back", "--json", exit=0).last["files_moved"] == 1
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
     # the job identified itself by its recorded id
-    told = (cluster.folder(ended["id"]) / "started" / "job").read_text().strip()
-    assert told == ended["tasks"][0]["job"]
+    job = (cluster.folder(ended["id"]) / "started" / "job").read_text().strip()
+    assert job == ended["tasks"][0]["job"]
 
 
 @on()
@@ -97,7 +97,7 @@ def test_a_tool_that_fails_with_exit_3(cluster: Cluster) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", SITES)
-def test_a_missing_output(kind: str, make: Make) -> None:
+def test_a_missing_output_is_a_failure(kind: str, make: Make) -> None:
     bench = make(kind, doing("true [IN]")).bench
     run_id = bench.run(bench.answers(out="gone.nii"), "--wait", exit=9).lines[-2]["id"]
     collected = bench.hibali("runs", "collect", run_id, "--json", exit=9)
@@ -105,7 +105,7 @@ def test_a_missing_output(kind: str, make: Make) -> None:
 
 
 @on()
-def test_cancelled(cluster: Cluster) -> None:
+def test_a_cancelled_run_is_reported(cluster: Cluster) -> None:
     bench = cluster.bench
     run_id = start_of(cluster, bench.answers(sleep=600))
     bench.hibali("runs", "cancel", run_id, exit=0)
@@ -114,7 +114,7 @@ def test_cancelled(cluster: Cluster) -> None:
 
 
 @on()
-def test_a_time_limit(cluster: Cluster) -> None:
+def test_a_time_limit_is_reported(cluster: Cluster) -> None:
     bench = cluster.bench
     short = "0:01:00" if cluster.scheduler.name in {"slurm", "oar"} else "0:00:15"
     config = bench.hibali.home.config
@@ -128,7 +128,7 @@ def test_a_time_limit(cluster: Cluster) -> None:
 
 
 @pytest.mark.heavy
-def test_out_of_memory(make: Make) -> None:
+def test_a_job_out_of_memory_is_reported(make: Make) -> None:
     """Only Grid Engine limits memory here: Slurm would need its own control groups, and OAR has no option for it."""
     hungry = doing("head -c 600000000 /dev/zero | tail -c 500000000 | wc -c; [ $? = 0 ] && cp [IN] [OUT]")
     hungry["suggested-resources"] = {"ram": 0.2}
@@ -137,22 +137,22 @@ def test_out_of_memory(make: Make) -> None:
     bench = cluster.bench
     ended = bench.run(bench.answers(), "--wait")
     run_id = bench.run_ids()[0]
-    told = bench.hibali("runs", "logs", run_id, "--stderr", exit=0).out.decode()
-    assert "memory" in told, (ended, told)
+    errors = bench.hibali("runs", "logs", run_id, "--stderr", exit=0).out.decode()
+    assert "memory" in errors, (ended, errors)
 
 
 @on("direct", "slurm")
-def test_an_array(cluster: Cluster) -> None:
+def test_an_array_has_one_result_for_each_task(cluster: Cluster) -> None:
     script = f"{TASK}echo ran >>task-$n\nuntil [ -e go ]; do sleep 0.2; done\n: >over-$n"
     with cluster.host() as host:
         run, job = cluster.submit(host, "", script=script, tasks=5)
         folder = cluster.folder(run)
-        calmly((folder / "task-1").exists)
-        calmly(lambda: cluster.tasks(host, job).get(1) is Phase.RUNNING)
+        wait_slowly((folder / "task-1").exists)
+        wait_slowly(lambda: cluster.tasks(host, job).get(1) is Phase.RUNNING)
         assert set(cluster.tasks(host, job)) == {1, 2, 3, 4, 5}
         host.put(f"{folder}/go".encode(), b"")
         wait_for(lambda: len(list(folder.glob("over-*"))) == 5, SECONDS)
-        calmly(lambda: not any(phase.queued for phase in cluster.tasks(host, job).values()))
+        wait_slowly(lambda: not any(phase.queued for phase in cluster.tasks(host, job).values()))
     ran = {path.name: path.read_text() for path in folder.glob("task-*")}
     assert ran == {f"task-{number}": "ran\n" for number in range(1, 6)}
 
@@ -164,25 +164,25 @@ def test_a_sweep_is_submitted_as_an_array(cluster: Cluster) -> None:
     run = bench.run(*line, exit=7).lines[-2]
     assert run["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
     assert [task["exit_code"] for task in run["tasks"]] == [0, 3, 0, 3]
-    said = [bench.hibali("runs", "logs", run["id"], "--task", n, "--stderr", exit=0).out for n in "1234"]
-    assert said == [b"a\n", b"a\n", b"b\n", b"b\n"]
+    errors = [bench.hibali("runs", "logs", run["id"], "--task", n, "--stderr", exit=0).out for n in "1234"]
+    assert errors == [b"a\n", b"a\n", b"b\n", b"b\n"]
 
 
 @on()
-def test_an_array_of_one_and_one_that_is_cancelled(cluster: Cluster) -> None:
+def test_arrays_of_one_task_and_cancelled_arrays_are_reported(cluster: Cluster) -> None:
     with cluster.host() as host:
         run, _ = cluster.submit(host, "", script=f"{TASK}: >over-$n", tasks=1)
         wait_for((cluster.folder(run) / "over-1").exists, SECONDS)
         run, job = cluster.submit(host, "", script=f"{TASK}: >task-$n; sleep 600 && : >over-$n", tasks=3)
         wait_for((cluster.folder(run) / "task-1").exists, SECONDS)
         assert host.run(cluster.scheduler.cancel_argv(job)).exit_code == 0
-        calmly(lambda: not any(phase.queued for phase in cluster.tasks(host, job).values()))
+        wait_slowly(lambda: not any(phase.queued for phase in cluster.tasks(host, job).values()))
         assert host.run(cluster.scheduler.cancel_argv(job)).exit_code == 0
     assert not list(cluster.folder(run).glob("over-*"))
 
 
 @on()
-def test_a_dependency(cluster: Cluster) -> None:
+def test_a_job_starts_after_its_dependencies(cluster: Cluster) -> None:
     """The tool of a job starts after the jobs it depends on, and only if they succeeded."""
     with cluster.host() as host:
         good, first = cluster.submit(host, "sleep 2; echo made >made")
@@ -192,7 +192,7 @@ def test_a_dependency(cluster: Cluster) -> None:
         assert cluster.record(after)["code"] == 0
         assert (cluster.folder(after) / "work" / "seen").read_text() == "made\n"
         assert cluster.record(bad)["code"] == 3
-        calmly(lambda: cluster.is_over(host, refused))
+        wait_slowly(lambda: cluster.is_over(host, refused))
         assert not (cluster.folder(never) / "work" / "seen").exists()
         if cluster.scheduler.name in {"direct", "oar", "sge"}:  # the job checks its dependencies itself
             assert cluster.record(never)["code"] == 75
@@ -200,7 +200,7 @@ def test_a_dependency(cluster: Cluster) -> None:
 
 
 @on()
-def test_a_chain(cluster: Cluster) -> None:
+def test_a_chain_of_runs_is_completed(cluster: Cluster) -> None:
     with cluster.host() as host:
         first, one = cluster.submit(host, "echo 1 >made; sleep 1")
         second, two = cluster.submit(
@@ -212,7 +212,7 @@ def test_a_chain(cluster: Cluster) -> None:
 
 
 @on()
-def test_hold_and_release(cluster: Cluster) -> None:
+def test_a_held_job_starts_after_its_release(cluster: Cluster) -> None:
     with cluster.host() as host:
         run, held = cluster.submit(host, ": >ran", hold=True)
         other, _ = cluster.submit(host, ": >ran")
@@ -223,13 +223,13 @@ def test_hold_and_release(cluster: Cluster) -> None:
         assert cluster.record(run)["code"] == 0
         gone, held = cluster.submit(host, ": >ran", hold=True)
         assert host.run(cluster.scheduler.cancel_argv(held)).exit_code == 0
-        calmly(lambda: cluster.is_over(host, held))
+        wait_slowly(lambda: cluster.is_over(host, held))
         assert not (cluster.folder(gone) / "started").exists()
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", SITES)
-def test_a_container(kind: str, make: Make, tmp_path: Path) -> None:
+def test_a_tool_runs_in_a_container(kind: str, make: Make, tmp_path: Path) -> None:
     archive = tmp_path / "tool.tar"
     try:
         program("bwrap", "bubblewrap")
@@ -250,13 +250,13 @@ def test_a_container(kind: str, make: Make, tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", SITES)
-def test_logs_followed(kind: str, make: Make) -> None:
+def test_logs_can_be_followed(kind: str, make: Make) -> None:
     """The output of the tool can be read while it runs."""
     bench = make(
         kind, doing("echo first; until [ -e go ]; do sleep 0.2; done; echo last; cp [IN] [OUT]")
     ).bench
     run_id = bench.run(bench.answers(), exit=0).last["id"]
-    calmly(lambda: bench.hibali("runs", "logs", run_id).out == b"first\n")
+    wait_slowly(lambda: bench.hibali("runs", "logs", run_id).out == b"first\n")
     assert bench.hibali("runs", "show", run_id, "--json", exit=0).last["state"] == "RUNNING"
     [folder] = [Path(line["folder"]) for line in bench.records(run_id) if line["kind"] == "staged"]
     (folder / "work" / "go").touch()
@@ -305,16 +305,16 @@ def test_grid_engine_accounting_has_the_results_of_jobs(make: Make) -> None:
         for name, line in {"failed": "exit 3", "deleted": "sleep 600"}.items():
             jobs[name] = cluster.submit(host, line)
         cluster.record(jobs["failed"][0])
-        calmly((cluster.folder(jobs["deleted"][0]) / "started" / "job").exists)
+        wait_slowly((cluster.folder(jobs["deleted"][0]) / "started" / "job").exists)
         host.run(cluster.scheduler.cancel_argv(jobs["deleted"][1]))
 
-        def accounts(*asked: str) -> dict[str, Phase]:
-            words = cluster.scheduler.accounting_argv(asked, jobs["failed"][0], "2026-01-01")
+        def accounts(*job_ids: str) -> dict[str, Phase]:
+            words = cluster.scheduler.accounting_argv(job_ids, jobs["failed"][0], "2026-01-01")
             found = cluster.scheduler.read_accounting(host.run(words)) or {}
             return {job: status.phase for job, status in found.items()}
 
         numbers = [job for _, job in jobs.values()]
-        calmly(lambda: set(accounts(*numbers)) == set(numbers))
+        wait_slowly(lambda: set(accounts(*numbers)) == set(numbers))
         assert accounts(jobs["failed"][1]) == {jobs["failed"][1]: Phase.ENDED}
         assert accounts() == {jobs["failed"][1]: Phase.ENDED}
 
@@ -331,7 +331,7 @@ def test_jobs_request_cores_of_one_oar_node(make: Make) -> None:
 
 @pytest.mark.heavy
 def test_pbs_commands_work_with_slurms_wrappers(hibali: Any, slurm: Any) -> None:
-    """slurm-wlm-torque is the closest replacement of Torque: qsub, qstat, qdel and qrls that call Slurm."""
+    """Test with slurm-wlm-torque, the closest replacement of Torque: qsub, qstat, qdel and qrls that call Slurm."""
     try:
         environment = torque_environment()
     except MissingPackageError as problem:
@@ -344,7 +344,7 @@ def test_pbs_commands_work_with_slurms_wrappers(hibali: Any, slurm: Any) -> None
     assert ended.lines[-2]["tasks"][0]["exit_code"] == 3
     assert bench.run(bench.answers(), "--wait", exit=0).last["state"] == "SUCCEEDED"
     run_id = bench.run(bench.answers(sleep=600), exit=0).last["id"]
-    calmly((work / "runs" / run_id / "stdout").exists)
+    wait_slowly((work / "runs" / run_id / "stdout").exists)
     assert bench.hibali("runs", "show", run_id, "--json", exit=0).last["state"] == "RUNNING"
     bench.hibali("runs", "cancel", run_id, exit=0)
     assert bench.hibali("runs", "wait", run_id, "--json", exit=7).last["code"] == "run-cancelled"

@@ -17,7 +17,7 @@ WRONG = "PLANTED0secret0that0is0wrong0000000000000"
 
 @pytest.fixture(autouse=True)
 def from_nothing(hibali: Any) -> None:
-    """Only a command that is a program of its own shows its arguments to others."""
+    """Start hibali as a program of its own, because only that shows its arguments to others."""
     hibali.forks = False
 
 
@@ -28,7 +28,7 @@ def bucket(transfers_to: Any) -> Transfers:
 
 
 @pytest.mark.heavy
-def test_keys_of_the_environment_stay_there(bucket: Transfers, tmp_path: Path) -> None:
+def test_keys_in_the_environment_do_not_leak(bucket: Transfers, tmp_path: Path) -> None:
     there = bucket
     secrets = [there.hibali.env["AWS_SECRET_ACCESS_KEY"]]
     there.make(many_files(100, 2000))
@@ -72,7 +72,7 @@ def test_no_keys_at_all_is_4_with_a_hint(bucket: Transfers) -> None:
     assert answer.last["hint"]
 
 
-def test_keys_from_a_command_stay_there(bucket: Transfers, tmp_path: Path) -> None:
+def test_keys_from_a_command_do_not_leak(bucket: Transfers, tmp_path: Path) -> None:
     there = bucket
     key, secret = (there.hibali.env.pop(f"AWS_{name}") for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
     vault = tmp_path / "vault"
@@ -96,7 +96,7 @@ def test_keys_from_a_command_stay_there(bucket: Transfers, tmp_path: Path) -> No
 
 
 def test_files_of_hibali_are_private(there: Transfers) -> None:
-    """Folders 0700 and files 0600, under any umask (S4)."""
+    """Check for folders with mode 0700 and files with mode 0600 under any umask (S4)."""
     there.make({b"a": b"1"})
     before = os.umask(0)
     try:

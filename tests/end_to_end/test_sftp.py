@@ -41,7 +41,7 @@ def site_table(server: SshServer, root: Path, more: str = "", transport: str = "
 
 @pytest.fixture
 def add_there(hibali: Any, tmp_path: Path) -> Callable[..., Path]:
-    """Make `there` a site behind that server; its root."""
+    """Return a function that makes `there` a site behind an SFTP server and returns its root."""
 
     def add(server: SshServer, more: str = "", transport: str = "auto") -> Path:
         root = tmp_path / "there"
@@ -97,10 +97,10 @@ def test_a_server_without_extensions_takes_and_replaces_files(
     assert [path.name for path in (root / "x").iterdir()] == ["file"]
 
 
-def test_a_killed_push_goes_on_by_agent_or_sftp(
+def test_a_killed_push_resumes_by_agent_or_sftp(
     hibali: Any, add_there: Callable[..., Path], ssh_server: SshServer, tmp_path: Path
 ) -> None:
-    """Both keep the same lock, journal and partial names."""
+    """Check that the agent and SFTP use the same lock, journal and partial names."""
     root = add_there(ssh_server, transport="sftp")
     source = tmp_path / "source"
     source.mkdir()
@@ -122,7 +122,7 @@ def test_a_killed_push_goes_on_by_agent_or_sftp(
     assert [path.name for path in (root / "x").iterdir()] == ["large"]
 
 
-def test_a_large_file_goes_on_where_it_was_cut_off(
+def test_an_interrupted_large_file_is_resumed(
     hibali: Any, add_there: Callable[..., Path], sftp_server: SshServer, tmp_path: Path
 ) -> None:
     root = add_there(sftp_server)
@@ -141,10 +141,10 @@ def test_a_large_file_goes_on_where_it_was_cut_off(
     inode = partial.stat().st_ino
     receipt = hibali("push", source, "there:x", "--json", exit=0).last
     assert receipt["proof_moved"] == "digest"
-    # what was missing is sent, what was there is looked at, and all is read back
+    # the missing part is sent, the existing part is checked, and the file is read back
     assert receipt["bytes_sent"] <= (size - had) + had + size
     assert (root / "x/large").read_bytes() == content
-    assert (root / "x/large").stat().st_ino == inode, "it began again"
+    assert (root / "x/large").stat().st_ino == inode, "the file was sent from its beginning"
     assert [path.name for path in (root / "x").iterdir()] == ["large"]
 
 
@@ -152,10 +152,10 @@ def reached(root: Path) -> int:
     return max((path.stat().st_size for path in (root / "x").glob(".hibali-*")), default=0)
 
 
-def test_where_only_sftp_works_it_is_chosen_once(
+def test_sftp_is_selected_once_if_nothing_else_works(
     hibali: Any, add_there: Callable[..., Path], automation_node: SshServer, tmp_path: Path
 ) -> None:
-    """The refusal of the agent is words on standard output with exit 0; it is asked for once."""
+    """Check a host that rejects the agent with text on standard output and exit 0: the agent is tried once."""
     root = add_there(automation_node)
     (tmp_path / "file").write_bytes(b"1")
     before = len(asked_of(automation_node))
@@ -170,7 +170,7 @@ def test_where_only_sftp_works_it_is_chosen_once(
     assert len([line for line in asked_of(automation_node)[before:] if "python3" in line]) > len(tried)
 
 
-def test_where_only_sftp_is_given_or_python_is_missing_it_is_chosen(
+def test_sftp_is_selected_if_it_is_configured_or_python_is_missing(
     hibali: Any,
     add_there: Callable[..., Path],
     sftp_server: SshServer,
@@ -207,13 +207,13 @@ def add_cluster(bench: Bench, server: SshServer) -> None:
     )
 
 
-def test_a_run_goes_through_a_forced_command_wrapper(
+def test_a_run_works_through_a_forced_command_wrapper(
     bench: Bench, slurm: Any, automation_node: SshServer
 ) -> None:
     add_cluster(bench, automation_node)
     run = bench.run(bench.answers(), exit=0).last
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0).last
-    # The job itself says how it ended; Slurm may not have noticed yet.
+    # The job itself records how it ended; Slurm may not have noticed yet.
     assert ended["state"] == "SUCCEEDED"
     assert ended["tasks"][0]["native"] in {"RUNNING", "COMPLETING", "COMPLETED"}
     receipt = bench.hibali("runs", "collect", run["id"], "back", "--json", exit=0).last
@@ -224,23 +224,25 @@ def test_a_run_goes_through_a_forced_command_wrapper(
     assert {"sbatch", "squeue"} <= words
 
 
-def test_a_lost_reply_is_looked_up_and_not_repeated(
+def test_a_lost_submission_reply_is_recovered_without_a_second_job(
     bench: Bench, slurm: Any, automation_node: SshServer
 ) -> None:
-    """Killed between the submission and its answer, the same line finds the job by its name."""
+    """Check that a command killed between the submission and its answer finds the job by its name."""
     add_cluster(bench, automation_node)
     line = bench.line(bench.answers(sleep=2), "--wait")
     before = len(asked_of(automation_node))
     process = bench.hibali.start(*line)
-    wait_until(lambda: any("sbatch" in said for said in asked_of(automation_node)[before:]))
+    wait_until(lambda: any("sbatch" in command for command in asked_of(automation_node)[before:]))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for answer in (bench.folder / "work" / "runs").glob("*/submit/answer.json"):
-        answer.unlink()  # it came in time after all: lose it
+        answer.unlink()  # the answer came in time: lose it
     ended = bench.hibali(*line, "--json", exit=0).last
     assert ended["state"] == "SUCCEEDED"
     assert jobs_of(slurm, ended["id"]) == 1
-    assert len([said for said in asked_of(automation_node)[before:] if said.startswith("sbatch")]) == 1
+    assert (
+        len([command for command in asked_of(automation_node)[before:] if command.startswith("sbatch")]) == 1
+    )
 
 
 @pytest.mark.heavy

@@ -17,16 +17,16 @@ from tests.end_to_end.run_tools import Bench
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import make_tree, read_tree, state_of
 
-NEIGHBOUR = 65533  # another account's uid
+OTHER_ACCOUNT = 65533  # the uid of another account
 ANYTHING = ("--delete", "--max-delete", "100%")
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a symlink to another account")
 
 
-# The agent is the same at an ssh site as here.
+# The agent at an ssh site is the same as on this machine.
 @pytest.fixture(params=["local", "sftp", pytest.param("ssh", marks=pytest.mark.heavy)])
 def shared(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
-    """A site that holds files."""
+    """Return a site that stores files."""
     there = transfers_to(request.param)
     there.make({b"new": b"1"})
     return there
@@ -34,12 +34,12 @@ def shared(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Trans
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A folder outside of the root, with files of the user."""
+    """Make a folder outside of the root, with files of the user."""
     return make_tree(tmp_path / "victim", {b"data/thesis": b"years of work", b"notes": b"2"})
 
 
-def plant(link: Path, target: Path, owner: int | None = NEIGHBOUR) -> Path:
-    """A symlink, of another account unless said."""
+def plant(link: Path, target: Path, owner: int | None = OTHER_ACCOUNT) -> Path:
+    """Make a symlink, which belongs to another account by default."""
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(target)
     if owner is not None:
@@ -68,7 +68,7 @@ def test_a_symlink_of_another_account_below_the_root_is_not_followed(
         ("verify", "there:team/data", str(shared.source)),
     ):
         answer = shared.hibali(*words, exit=8)
-        assert f"belongs to another account (uid {NEIGHBOUR})".encode() in answer.err, str(answer)
+        assert f"belongs to another account (uid {OTHER_ACCOUNT})".encode() in answer.err, str(answer)
     assert state_of(victim) == before
     assert not (tmp_path / "got").exists()
 
@@ -114,7 +114,7 @@ def test_deletions_follow_the_users_symlinks_inside_the_root(shared: Transfers) 
 
 
 @needs_root
-def test_what_would_be_replaced_is_not_kept_behind_a_symlink_of_another_account(
+def test_a_backup_is_not_written_through_a_symlink_of_another_account(
     transfers_to: MakeTransfers, victim: Path
 ) -> None:
     shared = transfers_to("local")
@@ -146,7 +146,7 @@ def test_a_path_without_a_site_is_not_written_through_a_symlink_of_another_accou
         answer = shared.hibali(*words, "--json", exit=8)
         assert answer.last["code"] == "foreign-symlink", str(answer)
     assert state_of(victim) == before
-    shared.hibali("push", link / "data", "there:data", exit=0)  # what is named is read
+    shared.hibali("push", link / "data", "there:data", exit=0)  # a named path is read
     assert shared.there() == {b"thesis": b"years of work"}
 
 
@@ -171,8 +171,8 @@ def test_a_path_without_a_site_is_below_the_roots_of_local_sites(
 
 @contextmanager
 def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
-    """As another account that may write above: swap `folder` for a symlink to `outside` and back; how often, is told."""
-    hidden = folder.with_name("hidden-by-the-neighbour")
+    """Swap `folder` for a symlink to `outside` and back, as another account that can write to the folder above; yield how often."""
+    hidden = folder.with_name("hidden-by-the-other-account")
     stop = threading.Event()
     swaps = 0
 
@@ -188,19 +188,19 @@ def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
                     folder.unlink()
                 hidden.rename(folder)
 
-    neighbour = threading.Thread(target=swap)
-    neighbour.start()
+    thread = threading.Thread(target=swap)
+    thread.start()
     try:
         yield lambda: swaps
     finally:
         stop.set()
-        neighbour.join()
+        thread.join()
 
 
 @needs_root
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["local", "ssh"])
-def test_an_account_that_swaps_a_folder_of_the_path_for_a_symlink_gets_nothing_deleted_or_written(
+def test_nothing_is_deleted_or_written_while_another_account_swaps_a_folder_for_a_symlink(
     transfers_to: MakeTransfers, victim: Path, word: str
 ) -> None:
     shared = transfers_to(word)
@@ -221,7 +221,7 @@ def test_an_account_that_swaps_a_folder_of_the_path_for_a_symlink_gets_nothing_d
 
 
 def scheduled(there: Transfers, *words: str, exit: int) -> Any:  # noqa: A002 - as the fixture `hibali` has it
-    """The command as the schedule `nightly` runs it."""
+    """Run the command as the schedule `nightly` does."""
     environment = dict(there.hibali.env)
     there.hibali.env["HIBALI_SCHEDULE"] = "nightly/20260101-030000-00000000"
     try:
@@ -246,9 +246,10 @@ def test_a_scheduled_transfer_refuses_another_folder_under_the_name_of_its_targe
     assert (answer.last["code"], "schedule resume nightly" in answer.last["hint"]) == ("root-changed", True)
     assert state_of(other) == before
     other.rename(tmp_path / "other")
-    assert scheduled(there, *words, exit=8).last["code"] == "root-changed"  # gone, as when nothing is mounted
+    # missing, as if nothing is mounted
+    assert scheduled(there, *words, exit=8).last["code"] == "root-changed"
     assert not there.root.exists()
-    there.hibali(*words, exit=0)  # a person may
+    there.hibali(*words, exit=0)  # allowed outside of a schedule
     added = ("--by", "print", "--no-check", "--cron", "@daily", "--", *words)
     there.hibali("schedule", "add", "nightly", *added, exit=0)
     scheduled(there, *words, exit=0)
@@ -260,7 +261,7 @@ def test_a_scheduled_transfer_refuses_another_folder_under_the_name_of_its_targe
 
 
 @needs_root
-def test_nothing_of_a_run_is_written_or_removed_behind_a_symlink_of_another_account(
+def test_no_run_files_are_written_or_removed_through_a_symlink_of_another_account(
     hibali: Any, tmp_path: Path
 ) -> None:
     bench = Bench(hibali)
@@ -283,12 +284,12 @@ def test_nothing_of_a_run_is_written_or_removed_behind_a_symlink_of_another_acco
         answer = hibali(*words, "--json", exit=8)
         assert answer.last["code"] == "foreign-symlink", str(answer)
     assert state_of(elsewhere) == before
-    os.lchown(link, os.geteuid(), -1)  # the work folder is where the user said
+    os.lchown(link, os.geteuid(), -1)  # the work folder is the configured one
     assert hibali("runs", "clean", "--site", "here", "--json", exit=0).lines[0]["fate"] == "removed"
 
 
 @needs_root
-def test_a_run_in_a_folder_of_another_account_is_not_taken_up(hibali: Any, tmp_path: Path) -> None:
+def test_a_run_in_a_folder_of_another_account_is_not_adopted(hibali: Any, tmp_path: Path) -> None:
     bench = Bench(hibali)
     work = bench.add_local_site()
     run_id = bench.run(bench.answers(), "--wait", exit=0).last["id"]
@@ -296,10 +297,10 @@ def test_a_run_in_a_folder_of_another_account_is_not_taken_up(hibali: Any, tmp_p
     state.mkdir(mode=0o700)
     ledger = {"HIBALI_STATE": str(state)}
     folder = work / "runs" / run_id
-    for owner, mode in ((NEIGHBOUR, 0o755), (os.geteuid(), 0o770)):
+    for owner, mode in ((OTHER_ACCOUNT, 0o755), (os.geteuid(), 0o770)):
         os.chown(folder, owner, -1)
         folder.chmod(mode)
         [stray] = hibali("runs", "adopt", "here", "--yes", "--json", env=ledger, exit=0).lines[:-1]
         assert (stray["fate"], "another account" in stray["because"]) == ("left", True)
-    os.chown(work / "runs", NEIGHBOUR, -1)
+    os.chown(work / "runs", OTHER_ACCOUNT, -1)
     assert hibali("runs", "adopt", "here", "--json", env=ledger, exit=8).last["code"] == "not-private"

@@ -29,8 +29,8 @@ SLOWLY = ("--bwlimit", "3M")
 
 
 @pytest.mark.parametrize("number", [*NUMBERS[::2], pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
-def test_a_signal_ends_a_push_that_is_held_to_a_rate(local_there: Transfers, number: int) -> None:
-    """The thread that sends waits for its turn just then."""
+def test_a_signal_ends_a_push_with_a_bandwidth_limit(local_there: Transfers, number: int) -> None:
+    """Send a signal while the sending thread waits for the rate limit."""
     there = local_there
     there.make(FEW)
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M")
@@ -46,17 +46,17 @@ def test_a_signal_ends_a_push_that_is_held_to_a_rate(local_there: Transfers, num
 
 
 @pytest.mark.parametrize("gap", [0.02, pytest.param(0.0, marks=pytest.mark.heavy)])
-def test_two_terminations_in_a_row_end_it_as_one_does(local_there: Transfers, gap: float) -> None:
+def test_two_signals_in_a_row_have_the_same_effect_as_one(local_there: Transfers, gap: float) -> None:
     there = local_there
     there.make(TREE)
-    for turn in range(3):
-        process = there.hibali.start("push", there.source, f"there:data{turn}", "--json", *SLOWLY)
-        end = signal_after(process, 0.35 + turn * 0.1, signal.SIGTERM, signal.SIGTERM, gap=gap)
+    for number in range(3):
+        process = there.hibali.start("push", there.source, f"there:data{number}", "--json", *SLOWLY)
+        end = signal_after(process, 0.35 + number * 0.1, signal.SIGTERM, signal.SIGTERM, gap=gap)
         check_end(there.hibali, process, end, signal.SIGTERM)
 
 
-def test_a_hang_up_that_is_ignored_stays_ignored(local_there: Transfers) -> None:
-    """As nohup(1) starts it."""
+def test_an_ignored_sighup_stays_ignored(local_there: Transfers) -> None:
+    """Check SIGHUP as ignored by nohup(1)."""
     there = local_there
     there.make(many_files(20, 50_000))
     with there.under("nohup"):
@@ -67,12 +67,12 @@ def test_a_hang_up_that_is_ignored_stays_ignored(local_there: Transfers) -> None
 
 
 class Dripping:
-    """A web server that answers one byte at a time, each `seconds` after the last one."""
+    """A web server that answers one byte at a time, with `seconds` between bytes."""
 
     def __init__(self, seconds: float = 0.2) -> None:
         self._seconds = seconds
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self.asked = 0
+        self.requests = 0
         self.port = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -87,7 +87,7 @@ class Dripping:
     def _serve(self, client: socket.socket) -> None:
         try:
             client.recv(65536)
-            self.asked += 1
+            self.requests += 1
             client.sendall(b"HTTP/1.1 200 OK\r\nX-Endless: ")
             while True:
                 client.sendall(b"x")
@@ -115,7 +115,7 @@ DRIPPING = {
 
 @pytest.mark.parametrize("kind", DRIPPING)
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
-def test_a_server_that_drips_bytes_does_not_hold_it(
+def test_a_signal_ends_a_command_that_reads_from_a_slow_server(
     hibali: Any, dripping: Dripping, tmp_path: Path, kind: str, number: int
 ) -> None:
     table = DRIPPING[kind].format(port=dripping.port)
@@ -123,7 +123,7 @@ def test_a_server_that_drips_bytes_does_not_hold_it(
     hibali.home.config.chmod(0o600)
     keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
     process = hibali.start("pull", "drip:data/", tmp_path / "back", "--json", env=keys)
-    wait_for(lambda: dripping.asked > 0 or process.poll() is not None)
+    wait_for(lambda: dripping.requests > 0 or process.poll() is not None)
     end = signal_after(process, 0.5, number)
     check_end(hibali, process, end, number)
     last = json.loads((hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
@@ -139,7 +139,7 @@ def bench(hibali: Any) -> Bench:
 
 @pytest.mark.parametrize("words", [("--wait",), ("watch",), pytest.param(("wait",), marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
-def test_waiting_for_a_run_ends_and_the_run_goes_on(
+def test_a_signal_ends_waiting_for_a_run_and_the_run_continues(
     bench: Bench, words: tuple[str, ...], number: int
 ) -> None:
     line = bench.line(bench.answers(sleep=4))
@@ -152,7 +152,7 @@ def test_waiting_for_a_run_ends_and_the_run_goes_on(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
-def test_a_firing_ends_with_its_command(local_there: Transfers, number: int) -> None:
+def test_a_signal_ends_a_scheduled_run_and_its_command(local_there: Transfers, number: int) -> None:
     there = local_there
     there.make(FEW)
     there.hibali(
@@ -171,7 +171,7 @@ def test_a_firing_ends_with_its_command(local_there: Transfers, number: int) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_special_remote_of_git_annex_ends(local_there: Transfers, number: int) -> None:
+def test_a_signal_ends_the_special_remote_of_git_annex(local_there: Transfers, number: int) -> None:
     there = local_there
     conversation = Conversation(there.hibali.env, there.hibali.home.home, "there:annex")
     try:
@@ -186,7 +186,7 @@ def test_the_special_remote_of_git_annex_ends(local_there: Transfers, number: in
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("number", NUMBERS)
-def test_an_agent_at_a_site_ends_and_the_call_comes_back(transfers_to: Any, number: int) -> None:
+def test_a_signal_to_an_agent_causes_a_reconnect(transfers_to: Any, number: int) -> None:
     there = transfers_to("ssh")
     config = there.hibali.home.config
     config.write_text(config.read_text().replace('reconnect = "0s"', 'reconnect = "1m"'))
@@ -202,11 +202,11 @@ def test_an_agent_at_a_site_ends_and_the_call_comes_back(transfers_to: Any, numb
     there.check_no_own_files()
 
 
-# At any moment: the same seed sends the same signals at the same times.
+# At random moments: the same seed sends the same signals at the same times.
 
 
 def _words(there: Transfers, operation: str, target: int) -> tuple[Any, ...]:
-    """The command, each of which works on one of two targets."""
+    """Return the arguments of the command, each of which works on one of two targets."""
     if operation == "push":
         return "push", there.source, f"there:data{target}"
     if operation == "pull":
@@ -215,7 +215,7 @@ def _words(there: Transfers, operation: str, target: int) -> tuple[Any, ...]:
 
 
 def _finish(there: Transfers, operation: str, target: int) -> None:
-    """The same command completes, and then has nothing left to do."""
+    """Check that the same command completes, and that another call has nothing left to do."""
     words = (*_words(there, operation, target), "--json")
     deadline = time.monotonic() + 150
     while (again := there.hibali(*words)).exit == 5:
@@ -232,9 +232,9 @@ def _signal_often(there: Transfers, seed: int, times: int) -> None:
     there.place.plant("full", tree)
     slowest = 0.0
     begun = set()
-    for turn in range(times):
-        operation, target = ("push", "pull", "sync")[turn % 3], turn // 9 % 2
-        number = NUMBERS[turn // 3 % 3]
+    for count in range(times):
+        operation, target = ("push", "pull", "sync")[count % 3], count // 9 % 2
+        number = NUMBERS[count // 3 % 3]
         more = chance.choice([(), SLOWLY])
         process = there.hibali.start(*_words(there, operation, target), "--json", *more)
         numbers = [number] * chance.choice([1, 1, 2])
@@ -255,12 +255,12 @@ def _signal_often(there: Transfers, seed: int, times: int) -> None:
 
 
 @pytest.mark.parametrize("word", ["ssh", "s3"])
-def test_signals_at_a_few_moments(transfers_to: Any, word: str) -> None:
+def test_a_few_signals_at_random_moments_lose_nothing(transfers_to: Any, word: str) -> None:
     _signal_often(transfers_to(word), seed=3, times=3)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("word", "times"), [("local", 60), ("ssh", 60), ("s3", 40), ("sftp", 40)])
-def test_two_hundred_signals_at_random_moments(transfers_to: Any, word: str, times: int) -> None:
+def test_two_hundred_signals_at_random_moments_lose_nothing(transfers_to: Any, word: str, times: int) -> None:
     _signal_often(transfers_to(word), seed=200 + times, times=times)

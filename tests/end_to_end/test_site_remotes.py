@@ -23,7 +23,7 @@ _CALLS = {"rename": strace.RENAME, "sync": strace.SYNC, "mkdir": strace.MAKE_FOL
 
 @pytest.fixture
 def other(hibali: Any) -> dict[str, str]:
-    """The environment of another account: a state folder of its own."""
+    """Return the environment of another account, with a state folder of its own."""
     state = hibali.home.folder / "other-state"
     state.mkdir(mode=0o700)
     return {"HIBALI_STATE": str(state)}
@@ -35,11 +35,11 @@ def add_pipeline(hibali: Any, name: str, **more: object) -> None:
     hibali("pipelines", "add", file, "--name", name, exit=0)
 
 
-def fates(answer: Any) -> dict[str, str]:
+def outcomes(answer: Any) -> dict[str, str]:
     return {line["name"]: line["fate"] for line in answer.lines if line["kind"] == "exchanged"}
 
 
-def test_over_ssh_one_publishes_and_another_fetches(
+def test_pipelines_are_shared_between_accounts_over_ssh(
     hibali: Any, other: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = make_place("ssh", tmp_path, request.getfixturevalue)
@@ -49,8 +49,8 @@ def test_over_ssh_one_publishes_and_another_fetches(
     missing = hibali("pipelines", "publish", "--to", "lab", "--json", exit=3)
     assert "hibali mkdir cluster:shared/pipelines" in missing.last["hint"]
     hibali("mkdir", "cluster:shared/pipelines", exit=0)
-    assert fates(hibali("pipelines", "publish", "--to", "lab", "--json", exit=0)) == {"tool": "published"}
-    assert fates(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
+    assert outcomes(hibali("pipelines", "publish", "--to", "lab", "--json", exit=0)) == {"tool": "published"}
+    assert outcomes(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
         "tool": "fetched"
     }
     existing = sorted(name.decode() for name in place.names("shared/pipelines"))
@@ -59,7 +59,7 @@ def test_over_ssh_one_publishes_and_another_fetches(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["ssh", "s3"])
-def test_images_lie_below_the_remote_and_are_brought_when_wanted(
+def test_images_are_stored_below_the_remote_and_fetched_on_request(
     hibali: Any, other: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest, word: str
 ) -> None:
     place = make_place(word, tmp_path, request.getfixturevalue)
@@ -72,14 +72,14 @@ def test_images_lie_below_the_remote_and_are_brought_when_wanted(
     hibali("pipelines", "remotes", "add", "lab", "cluster:shared", exit=0)
     hibali("mkdir", "cluster:shared", exit=0)
     for content in ("sent", "there"):
-        [told] = [
+        [fetched] = [
             line
             for line in hibali("pipelines", "publish", "--to", "lab", "--json", exit=0).lines
             if line["kind"] == "exchanged"
         ]
-        assert told["image"] == content
+        assert fetched["image"] == content
     assert archive.read_bytes() in place.files("shared").values()
-    assert fates(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
+    assert outcomes(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
         "tool": "fetched"
     }
     hibali("pipelines", "image", "get", "tool", "--from", "lab", env=other, exit=0)
@@ -88,27 +88,27 @@ def test_images_lie_below_the_remote_and_are_brought_when_wanted(
     assert shown["image"]["digest"] == f"sha256:{hashlib.sha256(archive.read_bytes()).hexdigest()}"
 
 
-def test_what_is_a_site_and_what_is_a_host_of_git(hibali: Any, tmp_path: Path) -> None:
-    """`lab:x` is SITE:PATH where there is a site `lab`; else git's own way to write HOST:PATH."""
+def test_sites_are_distinguished_from_hosts_of_git(hibali: Any, tmp_path: Path) -> None:
+    """Check that `lab:x` is SITE:PATH if a site `lab` exists, and otherwise git's HOST:PATH."""
     add_pipeline(hibali, "tool")
     hibali("pipelines", "remotes", "add", "lab", "lab.invalid:pipelines.git", exit=0)
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\necho "git asked for $*" >&2\nexit 255\n')
     ssh.chmod(0o755)
-    asked = hibali("pipelines", "publish", "--to", "lab", "--json", env={"GIT_SSH": str(ssh)}, exit=5)
-    assert "lab.invalid git-upload-pack" in asked.last["message"]
+    refused = hibali("pipelines", "publish", "--to", "lab", "--json", env={"GIT_SSH": str(ssh)}, exit=5)
+    assert "lab.invalid git-upload-pack" in refused.last["message"]
 
 
-def test_a_bare_repository_at_a_site_is_named(hibali: Any, tmp_path: Path) -> None:
+def test_a_bare_repository_at_a_site_is_reported(hibali: Any, tmp_path: Path) -> None:
     place = make_place("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
     git(tmp_path, "init", "-q", "--bare", str(tmp_path / "local-root/lab.git"))
     hibali("pipelines", "remotes", "add", "lab", "here:lab.git", exit=0)
-    told = hibali("pipelines", "fetch", "--from", "lab", "--json", exit=2)
-    assert (told.last["code"], "git URL" in told.last["hint"]) == ("git-repository", True)
+    answer = hibali("pipelines", "fetch", "--from", "lab", "--json", exit=2)
+    assert (answer.last["code"], "git URL" in answer.last["hint"]) == ("git-repository", True)
 
 
-def test_where_nothing_may_be_written_nothing_is(hibali: Any, tmp_path: Path) -> None:
+def test_nothing_is_published_to_a_read_only_site(hibali: Any, tmp_path: Path) -> None:
     place = make_place("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
     text = hibali.home.config.read_text()
@@ -117,13 +117,13 @@ def test_where_nothing_may_be_written_nothing_is(hibali: Any, tmp_path: Path) ->
     )
     add_pipeline(hibali, "tool")
     hibali("pipelines", "remotes", "add", "lab", "here:", exit=0)
-    told = hibali("pipelines", "publish", "--to", "lab", "--json", exit=8)
-    assert told.last["code"] == "read-only-root"
+    answer = hibali("pipelines", "publish", "--to", "lab", "--json", exit=8)
+    assert answer.last["code"] == "read-only-root"
     assert place.names("") == set()
 
 
 @pytest.mark.heavy
-def test_a_dataset_of_a_ria_store_is_made_and_datalad_clones_it(
+def test_a_dataset_is_created_in_a_ria_store_and_datalad_clones_it(
     hibali: Any, other: dict[str, str], tmp_path: Path
 ) -> None:
     url = f"ria+file://{tmp_path}/store#{uuid.uuid4()}"
@@ -131,8 +131,8 @@ def test_a_dataset_of_a_ria_store_is_made_and_datalad_clones_it(
     hibali("pipelines", "remotes", "add", "lab", url, exit=0)
     hibali("pipelines", "fetch", "--from", "lab", exit=3)
     assert not (tmp_path / "store").exists()
-    assert fates(hibali("pipelines", "publish", "--to", "lab", "--json", exit=0)) == {"tool": "published"}
-    assert fates(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
+    assert outcomes(hibali("pipelines", "publish", "--to", "lab", "--json", exit=0)) == {"tool": "published"}
+    assert outcomes(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
         "tool": "fetched"
     }
     clone_by_datalad(hibali, url, tmp_path / "clone")
@@ -140,10 +140,10 @@ def test_a_dataset_of_a_ria_store_is_made_and_datalad_clones_it(
 
 
 @pytest.mark.heavy
-def test_over_ssh_a_dataset_is_made_too(
+def test_a_dataset_is_created_in_a_ria_store_over_ssh(
     hibali: Any, ssh_server: Any, tmp_path: Path, other: dict[str, str]
 ) -> None:
-    """By the ssh of git's own settings; a path that a login shell would have to read is left to its owner."""
+    """Check that git's own ssh settings are used, and that a path that a login shell would expand is refused with a hint."""
     add_pipeline(hibali, "tool")
     login = {"GIT_SSH_COMMAND": " ".join(ssh_server.command)}
     identifier = uuid.uuid4()
@@ -151,8 +151,8 @@ def test_over_ssh_a_dataset_is_made_too(
         url = f"ria+ssh://{ssh_server.host}{store}#{identifier}"
         remote, code = ("spaced", 2) if " " in store.name else ("lab", 0)
         hibali("pipelines", "remotes", "add", remote, url, exit=0)
-        told = hibali("pipelines", "publish", "--to", remote, "--json", env=login, exit=code)
-    assert f"git init --bare -b main '{tmp_path}/a store/{str(identifier)[:3]}" in told.last["hint"]
+        answer = hibali("pipelines", "publish", "--to", remote, "--json", env=login, exit=code)
+    assert f"git init --bare -b main '{tmp_path}/a store/{str(identifier)[:3]}" in answer.last["hint"]
     assert not (tmp_path / "a store").exists()
     dataset = tmp_path / "store" / str(identifier)[:3] / str(identifier)[3:]
     assert (tmp_path / "store/ria-layout-version").read_text() == "1\n"
@@ -163,17 +163,17 @@ def test_over_ssh_a_dataset_is_made_too(
     ]
     here = f"ria+file://{tmp_path}/store#{identifier}"
     hibali("pipelines", "remotes", "add", "lab", here, "--replace", exit=0)
-    assert fates(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
+    assert outcomes(hibali("pipelines", "fetch", "--from", "lab", "--json", env=other, exit=0)) == {
         "tool": "fetched"
     }
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("calls", _CALLS)
-def test_a_publication_that_was_killed_goes_on(
+def test_a_killed_publication_is_completed_by_the_same_command(
     hibali: Any, other: dict[str, str], tmp_path: Path, calls: str
 ) -> None:
-    """At every such system call, of hibali and of its agent: nothing half is offered, and the same line completes it."""
+    """Kill hibali or its agent at each such system call: nothing incomplete is offered, and the same command completes it."""
     strace.require_strace()
     place = make_place("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
@@ -187,15 +187,15 @@ def test_a_publication_that_was_killed_goes_on(
         killed = subprocess.run(
             [*strace.kill_at(_CALLS[calls], number), *line], env=hibali.env, capture_output=True, check=False
         )
-        offered = fates(hibali("pipelines", "fetch", "--from", remote, "--json", env=other, exit=0))
+        offered = outcomes(hibali("pipelines", "fetch", "--from", remote, "--json", env=other, exit=0))
         assert offered in ({}, {name: "fetched"})
-        again = fates(hibali("pipelines", "publish", name, "--to", remote, "--json", exit=0))
+        again = outcomes(hibali("pipelines", "publish", name, "--to", remote, "--json", exit=0))
         assert set(again) == {name}
-        seen = fates(hibali("pipelines", "fetch", "--from", remote, "--json", env=other, exit=0))
+        seen = outcomes(hibali("pipelines", "fetch", "--from", remote, "--json", env=other, exit=0))
         assert set(seen) == {name}
         if killed.returncode == 0:
             return
-    pytest.fail("it never came to its end")
+    pytest.fail("no publication completed")
 
 
 def clone_by_datalad(hibali: Any, url: str, target: Path) -> None:

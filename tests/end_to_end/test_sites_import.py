@@ -1,4 +1,4 @@
-"""`hibali sites import`: hosts of a real ssh configuration, remotes that rclone itself wrote, and a centre's profile."""
+"""Test `hibali sites import`: hosts of a real ssh configuration, remotes written by rclone, and a centre's profile."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def sites_of(hibali: Any) -> dict[str, Any]:
     return tomllib.loads(path.read_text())["sites"] if path.exists() else {}
 
 
-def test_hosts_of_ssh_are_proposed_and_one_that_is_taken_answers(hibali: Any, ssh_server: Any) -> None:
+def test_ssh_hosts_are_proposed_and_an_added_one_works(hibali: Any, ssh_server: Any) -> None:
     folder: Path = hibali.home.folder
     (folder / "more").mkdir()
     (folder / "config").write_text(
         "Include more/*\nHost *.example.org !far\nHost -oProxyCommand=touch\nHost forge\n  User git\n"
     )
-    # ssh follows the same Include, from the folder of a configuration named by -F as from ~/.ssh
+    # ssh finds the Include from the folder of a configuration given with -F, as from ~/.ssh
     (folder / "config").write_text((folder / "config").read_text().replace("more/*", f"{folder}/more/*"))
     (folder / "more/servers").write_text(ssh_server.config.read_text())
     words = ("sites", "import", "ssh", "--ssh-config", "config")
     *proposals, end = hibali(*words, "--json", exit=0).lines
-    told = {each["name"]: each for each in proposals}
-    assert (told["far"]["change"], told["forge"]["change"]) == ("planned", "passed")
-    assert "-oProxyCommand=touch" in told
-    assert told["-oProxyCommand=touch"]["toml"] is None
+    found = {each["name"]: each for each in proposals}
+    assert (found["far"]["change"], found["forge"]["change"]) == ("planned", "passed")
+    assert "-oProxyCommand=touch" in found
+    assert found["-oProxyCommand=touch"]["toml"] is None
     assert (end["kind"], end["count"]) == ("end", 3)
-    assert not sites_of(hibali)  # without a terminal only --yes takes anything
+    assert not sites_of(hibali)  # without a terminal only --yes adds a site
     shown = hibali(*words, exit=0)
     assert f"127.0.0.1:{ssh_server.port}".encode() in shown.out
     assert b"--yes" in shown.err
@@ -55,7 +55,7 @@ def test_hosts_of_ssh_are_proposed_and_one_that_is_taken_answers(hibali: Any, ss
     assert [each["change"] for each in again if each["kind"] == "site-change"] == ["same"]
 
 
-def test_remotes_that_rclone_wrote_come_without_their_passwords(hibali: Any) -> None:
+def test_remotes_of_rclone_are_imported_without_their_passwords(hibali: Any) -> None:
     path = hibali.home.folder / "rclone.conf"
 
     def rclone(*words: str) -> None:
@@ -106,9 +106,7 @@ def test_remotes_that_rclone_wrote_come_without_their_passwords(hibali: Any) -> 
     assert (refused["code"], "rclone config show" in refused["hint"]) == ("encrypted-config", True)
 
 
-def test_a_profile_is_shown_taken_and_never_puts_itself_over_what_is_there(
-    hibali: Any, tmp_path: Path
-) -> None:
+def test_a_profile_is_shown_and_added_and_never_replaces_existing_sites(hibali: Any, tmp_path: Path) -> None:
     published = tmp_path / "published"
     published.mkdir()
     (published / "profile.toml").write_text(PROFILE)
@@ -128,13 +126,13 @@ def test_a_profile_is_shown_taken_and_never_puts_itself_over_what_is_there(
     )
     refused = hibali("sites", "import", other, "--yes", "--json", exit=8).last
     assert (refused["code"], refused["about"]) == ("site-differs", "cluster")
-    assert hibali.home.config.read_bytes() == before  # nothing of it
+    assert hibali.home.config.read_bytes() == before  # nothing of it was added
     hibali("sites", "import", other, "--only", "more", "--yes", exit=0)
     hibali("sites", "import", other, "--yes", "--replace", exit=0)
     assert sites_of(hibali)["cluster"]["ssh"]["host"] == "evil.example.org"
 
 
-def test_a_hostile_profile_is_refused_before_anything_of_it_is_done(hibali: Any, tmp_path: Path) -> None:
+def test_a_hostile_profile_is_refused_before_anything_is_executed(hibali: Any, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     hostile = tmp_path / "hostile.toml"
     hostile.write_text(
@@ -149,9 +147,8 @@ def test_a_hostile_profile_is_refused_before_anything_of_it_is_done(hibali: Any,
     assert hibali("sites", "import", hostile, "--yes", "--json", exit=8).last["code"] == "too-large"
     plain = hibali("sites", "import", "http://example.org/p.toml", "--yes", "--json", exit=8).last
     assert plain["code"] == "not-https"
-    hibali(
-        "sites", "import", "https://127.0.0.1:1/p.toml", "--json", exit=8
-    )  # a private address nobody named
+    # a private address that nothing mentions
+    hibali("sites", "import", "https://127.0.0.1:1/p.toml", "--json", exit=8)
     assert hibali("sites", "import", "nothing.toml", "--json", exit=3).last["code"] == "no-such-file"
     assert not mark.exists()
     assert not hibali.home.config.exists()

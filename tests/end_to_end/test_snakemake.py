@@ -62,7 +62,7 @@ def bench(hibali: Any) -> Bench:
 
 @pytest.fixture
 def snakemake(bench: Bench) -> Callable[..., str]:
-    """Call it with its words: what it says. Each line of hibali is noted in `calls`."""
+    """Return a function that runs Snakemake and returns its output; each call of hibali is logged in `calls`."""
     if not _SNAKEMAKE.exists():
         lacks("snakemake: sh tests/prepare.sh snakemake")
     environment = environment_with_hibali(bench, _SNAKEMAKE.parent)
@@ -79,7 +79,7 @@ def snakemake(bench: Bench) -> Callable[..., str]:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(1800)  # Snakemake alone takes seconds each time
+@pytest.mark.timeout(1800)  # Snakemake alone needs seconds for each call
 def test_a_rule_is_a_no_op_when_nothing_changed(bench: Bench, snakemake: Callable[..., str]) -> None:
     snakemake()
     report = bench.folder / "report" / "out.txt"
@@ -100,8 +100,8 @@ def test_a_rule_is_a_no_op_when_nothing_changed(bench: Bench, snakemake: Callabl
     assert (len(bench.run_ids()), report.read_text()) == (4, "other\n")
 
 
-def test_the_page_shows_rules_that_can_be_read() -> None:
-    """The lines of hibali on the page have options that it knows."""
+def test_the_rules_on_the_page_are_valid() -> None:
+    """Check that hibali has the options of the commands on the page."""
     from hibali_cli.commands.run import run_command
 
     page = Path(REPOSITORY, "docs", "snakemake.md").read_text()

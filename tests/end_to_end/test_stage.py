@@ -26,7 +26,7 @@ LOOKS = (
 )
 
 
-def boxed(command: str, tool: Tool) -> dict[str, Any]:
+def with_image(command: str, tool: Tool) -> dict[str, Any]:
     return {
         **doing(command),
         "container-image": {"type": "docker", "image": tool.name},
@@ -35,7 +35,7 @@ def boxed(command: str, tool: Tool) -> dict[str, Any]:
 
 
 def converted(work: Path, word: str) -> list[Path]:
-    """Whatever lies below the images of a runtime, hidden names too."""
+    """Return all files below the images of a runtime, including hidden ones."""
     return sorted(path for each in (work / "images" / word).iterdir() for path in each.iterdir())
 
 
@@ -48,11 +48,11 @@ RUNTIMES = [
 
 
 @pytest.mark.parametrize("word", RUNTIMES)
-def test_an_image_is_staged_once_and_run_without_being_told(
+def test_an_image_is_staged_once_and_used_automatically(
     word: str, request: pytest.FixtureRequest, hibali: Any, tool: Tool
 ) -> None:
     ready(word, request, hibali)
-    bench = Bench(hibali, boxed(LOOKS, tool))
+    bench = Bench(hibali, with_image(LOOKS, tool))
     work = bench.add_local_site("box", word)
     identifier = catalogued(bench, tool)
     stage = ("pipelines", "stage", bench.reference, "--site", "box", "--json")
@@ -66,17 +66,17 @@ def test_an_image_is_staged_once_and_run_without_being_told(
     hostile = "a,b\"c 'd=e\nf\\" + ("" if word == "charliecloud" else ":g")
     (bench.folder / hostile).write_text("strange\n")
     run_id = bench.run(bench.answers(more=[f"./{hostile}"]), "--wait", exit=0).last["id"]
-    said = hibali("runs", "logs", run_id, exit=0).out.decode()
-    told = hibali("runs", "logs", run_id, "--stderr", exit=0).out.decode()
-    assert said.splitlines()[0] == "'it''s $(id) done'"
-    assert said.splitlines()[1] == said.splitlines()[2] != str(Path.home())
-    assert "Read-only file system" in told or word in {"podman", "docker"}
+    output = hibali("runs", "logs", run_id, exit=0).out.decode()
+    errors = hibali("runs", "logs", run_id, "--stderr", exit=0).out.decode()
+    assert output.splitlines()[0] == "'it''s $(id) done'"
+    assert output.splitlines()[1] == output.splitlines()[2] != str(Path.home())
+    assert "Read-only file system" in errors or word in {"podman", "docker"}
     assert (work / "runs" / run_id / "work" / "kept").exists()
-    if word != "charliecloud":  # which gives the host's network, and copies of inputs
-        assert "eth0" not in said
-        assert told.count("Read-only file system") >= 1
+    if word != "charliecloud":  # this site gives the host's network and copies of inputs
+        assert "eth0" not in output
+        assert errors.count("Read-only file system") >= 1
     assert not {"HIBALI_STATE", "PYTHONPATH", "TEST_SERVICES"} & {
-        line.partition("=")[0] for line in said.splitlines()
+        line.partition("=")[0] for line in output.splitlines()
     }
     hibali("runs", "collect", run_id, "back", exit=0)
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\nstrange\n"
@@ -88,8 +88,8 @@ def test_an_image_is_staged_once_and_run_without_being_told(
     ]
 
 
-class Gated:
-    """A wrapper around a real program: it counts its calls, and waits before each until it may go on."""
+class Held:
+    """A wrapper around a real program that counts its calls and waits before each until it is released."""
 
     def __init__(self, hibali: Any, name: str) -> None:
         self.folder: Path = hibali.home.folder / "wrapped"
@@ -107,29 +107,29 @@ class Gated:
         path = self.folder / "calls"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def open(self) -> None:
+    def release(self) -> None:
         (self.folder / "go").touch()
 
 
 @pytest.fixture
-def bubbles(request: pytest.FixtureRequest, hibali: Any, tool: Tool) -> Bench:
-    """A pipeline with its image, and a site that runs bubblewrap."""
+def bubblewrap_bench(request: pytest.FixtureRequest, hibali: Any, tool: Tool) -> Bench:
+    """Return a pipeline with its image, and a site that runs bubblewrap."""
     ready("bubblewrap", request, hibali)
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     bench.add_local_site("box", "bubblewrap")
     catalogued(bench, tool)
     return bench
 
 
-def test_two_who_stage_at_once_convert_once(bubbles: Bench) -> None:
-    hibali = bubbles.hibali
-    tar = Gated(hibali, "tar")
-    line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json", "-v")
+def test_two_commands_that_stage_at_once_convert_once(bubblewrap_bench: Bench) -> None:
+    hibali = bubblewrap_bench.hibali
+    tar = Held(hibali, "tar")
+    line = ("pipelines", "stage", bubblewrap_bench.reference, "--site", "box", "--json", "-v")
     started = [hibali.start(*line) for _ in range(2)]
     outputs = [hibali.home.folder / f"{number}.out" for number in range(2)]
     wait_for(lambda: tar.calls == 1)
     wait_for(lambda: any(b"waiting for it" in each.read_bytes() for each in outputs))
-    tar.open()
+    tar.release()
     assert [process.wait(60) for process in started] == [0, 0]
     assert tar.calls == 1
     fresh = [json.loads(each.read_text().splitlines()[-1])["fresh"] for each in outputs]
@@ -137,52 +137,54 @@ def test_two_who_stage_at_once_convert_once(bubbles: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_a_killed_conversion_is_done_anew(bubbles: Bench) -> None:
-    hibali = bubbles.hibali
-    tar = Gated(hibali, "tar")
-    line = ("pipelines", "stage", bubbles.reference, "--site", "box")
+def test_a_killed_conversion_is_repeated(bubblewrap_bench: Bench) -> None:
+    hibali = bubblewrap_bench.hibali
+    tar = Held(hibali, "tar")
+    line = ("pipelines", "stage", bubblewrap_bench.reference, "--site", "box")
     process = hibali.start(*line)
     wait_for(lambda: tar.calls == 1)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    tar.open()
+    tar.release()
     assert hibali(*line, "--json", exit=0).last["fresh"]
     assert tar.calls == 2
-    [left] = converted(bubbles.folder / "work-box", "bubblewrap")
+    [left] = converted(bubblewrap_bench.folder / "work-box", "bubblewrap")
     assert left.name == "ready"
-    bubbles.run(bubbles.answers(), "--wait", exit=0)
+    bubblewrap_bench.run(bubblewrap_bench.answers(), "--wait", exit=0)
     assert tar.calls == 2
 
 
 @pytest.mark.heavy
-def test_an_image_that_was_touched_is_made_anew(bubbles: Bench) -> None:
-    hibali = bubbles.hibali
-    line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json")
+def test_a_modified_image_is_converted_again(bubblewrap_bench: Bench) -> None:
+    hibali = bubblewrap_bench.hibali
+    line = ("pipelines", "stage", bubblewrap_bench.reference, "--site", "box", "--json")
     path = Path(hibali(*line, exit=0).last["path"])
     (path / "bin" / "busybox").write_bytes(b"#!/bin/false\n")
     assert hibali(*line, exit=0).last["fresh"]
     assert (path / "bin" / "busybox").stat().st_size > 100
     shutil.rmtree(path.parents[2])
-    identifier = hibali("pipelines", "image", "show", bubbles.reference, "--json", exit=0).last["id"]
-    bubbles.run(bubbles.answers(), "--wait", "--image", identifier, exit=0)
+    identifier = hibali("pipelines", "image", "show", bubblewrap_bench.reference, "--json", exit=0).last["id"]
+    bubblewrap_bench.run(bubblewrap_bench.answers(), "--wait", "--image", identifier, exit=0)
 
 
 @pytest.mark.heavy
-def test_a_full_disk_is_reported_and_leaves_no_partial_image(bubbles: Bench, tool: Tool) -> None:
-    work = bubbles.folder / "work-box"
+def test_a_full_disk_is_reported_and_leaves_no_partial_image(bubblewrap_bench: Bench, tool: Tool) -> None:
+    work = bubblewrap_bench.folder / "work-box"
     size = tool.archive.stat().st_size
     with small_filesystem(work, f"size={size * 5 // 2}"):
         work.chmod(0o700)
-        line = ("pipelines", "stage", bubbles.reference, "--site", "box", "--json")
-        failed = bubbles.hibali(*line, exit=6).last
+        line = ("pipelines", "stage", bubblewrap_bench.reference, "--site", "box", "--json")
+        failed = bubblewrap_bench.hibali(*line, exit=6).last
         assert failed["code"] == "no-space"
         assert converted(work, "bubblewrap") == []
 
 
 @pytest.mark.heavy
-def test_what_a_runtime_cannot_take_is_said(request: pytest.FixtureRequest, hibali: Any, tool: Tool) -> None:
+def test_images_that_a_runtime_cannot_use_are_reported(
+    request: pytest.FixtureRequest, hibali: Any, tool: Tool
+) -> None:
     ready("bubblewrap", request, hibali)
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     bench.add_local_site("plain")
     line = ("pipelines", "stage", bench.reference, "--json", "--site")
     assert hibali(*line, "plain", exit=2).last["code"] == "no-image"
@@ -198,9 +200,9 @@ def test_what_a_runtime_cannot_take_is_said(request: pytest.FixtureRequest, hiba
 
 
 @pytest.mark.heavy
-def test_a_tag_that_points_elsewhere_is_refused(hibali: Any, podman: Any, tool: Tool) -> None:
+def test_a_tag_of_another_image_is_refused(hibali: Any, podman: Any, tool: Tool) -> None:
     hibali.env |= podman.env
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     bench.add_local_site("box", "podman")
     other = bench.folder / "other.tar"
     write_tools(other, tool.name, {"mark": b"another"})
@@ -222,11 +224,11 @@ def test_a_tag_that_points_elsewhere_is_refused(hibali: Any, podman: Any, tool: 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["bubblewrap", "charliecloud"])
-def test_an_image_goes_to_a_cluster_once_and_its_jobs_start_it(
+def test_an_image_is_sent_to_a_cluster_once_and_used_by_its_jobs(
     word: str, request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool
 ) -> None:
     ready(word, request, hibali)
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     work = bench.add_slurm_site(slurm)
     config = hibali.home.config
     config.write_text(
@@ -247,16 +249,16 @@ def test_an_image_goes_to_a_cluster_once_and_its_jobs_start_it(
 
 
 @pytest.mark.heavy
-def test_what_one_account_publishes_another_runs_at_a_cluster(
+def test_a_published_pipeline_runs_at_a_cluster_for_another_account(
     request: pytest.FixtureRequest, hibali: Any, slurm: Any, tool: Tool, tmp_path: Path
 ) -> None:
-    """Two accounts, a bare git repository and a shelf for images between them."""
+    """Check two accounts that share a bare git repository and an image store."""
     ready("bubblewrap", request, hibali)
     subprocess.run(["git", "init", "-q", "--bare", tmp_path / "lab.git"], check=True)
     write_tools(tool.archive, tool.name, {"filler": os.urandom(50_000_000)})
-    bench = Bench(hibali, boxed("cat [IN] >[OUT]", tool))
+    bench = Bench(hibali, with_image("cat [IN] >[OUT]", tool))
     published = {"HIBALI_STATE": str(tmp_path / "ada"), "HIBALI_CONFIG": str(tmp_path / "ada.toml")}
-    there = (tmp_path / "lab.git", "--images", tmp_path / "shelf")
+    there = (tmp_path / "lab.git", "--images", tmp_path / "images")
     for line in (
         ("add", "tool.json"),
         ("image", "add", bench.reference, "--archive", tool.archive),

@@ -1,4 +1,4 @@
-"""Tasks of sweeps as inputs of others: one of them or all, waited for by the scheduler, and at whichever site."""
+"""Test tasks of sweeps as inputs of other runs: one task or all, with dependencies, at the same or another site."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.chains import Chain, output, waiting_for
 pytestmark = pytest.mark.timeout(600)  # a chain is several runs, one after the other
 
 HERE = ("--site", "here", "--wait")
-SAY = ("--param", "say=a,b,c")
+SAY_VALUES = ("--param", "say=a,b,c")
 
 
 @pytest.fixture
 def chain(hibali: Any) -> Chain:
-    """Steps on this machine; the pipeline writes what it is to say."""
+    """Return runs on this machine; the pipeline writes its input and a value."""
     bench = Bench(hibali, doing("cat [IN] [MORE] >[OUT]; echo [SAY] >>[OUT]; exit [CODE]"))
     bench.add_local_site()
     (bench.folder / "input.txt").write_text("")
@@ -28,11 +28,11 @@ def task(run: dict[str, Any], number: int) -> str:
     return f"run:{run['id']}.{number}/out_file"
 
 
-def test_one_task_is_taken_and_all_of_them_in_their_order(chain: Chain) -> None:
-    sweep = chain.step("sweep", "input.txt", *HERE, *SAY).last
+def test_one_task_or_all_tasks_in_order_can_be_inputs(chain: Chain) -> None:
+    sweep = chain.step("sweep", "input.txt", *HERE, *SAY_VALUES).last
     moved = chain.receipts()
     taken = chain.step("taken", task(sweep, 2), *HERE, more=[output(sweep)], say="d").last
-    assert chain.receipts() == moved  # used where they lie
+    assert chain.receipts() == moved  # used in place
     left = chain.folder / "work-here" / "runs" / taken["id"] / "work" / "out.txt"
     assert left.read_text() == "b\na\nb\nc\nd\n"
     assert [each["from"] for each in taken["sources"]] == [task(sweep, number) for number in (2, 1, 2, 3)]
@@ -49,8 +49,8 @@ def test_one_task_is_taken_and_all_of_them_in_their_order(chain: Chain) -> None:
 
 
 @pytest.mark.heavy
-def test_a_sweep_takes_of_a_sweep(chain: Chain) -> None:
-    sweep = chain.step("sweep", "input.txt", *HERE, *SAY).last
+def test_a_sweep_uses_outputs_of_a_sweep(chain: Chain) -> None:
+    sweep = chain.step("sweep", "input.txt", *HERE, *SAY_VALUES).last
     rows = "".join(f"{task(sweep, number)},x{number}\n" for number in (3, 1))
     (chain.folder / "table.csv").write_text("in,say\n" + rows)
     more = {"more": [output(sweep)]}
@@ -59,14 +59,14 @@ def test_a_sweep_takes_of_a_sweep(chain: Chain) -> None:
     assert (tasks / "1" / "work" / "out.txt").read_text() == "c\na\nb\nc\nx3\n"
     assert (tasks / "2" / "work" / "out.txt").read_text() == "a\na\nb\nc\nx1\n"
     start = (tasks / "2" / "start").read_text()
-    assert start.count("hibali_left 2") == 3  # each once, however often it is taken
+    assert start.count("hibali_left 2") == 3  # each once, however often it is used
     (tasks.parent.parent / sweep["id"] / "tasks" / "1" / "work" / "out.txt").unlink()
     gone = chain.step("taken", "input.txt", *HERE, "--each", "table.csv", "--new", exit=3, **more).last
     assert gone["code"] == "no-such-output"
 
 
 @pytest.mark.heavy
-def test_a_task_that_went_well_is_taken_of_a_sweep_that_did_not(chain: Chain) -> None:
+def test_a_successful_task_of_a_failed_sweep_can_be_an_input(chain: Chain) -> None:
     (chain.folder / "table.csv").write_text("say,code\na,0\nb,3\n")
     chain.step("sweep", "input.txt", *HERE, "--each", "table.csv", exit=7)
     sweep = chain.shown(chain.bench.run_ids()[0])
@@ -81,9 +81,9 @@ def test_a_task_that_went_well_is_taken_of_a_sweep_that_did_not(chain: Chain) ->
 
 
 @pytest.mark.heavy
-def test_between_sites_only_that_task_crosses_and_it_is_reused_by_content(chain: Chain) -> None:
+def test_only_the_used_task_is_transferred_between_sites_and_reused_by_content(chain: Chain) -> None:
     chain.bench.add_local_site("there")
-    sweep = chain.step("sweep", "input.txt", "--site", "there", "--wait", *SAY).last
+    sweep = chain.step("sweep", "input.txt", "--site", "there", "--wait", *SAY_VALUES).last
     before = len(chain.receipts())
     taken = chain.step("taken", task(sweep, 3), *HERE).last
     assert [each["bytes_moved"] for each in chain.receipts()[before:]] == [len("c\n")]
@@ -94,7 +94,7 @@ def test_between_sites_only_that_task_crosses_and_it_is_reused_by_content(chain:
 
 @pytest.fixture
 def cluster(hibali: Any, slurm: Any) -> Chain:
-    """Steps on Slurm."""
+    """Return runs on Slurm."""
     bench = Bench(hibali, doing("cat [IN] [MORE] >[OUT]; echo [SAY] >>[OUT]; exit [CODE]"))
     bench.add_slurm_site(slurm)
     (bench.folder / "input.txt").write_text("")
@@ -103,18 +103,18 @@ def cluster(hibali: Any, slurm: Any) -> Chain:
 
 @pytest.fixture(params=["here", "cluster"])
 def queue(request: pytest.FixtureRequest) -> tuple[Chain, str]:
-    """Steps where a job can wait: without a scheduler, and on Slurm."""
+    """Return runs at a site where jobs can wait: without a scheduler, and on Slurm."""
     if request.param == "cluster":
         return request.getfixturevalue("cluster"), "cluster"
     return request.getfixturevalue("chain"), "here"
 
 
 @pytest.mark.heavy
-def test_a_job_waits_for_tasks_that_it_needs(queue: tuple[Chain, str]) -> None:
+def test_a_job_waits_for_the_tasks_that_it_needs(queue: tuple[Chain, str]) -> None:
     chain, name = queue
     there = ("--site", name)
     go = chain.folder / "go"
-    sweep = chain.step("sweep", "input.txt", *there, *SAY, of=chain.add(waiting_for(go, "Wait"))).last
+    sweep = chain.step("sweep", "input.txt", *there, *SAY_VALUES, of=chain.add(waiting_for(go, "Wait"))).last
     one = chain.step("one", task(sweep, 2), *there).last
     everything = chain.step("all", "input.txt", *there, more=[output(sweep)]).last
     after = chain.step("after", "input.txt", *there, "--after", sweep["id"]).last
@@ -127,7 +127,7 @@ def test_a_job_waits_for_tasks_that_it_needs(queue: tuple[Chain, str]) -> None:
 
 
 @pytest.mark.heavy
-def test_what_needs_a_task_that_fails_is_cancelled_and_says_why(queue: tuple[Chain, str]) -> None:
+def test_runs_that_need_a_failed_task_are_cancelled_with_the_reason(queue: tuple[Chain, str]) -> None:
     chain, name = queue
     there = ("--site", name)
     go = chain.folder / "go"
@@ -138,20 +138,20 @@ def test_what_needs_a_task_that_fails_is_cancelled_and_says_why(queue: tuple[Cha
     good = chain.step("good", task(sweep, 3), *there).last
     go.touch()
     for run in (one, everything):
-        told = chain.hibali("runs", "wait", run["id"], "--json", exit=7)
-        assert told.lines[0]["state"] == "CANCELLED"
-        assert f"run {sweep['id']}.2 failed" in told.last["message"]
-    # without a scheduler whole arrays are waited for, and this one does not end well
+        answer = chain.hibali("runs", "wait", run["id"], "--json", exit=7)
+        assert answer.lines[0]["state"] == "CANCELLED"
+        assert f"run {sweep['id']}.2 failed" in answer.last["message"]
+    # without a scheduler, jobs wait for whole arrays, and this one fails
     chain.hibali("runs", "wait", good["id"], exit=0 if name == "cluster" else 7)
 
 
 @pytest.mark.heavy
-def test_what_is_not_in_the_queue_yet_has_to_end_before(chain: Chain) -> None:
+def test_tasks_that_are_not_submitted_yet_must_end_first(chain: Chain) -> None:
     config = chain.hibali.home.config
     config.write_text(config.read_text().replace('poll = "1s"', 'poll = "1s"\nqueued_jobs = 2'))
     go = chain.folder / "go"
     sweep = chain.step(
-        "sweep", "input.txt", "--site", "here", *SAY, of=chain.add(waiting_for(go, "Wait"))
+        "sweep", "input.txt", "--site", "here", *SAY_VALUES, of=chain.add(waiting_for(go, "Wait"))
     ).last
     assert sweep["counts"] == {"SUBMITTED": 2, "STAGED": 1} or sweep["counts"] == {
         "SUBMITTED": 1,
@@ -163,7 +163,7 @@ def test_what_is_not_in_the_queue_yet_has_to_end_before(chain: Chain) -> None:
 
 
 def two_sites(chain: Chain) -> None:
-    """Sites that `auto` considers, of which `beta` is not the first by its name."""
+    """Return two sites that `auto` considers; `beta` is not the first by name."""
     for name in ("alpha", "beta"):
         chain.bench.add_site(
             name,
@@ -176,7 +176,7 @@ AUTO = ("--site", "alpha", "--site", "beta")
 
 
 @pytest.mark.heavy
-def test_a_chain_goes_where_what_it_takes_lies(chain: Chain) -> None:
+def test_a_chain_selects_the_site_that_has_its_inputs(chain: Chain) -> None:
     two_sites(chain)
     go = chain.folder / "go"
     large = chain.add(
@@ -203,7 +203,7 @@ def test_a_chain_goes_where_what_it_takes_lies(chain: Chain) -> None:
 
 
 @pytest.mark.heavy
-def test_where_no_site_can_wait_for_all_of_them_the_line_does(chain: Chain) -> None:
+def test_the_command_waits_if_no_site_can_wait_for_all_inputs(chain: Chain) -> None:
     two_sites(chain)
     go = chain.folder / "go"
     waiting = chain.add(waiting_for(go, "Wait"))

@@ -1,4 +1,4 @@
-"""Small sweeps where there is no scheduler: from a table to results, and only what failed again."""
+"""Test small sweeps without a scheduler: from a table to results, and failed tasks again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bench(hibali: Any) -> Bench:
     return made
 
 
-def test_a_sweep_from_its_table_to_its_results_and_what_failed_again(bench: Bench) -> None:
+def test_a_sweep_runs_from_its_table_to_results_and_repeats_failed_tasks(bench: Bench) -> None:
     bench.answers(more=["input.txt"])
     (bench.folder / "table.csv").write_text("say,code\na,0\nb,3\n")
     line = bench.line("answers.json", "--each", "table.csv", "--param", "sleep=0,0.1", "--wait")
@@ -80,7 +80,7 @@ def test_tasks_without_a_required_output_failed_and_can_be_run_again(hibali: Any
     assert [(each["number"], each["state"]) for each in again["tasks"]] == [(2, "SUCCEEDED")]
 
 
-def test_problems_of_any_task_are_reported_before_anything_happens(bench: Bench) -> None:
+def test_problems_of_any_task_are_reported_before_anything_starts(bench: Bench) -> None:
     bench.answers()
     (bench.folder / "table.csv").write_text("in,code\ninput.txt,1\nnone.txt,x\n")
     refused = bench.run("answers.json", "--each", "table.csv", exit=2).last
@@ -105,7 +105,7 @@ def test_problems_of_any_task_are_reported_before_anything_happens(bench: Bench)
 
 
 @pytest.mark.heavy
-def test_cancelling_a_sweep_that_nobody_schedules(bench: Bench) -> None:
+def test_a_sweep_without_a_scheduler_can_be_cancelled(bench: Bench) -> None:
     bench.answers(sleep=60)
     run = bench.run("answers.json", "--param", "say=a,b,c", exit=0).last
     bench.hibali("runs", "cancel", run["id"], exit=0)

@@ -22,7 +22,7 @@ def bench(hibali: Any) -> Bench:
 
 
 def swept(bench: Bench, *parameters: str, exit: int = 0) -> str:  # noqa: A002
-    """The id of a sweep that has ended."""
+    """Return the id of a sweep that has ended."""
     options = [word for each in parameters for word in ("--param", each)]
     lines = bench.run(bench.answers(), *options, "--wait", exit=exit).lines
     return next(str(line["id"]) for line in lines if line["kind"] == "run")
@@ -39,8 +39,8 @@ def test_sweeps_are_compared_and_exported_task_by_task(bench: Bench) -> None:
     ]
     assert (last["equal"], last["extra"], last["exit"]) == (2, 1, 6)
     assert last["facts"] == [{"what": "task 3", "a": None, "b": {"say": "c"}}]
-    told = hibali("runs", "compare", a, b, exit=6)
-    assert told.out.decode().splitlines()[-3:] == [
+    answer = hibali("runs", "compare", a, b, exit=6)
+    assert answer.out.decode().splitlines()[-3:] == [
         "equal      1/out.txt (B: 2/out.txt)",
         "equal      2/out.txt (B: 1/out.txt)",
         "only in B  3/out.txt",
@@ -55,17 +55,17 @@ def test_sweeps_are_compared_and_exported_task_by_task(bench: Bench) -> None:
     assert len(sums.read_text().splitlines()) == 3
     document = json.loads((crate / "ro-crate-metadata.json").read_text())
     entities = {each["@id"]: each for each in document["@graph"]}
-    for number, said in ((1, "b"), (2, "a"), (3, "c")):
+    for number, text in ((1, "b"), (2, "a"), (3, "c")):
         action = entities[f"#run-{b}-{number}"]
         assert action["@type"] == "CreateAction"
         assert action["result"] == {"@id": f"#{b}/output-{number}/out.txt"}
         assert {"@id": f"#{b}/{number}/say"} in action["object"]
-        assert entities[f"#{b}/{number}/say"]["value"] == said
+        assert entities[f"#{b}/{number}/say"]["value"] == text
     assert hibali("bundle", "create", b, "-o", "x.zip", "--json", exit=2).last["code"] == "no-single-run"
 
 
 @pytest.mark.heavy
-def test_a_single_run_is_beside_the_task_that_answers_the_same(bench: Bench) -> None:
+def test_a_single_run_is_compared_with_the_task_with_the_same_answers(bench: Bench) -> None:
     hibali = bench.hibali
     sweep = swept(bench, "say=a,b")
     [line] = [
@@ -80,7 +80,7 @@ def test_a_single_run_is_beside_the_task_that_answers_the_same(bench: Bench) -> 
 
 
 @pytest.mark.heavy
-def test_a_command_says_what_is_alike_enough_of_each_task(hibali: Any) -> None:
+def test_a_command_decides_whether_outputs_of_each_task_are_similar(hibali: Any) -> None:
     bench = Bench(hibali, doing("echo [SAY] >[OUT]; date +%s%N >>[OUT]"))
     bench.add_local_site()
     a, b = swept(bench, "say=a,b"), swept(bench, "say=a,b")
@@ -90,11 +90,11 @@ def test_a_command_says_what_is_alike_enough_of_each_task(hibali: Any) -> None:
     kept = sorted(
         str(path.relative_to(bench.folder / "kept")) for path in (bench.folder / "kept").rglob("out.txt")
     )
-    assert kept == [f"{b}/1/out.txt", f"{b}/2/out.txt"]  # the others are here already
+    assert kept == [f"{b}/1/out.txt", f"{b}/2/out.txt"]  # the others were already collected
 
 
 @pytest.mark.heavy
-def test_what_failed_left_nothing_that_could_be_equal(bench: Bench) -> None:
+def test_failed_tasks_have_no_equal_outputs(bench: Bench) -> None:
     hibali = bench.hibali
     failed = swept(bench, "code=0,3", exit=7)
     (bench.folder / "work-here" / "runs" / failed / "tasks" / "2" / "work" / "out.txt").unlink()

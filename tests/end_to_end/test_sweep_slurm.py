@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm, by ssh: job arrays, followed politely, each task once, and only what failed again."""
+"""Test sweeps on a real Slurm by ssh: job arrays with few status queries, each task once, and failed tasks again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def test_a_small_sweep_by_ssh(bench: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_what_does_not_fit_the_queue_goes_in_as_room_appears(hibali: Any, slurm: Any, tmp_path: Path) -> None:
+def test_tasks_beyond_the_queue_limit_are_submitted_when_others_end(
+    hibali: Any, slurm: Any, tmp_path: Path
+) -> None:
     with counted_slurm(tmp_path, slurm) as node:
         bench = Bench(hibali, descriptor_in(hibali.home.folder))
         bench.add_site("cluster", node.table(bench.folder / "work", 'queued_jobs = 4\npoll = "1s"'))
@@ -67,7 +69,7 @@ def test_what_does_not_fit_the_queue_goes_in_as_room_appears(hibali: Any, slurm:
 
 
 @pytest.mark.heavy
-def test_cancelling_a_sweep_ends_its_jobs_and_sends_no_more(bench: Bench) -> None:
+def test_cancelling_a_sweep_ends_its_jobs_and_submits_no_more(bench: Bench) -> None:
     config = bench.hibali.home.config
     config.write_text(config.read_text().replace('poll = "1s"', 'poll = "1s"\nqueued_jobs = 4'))
     bench.answers(sleep=60)
@@ -81,7 +83,7 @@ def test_cancelling_a_sweep_ends_its_jobs_and_sends_no_more(bench: Bench) -> Non
 
 
 def slurm_here(hibali: Any, slurm: Any, path: str = "") -> Bench:
-    """A site on this machine; `path` comes before where programs are."""
+    """Add the cluster as a site on this machine; `path` precedes the PATH of its programs."""
     hibali.env |= {**slurm.env, "PATH": f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]}
     bench = Bench(hibali, descriptor_in(hibali.home.folder))
     bench.add_site(
@@ -113,21 +115,21 @@ def test_a_sweep_killed_at_a_system_call_runs_each_task_once(
         timeout=120,
     )
     bench.hibali(*line, exit=0)
-    ids = [each for each in bench.run_ids() if any(bench.records(each))]  # a file alone is no run yet
+    ids = [each for each in bench.run_ids() if any(bench.records(each))]  # a record file alone is no run yet
     assert ran(bench) == list("abcd") * len(ids)
-    told = [any(record["kind"] == "reported" for record in bench.records(each)) for each in ids]
-    assert told == [True] * len(ids)
+    reported = [any(record["kind"] == "reported" for record in bench.records(each)) for each in ids]
+    assert reported == [True] * len(ids)
     assert len(list(bench.folder.glob("back/*/out.txt"))) == 4
 
 
 @pytest.mark.heavy
-def test_a_lost_answer_and_a_kill_never_make_a_second_array(hibali: Any, slurm: Any, tmp_path: Path) -> None:
+def test_a_lost_reply_and_a_kill_never_submit_a_second_array(hibali: Any, slurm: Any, tmp_path: Path) -> None:
     real = shutil.which("sbatch")
     programs = tmp_path / "programs"
     programs.mkdir()
     wrapper = programs / "sbatch"
     wrapper.write_text(
-        f'#!/bin/sh\n{real} "$@" >{tmp_path}/said\nif mkdir {tmp_path}/killed; then kill -9 "$PPID"; fi\ncat {tmp_path}/said\n'
+        f'#!/bin/sh\n{real} "$@" >{tmp_path}/output\nif mkdir {tmp_path}/killed; then kill -9 "$PPID"; fi\ncat {tmp_path}/output\n'
     )
     wrapper.chmod(0o755)
     bench = slurm_here(hibali, slurm, str(programs))
@@ -136,7 +138,7 @@ def test_a_lost_answer_and_a_kill_never_make_a_second_array(hibali: Any, slurm: 
     bench.hibali(*line, exit=5)
     bench.hibali(*line, exit=0)
     [run_id] = bench.run_ids()
-    wait_until(lambda: slurm.jobs_ended(f"{run_id}-1") == 1)  # an array by itself
+    wait_until(lambda: slurm.jobs_ended(f"{run_id}-1") == 1)  # an array of one task
     assert ran(bench) == list("abc")
 
 
@@ -163,7 +165,7 @@ def node(slurm: Any, tmp_path: Path) -> Iterator[CountedSlurm]:
 
 
 class Followed:
-    """A line that is killed on its way: the memory it took at most, over all its lives."""
+    """A command that is killed repeatedly, and the maximum of its memory over all calls."""
 
     def __init__(self, bench: Bench, line: tuple[str, ...]) -> None:
         self._bench = bench
@@ -171,10 +173,10 @@ class Followed:
         self.peak_kilobytes = 0
 
     def run(self, until: Callable[[], bool]) -> int | None:
-        """Start it and kill it when something is so; its exit code where it ended before."""
+        """Start the command, kill it when the condition is true, and return its exit code if it ended before."""
         process = self._bench.hibali.start(*self._line)
         while process.poll() is None:
-            self._look(process.pid)
+            self._measure(process.pid)
             if until():
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -182,12 +184,12 @@ class Followed:
             time.sleep(0.2)
         return process.returncode
 
-    def _look(self, pid: int) -> None:
+    def _measure(self, pid: int) -> None:
         try:
-            told = Path(f"/proc/{pid}/status").read_text()
+            status = Path(f"/proc/{pid}/status").read_text()
         except OSError:
             return
-        for line in told.splitlines():
+        for line in status.splitlines():
             if line.startswith("VmHWM:"):
                 self.peak_kilobytes = max(self.peak_kilobytes, int(line.split()[1]))
 
@@ -199,7 +201,7 @@ def seconds_of(text: str) -> float:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1200)
-def test_a_thousand_tasks_by_one_login_and_thirty_commands(hibali: Any, node: CountedSlurm) -> None:
+def test_a_thousand_tasks_need_one_login_and_thirty_commands(hibali: Any, node: CountedSlurm) -> None:
     bench = Bench(hibali, descriptor_in(hibali.home.folder))
     bench.add_site("cluster", node.table(bench.folder / "work", 'queued_jobs = 2000\npoll = "10s"'))
     bench.answers()
@@ -241,7 +243,7 @@ def test_a_thousand_tasks_by_one_login_and_thirty_commands(hibali: Any, node: Co
     assert [row["task"] for row in table if row["exit_code"] == 3] == list(FAILING)
     assert all(len(row["outputs"][0]["sha256"]) == 64 for row in table if row["state"] == "SUCCEEDED")
     size = (hibali.home.state / "runs" / f"{run_id}.jsonl").stat().st_size
-    assert size < 400 * TASKS  # the ledger tells each task a few times in all, not each time it looks
+    assert size < 400 * TASKS  # the ledger records each task a few times in all, not at each poll
 
     (bench.folder / "mended").touch()
     again = bench.hibali(

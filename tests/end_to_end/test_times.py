@@ -20,17 +20,19 @@ from tests.support.trees import File, Tree, read_tree
 from transfers.agent.protocol import IS_FILE, Record, pack_record, unpack_records
 
 SECOND = 1_000_000_000
-FAR = {
+EXTREME_TIMES = {
     b"after 2262": 9_223_372_100 * SECOND,
     b"before 1970": -1 * SECOND,
     b"before 1902": -9_223_372_100 * SECOND,
     b"after 2106": 4_294_967_301 * SECOND + 5,
     b"sub/after 9999": 253_402_300_800 * SECOND,
-    b"sub/as far as time goes": (2**63 - 1) * SECOND,
+    b"sub/largest time of 64 bits": (2**63 - 1) * SECOND,
 }
 TREE: Tree = {
     b"plain": b"0",
-    **{name: File(b"%d" % number, mtime_ns=when) for number, (name, when) in enumerate(FAR.items())},
+    **{
+        name: File(b"%d" % number, mtime_ns=when) for number, (name, when) in enumerate(EXTREME_TIMES.items())
+    },
 }
 CONTENTS = {name: leaf.content if isinstance(leaf, File) else leaf for name, leaf in TREE.items()}
 WORDS = [
@@ -42,12 +44,12 @@ WORDS = [
 
 
 def times_of(folder: Path) -> dict[bytes, int]:
-    """What this filesystem made of them: it keeps the nearest time that it can hold."""
-    return {name: (folder / name.decode()).stat().st_mtime_ns for name in FAR}
+    """Return the times that this filesystem stored, which are the nearest it supports."""
+    return {name: (folder / name.decode()).stat().st_mtime_ns for name in EXTREME_TIMES}
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_files_of_any_time_arrive_once_and_come_back(
+def test_files_with_any_time_are_pushed_once_and_pulled_unchanged(
     transfers_to: Callable[..., Transfers], tmp_path: Path, word: str
 ) -> None:
     there = transfers_to(word)
@@ -65,7 +67,7 @@ def test_files_of_any_time_arrive_once_and_come_back(
 
 
 @pytest.mark.parametrize("more", [[], ["--pack"]])
-def test_a_saved_plan_and_packs_hold_any_time(
+def test_saved_plans_and_packs_support_any_time(
     local_there: Transfers, tmp_path: Path, more: list[str]
 ) -> None:
     there = local_there
@@ -81,7 +83,7 @@ def test_a_saved_plan_and_packs_hold_any_time(
     there.hibali("history", exit=0)
 
 
-def test_a_listing_holds_any_time_beside_others() -> None:
+def test_a_listing_supports_any_time() -> None:
     records = [
         Record(b"a", IS_FILE, 5, when, 0o644, 2**64 - 1, 2**64 - 1, 1, touched, b"", 0, 512, b"x")
         for when in (0, -1, 2**63 - 1, 2**63, -(2**63) - 1, (2**63 - 1) * SECOND, -(2**63) * SECOND)
@@ -92,7 +94,7 @@ def test_a_listing_holds_any_time_beside_others() -> None:
 
 @pytest.fixture
 def broken(transfers_to: Callable[..., Transfers], tmp_path: Path) -> Callable[[str], Transfers]:
-    """Call it with what the agent does in place of listing: an ssh site that would be logged in to for long."""
+    """Return a function that makes an ssh site whose agent runs the given code instead of a listing, with many possible logins."""
 
     def make(instead: str) -> Transfers:
         there = transfers_to("ssh")
@@ -117,27 +119,27 @@ def broken(transfers_to: Callable[..., Transfers], tmp_path: Path) -> Callable[[
 
 
 @pytest.mark.parametrize(
-    ("instead", "said"),
+    ("instead", "expected"),
     [
-        ("raise RuntimeError('nobody thought of this')", "RuntimeError: nobody thought of this"),
+        ("raise RuntimeError('unexpected case')", "RuntimeError: unexpected case"),
         ("os.write(2, b'x\\nSystemError: gone\\n'); os._exit(1)", "SystemError: gone"),
     ],
 )
 def test_an_agent_that_stops_because_of_a_bug_is_not_started_again(
-    broken: Callable[[str], Transfers], tmp_path: Path, instead: str, said: str
+    broken: Callable[[str], Transfers], tmp_path: Path, instead: str, expected: str
 ) -> None:
     there = broken(instead)
     there.make({b"a": b"1"})
     began = time.monotonic()
     answer: Any = there.hibali("pull", "there:", tmp_path / "back", "--json", exit=1)
-    assert time.monotonic() - began < 60  # ten minutes, if it were taken for a lost line
+    assert time.monotonic() - began < 60  # ten minutes, if it were treated as a lost connection
     assert answer.last["code"] == "agent-failed"
-    assert said in answer.last["message"]
+    assert expected in answer.last["message"]
     assert b"Traceback" not in answer.err
     assert (tmp_path / "started").read_text() == "."
 
 
-def test_a_python_that_cannot_start_is_named_with_its_reason(
+def test_a_python_that_cannot_start_is_reported_with_the_reason(
     transfers_to: Callable[..., Transfers], tmp_path: Path
 ) -> None:
     there = transfers_to("ssh")

@@ -32,7 +32,7 @@ def test_more_settings_are_tried_only_if_useful_and_allowed() -> None:
     assert settings_to_try(0.1, 8, rate=1_000_000) == [(1, 1)]
 
 
-def test_the_smallest_good_setting_is_proposed() -> None:
+def test_the_smallest_sufficient_setting_is_proposed() -> None:
     one, four, eight = trial(1, 1, 16, 16), trial(1, 4, 60, 62), trial(1, 8, 64, 60)
     assert propose([one, four, eight]) == four
     assert propose([one, four, eight, trial(4, 8, 110, 110)]) == trial(4, 8, 110, 110)
@@ -42,8 +42,8 @@ def test_the_smallest_good_setting_is_proposed() -> None:
 
 
 @pytest.fixture
-def far_away(transfers_to: Any) -> Iterator[tuple[Transfers, LongProxy]]:
-    """An ssh site behind a line of 30 ms."""
+def distant(transfers_to: Any) -> Iterator[tuple[Transfers, LongProxy]]:
+    """Return an ssh site behind a connection with a round trip of 30 ms."""
     there = transfers_to("ssh")
     proxy = LongProxy(there.place.server.port, 0.015)
     config = there.hibali.home.config
@@ -56,9 +56,9 @@ def far_away(transfers_to: Any) -> Iterator[tuple[Transfers, LongProxy]]:
 
 
 def test_a_refused_login_is_not_measured(
-    far_away: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch
+    distant: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, proxy = far_away
+    there, proxy = distant
     ssh = there.folder / "ssh"
     ssh.write_text(
         "#!/bin/sh\ncase $* in *ControlMaster=yes*-[1-9]\\ *)"
@@ -79,28 +79,28 @@ def test_a_refused_login_is_not_measured(
 
 
 def test_a_slow_connection_is_measured_and_no_files_remain(
-    far_away: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    distant: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there, proxy = far_away
+    there, proxy = distant
     there.make({b"mine": b"stays"})
     there.push()
     monkeypatch.setenv("XDG_RUNTIME_DIR", there.hibali.env["XDG_RUNTIME_DIR"])
-    # all of it takes half a minute here
+    # in total half a minute on this machine
     monkeypatch.setattr(check, "settings_to_try", lambda *_: [(1, 1), (1, 2), (2, 4)])
     monkeypatch.setattr(check, "TRIAL_BYTES", 8 * 1024 * 1024)
     settings = load_sites(str(there.hibali.home.config))
     tune_and_print(
         Common(Output(json=True)), settings.site("there"), read_location("there:", settings), logins=2
     )
-    *_, told = check_lines(capsys.readouterr().out.encode())
-    assert told["round_trip_seconds"] >= 0.03
-    assert told["login_seconds"] > 0.03
-    tried = [(one["logins"], one["channels"]) for one in told["trials"]]
+    *_, record = check_lines(capsys.readouterr().out.encode())
+    assert record["round_trip_seconds"] >= 0.03
+    assert record["login_seconds"] > 0.03
+    tried = [(one["logins"], one["channels"]) for one in record["trials"]]
     assert tried == [(1, 1), (1, 2), (2, 4)]
-    assert all(one["lines"] >= one["channels"] for one in told["trials"])
-    assert all(0 < one["bytes"] <= check.TRIAL_BYTES for one in told["trials"])
-    assert all(one["bytes_per_second_up"] and one["bytes_per_second_down"] for one in told["trials"])
-    assert (told["proposed"]["logins"], told["proposed"]["channels"]) in tried
+    assert all(one["lines"] >= one["channels"] for one in record["trials"])
+    assert all(0 < one["bytes"] <= check.TRIAL_BYTES for one in record["trials"])
+    assert all(one["bytes_per_second_up"] and one["bytes_per_second_down"] for one in record["trials"])
+    assert (record["proposed"]["logins"], record["proposed"]["channels"]) in tried
     assert proxy.connections == 2
     assert there.there() == {b"mine": b"stays"}
     assert not [path for path in there.place.root.iterdir() if path.name != "data"]
@@ -108,9 +108,9 @@ def test_a_slow_connection_is_measured_and_no_files_remain(
 
 def test_a_fast_connection_needs_one_channel_and_other_sites_have_no_setting(transfers_to: Any) -> None:
     there = transfers_to("local")
-    [_, told] = check_lines(there.hibali("sites", "check", "there", "--tune", "--json", exit=0).out)
-    assert (told["trials"], told["proposed"]) == ([], None)
-    assert "only ssh sites" in told["because"]
+    [_, record] = check_lines(there.hibali("sites", "check", "there", "--tune", "--json", exit=0).out)
+    assert (record["trials"], record["proposed"]) == ([], None)
+    assert "only ssh sites" in record["because"]
     assert there.hibali("sites", "check", "there", "--logins", "2").exit == 2
 
 
@@ -120,7 +120,7 @@ def test_a_fast_site_is_measured_with_few_requests(transfers_to: Any, word: str)
     done = there.hibali("sites", "check", "there", "--tune", exit=0)
     if word == "ssh":
         rows = re.findall(r"^ +1 +[148] +[0-9.]+ .?B/s +[0-9.]+ .?B/s$", done.out.decode(), re.MULTILINE)
-        # a loaded machine is not near enough to be sure
+        # a loaded machine is not fast enough to be sure
         assert len(rows) in {1, 3}
         assert (b"[sites.there.ssh]" in done.out) == (len(rows) > 1)
         assert ("One channel is enough for this connection." in done.err.decode()) == (len(rows) == 1)

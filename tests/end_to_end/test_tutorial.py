@@ -14,14 +14,14 @@ from tests.support.documented import REPOSITORY, is_as_shown, sessions
 END = "== the command ended =="
 
 
-def test_the_block_with_all_commands_has_the_same_commands() -> None:
+def test_the_summary_block_has_the_same_commands() -> None:
     page = (REPOSITORY / "docs/quickstart.md").read_text()
     [everything] = re.findall(r"^```bash\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     steps = [typed.command for typed in sessions(REPOSITORY / "docs/quickstart.md")]
     assert everything == "\n".join(steps) + "\n"
 
 
-def test_no_block_that_people_copy_has_a_prompt() -> None:
+def test_no_block_to_copy_has_a_prompt() -> None:
     pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
     found = {path.name: re.findall(r"^(?:    )?\$ .*$", path.read_text(), re.MULTILINE) for path in pages}
     assert {name: lines for name, lines in found.items() if lines} == {}
@@ -29,7 +29,7 @@ def test_no_block_that_people_copy_has_a_prompt() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
+def test_the_commands_of_the_tutorial_print_what_it_shows(tmp_path: Path) -> None:
     clone, home = tmp_path / "clone", tmp_path / "home"
     subprocess.run(["git", "clone", "-q", str(REPOSITORY), str(clone)], check=True)
     home.mkdir()
@@ -57,7 +57,7 @@ def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
 
 
 def _type(shell: subprocess.Popen[str], command: str) -> str:
-    """What the shell prints until the command has ended; the next one finds its code in `$?`."""
+    """Return what the shell prints until the command has ended; the next command finds its exit code in `$?`."""
     assert shell.stdin is not None
     assert shell.stdout is not None
     shell.stdin.write(f"{command}\ncode=$?; echo; echo '{END}'; (exit $code)\n")

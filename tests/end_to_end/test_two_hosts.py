@@ -1,4 +1,4 @@
-"""Test two hosts with clocks ten minutes apart and one target: one writes, the other is told the holder (S6)."""
+"""Test two hosts with clocks ten minutes apart and one target: one writes, the other gets the name of the holder (S6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakePair = Callable[..., tuple[Transfers, Host, Host]]
 
 @pytest.fixture
 def pair(transfers_to: Any, tmp_path: Path) -> Iterator[MakePair]:
-    """Call it with the word of a store and how far the clocks are apart: a site that both hosts know."""
+    """Return a function that makes a site of a kind of store, known to two hosts with this difference of their clocks."""
     opened: list[Any] = []
 
     def make(word: str, apart: int) -> tuple[Transfers, Host, Host]:
@@ -49,19 +49,19 @@ def pair(transfers_to: Any, tmp_path: Path) -> Iterator[MakePair]:
 
 
 def port_of(there: Transfers) -> int:
-    """Where its server listens."""
+    """Return the port of the site's server."""
     place: Any = there.place
     return int(place.endpoint.rpartition(":")[2]) if place.word == "s3" else place.server.port
 
 
 def lock_of(there: Transfers) -> dict[str, Any] | None:
-    """Who holds the target."""
+    """Return the content of the target's lock."""
     content = there.place.read("data", b".hibali/lock")
     return json.loads(content) if content else None
 
 
 def begin(there: Transfers, host: Host) -> Any:
-    """A push from there that takes its time, and holds the target when this returns."""
+    """Start a slow push from a host, and return when it holds the lock of the target."""
     with there.under(*host.words):
         process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "200K")
     wait_for(lambda: lock_of(there) is not None or process.poll() is not None)
@@ -89,7 +89,7 @@ def test_one_host_works_and_the_other_gets_the_name_of_the_holder(
             answer = there.push(exit=5)
         assert answer.last["code"] == "locked"
         assert f"@north pid {process.pid}" in answer.last["message"]
-        assert process.poll() is None, "the holder was disturbed"
+        assert process.poll() is None, "the other host changed the push of the holder"
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
@@ -98,14 +98,14 @@ def test_one_host_works_and_the_other_gets_the_name_of_the_holder(
         assert moved["files_failed"] == 0
     assert there.there() == tree
     with there.under(*north.words):
-        assert counts(there.push())["files_moved"] == 0, "the clock got into what landed"
+        assert counts(there.push())["files_moved"] == 0, "the clock changed the committed files"
     there.check_no_own_files()
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", ["ssh", "s3", "sftp"])
 def test_the_lock_of_a_killed_holder_expires_with_its_lease(pair: MakePair, word: str) -> None:
-    """Where the other is another login node nothing tells that the holder is gone but the lease."""
+    """Check that, if the holder is on another login node, only the lease shows that it is gone."""
     there, north, south = pair(word, TEN_MINUTES)
     if word == "ssh":
         login_nodes(there, north, south)
@@ -115,26 +115,27 @@ def test_the_lock_of_a_killed_holder_expires_with_its_lease(pair: MakePair, word
     holder = lock_of(there)
     assert holder is not None
     if word == "ssh":
-        os.kill(holder["pid"], signal.SIGKILL)  # the agent: else it would see its client gone, and let go
+        # the agent: otherwise it would notice the end of its client and release the lock
+        os.kill(holder["pid"], signal.SIGKILL)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    last = last_sign_of_life(there)
+    last = last_renewal(there)
     waited = False
     deadline = time.monotonic() + 60
     with there.under(*south.words):
         while (answer := there.hibali("push", there.source, "there:data", "--json")).exit == 5:
             assert answer.last["code"] == "locked", str(answer)
-            assert time.monotonic() < deadline, "the lease does not end"
+            assert time.monotonic() < deadline, "the lease does not expire"
             waited = True
     assert answer.exit == 0, str(answer)
-    assert time.time() - last >= LEASE - 1, "a living lease was broken"
+    assert time.time() - last >= LEASE - 1, "a valid lease was broken"
     assert waited or time.time() - last > LEASE
     assert there.there() == tree
     there.check_no_own_files()
 
 
-def last_sign_of_life(there: Transfers) -> float:
-    """When the lock was written last."""
+def last_renewal(there: Transfers) -> float:
+    """Return when the lock was last renewed."""
     place: Any = there.place
     if place.word != "s3":
         return (there.root / ".hibali/lock").stat().st_mtime
@@ -143,7 +144,7 @@ def last_sign_of_life(there: Transfers) -> float:
 
 
 def login_nodes(there: Transfers, *hosts: Host) -> None:
-    """Each host comes to a far machine of another name, as a round-robin address has it."""
+    """Let each host reach a remote machine of another name, as with a round-robin address."""
     config = there.hibali.home.config
     for host in hosts:
         python = there.folder / f"python-{host.name}"

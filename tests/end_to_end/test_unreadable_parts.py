@@ -22,33 +22,33 @@ def close(folder: Path) -> None:
 @pytest.mark.parametrize("words", DRY, ids=lambda words: words[0])
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_dry_run_that_cannot_read_a_folder_ends_with_6(
-    as_nobody: Any, local_there: Transfers, words: list[str], side: str
+    unprivileged: Any, local_there: Transfers, words: list[str], side: str
 ) -> None:
     there = local_there
     there.make(TREE)
     make_tree(there.root, TREE)
     close((there.source if side == "source" else there.root) / "closed")
-    answer = as_nobody(*words, there.source, "there:data", "--json", exit=6)
+    answer = unprivileged(*words, there.source, "there:data", "--json", exit=6)
     assert failed(answer) == {b"closed": "denied"}
     assert [line["kind"] for line in answer.lines].count("failed") == 1
     assert answer.last["kind"] == "end"
     assert answer.last["exit"] == 6
     assert b"1 name could not be read" in answer.err
     assert b"open/c" in actions(answer)
-    answer = as_nobody(*words, "--detailed-exit-code", there.source, "there:data", exit=6)
+    answer = unprivileged(*words, "--detailed-exit-code", there.source, "there:data", exit=6)
     assert b"closed: permission denied" in answer.err
 
 
-def test_a_saved_plan_that_is_not_complete_says_so_when_it_is_made_and_when_it_is_looked_at(
-    as_nobody: Any, local_there: Transfers, tmp_path: Path
+def test_an_incomplete_saved_plan_is_reported_when_it_is_made_and_shown(
+    unprivileged: Any, local_there: Transfers, tmp_path: Path
 ) -> None:
     there = local_there
     there.make(TREE)
     make_tree(there.root, TREE)
     close(there.root / "closed")
-    answer = as_nobody("plan", "-o", tmp_path / "plan", there.source, "there:data", "--json", exit=6)
+    answer = unprivileged("plan", "-o", tmp_path / "plan", there.source, "there:data", "--json", exit=6)
     assert failed(answer) == {b"closed": "denied"}
-    as_nobody("apply", "-n", tmp_path / "plan", exit=6)
+    unprivileged("apply", "-n", tmp_path / "plan", exit=6)
 
 
 @pytest.mark.parametrize("word", ["local", "ssh", "sftp", pytest.param("webdav", marks=pytest.mark.heavy)])
@@ -67,14 +67,14 @@ def test_a_target_below_a_file_is_refused_by_a_dry_run_as_by_a_transfer(
 
 @pytest.mark.parametrize("words", DRY, ids=lambda words: words[0])
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_dry_run_that_can_read_nothing_of_an_end_ends_with_6_too(
-    as_nobody: Any, local_there: Transfers, words: list[str], side: str
+def test_a_dry_run_that_can_read_nothing_of_an_endpoint_ends_with_6(
+    unprivileged: Any, local_there: Transfers, words: list[str], side: str
 ) -> None:
     there = local_there
     there.make(TREE)
     make_tree(there.root, TREE)
     close(there.source if side == "source" else there.root)
-    answer = as_nobody(*words, there.source, "there:data", "--json", exit=6)
+    answer = unprivileged(*words, there.source, "there:data", "--json", exit=6)
     assert answer.last["code"] == "plan-incomplete"
     assert "permission denied" in answer.last["message"]
-    as_nobody("push", there.source, "there:data", exit=4)
+    unprivileged("push", there.source, "there:data", exit=4)

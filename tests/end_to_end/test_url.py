@@ -1,4 +1,4 @@
-"""Test web servers as sources: each file is fetched once, nothing is deleted because of it, and no login leaks."""
+"""Test web servers as sources: each file is fetched once, listings cause no deletions, and no login leaks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TREE = {b"a & b?#%/c": b"1", b"d/e/f": b"22", b"empty": b"", b"large": LARGE, "Ã
 
 
 class Web:
-    """A web server as the site `web`, and hibali's command line."""
+    """A web server as the site `web`, with hibali's command line."""
 
     def __init__(self, hibali: Any, root: Path) -> None:
         self.hibali = hibali
@@ -48,7 +48,7 @@ def web(hibali: Any, tmp_path: Path) -> Iterator[Web]:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_tree_is_fetched_once_and_its_proof_is_its_size(web: Web, tmp_path: Path, *, ranges: bool) -> None:
+def test_a_tree_is_fetched_once_and_verified_by_size(web: Web, tmp_path: Path, *, ranges: bool) -> None:
     web.server.ranges = ranges
     receipt = web.pull("", tmp_path / "here").last
     assert (receipt["files_moved"], receipt["proof_moved"], receipt["exit"]) == (5, "size", 0)
@@ -62,7 +62,7 @@ def test_a_tree_is_fetched_once_and_its_proof_is_its_size(web: Web, tmp_path: Pa
     assert web.pull("", tmp_path / "here").last["files_moved"] == 1
 
 
-def test_one_file_is_fetched_to_its_name_and_names_are_shown(web: Web, tmp_path: Path) -> None:
+def test_one_file_is_fetched_by_its_name_and_names_are_listed(web: Web, tmp_path: Path) -> None:
     assert web.pull("d/e/f", tmp_path / "g").last["files_moved"] == 1
     assert (tmp_path / "g").read_bytes() == b"22"
     names = [line["path"] for line in web.hibali("ls", "web:", "--json", exit=0).lines if "path" in line]
@@ -70,14 +70,14 @@ def test_one_file_is_fetched_to_its_name_and_names_are_shown(web: Web, tmp_path:
     assert web.pull("nothing/here", tmp_path / "h", code=3).last["code"] == "no-such-source"
 
 
-def test_nothing_is_deleted_by_what_a_page_shows(web: Web, tmp_path: Path) -> None:
+def test_listings_of_web_pages_delete_nothing(web: Web, tmp_path: Path) -> None:
     make_tree(tmp_path / "here", {b"mine": b"1"})
     refused = web.pull("", tmp_path / "here", "--delete", code=8)
     assert refused.last["code"] == "listing-unproven"
     assert read_tree(tmp_path / "here") == {b"mine": b"1"}
 
 
-def test_nothing_can_be_written_there(web: Web, tmp_path: Path) -> None:
+def test_web_servers_are_read_only(web: Web, tmp_path: Path) -> None:
     refused = web.hibali("push", make_tree(tmp_path / "mine", {b"x": b"1"}), "web:d", "--json", exit=8)
     assert refused.last["code"] == "read-only-site"
     store = open_store(read_location("web:d", load_sites(str(web.hibali.home.config))))
@@ -95,7 +95,7 @@ def test_nothing_can_be_written_there(web: Web, tmp_path: Path) -> None:
     assert (web.root / "d/e/f").read_bytes() == b"22"
 
 
-def test_links_to_elsewhere_are_nobodys_names(web: Web, tmp_path: Path) -> None:
+def test_links_to_other_places_are_not_listed(web: Web, tmp_path: Path) -> None:
     (web.root / "d" / "a&b").write_bytes(b"kept")
     links = [
         "e/",
@@ -120,24 +120,24 @@ def test_links_to_elsewhere_are_nobodys_names(web: Web, tmp_path: Path) -> None:
 SECRET = "planted secret word"
 
 
-def say(text: str) -> str:
-    """A site's line that prints `text`."""
+def printing(text: str) -> str:
+    """Return a setting whose command prints `text`."""
     return f"credentials_command = {json.dumps([sys.executable, '-c', f'print({text!r})'])}\n"
 
 
-def test_a_login_comes_from_its_command_and_is_shown_nowhere(web: Web, tmp_path: Path) -> None:
+def test_a_login_comes_from_its_command_and_is_never_printed(web: Web, tmp_path: Path) -> None:
     web.server.close()
     web.server = WebServer(web.root, login=("me", SECRET))
     web.configure()
     assert web.pull("d", tmp_path / "here", code=4).last["code"] == "denied"
-    web.configure(say(json.dumps({"username": "me", "password": SECRET + "!"})))
+    web.configure(printing(json.dumps({"username": "me", "password": SECRET + "!"})))
     wrong = web.pull("d", tmp_path / "here", code=4)
     assert SECRET.encode() not in wrong.out + wrong.err
-    web.configure(say("not what it should be " + SECRET))
+    web.configure(printing("not what it should be " + SECRET))
     wrong = web.pull("d", tmp_path / "here", code=4)
     assert wrong.last["code"] == "no-credentials"
     assert SECRET.encode() not in wrong.out + wrong.err
-    web.configure(say(json.dumps({"username": "me", "password": SECRET})))
+    web.configure(printing(json.dumps({"username": "me", "password": SECRET})))
     answer = web.pull("d", tmp_path / "here")
     assert answer.last["files_moved"] == 1
     state = b"".join(path.read_bytes() for path in web.hibali.home.state.rglob("*") if path.is_file())
@@ -146,29 +146,29 @@ def test_a_login_comes_from_its_command_and_is_shown_nowhere(web: Web, tmp_path:
 
 def test_redirects_to_another_host_are_refused_and_get_no_login(web: Web, tmp_path: Path) -> None:
     other = WebServer(web.root, login=("me", SECRET))
-    web.configure(say(json.dumps({"username": "me", "password": SECRET})))
+    web.configure(printing(json.dumps({"username": "me", "password": SECRET})))
     web.server.redirect = f"{other.url}/d/"
     answer = web.pull("d", tmp_path / "here", code=2)
     assert answer.last["code"] == "wrong-endpoint"
-    assert other.seen == []  # each redirect is looked at before it is requested
+    assert other.seen == []  # each redirect is checked before it is requested
     other.close()
     assert not (tmp_path / "here").exists()
 
 
-def test_a_server_that_is_gone_is_not_an_empty_one(web: Web, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_not_an_empty_one(web: Web, tmp_path: Path) -> None:
     web.server.close()
     assert web.pull("d", tmp_path / "here", code=5).last["code"] == "unreachable"
     assert web.hibali("sites", "check", "web", "--json", exit=5).lines
 
 
-def test_a_login_travels_in_clear_only_on_this_machine(web: Web, tmp_path: Path) -> None:
-    web.configure(say("{}"))
+def test_a_login_is_sent_unencrypted_only_on_this_machine(web: Web, tmp_path: Path) -> None:
+    web.configure(printing("{}"))
     config = web.hibali.home.config
     config.write_text(config.read_text().replace("127.0.0.1", "192.0.2.1"))
     assert web.pull("d", tmp_path / "here", code=2).last["code"] == "insecure-endpoint"
 
 
-def test_a_protocol_that_is_not_built_says_so(web: Web, tmp_path: Path) -> None:
+def test_an_unsupported_protocol_is_reported(web: Web, tmp_path: Path) -> None:
     config = web.hibali.home.config
     config.write_text(config.read_text().replace("http://", "smb://"))
     answer = web.pull("d", tmp_path / "here", code=2)

@@ -24,7 +24,7 @@ def test_one_flipped_byte_is_found_and_reported(there: Transfers) -> None:
         "digest",
     )
     there.place.corrupt("data", ONE)
-    # neither size nor time tell
+    # size and time are unchanged
     if there.place.word != "s3":
         assert counts(there.push())["files_moved"] == 0
     answer = there.verify(exit=6)
@@ -46,7 +46,7 @@ def test_all_differences_are_reported_together(there: Transfers) -> None:
     there.place.corrupt("data", ONE)
     there.place.remove("data", TWO)
     assert failed(there.verify(exit=6)) == {ONE: "differs", TWO: "missing"}
-    # and --checksum mends it
+    # --checksum repairs it
     assert counts(there.push("--checksum"))["files_moved"] == 2
     there.verify()
 
@@ -146,8 +146,8 @@ def test_a_link_only_at_the_second_location_is_reported(folder_there: Transfers)
     assert failed(there.verify(there.source, "there:data", exit=6)) == {b"link": "unexpected"}
 
 
-def test_a_file_that_became_a_link_is_found(folder_there: Transfers) -> None:
-    """The link must not be followed, although its content is equal."""
+def test_a_file_that_was_replaced_by_a_link_is_reported(folder_there: Transfers) -> None:
+    """Check that the link is not followed, although its content is equal."""
     there = folder_there
     there.make(TREE)
     there.push()

@@ -15,7 +15,7 @@ from tests.support.trees import flip_byte, make_tree, many_files
 
 TREE = many_files(40, 300, folders=3)
 ONE = b"folder 01/file-00001.dat"
-LAST = b"~last"  # behind all others
+LAST = b"~last"  # after all others
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def stocked(there: Transfers, tmp_path: Path) -> tuple[Transfers, Path]:
     return there, tmp_path / "SUMS"
 
 
-def looked(receipt: dict[str, Any]) -> tuple[int, int, int]:
+def examined(receipt: dict[str, Any]) -> tuple[int, int, int]:
     return receipt["files_hashed"], receipt["files_recorded"], receipt["files_unchecked"]
 
 
@@ -34,14 +34,14 @@ def test_a_sample_reports_the_unchecked_files(stocked: tuple[Transfers, Path]) -
     there, sums = stocked
     words = ("there:data", "--manifest", sums, "--sample")
     receipt = there.verify(*words, "10%").last
-    assert (receipt["files"], receipt["files_kept"], looked(receipt)) == (40, 4, (4, 0, 36))
-    assert receipt["proof_tree"] == "none", "36 files are not proven"
+    assert (receipt["files"], receipt["files_kept"], examined(receipt)) == (40, 4, (4, 0, 36))
+    assert receipt["proof_tree"] == "none", "36 files are not verified"
     seed = str(receipt["sample_seed"])
-    told = there.hibali("verify", *words, "10%", "--seed", seed, exit=0).err.decode()
-    assert f"--seed {seed}" in told
-    assert "36 not verified" in told
+    message = there.hibali("verify", *words, "10%", "--seed", seed, exit=0).err.decode()
+    assert f"--seed {seed}" in message
+    assert "36 not verified" in message
     whole = there.verify(*words, "40").last
-    assert (looked(whole), whole["proof_tree"]) == ((40, 0, 0), "digest")
+    assert (examined(whole), whole["proof_tree"]) == ((40, 0, 0), "digest")
 
 
 def test_the_same_seed_selects_the_same_sample(local_there: Transfers) -> None:
@@ -54,7 +54,7 @@ def test_the_same_seed_selects_the_same_sample(local_there: Transfers) -> None:
     drawn = [set(failed(answer)) for answer in answers]
     assert [len(names) for names in drawn] == [5, 5, 5]
     assert drawn[0] == drawn[1] != drawn[2]
-    # a file that is missing needs no hashing to be named
+    # a missing file is reported without hashing
     there.place.remove("data", ONE)
     assert failed(there.verify("there:data", "--sample", "1", exit=6))[ONE] == "missing"
 
@@ -64,7 +64,7 @@ def test_a_sample_of_two_locations(local_there: Transfers) -> None:
     there.make(TREE)
     there.push()
     receipt = there.verify(there.source, "there:data", "--sample", "25%").last
-    assert (looked(receipt), receipt["proof_tree"]) == ((10, 0, 30), "none")
+    assert (examined(receipt), receipt["proof_tree"]) == ((10, 0, 30), "none")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def kept(there: Transfers) -> int:
 def kill_when_all_but_the_last_are_done(there: Transfers, *words: str | Path) -> None:
     process = there.hibali.start("verify", *words)
     while kept(there) < len(TREE):
-        assert process.poll() is None, "it should take longer"
+        assert process.poll() is None, "hashing ended too early"
         time.sleep(0.005)
     process.kill()
     process.wait()
@@ -108,13 +108,13 @@ def test_a_killed_verification_is_resumed_for_unchanged_files(there: Transfers) 
     lengthen(there)
     kill_when_all_but_the_last_are_done(there, "there:data")
     shorten(there)
-    there.place.corrupt("data", ONE)  # behind its back: size and mtime stay
+    there.place.corrupt("data", ONE)  # without any other sign: size and mtime stay
     answer = there.verify("there:data", "--resume", exit=6)
     assert failed(answer) == {ONE: "differs"}
-    assert looked(answer.last) == (2, 39, 0)
-    # it reached its end, so the next one begins anew
+    assert examined(answer.last) == (2, 39, 0)
+    # it was completed, so the next one starts from the beginning
     anew = there.verify("there:data", "--resume", exit=6)
-    assert looked(anew.last) == (41, 0, 0)
+    assert examined(anew.last) == (41, 0, 0)
     assert "no interrupted verification to resume" in str(anew)
 
 
@@ -126,9 +126,9 @@ def test_digests_of_a_resumed_verification_count_as_recorded(folder_there: Trans
     kill_when_all_but_the_last_are_done(there, "there:data")
     shorten(there)
     receipt = there.verify("there:data", "--resume").last
-    assert (receipt["files_kept"], looked(receipt)) == (41, (1, 40, 0))
+    assert (receipt["files_kept"], examined(receipt)) == (41, (1, 40, 0))
     assert receipt["proof_tree"] == "recorded"
-    # and without --resume everything is hashed
+    # without --resume everything is hashed
     assert there.verify("there:data").last["proof_tree"] == "digest"
 
 
@@ -145,7 +145,7 @@ def test_a_comparison_of_two_locations_is_resumed(folder_there: Transfers) -> No
     flip_byte(there.source / os.fsdecode(ONE))
     answer = there.verify(there.source, "there:data", "--resume", exit=6)
     assert failed(answer) == {ONE: "differs"}
-    assert looked(answer.last) == (2, 39, 0)
+    assert examined(answer.last) == (2, 39, 0)
 
 
 def test_another_request_is_not_resumed(local_there: Transfers) -> None:
@@ -155,10 +155,10 @@ def test_another_request_is_not_resumed(local_there: Transfers) -> None:
     lengthen(there)
     kill_when_all_but_the_last_are_done(there, "there:data")
     shorten(there)
-    assert looked(there.verify("there:data/folder 01", "--resume").last)[1] == 0
-    assert looked(there.verify("there:data", "--include", "/folder 01/", "--resume").last)[1] == 0
-    assert looked(there.verify("there:data", "--sample", "100%", "--resume").last)[1] == 0
-    assert looked(there.verify("there:data", "--resume").last) == (1, 40, 0)
+    assert examined(there.verify("there:data/folder 01", "--resume").last)[1] == 0
+    assert examined(there.verify("there:data", "--include", "/folder 01/", "--resume").last)[1] == 0
+    assert examined(there.verify("there:data", "--sample", "100%", "--resume").last)[1] == 0
+    assert examined(there.verify("there:data", "--resume").last) == (1, 40, 0)
 
 
 def test_a_time_limit_exits_with_5_and_reports_the_progress(folder_there: Transfers) -> None:
@@ -166,18 +166,18 @@ def test_a_time_limit_exits_with_5_and_reports_the_progress(folder_there: Transf
     there.make({**TREE, LAST: b"short"})
     there.push()
     lengthen(there)
-    for seconds in (3, 12, 48):  # the first that is enough to begin with, on a busy machine
+    for seconds in (3, 12, 48):  # the first limit that is enough to begin, on a busy machine
         answer = there.verify("there:data", "--max-time", f"{seconds}s", exit=5)
         if answer.last["kind"] == "receipt" and answer.last["files_hashed"]:
             break
     receipt = answer.last
-    assert (receipt["files_kept"], looked(receipt), receipt["exit"]) == (40, (40, 0, 1), 5)
+    assert (receipt["files_kept"], examined(receipt), receipt["exit"]) == (40, (40, 0, 1), 5)
     assert receipt["proof_tree"] == "none"
     again = there.hibali("verify", "there:data", "--max-time", f"{seconds}s", "--resume", exit=5)
     assert b"40 hashed by an earlier verification" in again.err
     assert b"1 file not verified" in again.err
     shorten(there)
-    assert looked(there.verify("there:data", "--resume").last) == (1, 40, 0)
+    assert examined(there.verify("there:data", "--resume").last) == (1, 40, 0)
 
 
 def test_a_resumed_sample_keeps_its_seed(local_there: Transfers) -> None:
@@ -188,7 +188,7 @@ def test_a_resumed_sample_keeps_its_seed(local_there: Transfers) -> None:
     kill_when_all_but_the_last_are_done(there, "there:data", "--sample", "41", "--seed", "7")
     shorten(there)
     receipt = there.verify("there:data", "--sample", "41", "--resume").last
-    assert (receipt["sample_seed"], looked(receipt)) == (7, (1, 40, 0))
+    assert (receipt["sample_seed"], examined(receipt)) == (7, (1, 40, 0))
 
 
 def test_an_interruption_stops_all_hashing_at_once(folder_there: Transfers) -> None:
@@ -205,10 +205,10 @@ def test_an_interruption_stops_all_hashing_at_once(folder_there: Transfers) -> N
     before = time.monotonic()
     process.terminate()
     assert process.wait(timeout=30) == 143
-    assert time.monotonic() - before < 4.5, "a busy agent was waited for"
+    assert time.monotonic() - before < 4.5, "the command waited for a busy agent"
     deadline = time.monotonic() + 20
     while is_open(large):
-        assert time.monotonic() < deadline, "an agent still hashes for nobody"
+        assert time.monotonic() < deadline, "an agent still hashes without a client"
         time.sleep(0.05)
 
 

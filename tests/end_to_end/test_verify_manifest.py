@@ -135,7 +135,7 @@ def test_a_bag_of_bagit_is_verified_at_a_site(there: Transfers, tmp_path: Path) 
     there.hibali("push", folder, "there:study", exit=0)
     words = ("there:study", "--manifest", folder / "manifest-sha256.txt")
     receipt = there.verify(*words, "--exact").last
-    # the tag files beside the payload are the other manifest's
+    # the tag files beside the payload belong to the other manifest
     assert (receipt["files_kept"], receipt["files_unchecked"]) == (len(tree), 4)
     there.verify("there:study", "--manifest", folder / "tagmanifest-sha256.txt")
     text = (folder / "manifest-sha256.txt").read_bytes()
@@ -180,7 +180,7 @@ def test_only_digests_cross_the_network(counted: tuple[Transfers, _Counter], tmp
 
 
 def test_two_sites_hash_their_own_files(transfers_to: Any, ssh_server: Any) -> None:
-    """A bucket must be read for this; the other site hashes its files."""
+    """Check that a bucket is read for this, while the other site hashes its own files."""
     there = transfers_to("s3")
     cluster = FolderPlace("ssh", there.folder / "cluster", ssh_server)
     add_site(there.hibali.home.config, "cluster", cluster)

@@ -47,7 +47,7 @@ def test_size_and_age_select_the_verified_files(local_there: Transfers) -> None:
     assert failed(there.verify("there:data", "--max-size", "15", exit=6)) == {b"sub/a": "differs"}
     there.place.remove("data", b"b")
     answer = there.verify("there:data", "--min-size", "1K", exit=6)
-    assert failed(answer) == {b"b": "missing"}, "of what is not there no size is known, so it is told"
+    assert failed(answer) == {b"b": "missing"}, "a missing file has no size, so it is reported"
 
 
 def test_sizes_are_those_of_the_first_location(local_there: Transfers, tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_only_one_list_can_come_from_stdin(local_there: Transfers) -> None:
 
 
 def test_another_selection_is_another_request(tmp_path: Path) -> None:
-    """`--resume` requires the same selection."""
+    """Check that `--resume` requires the same selection."""
     place = read_location(str(tmp_path), Settings(tmp_path / "config.toml", {}))
-    asked = [
+    selections = [
         Rules(),
         Rules(min_size=1),
         Rules(max_size=1),
@@ -84,6 +84,6 @@ def test_another_selection_is_another_request(tmp_path: Path) -> None:
         Rules(files_from=frozenset({b"a"})),
         Rules(files_from=frozenset({b"a", b"b"})),
     ]
-    keys = [Verifier(VerificationRequest(place, rules=rules))._key() for rules in asked]
+    keys = [Verifier(VerificationRequest(place, rules=rules))._key() for rules in selections]
     assert all(keys.count(key) == 1 for key in keys)
-    assert keys == [Verifier(VerificationRequest(place, rules=rules))._key() for rules in asked]
+    assert keys == [Verifier(VerificationRequest(place, rules=rules))._key() for rules in selections]

@@ -52,7 +52,7 @@ def test_a_difference_has_priority_over_unrecorded_files(local_there: Transfers)
 
 
 def test_files_outside_of_the_sample_are_not_a_failure(local_there: Transfers) -> None:
-    """Only files of the sample without a recorded digest are failures."""
+    """Check that only files of the sample without a recorded digest are failures."""
     there = local_there
     there.make(TREE)
     there.push()
@@ -76,7 +76,7 @@ def test_checksum_records_the_digests_of_equal_files(there: Transfers) -> None:
     before = set((there.hibali.home.state / "operations").glob("*.jsonl"))
     there.push("--checksum")
     [journal] = set((there.hibali.home.state / "operations").glob("*.jsonl")) - before
-    assert b'"recorded"' not in journal.read_bytes()  # it is on record already
+    assert b'"recorded"' not in journal.read_bytes()  # already recorded
 
 
 def test_after_a_full_ledger_the_next_call_records_the_missing_digests(
@@ -89,12 +89,12 @@ def test_after_a_full_ledger_the_next_call_records_the_missing_digests(
     with small_filesystem(state, "size=300k,mode=0700"):
         stopped = there.push(exit=6)
         assert stopped.last["code"] == "ledger-unwritable", str(stopped)
-        landed = there.there()
-        assert landed
+        committed = there.there()
+        assert committed
         subprocess.run(["mount", "-o", "remount,size=64m", state], check=True)
         assert there.verify(exit=11).last["files_unrecorded"] > 0
         answer = there.push()
-        assert counts(answer)["files_kept"] == len(landed)
+        assert counts(answer)["files_kept"] == len(committed)
         [note] = [
             line["message"]
             for line in answer.lines

@@ -32,7 +32,7 @@ FILES = sum(isinstance(leaf, bytes) for leaf in TREE.values())
 
 @pytest.fixture(params=["webdav", pytest.param("webdav-plain", marks=pytest.mark.heavy)])
 def there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
-    """Apache, and in all tests also the server that differs from it wherever it may."""
+    """Return Apache, and in the complete tests also a server that differs from it as much as the standard allows."""
     made = transfers_to(request.param)
     assert isinstance(made, Transfers)
     return made
@@ -40,7 +40,7 @@ def there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transf
 
 @pytest.fixture
 def apache(transfers_to: MakeTransfers) -> Transfers:
-    """Apache alone."""
+    """Return Apache only."""
     made = transfers_to("webdav")
     assert isinstance(made, Transfers)
     return made
@@ -51,7 +51,7 @@ def test_pushed_files_are_verified_and_nothing_is_sent_twice(there: Transfers) -
     receipt = there.push().last
     assert (receipt["proof_moved"], receipt["files_moved"], receipt["files_failed"]) == ("digest", FILES, 0)
     assert there.place.tree("data") == read_tree(there.source)
-    if there.place.word == "webdav":  # the other one keeps neither times nor properties
+    if there.place.word == "webdav":  # the other server stores neither times nor properties
         again = there.push().last
         assert (again["files_moved"], again["files_kept"], again["bytes_sent"]) == (0, FILES, 0)
     again = there.push("--checksum").last
@@ -86,10 +86,10 @@ def test_pushed_files_are_pulled_with_their_time_and_digest(apache: Transfers) -
 
 
 @pytest.mark.heavy
-def test_a_name_that_the_server_cannot_hold_is_refused_before_anything_moves(there: Transfers) -> None:
+def test_a_name_that_the_server_cannot_store_is_refused_before_the_transfer(there: Transfers) -> None:
     names = (b"a?b", b"a#b", b"new\nline", b"\xff")
     there.make({b"plain": b"1"})
-    there.push()  # what the server can hold is known now
+    there.push()  # now the server's limits are known
     there.make(dict.fromkeys(names, b"2"))
     if there.place.word == "webdav":
         there.push()
@@ -100,7 +100,7 @@ def test_a_name_that_the_server_cannot_hold_is_refused_before_anything_moves(the
 
 
 @pytest.mark.heavy
-def test_deleting_takes_what_is_not_in_the_source_and_no_more(there: Transfers) -> None:
+def test_delete_removes_only_files_that_are_not_in_the_source(there: Transfers) -> None:
     there.make(TREE)
     there.push()
     shutil.rmtree(there.source / "many")
@@ -113,7 +113,7 @@ def test_deleting_takes_what_is_not_in_the_source_and_no_more(there: Transfers) 
 
 
 @pytest.mark.heavy
-def test_a_tree_is_removed_with_all_in_it_and_no_more(there: Transfers) -> None:
+def test_a_tree_is_removed_completely_and_nothing_else(there: Transfers) -> None:
     there.make({b"a/b/c": b"1", b"a/d": b"2", b"e": b"3"})
     there.push()
     there.place.plant("data", {b"a/.hibali/journal": b"{}", b"kept/x": b"4"})
@@ -153,10 +153,10 @@ def test_a_killed_push_is_resumed_by_the_same_command(apache: Transfers, number:
     wait_for(lambda: len(apache.committed_files()) > 20)
     process.send_signal(number)
     process.wait(60)
-    landed = len(apache.committed_files())
-    assert landed < FILES + 600
+    committed = len(apache.committed_files())
+    assert committed < FILES + 600
     receipt = apache.push().last
-    assert receipt["files_kept"] >= landed - 16
+    assert receipt["files_kept"] >= committed - 16
     assert receipt["files_moved"] + receipt["files_kept"] == FILES + 600
     assert apache.place.tree("data") == read_tree(apache.source)
     apache.check_no_own_files()
@@ -167,14 +167,14 @@ def test_a_full_server_is_reported_and_received_files_stay(apache: Transfers) ->
     apache.make({**{b"%03d" % number: b"x" * 100_000 for number in range(20)}, b"large": b"y" * 6_000_000})
     with small_filesystem(root, "size=1m"):
         answer = apache.push(exit=6)
-        # The last file may fit when what Apache would know of it does not.
+        # The last file may fit although Apache's properties of it do not.
         assert {"no-space"} <= set(failed(answer).values()) <= {"no-space", "no-property"}
         assert 0 < answer.last["files_moved"] < 12
         assert len(apache.committed_files()) == answer.last["files_moved"]
 
 
-def test_a_folder_in_the_way_of_a_file_is_never_taken_unasked(there: Transfers) -> None:
-    """MOVE over a folder would take all it holds (RFC 4918, 9.9.3)."""
+def test_a_folder_in_place_of_a_file_is_never_replaced_without_a_request(there: Transfers) -> None:
+    """Check that no MOVE replaces a folder, because it would delete its content (RFC 4918, 9.9.3)."""
     there.make({b"a": b"a file now", b"b": b"1"})
     there.place.plant("data", {b"a/precious": b"1", b"a/deep/er": b"2"})
     assert failed(there.push(exit=6)) == {b"a": "folder-in-the-way"}
@@ -184,8 +184,8 @@ def test_a_folder_in_the_way_of_a_file_is_never_taken_unasked(there: Transfers) 
 
 
 @pytest.fixture
-def spoiled(apache: Transfers) -> Iterator[Callable[[Callable[[Exchange], None]], FaultyHttpProxy]]:
-    """Call it with a fault: Apache is then reached through a proxy that has it."""
+def faulty(apache: Transfers) -> Iterator[Callable[[Callable[[Exchange], None]], FaultyHttpProxy]]:
+    """Return a function that puts a proxy with a given fault in front of Apache."""
     made: list[FaultyHttpProxy] = []
 
     def start(fault: Callable[[Exchange], None]) -> FaultyHttpProxy:
@@ -201,7 +201,7 @@ def spoiled(apache: Transfers) -> Iterator[Callable[[Callable[[Exchange], None]]
 
 
 def once_each(methods: set[str], name: str, most: int) -> Callable[[Exchange], None]:
-    """The fault of that name at the first request of these methods about each name, `most` times in all."""
+    """Return a fault for the first requests of these methods about each name, at most `most` times in all."""
     seen: set[tuple[str, str]] = set()
 
     def fault(exchange: Exchange) -> None:
@@ -222,13 +222,13 @@ def once_each(methods: set[str], name: str, most: int) -> Callable[[Exchange], N
         pytest.param({"PUT"}, "flip_request", 4, marks=pytest.mark.heavy),
     ],
 )
-def test_what_went_wrong_on_the_way_is_asked_again(
-    apache: Transfers, spoiled: Any, methods: set[str], name: str, most: int
+def test_requests_that_failed_are_retried(
+    apache: Transfers, faulty: Any, methods: set[str], name: str, most: int
 ) -> None:
     tree: Tree = {b"a/%d" % number: b"%d" % number * 1000 for number in range(4)}
     apache.place.plant("data", {b"old": b"1", b"a/0": b"to be replaced"})
     apache.make(tree)
-    spoiled(once_each(methods, name, most))
+    faulty(once_each(methods, name, most))
     apache.push("--delete", "--max-delete", "100%")
     assert apache.there() == tree
     apache.check_no_own_files()
@@ -257,7 +257,7 @@ def test_a_site_is_added_checked_and_shown_without_its_login(apache: Transfers) 
         True,
     )
     assert facts["access"] == "with a login"
-    assert place.names("") == set(), "something was left"
+    assert place.names("") == set(), "files were left"
     secret = place.env["TEST_DAV_SECRET"].encode()
     make_tree(apache.folder / "one", {b"x": b"1"})
     pushed = hibali("push", apache.folder / "one", "lab:", "-v", exit=0)
@@ -279,7 +279,7 @@ def quoted(word: str) -> str:
         ("davs:///x", "must name a host"),
     ],
 )
-def test_a_url_that_is_not_safe_is_not_taken(hibali: Any, url: str, words: str) -> None:
+def test_an_unsafe_url_is_rejected(hibali: Any, url: str, words: str) -> None:
     answer = hibali("sites", "add", "lab", "--url", url, "--no-check", "--json", exit=2)
     assert words in answer.last["message"]
 
@@ -287,7 +287,7 @@ def test_a_url_that_is_not_safe_is_not_taken(hibali: Any, url: str, words: str) 
 @pytest.mark.parametrize(
     "protocol", ["gs", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("abfs", "swift"))]
 )
-def test_other_clouds_are_named_as_not_built(hibali: Any, protocol: str) -> None:
+def test_other_clouds_are_reported_as_unsupported(hibali: Any, protocol: str) -> None:
     hibali("sites", "add", "cloud", "--url", f"{protocol}://bucket", "--no-check", exit=0)
     answer = hibali("ls", "cloud:", "--json", exit=2)
     assert answer.last["code"] == "not-built"

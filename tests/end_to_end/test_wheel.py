@@ -18,7 +18,7 @@ pytestmark = pytest.mark.heavy
 
 
 def run(*words: str | Path, cwd: Path = CLONE, **env: str) -> str:
-    """What a program prints; it has to succeed."""
+    """Return the output of a program, which has to succeed."""
     environment = {"PATH": "/usr/bin:/bin", "PYTHONNOUSERSITE": "1", **env}
     done = subprocess.run(
         words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300
@@ -28,14 +28,14 @@ def run(*words: str | Path, cwd: Path = CLONE, **env: str) -> str:
 
 
 def build(folder: Path, clone: Path = CLONE) -> tuple[Path, Path]:
-    """The wheel and the source archive of a clone."""
+    """Build the wheel and the source archive of a clone."""
     run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=clone)
     [wheel], [archive] = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, archive
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """An environment with the wheel, and beside it the packages of ours but for hibali itself."""
+    """Install the wheel in an environment that otherwise has the packages of this one without hibali."""
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin/python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", "-q", wheel)
@@ -49,7 +49,7 @@ def install(wheel: Path, folder: Path) -> Path:
     return folder / "bin/hibali"
 
 
-def test_the_wheel_is_all_that_hibali_needs(tmp_path: Path) -> None:
+def test_the_wheel_contains_all_that_hibali_needs(tmp_path: Path) -> None:
     wheel, archive = build(tmp_path / "dist")
     folder = tmp_path / "venv"
     hibali = install(wheel, folder)
@@ -62,7 +62,7 @@ def test_the_wheel_is_all_that_hibali_needs(tmp_path: Path) -> None:
     assert run(hibali, "init", "--yes", "--json", cwd=home, **env).count('"proof_moved":"digest"') == 1
     assert "this-machine" in run(hibali, "sites", "list", cwd=home, **env)
     assert "hello.txt" in run(hibali, "ls", "this-machine:hibali-first", cwd=home, **env)
-    assert "sftp-server" in run(hibali, "sites", "gate", cwd=home, **env)  # a file that is no Python
+    assert "sftp-server" in run(hibali, "sites", "gate", cwd=home, **env)  # a data file
     share = folder / "share"
     for page in CLONE.glob("man/*"):
         assert (share / "man/man1" / page.name).read_bytes() == page.read_bytes()
@@ -74,7 +74,7 @@ def test_the_wheel_is_all_that_hibali_needs(tmp_path: Path) -> None:
         assert (share / place).read_bytes() == (CLONE / "completions" / name).read_bytes()
     words = {"COMP_LINE": "hibali doctor ", "_HIBALI_COMPLETE": "bash_complete"}
     assert run(hibali, cwd=home, **env, **words) == "plain,this-machine\n"
-    # what is built from the source archive is the same
+    # a build from the source archive is identical
     with tarfile.open(archive) as stream:
         stream.extractall(tmp_path / "source", filter="data")
     [source] = (tmp_path / "source").iterdir()
@@ -87,7 +87,7 @@ def test_the_wheel_is_all_that_hibali_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("pipx", "install", "--quiet"), ("uv", "tool", "install", "--quiet")])
-def test_people_install_it_with_pipx_or_uv(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_the_wheel_can_be_installed_with_pipx_or_uv(tmp_path: Path, words: tuple[str, ...]) -> None:
     program = CLONE / ".cache/delivery/bin" / words[0]
     if not program.exists():
         assert not os.environ.get("CI"), "pipx and uv could not be installed"

@@ -1,4 +1,4 @@
-"""What was typed the wrong way round, without its colon or with a variable is refused, and nothing is made of it."""
+"""Test commands with swapped arguments, a missing colon or a variable: they are refused and create nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.trees import make_tree, read_tree
 
 @pytest.fixture
 def world(local_there: Transfers) -> Transfers:
-    """A site with data, a folder here, and a second site."""
+    """Make a site with data, a folder on this machine, and a second site."""
     there = local_there
     make_tree(there.root, {b"x": b"there"})
     home = there.hibali.home
@@ -25,7 +25,7 @@ def world(local_there: Transfers) -> Transfers:
 
 
 def refused(there: Transfers, code: str, *words: Any, **more: Any) -> Any:
-    """Exit 2 with this code, a hint, and nothing made here or there."""
+    """Check for exit 2 with this code, a hint, and nothing created."""
     home = there.hibali.home.folder
     before = sorted(home.iterdir()), read_tree(home / "got"), read_tree(there.root)
     answer = there.hibali(*words, "--json", exit=2, **more)
@@ -51,7 +51,7 @@ def refused(there: Transfers, code: str, *words: Any, **more: Any) -> Any:
         (("pull", "there:x", "other/"), "site-without-colon", "./other/"),
     ],
 )
-def test_push_goes_to_a_site_and_pull_comes_from_one(
+def test_push_needs_a_site_as_target_and_pull_as_source(
     world: Transfers, words: tuple[str, ...], code: str, meant: str
 ) -> None:
     assert meant in refused(world, code, *words)["hint"]
@@ -79,14 +79,16 @@ def test_push_goes_to_a_site_and_pull_comes_from_one(
         ("schedule", "metrics", "--file", "there"),
     ],
 )
-def test_a_target_is_never_a_site_without_its_colon(world: Transfers, words: tuple[str, ...]) -> None:
+def test_the_name_of_a_site_without_a_colon_is_never_a_target(
+    world: Transfers, words: tuple[str, ...]
+) -> None:
     assert "there:" in refused(world, "site-without-colon", *words)["message"]
 
 
-def test_a_folder_of_a_sites_name_is_named_with_its_folder(world: Transfers) -> None:
+def test_a_local_folder_with_the_name_of_a_site_needs_a_prefix(world: Transfers) -> None:
     folder = world.hibali.home.folder
     world.hibali("sync", "got", "./there", exit=0)
-    # it is read as it is, but changed only with its folder
+    # it is read under its plain name, but changed only with `./`
     world.hibali("push", "there", "there:copy", exit=0)
     refused(world, "site-without-colon", "rm", "-r", "--yes", "there")
     world.hibali("pull", "there:data/x", "there/x", exit=0)
@@ -128,7 +130,7 @@ def test_variables_in_a_typed_path_are_refused(world: Transfers, words: tuple[st
     assert "./" in problem["hint"] or "/./" in problem["hint"]
 
 
-def test_a_name_with_a_dollar_sign_can_be_meant(world: Transfers) -> None:
+def test_a_name_with_a_dollar_sign_is_possible(world: Transfers) -> None:
     folder = world.hibali.home.folder
     make_tree(folder / "$HOME", {b"x$Y": b"1"})
     world.hibali("push", "./$HOME", "there:./$X", exit=0)
@@ -142,7 +144,7 @@ def test_a_name_with_a_dollar_sign_can_be_meant(world: Transfers) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", "relative"])
-def test_a_root_whose_variable_is_not_set_is_nowhere(
+def test_a_root_with_an_unset_variable_is_refused(
     world: Transfers, value: str | None, tmp_path: Path
 ) -> None:
     config = world.hibali.home.config

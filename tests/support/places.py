@@ -22,7 +22,7 @@ OWN_KEYS = ".hibali/"
 _APACHES = re.compile(rb"(^|/)\.(DAV|davfs\.tmp[^/]*)(/|$)")
 _SAY_LOGIN = "import json, os, sys; print(json.dumps({'username': sys.argv[1], 'password': os.environ['TEST_DAV_SECRET']}))"
 PROBE = b".hibali/probe/"
-# a lost connection only raises its error; test_lost_lines.py and test_servers_away.py test reconnecting
+# a lost connection only raises its error; test_lost_connections.py and test_server_outages.py test reconnecting
 _LIMITS = '[sites.{name}.limits]\nreconnect = "0s"\n'
 OBJECT_STORES = {
     "s3": "object_store",

@@ -1,6 +1,6 @@
 """Test other accounts on the same machine, which swap folders for symlinks and occupy hibali's names (S1, S4).
 
-The first tests swap as this very account, which is the quickest; the later ones as another, in a folder that all may write.
+The first tests swap folders as the same account, which is the fastest; the later ones as another account in a folder that all can write.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TREE = {b"sub/inner/" + name: content for name, content in many_files(600, 3000,
 
 @contextmanager
 def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
-    """Swap `folder` for a symlink to `outside` and back, all the time; how often, is told."""
-    hidden = folder.with_name("hidden-by-the-neighbour")
+    """Swap `folder` for a symlink to `outside` and back all the time; yield a function that returns how often."""
+    hidden = folder.with_name("hidden-by-the-other-account")
     stop = threading.Event()
     swaps = 0
 
@@ -44,19 +44,19 @@ def swapping(folder: Path, outside: Path) -> Iterator[Callable[[], int]]:
                     folder.unlink(missing_ok=True)
                     hidden.rename(folder)
 
-    neighbour = threading.Thread(target=swap)
-    neighbour.start()
+    other_account = threading.Thread(target=swap)
+    other_account.start()
     try:
         yield lambda: swaps
     finally:
         stop.set()
-        neighbour.join()
+        other_account.join()
 
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """What a symlink could lead to: the same folders, another's file."""
-    return make_tree(tmp_path / "outside", {b"inner/secret": b"the neighbour may not have this written"})
+    """Return a folder to which a symlink could point: the same folders, with files of somebody else."""
+    return make_tree(tmp_path / "outside", {b"inner/secret": b"the other account may not have this written"})
 
 
 def test_nothing_is_written_through_a_folder_that_becomes_a_symlink(
@@ -75,12 +75,13 @@ def test_nothing_is_written_through_a_folder_that_becomes_a_symlink(
             assert b"Traceback" not in answer.err
     assert swaps() > 20
     assert state_of(outside) == before
-    for leftover in (there.root / "hidden-by-the-neighbour", there.root / "sub"):
+    for leftover in (there.root / "hidden-by-the-other-account", there.root / "sub"):
         if leftover.is_symlink():
             leftover.unlink()
-    if (there.root / "hidden-by-the-neighbour").exists():
-        shutil.rmtree(there.root / "sub", ignore_errors=True)  # made anew while the neighbour had it away
-        (there.root / "hidden-by-the-neighbour").rename(there.root / "sub")
+    if (there.root / "hidden-by-the-other-account").exists():
+        # created again while the other account had moved it away
+        shutil.rmtree(there.root / "sub", ignore_errors=True)
+        (there.root / "hidden-by-the-other-account").rename(there.root / "sub")
     there.push("--delete", "--max-delete", "100%")
     assert there.there() == TREE
 
@@ -116,11 +117,11 @@ def test_nothing_is_read_through_a_folder_that_becomes_a_symlink(
             assert answer.exit in {0, 3, 5, 6}, str(answer)
     for name, content in there.there().items():
         assert b"secret!" not in content, name
-        assert b"the neighbour may not" not in content, name
+        assert b"the other account may not" not in content, name
 
 
 def test_no_file_of_the_remote_host_is_run_by_the_agent(transfers_to: Any, ssh_server: Any) -> None:
-    """It is sent anew with each login and finds nothing of ours there: modules, start-up files and old agents are left alone."""
+    """Check that the agent, which is sent with each login, does not load modules, start-up files or old agents of the host."""
     there = transfers_to("ssh")
     there.make({b"a": b"1"})
     home, sprung = Path(ssh_server.home), there.folder / "sprung"
@@ -151,7 +152,9 @@ def test_no_file_of_the_remote_host_is_run_by_the_agent(transfers_to: Any, ssh_s
 
 
 @pytest.mark.parametrize("squat", ["file", "link", "dangling", "theirs", "open"])
-def test_our_own_folder_must_be_ours(folder_there: Transfers, outside: Path, squat: str) -> None:
+def test_hibalis_own_folder_must_belong_to_the_user(
+    folder_there: Transfers, outside: Path, squat: str
+) -> None:
     there = folder_there
     there.make({b"a": b"1"})
     there.root.mkdir(parents=True)
@@ -175,8 +178,8 @@ def test_our_own_folder_must_be_ours(folder_there: Transfers, outside: Path, squ
     assert (state_of(outside), state_of(there.root)) == before
 
 
-def test_a_planted_journal_does_not_make_us_remove_a_users_files(folder_there: Transfers) -> None:
-    """A user's file of the shape of a partial name is refused by name, with or without --delete."""
+def test_a_forged_journal_causes_no_deletion_of_a_users_files(folder_there: Transfers) -> None:
+    """Check that a user's file with the name of a partial file is refused by name, with or without --delete."""
     there = folder_there
     name = b".hibali-" + b"0123456789abcdef" * 2
     there.make({b"a": b"1"})
@@ -188,7 +191,7 @@ def test_a_planted_journal_does_not_make_us_remove_a_users_files(folder_there: T
         assert left[b"sub/" + name] == b"another"
 
 
-def test_a_users_own_partial_shape_in_the_source_is_refused_by_name(there: Transfers, tmp_path: Path) -> None:
+def test_a_source_file_with_the_name_of_a_partial_file_is_refused(there: Transfers, tmp_path: Path) -> None:
     name = b".hibali-" + b"0123456789abcdef" * 2
     there.make({b"a": b"1", b"sub/" + name: b"a user's"})
     answer = there.push(exit=8)
@@ -216,7 +219,7 @@ def test_the_target_may_be_a_symlink_that_the_user_named(folder_there: Transfers
 
 
 def test_a_name_in_use_by_another_kind_stays(folder_there: Transfers, outside: Path) -> None:
-    """A symlink in a folder's place is not followed; without --delete it is a named failure."""
+    """Check that a symlink in place of a folder is not followed, and is reported as a failure without --delete."""
     there = folder_there
     there.make({b"sub/inner/new": b"1", b"other": b"2"})
     there.root.mkdir(parents=True)
@@ -230,9 +233,9 @@ def test_a_name_in_use_by_another_kind_stays(folder_there: Transfers, outside: P
     assert there.there() == {b"sub/inner/new": b"1", b"other": b"2"}
 
 
-# Another account. It is given the folder as its working directory: what lies above is nobody's but ours.
+# Another account. It gets the folder as its working directory, because it cannot enter the folders above.
 
-NEIGHBOUR = 65534
+OTHER_ACCOUNT = 65534
 SWAP = """
 $SIG{TERM} = sub { print "$swaps\\n"; exit 0 };
 while (1) {
@@ -253,36 +256,38 @@ while (1) {
 
 
 @contextmanager
-def neighbour(folder: Path, script: str, outside: Path) -> Iterator[Callable[[], int]]:
-    """Another account at work in `folder`, which all may write to; how often it swapped something is told at the end."""
+def other_account(folder: Path, script: str, outside: Path) -> Iterator[Callable[[], int]]:
+    """Run a script as another account in `folder`, which all can write; yield a function that returns the number of swaps."""
     if os.geteuid() != 0 or shutil.which("perl") is None:
-        pytest.skip("only root can be two accounts, and the other one needs perl")
+        pytest.skip("this needs root, to use a second account, and perl")
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o777)
     process = subprocess.Popen(
         ["perl", "-e", script, str(outside)],
         cwd=folder,
-        user=NEIGHBOUR,
-        group=NEIGHBOUR,
+        user=OTHER_ACCOUNT,
+        group=OTHER_ACCOUNT,
         extra_groups=[],
         stdout=subprocess.PIPE,
         text=True,
     )
-    told: list[str] = []
+    outputs: list[str] = []
     try:
-        yield lambda: int(told[0] or 0)
+        yield lambda: int(outputs[0] or 0)
     finally:
         process.terminate()
-        told.append(process.communicate(timeout=60)[0])
+        outputs.append(process.communicate(timeout=60)[0])
 
 
-def test_another_account_swaps_folders_during_a_push(folder_there: Transfers, outside: Path) -> None:
+def test_folders_swapped_by_another_account_during_a_push_are_not_followed(
+    folder_there: Transfers, outside: Path
+) -> None:
     there = folder_there
     there.make(TREE)
     (there.root / "sub" / "inner").mkdir(parents=True)
     (there.root / "sub" / "inner").chmod(0o777)
     before = state_of(outside)
-    with neighbour(there.root, SWAP, outside) as swaps:
+    with other_account(there.root, SWAP, outside) as swaps:
         codes = set()
         for _ in range(3):
             answer = there.hibali("push", there.source, "there:data", "--json")
@@ -293,20 +298,18 @@ def test_another_account_swaps_folders_during_a_push(folder_there: Transfers, ou
     assert codes <= {0, 6, 8}, codes
     assert state_of(outside) == before
     with contextlib.suppress(OSError):
-        (there.root / "sub").unlink()  # the symlink, where it was stopped between two swaps
+        (there.root / "sub").unlink()  # the symlink, if the script was stopped between two swaps
     shutil.rmtree(there.root / "taken", ignore_errors=True)
     there.push()
     assert there.there() == TREE
 
 
-def test_another_account_takes_our_own_names_away_during_a_push(
-    folder_there: Transfers, outside: Path
-) -> None:
-    """Its lock gone, hibali stops: what it holds nobody else can forge, and nothing is written where a symlink leads."""
+def test_a_push_stops_when_another_account_removes_its_lock(folder_there: Transfers, outside: Path) -> None:
+    """Check that hibali stops without its lock, whose content no one else can forge, and writes nothing through a symlink."""
     there = folder_there
     there.make(many_files(600, 3000))
     before = state_of(outside)
-    with neighbour(there.root, SWAP_OURS, outside) as swaps:
+    with other_account(there.root, SWAP_OURS, outside) as swaps:
         for _ in range(3):
             answer = there.hibali("push", there.source, "there:data", "--json")
             assert answer.exit in {0, 5, 6, 8}, str(answer)
@@ -324,13 +327,13 @@ def test_another_account_takes_our_own_names_away_during_a_push(
 
 
 @pytest.mark.parametrize("script", ['mkdir ".hibali"', 'symlink $ARGV[0], ".hibali"', 'open(F, ">.hibali")'])
-def test_entries_of_another_account_under_our_name_are_refused(
+def test_entries_of_another_account_under_hibalis_names_are_refused(
     local_there: Transfers, outside: Path, script: str
 ) -> None:
     there = local_there
     there.make({b"a": b"1"})
     before = state_of(outside)
-    with neighbour(there.root, f"{script}; sleep 600", outside):
+    with other_account(there.root, f"{script}; sleep 600", outside):
         wait_for(lambda: os.path.lexists(there.root / ".hibali"))
         answer = there.push(exit=8)
     assert b".hibali" in answer.err

@@ -41,18 +41,18 @@ def named(bench: Bench, name: str, *more: str) -> tuple[str, ...]:
 
 
 def begin(bench: Bench, name: str, **ends: int) -> str:
-    """The id of the run that the line begins; within a second ids tell nothing of an order."""
+    """Start the run and return its id; ids of the same second have no order."""
     return str(bench.hibali(*named(bench, name), "--json", **ends).lines[0]["id"])
 
 
 @pytest.mark.heavy
-def test_what_is_beyond_the_budget_waits_and_goes_in_when_there_is_room(bench: Bench, go: Path) -> None:
+def test_jobs_beyond_the_limit_wait_and_are_submitted_when_others_end(bench: Bench, go: Path) -> None:
     first = bench.hibali(*named(bench, "first"), exit=0).out.decode().strip()
     full = bench.hibali(*named(bench, "second"), "--json", exit=5)
-    run, told = full.lines
+    run, refusal = full.lines
     assert (run["state"], run["tasks"][0]["job"]) == ("STAGED", "")
-    assert run["tasks"][0]["reason"] == told["message"] == "the queue is full: 1 of 1 jobs"
-    assert (told["code"], told["about"]) == ("no-room", run["id"])
+    assert run["tasks"][0]["reason"] == refusal["message"] == "the queue is full: 1 of 1 jobs"
+    assert (refusal["code"], refusal["about"]) == ("no-room", run["id"])
     again = bench.hibali(*named(bench, "second"), "--json", exit=5).lines[0]
     assert again["id"] == run["id"]
     assert len(bench.run_ids()) == 2
@@ -61,14 +61,14 @@ def test_what_is_beyond_the_budget_waits_and_goes_in_when_there_is_room(bench: B
     assert usage["hour"]["commands"]["sh"] >= 1
 
     go.touch()
-    # nobody looked at the first one since: whoever waits for room does
+    # no command polled the first run since, so the command that waits for the limit does
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0).last
     assert (ended["id"], ended["state"]) == (run["id"], "SUCCEEDED")
     assert bench.hibali("runs", "show", first, "--json", exit=0).last["state"] == "SUCCEEDED"
     assert bench.hibali("sites", "usage", "--json", exit=0).lines[0]["queued_jobs"] == 0
 
 
-def test_the_same_line_sends_what_waited(bench: Bench, go: Path) -> None:
+def test_the_same_command_submits_a_waiting_run(bench: Bench, go: Path) -> None:
     first = begin(bench, "first", exit=0)
     second = begin(bench, "second", exit=5)
     go.touch()
@@ -79,7 +79,7 @@ def test_the_same_line_sends_what_waited(bench: Bench, go: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_run_that_waits_can_be_cancelled_and_never_runs(bench: Bench, go: Path) -> None:
+def test_a_waiting_run_can_be_cancelled_and_never_runs(bench: Bench, go: Path) -> None:
     first = begin(bench, "first", exit=0)
     second = begin(bench, "second", exit=5)
     assert bench.hibali("runs", "cancel", second, "--json", exit=0).last["state"] == "CANCELLED"
@@ -90,8 +90,8 @@ def test_a_run_that_waits_can_be_cancelled_and_never_runs(bench: Bench, go: Path
 
 
 @pytest.mark.heavy
-def test_what_nobody_goes_on_with_gives_its_place_back(bench: Bench, go: Path) -> None:
-    """Killed after it took its place, and before it was submitted: nothing of it is in the queue."""
+def test_an_abandoned_run_releases_its_place_in_the_queue(bench: Bench, go: Path) -> None:
+    """Check a command that was killed after it reserved a place and before it submitted a job."""
     go.touch()
     folder = bench.hibali.home.state / "sites" / "here" / "queued"
     folder.mkdir(parents=True)
@@ -103,7 +103,7 @@ def test_what_nobody_goes_on_with_gives_its_place_back(bench: Bench, go: Path) -
 
 
 @pytest.mark.heavy
-def test_processes_that_wait_for_room_do_not_overrun_the_budget(hibali: Any) -> None:
+def test_concurrent_commands_do_not_exceed_the_limit(hibali: Any) -> None:
     bench = Bench(hibali, doing("date +%s.%N >[OUT]; sleep 1; date +%s.%N >>[OUT]"))
     work = add_site(bench, 2)
     bench.answers()
@@ -119,8 +119,8 @@ def test_processes_that_wait_for_room_do_not_overrun_the_budget(hibali: Any) -> 
 
 
 @pytest.mark.heavy
-def test_several_that_wait_at_once_are_all_told(hibali: Any) -> None:
-    """One of them asks for all, the others read what it heard."""
+def test_several_commands_that_wait_at_once_all_get_the_result(hibali: Any) -> None:
+    """Check that one of the commands polls for all, and that the others read its result."""
     bench = Bench(hibali)
     add_site(bench, 10)
     bench.answers(sleep=3)
@@ -130,13 +130,13 @@ def test_several_that_wait_at_once_are_all_told(hibali: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_a_scheduler_that_refuses_again_and_again_is_left_alone(hibali: Any, tmp_path: Path) -> None:
-    """Cron's next call keeps the pause, too; `sites check` ends it."""
+def test_a_scheduler_that_rejects_repeatedly_is_not_called_for_a_while(hibali: Any, tmp_path: Path) -> None:
+    """Check that the next call from cron observes the pause, too, and that `sites check` ends it."""
     bench = Bench(hibali)
-    programs, asked = tmp_path / "programs", tmp_path / "asked"
+    programs, calls = tmp_path / "programs", tmp_path / "calls"
     programs.mkdir()
     for name in ("sbatch", "squeue", "scancel", "sacct"):
-        text = f"#!/bin/sh\necho x >>{asked}\necho 'error: Connection refused' >&2\nexit 1\n"
+        text = f"#!/bin/sh\necho x >>{calls}\necho 'error: Connection refused' >&2\nexit 1\n"
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     hibali.env["PATH"] = f"{programs}:{hibali.env['PATH']}"
@@ -146,7 +146,7 @@ def test_a_scheduler_that_refuses_again_and_again_is_left_alone(hibali: Any, tmp
     line = bench.line(bench.answers())
     codes = [hibali(*line, "--json", exit=5).last["code"] for _ in range(7)]
     assert codes == ["scheduler-busy"] * 5 + ["paused"] * 2
-    assert asked.read_text().count("x") == 5
+    assert calls.read_text().count("x") == 5
     usage = hibali("sites", "usage", "here", "--json", exit=0).lines[0]
     [refusal] = usage["refusals"]
     assert (refusal["by"], refusal["times"], usage["hour"]["scheduler_commands"]) == ("slurm", 5, 5)

@@ -1,4 +1,4 @@
-"""Fast storage of nodes: inputs there, outputs back, on this machine, in a container, and at a time limit of Slurm."""
+"""Test fast storage of nodes: inputs are read and outputs written there, locally, in a container, and at a time limit of Slurm."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
 from tests.support.lacking import lacks
 
-pytestmark = pytest.mark.timeout(1200)  # a limit of Slurm's, and a machine that others use
+pytestmark = pytest.mark.timeout(1200)  # Slurm's time limit is long, and the machine is shared
 
 
 def with_tiers(bench: Bench, more: str = "") -> Path:
-    """Two tiers for the bench's site; the folder that both are in."""
+    """Configure two kinds of fast storage for the bench's site, and return the folder that contains both."""
     node = bench.folder / "node"
     (node / "burst").mkdir(parents=True)
     config = bench.hibali.home.config
@@ -27,7 +27,7 @@ def with_tiers(bench: Bench, more: str = "") -> Path:
     return node
 
 
-def test_inputs_are_read_and_outputs_written_there(hibali: Any) -> None:
+def test_inputs_are_read_and_outputs_written_on_fast_storage(hibali: Any) -> None:
     bench = Bench(hibali, doing("readlink -f [IN]; pwd -P; cat [IN] [MORE] >[OUT]; exit [CODE]"))
     work = bench.add_local_site()
     node = with_tiers(bench)
@@ -38,9 +38,9 @@ def test_inputs_are_read_and_outputs_written_there(hibali: Any) -> None:
     marks = ("--fast", "in=burst", "--fast", "more=local", "--fast-work", "local")
     failed = bench.run(bench.answers(more=more, code=3), "--wait", *marks, exit=7)
     [run_id] = bench.run_ids()
-    said = (work / "runs" / run_id / "stdout").read_text().splitlines()
-    assert said[0].startswith(f"{node}/burst/hibali-{run_id}-"), failed
-    assert said[1].startswith(f"{node}/hibali-{run_id}-")
+    output = (work / "runs" / run_id / "stdout").read_text().splitlines()
+    assert output[0].startswith(f"{node}/burst/hibali-{run_id}-"), failed
+    assert output[1].startswith(f"{node}/hibali-{run_id}-")
     hibali("runs", "collect", run_id, "back", exit=7)
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\nstrange\nthere\n"
     assert [path.name for path in node.rglob("*")] == ["burst"]
@@ -48,7 +48,7 @@ def test_inputs_are_read_and_outputs_written_there(hibali: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_a_site_s_default_is_for_all_its_runs(hibali: Any) -> None:
+def test_the_default_of_a_site_applies_to_all_its_runs(hibali: Any) -> None:
     bench = Bench(hibali, doing("pwd -P; cat [IN] >[OUT]"))
     work = bench.add_local_site()
     node = with_tiers(bench, 'fast = "burst"\n')
@@ -56,8 +56,8 @@ def test_a_site_s_default_is_for_all_its_runs(hibali: Any) -> None:
     assert f"{node}/burst" in shown["files"]["fast.sh"]
     for marks, there in (((), True), (("--no-fast",), False)):
         run_id = bench.run(bench.answers(), "--wait", *marks, exit=0).last["id"]
-        said = hibali("runs", "logs", run_id, exit=0).out.decode()
-        assert said.startswith(str(node if there else work))
+        output = hibali("runs", "logs", run_id, exit=0).out.decode()
+        assert output.startswith(str(node if there else work))
     assert bench.run(bench.answers(), "--fast", "no-such", exit=2).last["code"] == "no-such-input"
     assert bench.run(bench.answers(), "--fast", "in=none", exit=2).last["code"] == "no-such-tier"
     assert bench.run(bench.answers(), "--fast", "in", "--no-fast", exit=2).last["code"] == "contradiction"
@@ -71,7 +71,7 @@ def test_a_site_s_default_is_for_all_its_runs(hibali: Any) -> None:
         pytest.param("docker", marks=pytest.mark.heavy),
     ],
 )
-def test_a_container_sees_what_is_there(
+def test_a_container_sees_the_fast_storage(
     word: str, request: pytest.FixtureRequest, hibali: Any, tmp_path: Path
 ) -> None:
     archive, image = tmp_path / "tool.tar", "localhost/hibali-fast:1"
@@ -97,8 +97,8 @@ def test_a_container_sees_what_is_there(
     assert [path.name for path in node.rglob("*")] == ["burst"]
 
 
-@pytest.mark.heavy  # a limit of Slurm's is in minutes
-def test_at_the_time_limit_what_was_written_comes_back(hibali: Any, slurm: Any) -> None:
+@pytest.mark.heavy  # Slurm's time limits are in minutes
+def test_outputs_written_before_the_time_limit_are_copied_back(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali, doing("echo half >[OUT]; exec sleep 600; : [IN]"))
     bench.add_slurm_site(slurm)
     config = hibali.home.config

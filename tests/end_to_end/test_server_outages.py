@@ -23,7 +23,7 @@ TREE = {
     **many_files(50, 20_000, folders=5),
     b"large": random.Random(6).randbytes(9_000_000),  # noqa: S311 - the same ones each time
 }
-# Single requests to web servers and object stores are tried again for about ten seconds, whatever `reconnect` says.
+# Single requests to web servers and object stores are retried for about ten seconds, with any value of `reconnect`.
 AWAY_SECONDS = {"ssh": 3.0, "sftp": 3.0}
 LONGER = 16.0
 HALF = 3_500_000
@@ -32,7 +32,7 @@ Through = Callable[..., tuple[Transfers, LosingProxy]]
 
 @pytest.fixture
 def through(transfers_to: Any) -> Iterator[Through]:
-    """A site of that kind behind a proxy, and how long a call may try to come back to it."""
+    """Return a function that makes a site of a kind behind a proxy, with the time for which a command reconnects."""
     proxies: list[LosingProxy] = []
 
     def make(word: str, reconnect: str = "1m") -> tuple[Transfers, LosingProxy]:
@@ -40,7 +40,7 @@ def through(transfers_to: Any) -> Iterator[Through]:
         place: Any = there.place
         server = getattr(place, "server", None)
         port = server.port if word in {"ssh", "sftp"} else int(re.search(r":(\d+)", place.endpoint)[1])  # type: ignore[index]
-        # slower than what is read ahead, over as many connections as there may be
+        # slower than the read-ahead over all possible connections
         proxy = LosingProxy(port, {}, seconds=0.0, rate=5_000_000 if word in {"ssh", "sftp"} else 1_500_000)
         proxies.append(proxy)
         config = there.hibali.home.config
@@ -63,15 +63,15 @@ def _lose_for_a_while(proxy: LosingProxy, seconds: float) -> None:
     proxy.down = True
     proxy.cut(reset=True)
 
-    def come_back() -> None:
+    def restore() -> None:
         time.sleep(seconds)
         proxy.down = False
 
-    threading.Thread(target=come_back, daemon=True).start()
+    threading.Thread(target=restore, daemon=True).start()
 
 
 def _check_receipt(there: Transfers) -> None:
-    """What the call moved before and after counts once."""
+    """Check that the receipt counts data moved before and after the outage once."""
     receipt = json.loads((there.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
     assert receipt["reconnects"] >= 1, (there.hibali.home.folder / "0.err").read_text()
     assert receipt["files"] == len(TREE)
@@ -86,8 +86,8 @@ CALLS = {"link": strace.LINK, "mkdir": strace.MAKE_FOLDER, "sync": strace.SYNC, 
     ("call", "number"),
     [("link", 1), *(pytest.param(call, 1, marks=pytest.mark.heavy) for call in ("mkdir", "sync", "unlink"))],
 )
-def test_a_connection_lost_before_anything_moved_comes_back(through: Through, call: str, number: int) -> None:
-    """While the target is made and locked: the first agent dies there, and later ones live."""
+def test_a_connection_lost_before_any_transfer_is_restored(through: Through, call: str, number: int) -> None:
+    """Check an outage while the target is created and locked: the first agent ends there, and later ones continue."""
     strace.require_strace()
     there, _ = through("ssh")
     there.make(TREE)
@@ -113,7 +113,7 @@ def test_a_connection_lost_before_anything_moved_comes_back(through: Through, ca
 @pytest.mark.parametrize(
     "word", ["sftp", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "s3", "webdav"))]
 )
-def test_a_push_comes_back_to_a_server_that_was_away(through: Through, word: str) -> None:
+def test_a_push_reconnects_after_an_outage(through: Through, word: str) -> None:
     there, proxy = through(word)
     there.make(TREE)
     process = there.hibali.start("push", there.source, "there:data", "--json")
@@ -129,7 +129,7 @@ def test_a_push_comes_back_to_a_server_that_was_away(through: Through, word: str
 @pytest.mark.parametrize(
     "word", [pytest.param(word, marks=pytest.mark.heavy) for word in ("sftp", "s3", "webdav", "url")]
 )
-def test_a_pull_comes_back_to_a_server_that_was_away(through: Through, tmp_path: Path, word: str) -> None:
+def test_a_pull_reconnects_after_an_outage(through: Through, tmp_path: Path, word: str) -> None:
     there, proxy = through(word)
     there.place.plant("data", TREE)
     back = tmp_path / "back"

@@ -13,12 +13,12 @@ TREE = {b"a": b"11", b"b": b"22", b"sub/c": b"33"}
 MANY = {
     **TREE,
     **{b"many/%04d" % number: b"%d" % number for number in range(1500)},
-}  # more than are looked up at once
+}  # more than one batch of lookups
 WORDS = ("--checksum", "--recorded")
 
 
 def swap_unseen(there: Transfers, name: str, content: bytes) -> None:
-    """Other bytes of the same size under the same times, but for the one that nobody can set."""
+    """Replace the content by other bytes of the same size, and restore all times except ctime."""
     path = there.source / name
     status = path.stat()
     path.write_bytes(content)
@@ -32,7 +32,7 @@ def test_files_with_recorded_digests_are_not_hashed_again(transfers_to: MakeTran
     there.push()
     first = there.push(*WORDS).last
     assert (first["files_kept"], first["files_moved"]) == (len(TREE), 0)
-    # an object store's own record says it at once
+    # the object store's own record shows it at once
     assert first["proof_tree"] == ("recorded" if word == "s3" else "digest")
     again = there.push(*WORDS).last
     assert (again["files_kept"], again["proof_tree"], again["bytes_sent"]) == (len(TREE), "recorded", 0)

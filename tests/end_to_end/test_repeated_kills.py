@@ -18,14 +18,14 @@ from tests.support.faulty_proxy import CuttingProxy
 from tests.support.transfers import Transfers
 
 MIB = 1 << 20
-IN_FLIGHT = 64 * MIB  # at most, for each kill
+IN_FLIGHT = 64 * MIB  # maximum for each kill
 OVERHEAD = 1.03
 HEAVY = (pytest.mark.heavy, pytest.mark.timeout(1200))
 
 
 @pytest.fixture
 def counted(transfers_to: Any, request: pytest.FixtureRequest) -> Iterator[tuple[Transfers, CuttingProxy]]:
-    """A site through a proxy that counts what goes to it."""
+    """Return a site behind a proxy that counts the bytes to it."""
     there = transfers_to(request.param)
     place: Any = there.place
     config = there.hibali.home.config
@@ -45,7 +45,7 @@ def counted(transfers_to: Any, request: pytest.FixtureRequest) -> Iterator[tuple
 
 
 def write_random(path: Path, size: int) -> None:
-    """So many MiB that nothing on the way makes smaller."""
+    """Write that many MiB that cannot be compressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     numbers = random.Random(size)  # noqa: S311 - the same content each time
     with path.open("wb") as stream:
@@ -62,7 +62,7 @@ def write_random(path: Path, size: int) -> None:
     ],
     indirect=["counted"],
 )
-def test_killed_again_and_again_it_sends_little_twice(
+def test_repeated_kills_cause_little_repeated_traffic(
     counted: tuple[Transfers, CuttingProxy], size: int, each: int
 ) -> None:
     there, proxy = counted
@@ -70,9 +70,9 @@ def test_killed_again_and_again_it_sends_little_twice(
     write_random(large, size)
     kills = 0
     while (code := push_until(there, proxy, each * MIB)) != 0:
-        assert code in {-signal.SIGKILL, 5}  # 5: the dead one's agent held the target for a moment more
+        assert code in {-signal.SIGKILL, 5}  # 5: the agent of the killed push still held the target
         kills += code != 5
-        assert kills <= size // each + 2, "it does not get on"
+        assert kills <= size // each + 2, "no progress"
         seen = there.place.read("data", b"large")  # the kill may have come right after the commit
         assert seen is None or seen == large.read_bytes(), "a file is visible before it is complete"
     allowed = size * MIB * OVERHEAD + kills * IN_FLIGHT
@@ -88,7 +88,7 @@ def test_killed_again_and_again_it_sends_little_twice(
 
 
 def push_until(there: Transfers, proxy: CuttingProxy, size: int) -> int:
-    """Push, and kill it once so many bytes went over the wire; how it ended."""
+    """Push, kill the push after that many bytes on the network, and return its exit code."""
     began = proxy.sent
     process = there.hibali.start("push", there.source, "there:data", "--json")
     while process.poll() is None and proxy.sent < began + size:

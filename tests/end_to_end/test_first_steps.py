@@ -1,4 +1,4 @@
-"""The first minutes: what hibali says to whoever types its name, and `init` in front of a terminal and without one."""
+"""Test the first steps of a new user: `hibali` without arguments, suggestions, and `init` with and without a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def type_line(terminal: Terminal, prompt: str, keys: str) -> None:
     terminal.press(keys.encode())
 
 
-def test_the_bare_name_says_what_to_type_first(hibali: Any) -> None:
+def test_hibali_without_arguments_prints_the_first_command(hibali: Any) -> None:
     first = hibali(exit=2)
     assert b"hibali init" in first.out
     hibali("init", "--yes", exit=0)
@@ -25,7 +25,7 @@ def test_the_bare_name_says_what_to_type_first(hibali: Any) -> None:
     assert b"hibali init" not in later.out
 
 
-def test_wrong_words_get_suggestions(hibali: Any) -> None:
+def test_misspelled_commands_get_suggestions(hibali: Any) -> None:
     hibali("sites", "add", "juwels", "--local", "/tmp", "--no-check", exit=0)
     for words, meant in (
         (("pusj", "a", "b"), "'push'"),
@@ -39,7 +39,7 @@ def test_wrong_words_get_suggestions(hibali: Any) -> None:
         assert f"Did you mean {meant}?" in hibali(*words, exit=2).err.decode(), words
 
 
-def test_without_a_terminal_nobody_is_asked_and_a_first_file_arrives(hibali: Any) -> None:
+def test_without_a_terminal_init_asks_nothing_and_a_first_file_arrives(hibali: Any) -> None:
     refused = hibali("init", "--json", exit=2).last
     assert (refused["code"], refused["hint"]) == ("no-terminal", "Without questions: hibali init --yes")
     assert not hibali.home.config.exists()
@@ -53,7 +53,7 @@ def test_without_a_terminal_nobody_is_asked_and_a_first_file_arrives(hibali: Any
     hibali("init", "--yes", "--here", "/proc/no", exit=2)
 
 
-def test_a_site_that_an_earlier_version_called_here_stays_and_is_used(hibali: Any) -> None:
+def test_an_existing_site_named_here_is_kept_and_used(hibali: Any) -> None:
     folder = hibali.home.home / "hibali"
     hibali.home.config.write_text(
         f'version = 1\n[sites.here]\nkind = "local"\ndefault_root = "data"\nroots = {{data = "{folder}"}}\n'
@@ -64,7 +64,7 @@ def test_a_site_that_an_earlier_version_called_here_stays_and_is_used(hibali: An
     assert hibali("ls", "here:hibali-first", exit=0).out == b"hello.txt\n"
 
 
-def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: Any, ssh_server: Any) -> None:
+def test_a_chosen_ssh_host_becomes_a_site_and_a_first_file_arrives(hibali: Any, ssh_server: Any) -> None:
     folder: Path = hibali.home.folder
     (folder / "config").write_text(
         f"Include {ssh_server.config}\nHost broken\n HostName no.such.host.invalid\n"
@@ -77,7 +77,7 @@ def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: A
     terminal.until(lambda screen: screen.endswith("1 far"))
     terminal.press(b"\r")
     type_line(terminal, "Where should hibali send a first file?", "broke\t\x15far\r")
-    assert terminal.end() == 5, terminal.written.decode()  # one of them is not there
+    assert terminal.end() == 5, terminal.written.decode()  # one of them does not exist
     seen = terminal.written.decode()
     assert "hibali doctor broken" in seen
     assert "verified by sha256 at both ends" in seen, seen
@@ -92,7 +92,7 @@ def test_somebody_chooses_a_host_of_ssh_and_a_first_file_arrives_there(hibali: A
     assert leaving.end() == 130
 
 
-def test_import_and_doctor_ask_before_they_do_more(hibali: Any) -> None:
+def test_import_and_doctor_ask_for_confirmation(hibali: Any) -> None:
     folder: Path = hibali.home.folder
     (folder / "config").write_text("Host far\n HostName no.such.host.invalid\n")
     words = ("sites", "import", "ssh", "--ssh-config", "config")

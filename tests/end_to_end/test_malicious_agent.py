@@ -1,4 +1,4 @@
-"""Test a remote agent that lies: no change outside the target, no deletion, exit 6 or 8, and no traceback (S1, S3)."""
+"""Test a remote agent that sends false data: no change outside the target, no deletion, exit 6 or 8, and no traceback (S1, S3)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.support.trees import File, make_tree, read_tree, state_of
 MTIME = 1_600_000_000_000_000_000
 TREE = {b"a/1": b"one", b"a/2": b"two", b"b": b"three", b"c/d/e": b"four"}
 EXTRA = {b"a/extra": b"only at the target", b"extra": b"this one, too"}
-HONEST = {6, 8}
-DISCONNECTED = {5, 6, 8}  # a line that goes dead is not a proven lie
+REFUSED = {6, 8}
+DISCONNECTED = {5, 6, 8}  # a connection that breaks is not a proven false answer
 
-LISTING_LIES = sorted(name for name in lying_ssh.LIES if "-at-" not in name)
-FRAME_LIES = sorted(name for name in lying_ssh.LIES if "-at-" in name)
+FALSE_LISTINGS = sorted(name for name in lying_ssh.LIES if "-at-" not in name)
+FALSE_FRAMES = sorted(name for name in lying_ssh.LIES if "-at-" in name)
 WRONG_VALUES = ("null", "-1", '"x"', "[]", "{}", "[null]", "1e300", str(1 << 70))
 
 
 class World:
-    """A folder with everything that must not change, the two trees in it, and a site whose ssh lies."""
+    """A folder with files that must not change, two trees, and a site whose agent sends false data."""
 
     def __init__(self, hibali: Any, folder: Path) -> None:
         self.hibali = hibali
@@ -35,8 +35,9 @@ class World:
         self.host = self.folder / "far"
         self.outside = make_tree(self.folder / "outside", {b"keep": b"untouched"})
 
-    def lie(self, name: str) -> None:
-        python = self.folder.parent / "python"  # it may have no space in its path, as the clone may
+    def send_false(self, name: str) -> None:
+        # the path of python may contain no space, although that of the clone may
+        python = self.folder.parent / "python"
         python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         python.chmod(0o755)
         words = json.dumps([sys.executable, "-P", "-m", "tests.support.lying_ssh", name])
@@ -61,14 +62,14 @@ class World:
     def _run(self, *words: Any) -> Any:
         before = state_of(self.outside)
         answer = self.hibali(*words, "--json", "--delete", "--max-delete", "100%", timeout=60)
-        assert state_of(self.outside) == before, "something outside changed"
+        assert state_of(self.outside) == before, "a file outside of the target changed"
         assert {path.name for path in self.folder.iterdir()} == {"near", "far", "outside"}
         assert b"Traceback" not in answer.err, str(answer)
         assert answer.last["exit"] == answer.exit, str(answer)
         return answer
 
     def check(self, target: Path) -> None:
-        """Nothing was deleted, and what is new is right."""
+        """Check that nothing was deleted and that new files have the right content."""
         found = read_tree(target)
         for name, content in EXTRA.items():
             assert found.pop(name, None) == content, f"{name!r} was deleted"
@@ -76,7 +77,7 @@ class World:
         for name in list(found):
             if name.startswith(b".hibali"):
                 del found[name]
-        assert {name: TREE.get(name) for name in found} == found, "something came that nobody planned"
+        assert {name: TREE.get(name) for name in found} == found, "a file arrived that is not in the plan"
 
 
 @pytest.fixture
@@ -84,41 +85,41 @@ def world(hibali: Any, tmp_path: Path) -> World:
     return World(hibali, tmp_path)
 
 
-def test_an_agent_that_changes_nothing_is_accepted(world: World) -> None:
-    """The drop-in itself changes nothing."""
-    world.lie("answer:nothing:{}")
+def test_the_agent_wrapper_without_false_data_is_accepted(world: World) -> None:
+    """Check that the wrapper of the agent changes nothing by itself."""
+    world.send_false("answer:nothing:{}")
     assert world.push().exit == 0
     assert read_tree(world.host) == TREE
 
 
-@pytest.mark.parametrize("name", LISTING_LIES)
-def test_a_lie_in_the_targets_listing(world: World, name: str) -> None:
-    world.lie(name)
+@pytest.mark.parametrize("name", FALSE_LISTINGS)
+def test_a_false_listing_of_the_target_is_detected(world: World, name: str) -> None:
+    world.send_false(name)
     answer = world.push()
     if name == "below-a-link" and answer.exit == 0:
-        return  # in order and counted; what it invents is not there to be deleted, and nothing outside changed
-    assert answer.exit in (DISCONNECTED if "hang-up" in name else HONEST), str(answer)
+        return  # the listing is sorted and counted; invented entries do not exist, so none is deleted, and nothing outside changed
+    assert answer.exit in (DISCONNECTED if "hang-up" in name else REFUSED), str(answer)
     world.check(world.host)
 
 
-@pytest.mark.parametrize("name", LISTING_LIES)
-def test_a_lie_in_the_sources_listing(world: World, name: str) -> None:
-    world.lie(name)
+@pytest.mark.parametrize("name", FALSE_LISTINGS)
+def test_a_false_listing_of_the_source_is_detected(world: World, name: str) -> None:
+    world.send_false(name)
     answer = world.pull()
-    assert answer.exit in (DISCONNECTED if "hang-up" in name else HONEST), str(answer)
+    assert answer.exit in (DISCONNECTED if "hang-up" in name else REFUSED), str(answer)
     world.check(world.near)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", FRAME_LIES)
-def test_frames_that_nobody_asked_for_and_frames_too_large(world: World, name: str) -> None:
-    world.lie(name)
+@pytest.mark.parametrize("name", FALSE_FRAMES)
+def test_unexpected_and_too_large_frames_are_detected(world: World, name: str) -> None:
+    world.send_false(name)
     answer = world.push()
-    assert answer.exit in HONEST, str(answer)
+    assert answer.exit in REFUSED, str(answer)
     world.check(world.host)
 
 
-DATA_LIES = (
+FALSE_DATA = (
     "field:data:unit:99", "field:data:sizes:[-3,9,9,9]", "field:data:sizes:[1]", "field:data:sizes:[]",
     "field:data:sizes:[4,2,5,4]", "field:data:digests:[]", 'field:data:problems:{"99":["x","y",false]}',
     'field:data:problems:{"-1":["x","y",false]}', 'field:data:problems:{"x":["x","y",false]}',
@@ -128,15 +129,15 @@ DATA_LIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DATA_LIES)
-def test_a_source_that_lies_about_what_it_sends(world: World, name: str) -> None:
-    world.lie(name)
+@pytest.mark.parametrize("name", FALSE_DATA)
+def test_a_source_that_sends_false_data_is_detected(world: World, name: str) -> None:
+    world.send_false(name)
     answer = world.pull()
-    assert answer.exit in HONEST, str(answer)
+    assert answer.exit in REFUSED, str(answer)
     world.check(world.near)
 
 
-LANDED_LIES = (
+FALSE_COMMITS = (
     "field:landed:unit:99", "field:landed:done:[99]", "field:landed:done:[0,0]", "field:landed:done:[]",
     'field:landed:failed:[[99,["x","y",false]]]', "field:landed:failed:[[0]]", "field:landed:failed:[1]",
     "field:landed:done:[[0]]", 'field:landed:done:["0"]', "answer:landed:{}", 'answer:landed:{"unit":null}',
@@ -144,11 +145,11 @@ LANDED_LIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LANDED_LIES)
-def test_a_target_that_lies_about_committed_files(world: World, name: str) -> None:
-    world.lie(name)
+@pytest.mark.parametrize("name", FALSE_COMMITS)
+def test_a_target_that_reports_false_commits_is_detected(world: World, name: str) -> None:
+    world.send_false(name)
     answer = world.push()
-    assert answer.exit in HONEST, str(answer)
+    assert answer.exit in REFUSED, str(answer)
     world.check(world.host)
 
 
@@ -158,14 +159,14 @@ FIELDS = (
     "landed:failed", "landed:unit", "data:sizes", "data:digests", "data:problems", "data:unit",
     "digest:digest", "digest:problem",
 )  # fmt: skip
-# Where a wrong value is a right one (an empty list of problems, a count of inodes), exit 0 is honest, too.
+# Where a wrong value is a valid one (an empty list of problems, a number of inodes), exit 0 is correct, too.
 WORDS = sorted({field.partition(":")[0] for field in FIELDS} | {"lock", "unlock", "land", "landed"})
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("word", WORDS)
-def test_empty_replies_are_no_bug(world: World, word: str) -> None:
-    world.lie(f"answer:{word}:{{}}")
+def test_empty_replies_are_not_reported_as_a_bug(world: World, word: str) -> None:
+    world.send_false(f"answer:{word}:{{}}")
     for answer in (world.push("--checksum"), world.pull()):
         assert answer.exit in {0, 3, 4, 5, 6, 8}, str(answer)
 
@@ -173,16 +174,16 @@ def test_empty_replies_are_no_bug(world: World, word: str) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("value", WRONG_VALUES)
 @pytest.mark.parametrize("field", FIELDS)
-def test_wrong_values_are_no_bug(world: World, field: str, value: str) -> None:
-    world.lie(f"field:{field}:{value}")
+def test_wrong_values_are_not_reported_as_a_bug(world: World, field: str, value: str) -> None:
+    world.send_false(f"field:{field}:{value}")
     for answer in (world.push("--checksum"), world.pull()):
         assert answer.exit in {0, 3, 4, 5, 6, 8}, str(answer)
 
 
 @pytest.mark.parametrize("value", ["5", "[]", json.dumps("ab" * 32 + "  ../../evil")])
-def test_what_is_no_digest_never_stands_in_a_manifest(world: World, value: str) -> None:
+def test_an_invalid_digest_is_never_written_to_a_manifest(world: World, value: str) -> None:
     make_tree(world.host, dict(TREE))
-    world.lie(f"field:digest:digest:{value}")
+    world.send_false(f"field:digest:digest:{value}")
     answer = world.hibali("manifest", f"liar:{world.host}", exit=6)
     assert answer.out == b""
     assert b"an invalid sha256" in answer.err

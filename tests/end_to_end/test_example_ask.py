@@ -24,7 +24,7 @@ INPUTS = (
 
 @pytest.fixture
 def folder(hibali_home: Any) -> Path:
-    """Where the person is, with a pipeline in the catalogue."""
+    """Return the current folder of the user, with a pipeline in the catalogue."""
     Catalogue().add(json.dumps(make_document(LINE, *INPUTS)).encode())
     folder = Path(hibali_home.folder)
     (folder / "scans").mkdir()
@@ -32,7 +32,7 @@ def folder(hibali_home: Any) -> Path:
     return folder
 
 
-def sit(hibali: Any, *words: str, **more: Any) -> Terminal:
+def open_dialogue(hibali: Any, *words: str, **more: Any) -> Terminal:
     command = hibali.command("pipelines", "example", "tool", "--ask", *words)
     return Terminal(command, hibali.env, cwd=Path(hibali.home.folder), **more)
 
@@ -44,7 +44,7 @@ def type_line(terminal: Terminal, prompt: str, keys: str) -> None:
 
 
 def test_answers_are_checked_at_once_and_yield_a_valid_invocation(hibali: Any, folder: Path) -> None:
-    terminal = sit(hibali, "-o", "made.json")
+    terminal = open_dialogue(hibali, "-o", "made.json")
     type_line(terminal, "infile:", "\r")
     terminal.until(lambda screen: "This input is required" in screen)
     type_line(terminal, "infile:", "sc\t")
@@ -83,7 +83,7 @@ def test_an_answer_is_withdrawn_and_a_file_is_not_replaced_without_confirmation(
     hibali: Any, folder: Path
 ) -> None:
     (folder / "mine.json").write_text("mine")
-    terminal = sit(hibali, "-o", "mine.json")
+    terminal = open_dialogue(hibali, "-o", "mine.json")
     type_line(terminal, "infile:", "one.nii\r")
     type_line(terminal, "fraction [0.5]:", "<\r")
     type_line(terminal, "infile:", "two.nii\r")
@@ -98,7 +98,7 @@ def test_an_answer_is_withdrawn_and_a_file_is_not_replaced_without_confirmation(
 
 def test_results_go_to_stdout_and_questions_to_the_terminal(hibali: Any, folder: Path) -> None:
     with (folder / "out").open("wb") as stdout:
-        terminal = sit(hibali, stdout=stdout)
+        terminal = open_dialogue(hibali, stdout=stdout)
         type_line(terminal, "infile:", "scans/\t")
         terminal.until(lambda screen: screen.endswith('.nii"'))
         terminal.press(b"\r")
@@ -110,7 +110,7 @@ def test_results_go_to_stdout_and_questions_to_the_terminal(hibali: Any, folder:
 
 @pytest.mark.parametrize("keys", [b"\x03", b"\x04"])
 def test_leaving_the_dialogue_writes_no_file(hibali: Any, folder: Path, keys: bytes) -> None:
-    terminal = sit(hibali, "-o", "made.json")
+    terminal = open_dialogue(hibali, "-o", "made.json")
     type_line(terminal, "infile:", "one.nii\r")
     terminal.until(lambda screen: screen.endswith("fraction [0.5]:"))
     terminal.press(keys)
@@ -121,9 +121,9 @@ def test_leaving_the_dialogue_writes_no_file(hibali: Any, folder: Path, keys: by
 
 @pytest.mark.usefixtures("folder")
 def test_without_a_terminal_the_alternative_command_is_shown(hibali: Any) -> None:
-    told = hibali("pipelines", "example", "tool", "--ask", "--json", exit=2)
-    assert told.last["code"] == "no-terminal"
-    assert "hibali pipelines example tool@1.0 > invocation.json" in told.last["hint"]
+    answer = hibali("pipelines", "example", "tool", "--ask", "--json", exit=2)
+    assert answer.last["code"] == "no-terminal"
+    assert "hibali pipelines example tool@1.0 > invocation.json" in answer.last["hint"]
     hibali("pipelines", "example", "tool", "-o", "x.json", exit=0)
     assert (
         hibali("pipelines", "example", "tool", "-o", "x.json", "--json", exit=2).last["code"] == "file-exists"

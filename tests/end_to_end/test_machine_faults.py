@@ -1,7 +1,7 @@
 """Test every command on a machine whose state, configuration or temporary folder is full, read-only, misplaced or faulty.
 
-No fault of the machine ends a command with 1, which is for bugs alone; the message says what failed and where, in plain
-English. A sample of commands and faults is in `make test`, all of them are heavy.
+No fault of the machine makes a command exit with 1, which is only for bugs; the message names what failed and where, in plain
+English. `make test` includes a sample of commands and faults; the complete test is heavy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAMPLE = (
     "schedule run",
     "sites add",
 )
-# What the system or Python says, which is not for users; git's own words may be quoted.
+# Messages of the system or of Python, which users must not see; git's own messages may be quoted.
 RAW = re.compile(
     rb"Errno|[a-z]Error\b|Traceback|No such file or directory|Is a directory|Not a directory|Read-only file system"
     rb"|No space left on device|Input/output error|File name too long"
@@ -44,7 +44,7 @@ PLAIN: tuple[tuple[str, ...], dict[str, str]] = ((), {})
 
 @contextmanager
 def folders_for_files(world: World) -> Iterator[Any]:
-    """Every file of the state is a folder."""
+    """Replace every file of the state by a folder."""
     for path in world.own_files():
         if path != world.hibali.home.config:
             into_folder(path)
@@ -53,7 +53,7 @@ def folders_for_files(world: World) -> Iterator[Any]:
 
 @contextmanager
 def files_for_folders(world: World) -> Iterator[Any]:
-    """Every folder of the state is a file."""
+    """Replace every folder of the state by a file."""
     for path in world.hibali.home.state.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -63,7 +63,7 @@ def files_for_folders(world: World) -> Iterator[Any]:
 
 @contextmanager
 def file_for_state(world: World) -> Iterator[Any]:
-    """The state folder itself is a file."""
+    """Replace the state folder by a file."""
     shutil.rmtree(world.hibali.home.state)
     world.hibali.home.state.touch()
     yield PLAIN
@@ -71,14 +71,14 @@ def file_for_state(world: World) -> Iterator[Any]:
 
 @contextmanager
 def folder_for_config(world: World) -> Iterator[Any]:
-    """The configuration is a folder."""
+    """Replace the configuration file by a folder."""
     into_folder(world.hibali.home.config)
     yield PLAIN
 
 
 @contextmanager
 def full_state(world: World) -> Iterator[Any]:
-    """No byte of room is left where the state is."""
+    """Leave no free byte in the filesystem of the state."""
     state = world.hibali.home.state
     kept = world.kept / "state"
     with small_filesystem(state, "size=1m,mode=700"):
@@ -89,7 +89,7 @@ def full_state(world: World) -> Iterator[Any]:
 
 @contextmanager
 def read_only_state(world: World) -> Iterator[Any]:
-    """The state is on a filesystem that is read-only."""
+    """Mount the filesystem of the state read-only."""
     state = world.hibali.home.state
     kept = world.kept / "state"
     with small_filesystem(state, "size=4m,mode=700"):
@@ -100,7 +100,7 @@ def read_only_state(world: World) -> Iterator[Any]:
 
 @contextmanager
 def full_temporary_folder(world: World) -> Iterator[Any]:
-    """No byte of room is left for temporary files."""
+    """Leave no free byte for temporary files."""
     folder = world.folder.with_name("temporary")
     with small_filesystem(folder, "size=16k"):
         fill(folder / ".fill")
@@ -109,19 +109,19 @@ def full_temporary_folder(world: World) -> Iterator[Any]:
 
 @contextmanager
 def no_current_folder(world: World) -> Iterator[Any]:
-    """Somebody removed the folder in which the command is called."""
+    """Remove the current folder of the command."""
     yield ("sh", "-c", 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"', str(world.folder / "removed")), {}
 
 
 @contextmanager
 def few_open_files(world: World) -> Iterator[Any]:
-    """The limit of open files leaves next to none."""
+    """Limit the number of open files to almost none."""
     del world
     yield ("sh", "-c", 'ulimit -n 9; exec "$@"', "limited"), {}
 
 
 def failing(calls: str, error: str = "EIO") -> Fault:
-    """Those system calls on the state's and the configuration's files and folders fail."""
+    """Make these system calls fail for files and folders of the state and the configuration."""
 
     @contextmanager
     def fault(world: World) -> Iterator[Any]:
@@ -152,41 +152,41 @@ FAULTS: dict[str, Fault] = {
     "stale file handles": failing("openat,read", "ESTALE"),
     "quota exceeded": failing("write,openat", "EDQUOT"),
 }
-PARTS = 4  # of all commands: a test has to end in time
+PARTS = 4  # of all commands, because a test has to end in time
 LEAN = ("folders for files", "full state", "read-only state")
 
 
 def fill(path: Path) -> None:
-    """Take all the room there is."""
+    """Use all free space."""
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as stream:
         while True:
             stream.write(bytes(256))
 
 
-def complaint(world: World, command: str, fault: Fault) -> str | None:
-    """What is wrong with the end of a command under a fault; None if nothing is."""
+def find_problem(world: World, command: str, fault: Fault) -> str | None:
+    """Return what is wrong in the result of a command under a fault, or None."""
     world.put_back()
     with fault(world) as (prefix, env):
         answer = world.call(command, *prefix, env=env)
-    told = f"{command}: {answer}"
+    report = f"{command}: {answer}"
     if answer.exit == Exit.BUG or answer.exit not in set(Exit):
-        return told
+        return report
     if RAW.search(answer.err) and b"git" not in answer.err:
-        return told
+        return report
     if answer.lines and answer.last.get("kind") == "error" and answer.last["exit"] != answer.exit:
-        return told
+        return report
     return None
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_in_the_list() -> None:
     assert set(commands()) == set(CALLS)
 
 
-def test_commands_name_a_broken_state_and_never_a_bug(hibali: Any) -> None:
+def test_commands_report_a_faulty_state_and_no_bug(hibali: Any) -> None:
     world = World(hibali, small=True)
     faults = [FAULTS[LEAN[number % len(LEAN)]] for number in range(len(SAMPLE))]
     tried = [*zip(SAMPLE, faults, strict=True), ("run", full_state), ("verify", folders_for_files)]
-    assert [found for command, fault in tried if (found := complaint(world, command, fault))] == []
+    assert [found for command, fault in tried if (found := find_problem(world, command, fault))] == []
     world.put_back()
     with ExitStack() as stack:
         stack.enter_context(read_only_state(world))
@@ -199,15 +199,15 @@ def test_commands_name_a_broken_state_and_never_a_bug(hibali: Any) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", FAULTS)
-def test_no_command_calls_a_broken_machine_a_bug(hibali: Any, name: str, part: int) -> None:
+def test_no_command_reports_a_machine_fault_as_a_bug(hibali: Any, name: str, part: int) -> None:
     world = World(hibali)
     some = list(CALLS)[part::PARTS]
-    assert [found for command in some if (found := complaint(world, command, FAULTS[name]))] == []
+    assert [found for command in some if (found := find_problem(world, command, FAULTS[name]))] == []
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_command_calls_one_misplaced_file_a_bug(hibali: Any, part: int) -> None:
+def test_no_command_reports_a_misplaced_file_as_a_bug(hibali: Any, part: int) -> None:
     world = World(hibali)
     files = [path.relative_to(world.folder) for path in world.own_files() if ".git" not in path.parts]
 
@@ -223,7 +223,7 @@ def test_no_command_calls_one_misplaced_file_a_bug(hibali: Any, part: int) -> No
         f"{path}: {found}"
         for path in files
         for command in SAMPLE[part::PARTS]
-        if (found := complaint(world, command, misplaced(path)))
+        if (found := find_problem(world, command, misplaced(path)))
     ]
     assert wrong == []
 
@@ -235,7 +235,7 @@ def test_no_command_calls_one_misplaced_file_a_bug(hibali: Any, part: int) -> No
         ({"HIBALI_STATE": "/proc/nowhere"}, "state-unwritable", Exit.REFUSED),
     ],
 )
-def test_a_state_folder_that_cannot_be_is_named(
+def test_an_impossible_state_folder_is_reported(
     hibali: Any, env: dict[str, str], code: str, ends: Exit
 ) -> None:
     answer = hibali("history", "--json", env=env, exit=int(ends))

@@ -1,4 +1,4 @@
-"""What the pages say to type is typed, line by line, against real servers: every line works, or the reason why it is left out stands here."""
+"""Test the commands of the documentation, line by line, against real servers; each line that is not run has a reason here."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import pytest
 from tests.support.documented import pages
 from tests.support.typed_world import TypedWorld, lines_to_type, page
 
-# Of a page the beginnings of lines that are not typed here, and why.
+# The beginnings of the lines of each page that are not run here, with the reason.
 LEFT_OUT: dict[str, dict[str, str]] = {
     "bundles": {
         "hibali bundle run bet.zip --site juwels --input": "all inputs are in this bundle: test_bundle.py"
     },
     "caching": {
-        "hibali run conform answers.json --site juwels --fast": "no fast storage is here: test_fast.py"
+        "hibali run conform answers.json --site juwels --fast": "no fast storage is here: test_fast_storage.py"
     },
     "pipeline-sharing": {
         "hibali pipelines image": "tools run without images in this world: test_images.py",
-        "hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git --images": "the same remote, said anew",
+        "hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git --images": "the same remote again",
     },
     "site-setup": {
-        "hibali  ": "it only says what to type, and ends with 2: test_first_contact.py",
-        "hibali init   ": "it asks: test_first_contact.py",
+        "hibali  ": "it only prints the first command, and ends with 2: test_first_steps.py",
+        "hibali init   ": "it asks questions: test_first_steps.py",
         "hibali sites import ssh": "it reads what belongs to the account, wherever HOME is: test_sites_import.py",
-        "hibali sites import https:": "nobody answers there: test_sites_import.py",
+        "hibali sites import https:": "no such server: test_sites_import.py",
     },
     "container-images": {
         "hibali pipelines image": "tools run without images in this world: test_images.py",
         "hibali pipelines stage": "as the line before",
     },
     "pipelines": {
-        "hibali pipelines add https:": "nobody answers there: tests/unit/registry",
+        "hibali pipelines add https:": "no such server: tests/unit/registry",
         "hibali pipelines add git+https:": "as the line before",
         "hibali pipelines add zenodo": "as the line before",
         "hibali pipelines add bosh:": "bosh has no cached descriptors on this machine: tests/unit/registry",
-        "hibali pipelines example fsl_bet --ask": "it asks questions: test_dialogue.py",
+        "hibali pipelines example fsl_bet --ask": "it asks questions: test_example_ask.py",
     },
     "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/runs/schedules"},
     "performance": {
@@ -48,9 +48,9 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali sites add cloud": "no WebDAV server is here: test_webdav.py",
         "hibali push results cloud:": "as the line before",
     },
-    "monitoring": {"hibali runs watch --notify": "nobody answers at that address: test_watching.py"},
+    "monitoring": {"hibali runs watch --notify": "no such server: test_runs_watch.py"},
 }
-# What somebody did who has come to this page.
+# Commands that a reader of this page has run before.
 DONE_BEFORE: dict[str, tuple[str, ...]] = {
     "history": ("push data juwels:@scratch/data",),
     "pipelines": ("pipelines add tools/",),
@@ -77,7 +77,7 @@ def world(hibali: Any, slurm: Any, object_store: Any) -> TypedWorld:
     return TypedWorld(hibali, slurm, object_store)
 
 
-# Pages whose lines other tests type, or cannot be typed in this world.
+# Pages whose lines are run by other tests, or cannot be run here.
 ELSEWHERE: dict[str, str] = {
     "datalad": "DataLad: test_datasets.py",
     "git-annex": "test_annex_remote.py",
@@ -85,7 +85,7 @@ ELSEWHERE: dict[str, str] = {
     "gsi": "test_gsi.py",
 }
 PAGES = sorted(path.stem for path in pages() if lines_to_type(path) and path.stem not in ELSEWHERE)
-OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # they say themselves where one can go
+OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # their text says where to run them
 
 
 @pytest.mark.heavy

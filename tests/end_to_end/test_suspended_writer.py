@@ -17,7 +17,7 @@ from tests.support.trees import make_tree, many_files, sha256
 from tests.support.waiting import wait_for
 from tests.support.watcher import Watcher
 
-PACK = 256  # a group commit under way when it fell asleep may end
+PACK = 256  # a group commit that was active at the suspension may end
 
 
 def test_a_writer_that_was_suspended_past_its_lease_stops(folder_there: Transfers, tmp_path: Path) -> None:
@@ -42,11 +42,11 @@ def test_a_writer_that_was_suspended_past_its_lease_stops(folder_there: Transfer
         finally:
             os.kill(holder, signal.SIGCONT)
         assert process.wait(60) == 5
-    told = (there.hibali.home.folder / "0.out").read_bytes().splitlines()
-    assert json.loads(told[-1])["exit"] == 5
+    lines = (there.hibali.home.folder / "0.out").read_bytes().splitlines()
+    assert json.loads(lines[-1])["exit"] == 5
     now = there.there()
     changed = [name for name in now if now[name] != theirs[name]]
-    assert len(changed) <= PACK, "it went on writing"
+    assert len(changed) <= PACK, "the suspended command continued to write"
     again = there.hibali("push", another, "there:data", "--json", exit=0)
     assert again.last["files_moved"] == len(changed)
     assert there.there() == theirs
@@ -57,9 +57,9 @@ def test_a_writer_that_was_suspended_past_its_lease_stops(folder_there: Transfer
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("word", ["ssh", "sftp", "s3"])
 def test_a_client_that_was_stopped_past_its_lease_stops(transfers_to: Any, tmp_path: Path, word: str) -> None:
-    """A laptop that slept: meanwhile another came, and what the first one has left to write it keeps to itself.
+    """Check a laptop that was suspended while another command wrote: it makes no further writes.
 
-    An agent gives its lock back when it has heard nothing of its client for a while (`SILENCE_SECONDS`).
+    An agent releases its lock if it received nothing from its client for some time (`SILENCE_SECONDS`).
     """
     there = transfers_to(word)
     config = there.hibali.home.config
@@ -87,7 +87,9 @@ def test_a_client_that_was_stopped_past_its_lease_stops(transfers_to: Any, tmp_p
     assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
     now = there.there()
     assert all(now[name] in {ours[name], theirs[name]} for name in theirs)
-    assert [name for name in now if now[name] != theirs[name]] == [], "it went on writing"
+    assert [name for name in now if now[name] != theirs[name]] == [], (
+        "the suspended command continued to write"
+    )
     there.check_no_own_files()
     assert counts(there.push())["files_failed"] == 0
     assert there.there() == ours

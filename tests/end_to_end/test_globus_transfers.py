@@ -13,28 +13,28 @@ from tests.support.globus_sites import GlobusSites, globus_sites
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, read_tree, sha256
 from transfers.stores.globus.paths import is_supported_path
 
-TOLD_NAMES = [name for name in HOSTILE_NAMES if is_supported_path(name) and len(name) < 200]
+SUPPORTED_NAMES = [name for name in HOSTILE_NAMES if is_supported_path(name) and len(name) < 200]
 
 
 @pytest.fixture
 def sites(hibali: Any, globus: Globus, tmp_path: Path, request: pytest.FixtureRequest) -> GlobusSites:
-    """A laptop with a collection; a site `host` with ssh and a collection."""
+    """Return a laptop with a collection, and a site `host` with ssh and a collection."""
     made = globus_sites(hibali, globus, tmp_path, request.getfixturevalue)
     made.add_ssh("far")
     return made
 
 
 def _odd_tree(files: int, folders: int) -> Tree:
-    """So many files in so many folders, the odd names among both."""
-    names = [TOLD_NAMES[number % len(TOLD_NAMES)] + b"-%d" % number for number in range(folders)]
+    """Return that many files in that many folders, with unusual names among both."""
+    names = [SUPPORTED_NAMES[number % len(SUPPORTED_NAMES)] + b"-%d" % number for number in range(folders)]
     tree: Tree = {b"empty folder": Folder()}
     for number in range(files):
-        odd = TOLD_NAMES[number // folders % len(TOLD_NAMES)]
+        odd = SUPPORTED_NAMES[number // folders % len(SUPPORTED_NAMES)]
         tree[names[number % folders] + b"/" + odd + b".%d" % number] = File(b"%d," % number * (number % 97))
     return tree
 
 
-def test_a_few_files_go_by_globus_and_are_proven_by_the_far_end(sites: GlobusSites) -> None:
+def test_a_few_files_are_sent_by_globus_and_verified_by_the_remote_host(sites: GlobusSites) -> None:
     tree = _odd_tree(40, 8)
     tree[b"tool"] = File(b"#!/bin/sh\n", executable=True)
     tree[b"link"] = Link(b"tool")
@@ -70,13 +70,13 @@ def test_a_few_files_go_by_globus_and_are_proven_by_the_far_end(sites: GlobusSit
 
 
 @pytest.mark.heavy
-def test_twelve_hundred_files_every_way(sites: GlobusSites) -> None:
+def test_twelve_hundred_files_are_transferred_in_every_direction(sites: GlobusSites) -> None:
     sites.add_ssh("north")
     sites.make(_odd_tree(1200, 40))
 
     def moved(answer: Any, files: int = 1200) -> None:
-        told = {"files_moved": files, "mover": "globus" if files else None, "checked_by": "hibali"}
-        assert {key: answer.last[key] for key in told} == told, str(answer)
+        expected = {"files_moved": files, "mover": "globus" if files else None, "checked_by": "hibali"}
+        assert {key: answer.last[key] for key in expected} == expected, str(answer)
         assert answer.last["proof_moved"] == ("digest" if files else None)
 
     moved(sites.push())
@@ -107,8 +107,8 @@ def test_twelve_hundred_files_every_way(sites: GlobusSites) -> None:
 
 
 @pytest.mark.heavy
-def test_a_site_that_globus_alone_reaches(sites: GlobusSites, tmp_path: Path) -> None:
-    """Listed, filled, read, adjusted and proven through Globus: by HTTPS where that is allowed, else by a pass that moves nothing."""
+def test_a_site_that_only_globus_reaches_supports_all_operations(sites: GlobusSites, tmp_path: Path) -> None:
+    """List, write, read, adjust and verify through Globus only: by HTTPS where it is allowed, else by a task that transfers nothing."""
     vault = sites.add_vault(tmp_path / "vault")
     readable = sites.add_vault(tmp_path / "readable", https=True)
     sites.make({**_odd_tree(30, 5), b"plain": File(b"content")})
@@ -142,13 +142,13 @@ def test_a_site_that_globus_alone_reaches(sites: GlobusSites, tmp_path: Path) ->
     assert sites.same("readable")
 
 
-def test_where_globus_does_not_carry(sites: GlobusSites, tmp_path: Path) -> None:
-    """Asked for by name it says why not; else the bytes go the old way."""
+def test_globus_is_not_used_where_it_is_not_available(sites: GlobusSites, tmp_path: Path) -> None:
+    """Check that an explicit request for Globus is refused with the reason, and that without it another transport is used."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(b"x")
-    told = sites.move("push", outside, "far:other", "--via", "globus", code=2).last
-    assert (told["code"], told["about"]) == ("not-by-globus", "here")
+    refused = sites.move("push", outside, "far:other", "--via", "globus", code=2).last
+    assert (refused["code"], refused["about"]) == ("not-by-globus", "here")
     assert sites.move("push", outside, "far:other").last["mover"] == "stream"
     sites.make({b"a": File(b"1")})
     assert sites.push("--bwlimit", "1M").last["mover"] == "stream"

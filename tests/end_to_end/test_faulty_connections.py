@@ -15,15 +15,15 @@ from tests.support.transfers import Transfers, counts, failed
 from tests.support.trees import many_files, read_tree
 
 LARGE = random.Random(3).randbytes(20_000_000)  # noqa: S311 - the same ones each time
-MANY = LARGE * 2  # more than what is put whole
+MANY = LARGE * 2  # larger than a single request
 TREE = {**many_files(120, 20_000), b"large": LARGE}
 
 Fault = Callable[[Exchange], None]
 
 
 @pytest.fixture
-def spoiled(transfers_to: Any) -> Iterator[Callable[[Fault], tuple[Transfers, FaultyHttpProxy]]]:
-    """S3 through a proxy that spoils what the fault says."""
+def faulty(transfers_to: Any) -> Iterator[Callable[[Fault], tuple[Transfers, FaultyHttpProxy]]]:
+    """Return a function that makes an S3 site behind a proxy with a given fault."""
     proxies: list[FaultyHttpProxy] = []
 
     def make(fault: Fault) -> tuple[Transfers, FaultyHttpProxy]:
@@ -41,12 +41,12 @@ def spoiled(transfers_to: Any) -> Iterator[Callable[[Fault], tuple[Transfers, Fa
 
 
 def is_data(exchange: Exchange) -> bool:
-    """An object of the user's, not of ours."""
+    """Return whether it is an object of the user and not one of hibali."""
     return ".hibali" not in exchange.target and "/data/" in exchange.target
 
 
 class Once:
-    """A fault for the first `times` exchanges of each target that `wanted` finds; counts what it did."""
+    """A fault for the first `times` exchanges of each target that `wanted` selects; counts its uses."""
 
     def __init__(self, wanted: Callable[[Exchange], bool], name: str, times: int = 1) -> None:
         self._wanted = wanted
@@ -65,8 +65,8 @@ class Once:
             setattr(exchange, self._name, True)
 
 
-def test_through_the_proxy_all_is_as_ever(spoiled: Any, tmp_path: Path) -> None:
-    there, proxy = spoiled(lambda _: None)
+def test_the_proxy_without_a_fault_changes_nothing(faulty: Any, tmp_path: Path) -> None:
+    there, proxy = faulty(lambda _: None)
     there.make(TREE)
     assert counts(there.push())["files_moved"] == len(TREE)
     there.pull(tmp_path / "back")
@@ -74,10 +74,10 @@ def test_through_the_proxy_all_is_as_ever(spoiled: Any, tmp_path: Path) -> None:
     assert len(proxy.exchanges) > len(TREE)
 
 
-def test_a_busy_server_is_asked_again(spoiled: Any, tmp_path: Path) -> None:
+def test_requests_to_a_busy_server_are_retried(faulty: Any, tmp_path: Path) -> None:
     chance = random.Random(4)  # noqa: S311 - the same requests each time
     fault = Once(lambda _: chance.random() < 0.15, "refuse")
-    there, _ = spoiled(fault)
+    there, _ = faulty(fault)
     there.make(TREE)
     assert counts(there.push())["files_moved"] == len(TREE)
     assert there.there() == TREE
@@ -87,11 +87,11 @@ def test_a_busy_server_is_asked_again(spoiled: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_server_that_stays_busy_is_5_and_not_asked_for_ever(spoiled: Any) -> None:
+def test_a_server_that_stays_busy_is_5_after_a_bounded_time(faulty: Any) -> None:
     def always(exchange: Exchange) -> None:
         exchange.refuse = True
 
-    there, proxy = spoiled(always)
+    there, proxy = faulty(always)
     there.make({b"a": b"1"})
     began = time.monotonic()
     answer = there.push(exit=5)
@@ -101,13 +101,13 @@ def test_a_server_that_stays_busy_is_5_and_not_asked_for_ever(spoiled: Any) -> N
 
 
 @pytest.mark.heavy
-def test_an_object_that_the_server_lost_costs_a_few_requests(spoiled: Any, tmp_path: Path) -> None:
-    """Whatever tries again, in our code or in a library, shares one budget (decision 09)."""
+def test_an_object_that_the_server_lost_needs_few_requests(faulty: Any, tmp_path: Path) -> None:
+    """Check that retries in hibali and in libraries share one budget (decision 09)."""
 
     def lost(exchange: Exchange) -> None:
         exchange.fail = exchange.method == "GET" and exchange.target.endswith("/data/lost")
 
-    there, proxy = spoiled(lost)
+    there, proxy = faulty(lost)
     there.make({b"lost": b"1", b"whole": b"2"})
     there.push()
     answer = there.pull(tmp_path / "back", exit=6)
@@ -117,9 +117,9 @@ def test_an_object_that_the_server_lost_costs_a_few_requests(spoiled: Any, tmp_p
 
 
 @pytest.mark.heavy
-def test_a_server_that_is_gone_costs_a_few_requests(spoiled: Any, tmp_path: Path) -> None:
-    """What one request found out is not found out again by each of those that follow, such as giving back the lock."""
-    there, proxy = spoiled(lambda _: None)
+def test_an_unreachable_server_needs_few_requests(faulty: Any, tmp_path: Path) -> None:
+    """Check that later requests, such as the release of the lock, do not wait for the same failure again."""
+    there, proxy = faulty(lambda _: None)
     there.make(many_files(3, 100))
     there.push()
     before = len(proxy.exchanges)
@@ -129,9 +129,9 @@ def test_a_server_that_is_gone_costs_a_few_requests(spoiled: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["lose_answer", "flip_request"])
-def test_what_went_wrong_on_the_way_there_is_sent_again(spoiled: Any, name: str) -> None:
+def test_data_damaged_during_an_upload_is_sent_again(faulty: Any, name: str) -> None:
     fault = Once(lambda exchange: exchange.method == "PUT" and is_data(exchange), name)
-    there, _ = spoiled(fault)
+    there, _ = faulty(fault)
     tree = {**many_files(30, 20_000), b"large": LARGE}
     there.make(tree)
     assert counts(there.push())["files_moved"] == len(tree)
@@ -140,10 +140,10 @@ def test_what_went_wrong_on_the_way_there_is_sent_again(spoiled: Any, name: str)
     assert counts(there.push())["files_moved"] == 0
 
 
-def test_a_lost_answer_to_the_end_of_a_large_file(spoiled: Any) -> None:
-    """The server has put the parts together, and hibali does not know."""
+def test_a_lost_answer_to_the_completion_of_a_large_file_is_recovered(faulty: Any) -> None:
+    """Check a server that has assembled the parts while its answer is lost."""
     fault = Once(lambda exchange: exchange.method == "POST" and "uploadId" in exchange.target, "lose_answer")
-    there, _ = spoiled(fault)
+    there, _ = faulty(fault)
     there.make({b"large": MANY})
     there.push()
     assert fault.done == 1
@@ -151,11 +151,11 @@ def test_a_lost_answer_to_the_end_of_a_large_file(spoiled: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_bytes_that_always_flip_on_the_way_there_are_6_and_named(spoiled: Any) -> None:
+def test_bytes_that_always_flip_during_an_upload_are_6_and_named(faulty: Any) -> None:
     def flip(exchange: Exchange) -> None:
         exchange.flip_request = exchange.method == "PUT" and exchange.target.endswith("/data/bad")
 
-    there, proxy = spoiled(flip)
+    there, proxy = faulty(flip)
     there.make({b"bad": b"flip me, please", b"good": b"1"})
     answer = there.push(exit=6)
     assert there.there() == {b"good": b"1"}
@@ -164,9 +164,9 @@ def test_bytes_that_always_flip_on_the_way_there_are_6_and_named(spoiled: Any) -
 
 
 @pytest.mark.parametrize("name", ["cut_answer", "flip_answer", "refuse"])
-def test_what_went_wrong_on_the_way_back_is_asked_again(spoiled: Any, tmp_path: Path, name: str) -> None:
+def test_data_damaged_during_a_download_is_requested_again(faulty: Any, tmp_path: Path, name: str) -> None:
     fault = Once(lambda exchange: exchange.method == "GET" and is_data(exchange), name)
-    there, _ = spoiled(fault)
+    there, _ = faulty(fault)
     tree = {**many_files(30, 20_000), b"large": LARGE}
     there.make(tree)
     there.push()
@@ -175,13 +175,13 @@ def test_what_went_wrong_on_the_way_back_is_asked_again(spoiled: Any, tmp_path: 
     assert fault.done >= len(tree)
 
 
-def test_bytes_that_always_flip_on_the_way_back_are_6_and_never_under_a_final_name(
-    spoiled: Any, tmp_path: Path
+def test_bytes_that_always_flip_during_a_download_are_6_and_never_under_a_final_name(
+    faulty: Any, tmp_path: Path
 ) -> None:
     def flip(exchange: Exchange) -> None:
         exchange.flip_answer = exchange.method == "GET" and exchange.target.partition("?")[0].endswith("/bad")
 
-    there, _ = spoiled(flip)
+    there, _ = faulty(flip)
     there.make({b"bad": b"flip me, please", b"good": b"1", b"sub/bad": LARGE})
     there.push()
     answer = there.pull(tmp_path / "back", exit=6)
@@ -192,15 +192,15 @@ def test_bytes_that_always_flip_on_the_way_back_are_6_and_never_under_a_final_na
     assert b"bad" in answer.err
 
 
-def test_a_list_that_is_cut_short_deletes_nothing(spoiled: Any, tmp_path: Path) -> None:
-    """The source's listing breaks off, always: with `--delete` nothing may go."""
+def test_an_incomplete_listing_deletes_nothing(faulty: Any, tmp_path: Path) -> None:
+    """Check that a source listing that always breaks off deletes nothing with `--delete`."""
     active = [False]
 
     def fault(exchange: Exchange) -> None:
         if active[0] and "list-type" in exchange.target:
             exchange.cut_answer = True
 
-    there, _ = spoiled(fault)
+    there, _ = faulty(fault)
     there.make({b"a": b"1", b"b": b"2"})
     there.push()
     there.pull(tmp_path / "back")
@@ -214,7 +214,9 @@ def test_a_list_that_is_cut_short_deletes_nothing(spoiled: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("cut_after", [100_000, 6_000_000])
-def test_a_cut_line_to_an_ssh_site_is_5_and_the_same_line_goes_on(transfers_to: Any, cut_after: int) -> None:
+def test_a_cut_connection_to_an_ssh_site_is_5_and_the_same_command_resumes(
+    transfers_to: Any, cut_after: int
+) -> None:
     there = transfers_to("ssh")
     proxy = CuttingProxy(there.place.server.port, cut_after)
     config = there.hibali.home.config

@@ -1,4 +1,4 @@
-"""Sweeps at the site where least has to move, on fast storage of its nodes, and kept in datasets."""
+"""Test sweeps at the site with the fewest bytes to transfer, on fast storage of nodes, and saved in datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.annex import AnnexRepository, make_repository
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.heavy  # tests/unit/runs/sweeps/test_sweep.py tries the script by itself
+@pytest.mark.heavy  # tests/unit/runs/sweeps/test_sweep.py tests the script alone
 def test_inputs_of_tasks_are_read_and_their_outputs_written_on_fast_storage(hibali: Any) -> None:
     bench = Bench(hibali, doing("readlink -f [IN]; pwd -P; cat [IN] [MORE] >[OUT]; exit [CODE]"))
     work = bench.add_local_site()
@@ -31,8 +31,8 @@ def test_inputs_of_tasks_are_read_and_their_outputs_written_on_fast_storage(hiba
     bench.run(*line, "--wait", exit=7)
     [run_id] = bench.run_ids()
     for number in (1, 2):
-        said = hibali("runs", "logs", run_id, "--task", str(number), exit=0).out.decode().splitlines()
-        assert all(each.startswith(f"{node}/hibali-{run_id}-") for each in said[:2]), said
+        output = hibali("runs", "logs", run_id, "--task", str(number), exit=0).out.decode().splitlines()
+        assert all(each.startswith(f"{node}/hibali-{run_id}-") for each in output[:2]), output
     assert (work / "runs" / run_id / "tasks" / "1" / "work" / "out.txt").read_text() == "hello\n"
     assert (work / "runs" / run_id / "tasks" / "2" / "work" / "out.txt").read_text() == "hello\nother\n"
     assert not list(node.iterdir())
@@ -55,8 +55,8 @@ def test_tasks_on_fast_storage_of_a_cluster(hibali: Any, slurm: Any) -> None:
     assert "#SBATCH --signal=B:TERM@60" in shown["files"]["chunks/1/job.sh"]
     run = bench.run(*line, "--wait", "--collect", "back", exit=0).last
     assert (bench.folder / "back" / "2" / "out.txt").read_text() == "hello\nb\n"
-    said = hibali("runs", "logs", run["id"], "--task", "2", exit=0).out.decode()
-    assert said.startswith(f"{node}/hibali-{run['id']}-")
+    output = hibali("runs", "logs", run["id"], "--task", "2", exit=0).out.decode()
+    assert output.startswith(f"{node}/hibali-{run['id']}-")
     assert not list(node.iterdir())
     bench.run(*line, "--wait", "--no-fast", exit=0)
 
@@ -72,7 +72,7 @@ def two_sites(bench: Bench) -> None:
     bench.site = "auto"
 
 
-def test_a_sweep_goes_where_the_least_of_all_its_inputs_has_to_move(hibali: Any) -> None:
+def test_a_sweep_selects_the_site_with_the_fewest_bytes_to_transfer(hibali: Any) -> None:
     bench = Bench(hibali)
     two_sites(bench)
     for place, number, size in (("alpha", 1, 2 << 20), ("beta", 2, 2 << 20), ("beta", 3, 2 << 20)):
@@ -93,7 +93,7 @@ def test_a_sweep_goes_where_the_least_of_all_its_inputs_has_to_move(hibali: Any)
 
 
 @pytest.mark.heavy
-def test_the_same_sweep_goes_on_where_it_is_under_way(hibali: Any) -> None:
+def test_the_same_sweep_continues_at_its_site(hibali: Any) -> None:
     go = hibali.home.folder / "go"
     bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
     two_sites(bench)
@@ -113,7 +113,7 @@ def test_the_same_sweep_goes_on_where_it_is_under_way(hibali: Any) -> None:
 
 
 class Study:
-    """A dataset with answers, a table and an input, and a pipeline that runs there."""
+    """A dataset with answers, a table and an input, and a pipeline."""
 
     def __init__(self, hibali: Any, tmp_path: Path) -> None:
         self.bench = Bench(hibali, doing("cat [IN] >[OUT]; echo [SAY] >>[OUT]; exit [CODE]"))
@@ -131,8 +131,8 @@ class Study:
             self.repository.run(*words)
 
 
-@pytest.mark.heavy  # tests/unit/runs/test_dataset.py tries the record by itself
-def test_a_sweep_is_saved_with_one_record_of_its_line(hibali: Any, tmp_path: Path) -> None:
+@pytest.mark.heavy  # tests/unit/runs/test_dataset.py tests the record alone
+def test_a_sweep_is_saved_with_one_record_of_its_command(hibali: Any, tmp_path: Path) -> None:
     from datalad.local.rerun import get_run_info
 
     study = Study(hibali, tmp_path)
@@ -154,7 +154,7 @@ def test_a_sweep_is_saved_with_one_record_of_its_line(hibali: Any, tmp_path: Pat
 
 
 @pytest.mark.heavy
-def test_of_a_sweep_that_failed_nothing_is_kept_unasked(hibali: Any, tmp_path: Path) -> None:
+def test_outputs_of_a_failed_sweep_are_saved_only_on_request(hibali: Any, tmp_path: Path) -> None:
     study = Study(hibali, tmp_path)
     line = study.bench.line("answers.json", "--param", "code=0,3", "--wait", "--dataset", "derived")
     hibali(*line, "--json", cwd=study.root, exit=7)
@@ -176,7 +176,7 @@ def test_of_a_sweep_that_failed_nothing_is_kept_unasked(hibali: Any, tmp_path: P
     assert refused.last["code"] == "outside-dataset"
 
 
-@pytest.mark.heavy  # datalad takes its time
+@pytest.mark.heavy  # datalad is slow
 def test_a_recorded_sweep_is_repeated_by_datalad(hibali: Any, tmp_path: Path) -> None:
     import subprocess
 

@@ -24,12 +24,12 @@ KEPT = {b"keep": b"1", b"gone-too": b"5"}
 
 
 @pytest.fixture(params=["local", "ssh", "sftp", "s3"])
-def anywhere(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+def each_store(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     return transfers_to(request.param)
 
 
 def refused(there: Transfers, code: str, *words: str | bytes, exit: int = 8) -> Any:  # noqa: A002
-    """It is refused with this code, and nothing was touched."""
+    """Check that it is refused with this code and changes nothing."""
     before = there.place.versions("")
     answer = there.hibali("rm", *words, "--json", exit=exit)
     assert answer.last["code"] == code, str(answer)
@@ -38,7 +38,7 @@ def refused(there: Transfers, code: str, *words: str | bytes, exit: int = 8) -> 
 
 
 def lock_of(pid: int, **more: object) -> bytes:
-    """A lock that this very process holds, or that one which is gone held."""
+    """Return a lock held by this process, or by one that has ended."""
     record = {"version": 1, "operation": "push", "client": "somebody", "token": "0" * 32, "lease": 120}
     return json.dumps({**record, **this_process(), **({"pid": pid} if pid else {}), **more}).encode()
 
@@ -50,8 +50,8 @@ def plant_lock(there: Transfers, folder: bytes, content: bytes) -> None:
         at.chmod(0o700)
 
 
-def test_only_the_named_tree_is_removed(anywhere: Transfers) -> None:
-    there = anywhere
+def test_only_the_named_tree_is_removed(each_store: Transfers) -> None:
+    there = each_store
     there.make(TREE)
     there.push()
     assert refused(there, "unconfirmed", "-r", "there:data/gone").last["message"].startswith("3 files")
@@ -61,7 +61,7 @@ def test_only_the_named_tree_is_removed(anywhere: Transfers) -> None:
     assert there.there() == KEPT
     there.check_no_own_files()
     assert there.hibali("rm", "-r", "--yes", "there:data/gone", "--json", exit=3)
-    # what went is nobody's loss, and what stayed is still on record
+    # the removed files need no record, and the others are still recorded
     assert there.verify("there:data").last["files"] == 2
 
 
@@ -157,7 +157,7 @@ def test_a_configured_root_is_protected_under_every_name(
     there.place.plant("data", {b"deep/root/file": b"1", b"other/file": b"2", b"free/file": b"3"})
     root, home = there.root / "deep/root", there.hibali.home
     table = '[sites.{}]\nkind = "{}"\ndefault_root = "r"\n[sites.{}.roots]\nr = "{}"\n'
-    # the name that hibali itself gives to this machine
+    # the name that hibali gives to this machine
     text = home.config.read_text() + table.format("here", "local", "here", root)
     host = make_place("ssh", there.folder, request.getfixturevalue)
     assert isinstance(host, FolderPlace)
@@ -196,7 +196,7 @@ def test_a_configured_root_is_protected_under_every_name(
     there.place.plant("data", {b"else/file": b"4"})
     with mounted(there.root / "else", there.root / "free/mounted"):
         refused(there, "another-filesystem", "-r", "-y", there.root / "free")
-    # a link to a root goes as a link, and what is in a root is removed as ever
+    # a link to a root is removed as a link, and files in a root are removed as usual
     there.hibali("rm", there.folder / "link", exit=0)
     there.hibali("rm", root / "file", exit=0)
     there.hibali("rm", "-r", "-y", there.root / "free", exit=0)
@@ -308,16 +308,16 @@ def test_records_and_markers_in_a_bucket_are_removed(bucket_there: Transfers) ->
     there.hibali("ls", "there:data/gone", exit=3)
 
 
-def test_new_and_unremovable_files_are_reported(local_there: Transfers, as_nobody: Any) -> None:
+def test_new_and_unremovable_files_are_reported(local_there: Transfers, unprivileged: Any) -> None:
     there = local_there
     there.place.plant("data", {b"t/a": b"1", b"t/closed/b": b"2"})
     (there.root / "t/closed").chmod(0o555)
-    answer = as_nobody("rm", "-r", "-y", "there:data/t", "--json", exit=6)
+    answer = unprivileged("rm", "-r", "-y", "there:data/t", "--json", exit=6)
     (there.root / "t/closed").chmod(0o755)
     assert failed(answer) == {b"t/closed/b"[2:]: "denied", b"closed": "folder-not-empty"}
     assert there.there() == {b"t/closed/b": b"2"}
     (there.root / "t/closed").chmod(0)
-    answer = as_nobody("rm", "-r", "-y", "there:data/t", "--json", exit=6)
+    answer = unprivileged("rm", "-r", "-y", "there:data/t", "--json", exit=6)
     (there.root / "t/closed").chmod(0o755)
     assert answer.last["code"] == "listing-incomplete"
     assert there.there() == {b"t/closed/b": b"2"}
@@ -346,7 +346,7 @@ def test_a_killed_removal_is_resumed(folder_there: Transfers) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     left = len(there.there())
-    wait_for(lambda: there.hibali(*words).exit in {0, 3})  # an agent at the site ends when its line does
+    wait_for(lambda: there.hibali(*words).exit in {0, 3})  # an agent at the site ends with its connection
     assert there.tree_there() == {b"beside": b"1"}
     assert left >= 1
 

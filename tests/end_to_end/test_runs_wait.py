@@ -1,4 +1,4 @@
-"""Test waiting for a run on a terminal: its progress is shown, and Ctrl-C says what happens to the run."""
+"""Test waiting for a run on a terminal: its progress is shown, and Ctrl-C prints what happens to the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESUME = "Run the same command again to resume"
 
 @pytest.fixture
 def go(hibali: Any) -> Path:
-    """The tool waits for this file."""
+    """Return the file for which the tool waits."""
     path: Path = hibali.home.folder / "go"
     return path
 
@@ -32,7 +32,7 @@ def at_terminal(bench: Bench, *words: str, columns: int = 100) -> Terminal:
     return Terminal(bench.hibali.command(*words), bench.hibali.env, cwd=bench.folder, columns=columns)
 
 
-def test_a_run_that_is_waited_for_is_seen_and_goes_on_after_ctrl_c(bench: Bench, go: Path) -> None:
+def test_waiting_shows_the_run_and_it_continues_after_ctrl_c(bench: Bench, go: Path) -> None:
     line = bench.line(bench.answers(), "--wait")
     terminal = at_terminal(bench, *line)
     seen = terminal.until(lambda screen: re.search(r"RUNNING at here for [0-9]+ s", screen) is not None)
@@ -41,11 +41,11 @@ def test_a_run_that_is_waited_for_is_seen_and_goes_on_after_ctrl_c(bench: Bench,
     terminal.until(lambda screen: re.search(r"RUNNING at here for [2-9] s", screen) is not None)
     terminal.press(b"\x03")
     assert terminal.end(15) == 130
-    told = terminal.screen()
-    assert "RUNNING" not in told
-    assert "The run continues at here" in told
-    assert f"hibali runs wait {run_id}" in told
-    assert RESUME not in told
+    screen = terminal.screen()
+    assert "RUNNING" not in screen
+    assert "The run continues at here" in screen
+    assert f"hibali runs wait {run_id}" in screen
+    assert RESUME not in screen
 
     terminal = at_terminal(bench, "runs", "wait", run_id, columns=40)
     seen = terminal.until(lambda screen: "RUNNING at here for" in screen)
@@ -55,7 +55,7 @@ def test_a_run_that_is_waited_for_is_seen_and_goes_on_after_ctrl_c(bench: Bench,
     assert terminal.screen() == f"{run_id} SUCCEEDED"
 
 
-def test_without_a_terminal_nothing_is_drawn_and_max_time_says_the_same(bench: Bench) -> None:
+def test_without_a_terminal_no_progress_is_drawn_and_max_time_prints_the_same(bench: Bench) -> None:
     line = bench.line(bench.answers(), "--wait", "--max-time", "3s", "--json")
     ended = bench.hibali(*line, exit=5)
     [run_id] = bench.run_ids()
@@ -64,7 +64,7 @@ def test_without_a_terminal_nothing_is_drawn_and_max_time_says_the_same(bench: B
     assert RESUME not in ended.last["hint"]
 
 
-def test_watching_and_questions_say_nothing_of_resuming(bench: Bench) -> None:
+def test_watching_and_questions_do_not_mention_resuming(bench: Bench) -> None:
     run_id = bench.hibali(*bench.line(bench.answers()), exit=0).out.decode().strip()
     terminal = at_terminal(bench, "runs", "watch", run_id)
     terminal.until(lambda screen: "RUNNING" in screen)
@@ -81,7 +81,7 @@ def test_watching_and_questions_say_nothing_of_resuming(bench: Bench) -> None:
         assert "again" not in terminal.screen().partition("interrupted")[2], words
 
 
-def test_prefixes_of_ids_are_enough_where_they_are_unique(bench: Bench, go: Path) -> None:
+def test_unique_prefixes_of_ids_are_accepted(bench: Bench, go: Path) -> None:
     go.touch()
     first = bench.run(bench.answers(), "--wait", "--collect", "back", exit=0).lines[-1]["id"]
     second = bench.run(bench.answers(say="else"), "--wait", exit=0).lines[-1]["id"]

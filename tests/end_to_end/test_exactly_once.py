@@ -1,4 +1,4 @@
-"""Many submissions to a real Slurm, each killed or unanswered at some point, and typed again: one job each, none lost."""
+"""Test many submissions to a real Slurm that are killed or get no answer, and are repeated: exactly one job each."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
 
-# What becomes of a submission, in the order in which they come: files that each call takes one of. The caller of sbatch is
-# the agent at the site, and where the site is this machine, the agent's caller is hibali itself.
+# Each call of sbatch takes the first file in `faults`, whose suffix is its fault. The caller of sbatch is the agent at the
+# site; if the site is this machine, the agent's caller is hibali itself.
 _SBATCH = """#!/bin/sh
-fate=none
-for each in @FOLDER@/fates/*; do
+fault=none
+for each in @FOLDER@/faults/*; do
   [ -e "$each" ] || break
-  if mv "$each" @FOLDER@/done/ 2>/dev/null; then fate=${each##*.}; break; fi
+  if mv "$each" @FOLDER@/done/ 2>/dev/null; then fault=${each##*.}; break; fi
 done
 caller_of() { read -r stat <"/proc/$1/stat"; set -- ${stat##*) }; echo "$2"; }
-case $fate in
+case $fault in
   agent-before) kill -9 "$PPID"; exit 1 ;;
   agent-after) @SBATCH@ "$@" >/dev/null; kill -9 "$PPID"; exit 1 ;;
   client-before) kill -9 "$(caller_of "$PPID")"; exec @SBATCH@ "$@" ;;
-  client-after) said=$(@SBATCH@ "$@"); kill -9 "$(caller_of "$PPID")"; echo "$said" ;;
+  client-after) output=$(@SBATCH@ "$@"); kill -9 "$(caller_of "$PPID")"; echo "$output" ;;
   both-before) kill -9 "$(caller_of "$PPID")" "$PPID"; exit 1 ;;
   both-after) @SBATCH@ "$@" >/dev/null; kill -9 "$(caller_of "$PPID")" "$PPID"; exit 1 ;;
   silent) @SBATCH@ "$@" >/dev/null; exit 0 ;;
@@ -40,12 +40,12 @@ case $fate in
   *) exec @SBATCH@ "$@" ;;
 esac
 """
-TENS = int(os.environ.get("HIBALI_TENS", "2"))  # thirty submissions each; ten of them are the promised 300
+TENS = int(os.environ.get("HIBALI_TENS", "2"))  # thirty submissions each; ten of them are 300 submissions
 KILLS = ("agent-before", "agent-after", "client-before", "client-after", "both-before", "both-after")
 
 
 class Setup:
-    """A bench, and an sbatch in whose hands submissions fail as they are told."""
+    """A bench with an sbatch that fails as planned."""
 
     def __init__(self, bench: Bench, slurm: Any, folder: Path, name: str) -> None:
         self.bench = bench
@@ -53,7 +53,7 @@ class Setup:
         self.folder = folder / name
         self.name = name
         self.programs = self.folder / "programs"
-        for each in ("fates", "done", "programs"):
+        for each in ("faults", "done", "programs"):
             (self.folder / each).mkdir(parents=True)
         text = _SBATCH.replace("@FOLDER@", str(self.folder)).replace("@SBATCH@", shutil.which("sbatch") or "")
         self._write("sbatch", text)
@@ -65,12 +65,12 @@ class Setup:
         return path
 
     def add_here(self) -> None:
-        """The cluster as a site of this machine."""
+        """Add the cluster as a site on this machine."""
         self.bench.hibali.env |= {**self.slurm.env, "PATH": f"{self.programs}:{os.environ['PATH']}"}
         self.bench.add_site(self.name, f'kind = "local"\nwork = "{self.folder}/work"\n{self._tables()}')
 
-    def add_far(self) -> None:
-        """The cluster by ssh, with one login that is kept."""
+    def add_ssh(self) -> None:
+        """Add the cluster as an ssh site with one shared login."""
         python = self._write(
             "python", f'#!/bin/sh\nPATH={self.programs}:$PATH\nexport PATH\nexec python3 "$@"\n'
         )
@@ -87,13 +87,13 @@ class Setup:
             f'[sites.{self.name}.limits]\npoll = "1s"\nqueued_jobs = 2000\nsettling = "60s"\n'
         )
 
-    def threaten(self, fates: Sequence[str]) -> None:
-        """The next submissions go so, one after the other."""
-        for number, fate in enumerate(fates):
-            (self.folder / "fates" / f"{number:04}.{fate}").touch()
+    def plan_faults(self, faults: Sequence[str]) -> None:
+        """Set the faults of the next submissions, in this order."""
+        for number, fault in enumerate(faults):
+            (self.folder / "faults" / f"{number:04}.{fault}").touch()
 
-    def met(self) -> Counter[str]:
-        """The fates that came true."""
+    def occurred_faults(self) -> Counter[str]:
+        """Return the faults that occurred."""
         return Counter(path.suffix[1:] for path in (self.folder / "done").iterdir())
 
     def line(self, number: int) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def kill_at_random(hibali: Any, line: Sequence[str], seconds: float) -> None:
 
 
 def until_done(hibali: Any, lines: Sequence[Sequence[str]], tries: int) -> list[str]:
-    """The run of each line, typed again until it is submitted; not more than four at a time."""
+    """Repeat the commands until each run is submitted, at most four at a time, and return the run of each."""
     found: dict[int, str] = {}
     for _ in range(tries):
         left = [number for number in range(len(lines)) if number not in found]
@@ -135,7 +135,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
 
 
 def jobs_by_name(slurm: Any) -> Counter[str]:
-    """How many jobs of each name Slurm's own log has."""
+    """Return the number of jobs of each name in Slurm's own log."""
     lines = slurm.jobcomp.read_text().splitlines()
     return Counter(word[5:] for line in lines for word in line.split() if word.startswith("Name="))
 
@@ -147,11 +147,11 @@ def queued_names(slurm: Any) -> set[str]:
 
 
 def check_one_job_each(setups: Sequence[Setup], ids: Sequence[str], seconds: float) -> None:
-    """In Slurm's own log, once nothing of ours is in the queue; and each tool ran once."""
+    """Check in Slurm's own log, once the queue has none of these jobs, that each has one job; and that each tool ran once."""
     slurm = setups[0].slurm
     assert len(set(ids)) == len(ids)
     known = set(setups[0].bench.run_ids())
-    assert known == set(ids)  # no line began two runs
+    assert known == set(ids)  # no command created two runs
 
     def is_over() -> bool:
         return not queued_names(slurm) & known and set(ids) <= jobs_by_name(slurm).keys()
@@ -172,50 +172,50 @@ def bench(hibali: Any) -> Bench:
     return made
 
 
-def test_submissions_that_are_killed_or_not_answered_are_one_job_each(
+def test_killed_and_unanswered_submissions_create_one_job_each(
     bench: Bench, slurm: Any, tmp_path: Path
 ) -> None:
     setup = Setup(bench, slurm, tmp_path, "here")
     setup.add_here()
-    fates = ("agent-after", "client-before", "both-after", "silent")  # each leaves a trace, so nobody waits
-    setup.threaten(fates)
-    lines = [setup.line(number) for number in range(len(fates))]
+    faults = ("agent-after", "client-before", "both-after", "silent")  # each leaves a trace
+    setup.plan_faults(faults)
+    lines = [setup.line(number) for number in range(len(faults))]
     ids = until_done(bench.hibali, lines, 4)
-    assert setup.met() == Counter(fates)
+    assert setup.occurred_faults() == Counter(faults)
     check_one_job_each([setup], ids, 60)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
-def test_many_submissions_are_as_many_jobs(bench: Bench, slurm: Any, tmp_path: Path) -> None:
-    """More than a third are killed while they are being submitted, a sixth get no answer, the rest are killed at random points."""
-    met = submit_many(bench, slurm, tmp_path, TENS)
-    answered = met["silent"] + met["stopped"]
-    assert met.total() - answered >= 10 * TENS
+def test_many_submissions_create_exactly_one_job_each(bench: Bench, slurm: Any, tmp_path: Path) -> None:
+    """Kill more than a third during the submission and the rest at random points, and give no answer to a sixth."""
+    occurred = submit_many(bench, slurm, tmp_path, TENS)
+    answered = occurred["silent"] + occurred["stopped"]
+    assert occurred.total() - answered >= 10 * TENS
     assert answered >= 5 * TENS
 
 
 def submit_many(bench: Bench, slurm: Any, folder: Path, tens: int) -> Counter[str]:
-    """Thirty times `tens` submissions, half of them here and half of them by ssh; what befell them."""
+    """Make thirty times `tens` submissions, half of them on this machine and half by ssh; return the faults that occurred."""
     here, host = Setup(bench, slurm, folder, "here"), Setup(bench, slurm, folder, "far")
     here.add_here()
-    host.add_far()
-    here.threaten(_shuffled(dict.fromkeys(KILLS, tens) | {"silent": 5 * tens // 2}))
+    host.add_ssh()
+    here.plan_faults(_shuffled(dict.fromkeys(KILLS, tens) | {"silent": 5 * tens // 2}))
     killed, answered = 5 * tens // 2, 5 * tens - 5 * tens // 2
-    host.threaten(
+    host.plan_faults(
         _shuffled({"agent-before": killed, "agent-after": killed, "silent": tens, "stopped": answered - tens})
     )
     lines = [setup.line(number) for number in range(15 * tens) for setup in (here, host)]
-    doomed, others = lines[: 20 * tens], lines[20 * tens :]
+    failing, others = lines[: 20 * tens], lines[20 * tens :]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda line: bench.hibali(*line, timeout=600), doomed))
+        list(pool.map(lambda line: bench.hibali(*line, timeout=600), failing))
         list(pool.map(lambda line: kill_at_random(bench.hibali, line, 2.0), others))
     ids = until_done(bench.hibali, lines, 8)
     check_one_job_each([here, host], ids, 300)
-    return here.met() + host.met()
+    return here.occurred_faults() + host.occurred_faults()
 
 
-def _shuffled(fates: dict[str, int]) -> list[str]:
-    found = [fate for fate, times in fates.items() for _ in range(times)]
+def _shuffled(faults: dict[str, int]) -> list[str]:
+    found = [fault for fault, times in faults.items() for _ in range(times)]
     random.shuffle(found)
     return found

@@ -1,4 +1,4 @@
-"""Bulk data over several channels and logins of a long line: all of it, once, proven, and no login too many."""
+"""Test large transfers over several channels and logins of a slow connection: complete, sent once, verified, and without unneeded logins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.faulty_proxy import LongProxy
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 
-LARGE = random.Random(5).randbytes(40_000_003)  # noqa: S311 - several pieces for each line
+LARGE = random.Random(5).randbytes(40_000_003)  # noqa: S311 - several pieces for each connection
 TREE = {
     **many_files(600, 20_000, folders=7),
     b"large": LARGE,
@@ -27,8 +27,8 @@ TREE = {
 
 
 @pytest.fixture
-def far_away(transfers_to: Any) -> Iterator[Callable[[str], tuple[Transfers, LongProxy]]]:
-    """An ssh site behind a long line; the settings are added to its ssh table."""
+def distant(transfers_to: Any) -> Iterator[Callable[[str], tuple[Transfers, LongProxy]]]:
+    """Return a function that makes an ssh site with a long round trip; the settings are added to its ssh table."""
     proxies: list[LongProxy] = []
 
     def make(settings: str) -> tuple[Transfers, LongProxy]:
@@ -49,8 +49,10 @@ def far_away(transfers_to: Any) -> Iterator[Callable[[str], tuple[Transfers, Lon
 
 
 @pytest.mark.parametrize(("logins", "channels"), [(1, 4), (3, 4)])
-def test_there_and_back_over_many_lines(far_away: Any, tmp_path: Path, logins: int, channels: int) -> None:
-    there, proxy = far_away(f"logins = {logins}\nchannels = {channels}")
+def test_files_are_pushed_and_pulled_over_many_connections(
+    distant: Any, tmp_path: Path, logins: int, channels: int
+) -> None:
+    there, proxy = distant(f"logins = {logins}\nchannels = {channels}")
     there.make(TREE)
     pushed = there.push()
     assert counts(pushed)["files_moved"] == len(TREE)
@@ -64,8 +66,8 @@ def test_there_and_back_over_many_lines(far_away: Any, tmp_path: Path, logins: i
     assert proxy.connections == logins
 
 
-def test_a_further_login_that_is_refused_is_one_line_less(far_away: Any) -> None:
-    there, proxy = far_away("logins = 4\nchannels = 4")
+def test_a_rejected_additional_login_reduces_the_number_of_connections(distant: Any) -> None:
+    there, proxy = distant("logins = 4\nchannels = 4")
     there.make(TREE)
     refused = there.folder / "refused"
     ssh = there.folder / "ssh"
@@ -83,12 +85,12 @@ def test_a_further_login_that_is_refused_is_one_line_less(far_away: Any) -> None
     assert refused.read_text().splitlines() == [""]
     there.make({b"more": LARGE[:20_000_000]})
     there.push()
-    assert refused.read_text().splitlines() == [""]  # the first login is the one of before
+    assert refused.read_text().splitlines() == [""]  # the first login is that of the earlier transfer
 
 
 @pytest.mark.parametrize("word", ["bwlimit", "bandwidth"])
-def test_a_slow_line_is_not_given_many_logins(far_away: Any, word: str) -> None:
-    there, proxy = far_away("logins = 8")
+def test_a_slow_connection_gets_few_logins(distant: Any, word: str) -> None:
+    there, proxy = distant("logins = 8")
     config = there.hibali.home.config
     assert 'login_interval = "0s"' in config.read_text()
     if word == "bandwidth":
@@ -100,8 +102,8 @@ def test_a_slow_line_is_not_given_many_logins(far_away: Any, word: str) -> None:
 
 
 @pytest.mark.heavy
-def test_contents_of_git_annex_one_after_the_other_over_many_lines(far_away: Any, tmp_path: Path) -> None:
-    there, proxy = far_away("channels = 4")
+def test_contents_of_git_annex_are_sent_over_many_connections(distant: Any, tmp_path: Path) -> None:
+    there, proxy = distant("channels = 4")
     contents = [LARGE, LARGE[::-1], LARGE[:9_000_000], b"small"]
     keys = [key_of(len(one), hashlib.sha256(one).hexdigest()) for one in contents]
     conversation = Conversation(there.hibali.env, there.hibali.home.home, "there:annex")

@@ -23,7 +23,7 @@ HOSTILE = "\\033[31mevil\\007 \\342\\200\\256[bold]"
 
 @pytest.fixture
 def stepping(hibali: Any) -> Bench:
-    """A tool that says something, waits for the file `go`, and says more."""
+    """Return a bench whose tool prints a line, waits for the file `go`, and prints another line."""
     go = hibali.home.folder / "go"
     made = Bench(
         hibali,
@@ -44,11 +44,11 @@ def go_on(bench: Bench) -> None:
 
 
 def output_of(bench: Bench, number: int = 0) -> bytes:
-    """What the command started last, or before, has written."""
+    """Return the output of the command that was started last, or of an earlier one."""
     return (bench.folder / f"{number}.out").read_bytes()
 
 
-def test_logs_are_followed_as_they_come(stepping: Bench) -> None:
+def test_logs_are_followed_while_they_are_written(stepping: Bench) -> None:
     run_id = begin(stepping)
     process = stepping.hibali.start("runs", "logs", "-f", run_id)
     wait_for(lambda: output_of(stepping) == b"first\n")
@@ -64,7 +64,7 @@ def test_logs_are_followed_as_they_come(stepping: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_a_terminal_that_follows_a_log_is_not_harmed_and_can_leave(stepping: Bench) -> None:
+def test_a_followed_log_cannot_control_the_terminal_and_ctrl_c_ends_it(stepping: Bench) -> None:
     run_id = begin(stepping, code=3)
     command = stepping.hibali.command("runs", "logs", "-f", run_id)
     terminal = Terminal(command, stepping.hibali.env, cwd=stepping.folder)
@@ -80,7 +80,7 @@ def test_a_terminal_that_follows_a_log_is_not_harmed_and_can_leave(stepping: Ben
 
 
 @pytest.mark.heavy
-def test_a_log_that_is_cut_begins_anew(stepping: Bench) -> None:
+def test_a_truncated_log_is_followed_from_its_beginning(stepping: Bench) -> None:
     run_id = begin(stepping)
     process = stepping.hibali.start("runs", "logs", "-f", run_id, "--stdout")
     wait_for(lambda: output_of(stepping) == b"first\n")
@@ -105,7 +105,7 @@ def add_sftp_cluster(bench: Bench, server: SshServer) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("way", ["agent", "sftp"])
-def test_logs_of_a_job_that_waits_in_the_queue_are_followed_either_way(
+def test_logs_of_a_queued_job_are_followed_by_agent_and_sftp(
     hibali: Any, slurm: Any, automation_node: SshServer, way: str
 ) -> None:
     bench = Bench(hibali)
@@ -123,7 +123,7 @@ def test_logs_of_a_job_that_waits_in_the_queue_are_followed_either_way(
     assert b"done" in (bench.folder / "0.err").read_bytes()
 
 
-def test_runs_are_watched_in_a_table_and_looking_changes_nothing(stepping: Bench) -> None:
+def test_runs_are_watched_in_a_table_without_changing_them(stepping: Bench) -> None:
     answers = stepping.answers(code=3)
     line = stepping.line(answers)
     run_id = stepping.hibali(*line, exit=0).out.decode().strip()
@@ -139,22 +139,23 @@ def test_runs_are_watched_in_a_table_and_looking_changes_nothing(stepping: Bench
     assert "other one" in seen
     go_on(stepping)
     assert terminal.end() == 7
-    told = terminal.screen()
-    assert re.search(rf"{run_id} +FAILED .*exit code 3", told)
-    assert re.search(rf"{other.out.decode().strip()} +SUCCEEDED", told)
-    assert stepping.hibali(*line, exit=7).out.decode().strip() == run_id  # its end was only looked at
+    screen = terminal.screen()
+    assert re.search(rf"{run_id} +FAILED .*exit code 3", screen)
+    assert re.search(rf"{other.out.decode().strip()} +SUCCEEDED", screen)
+    # its end was shown, but not recorded as reported
+    assert stepping.hibali(*line, exit=7).out.decode().strip() == run_id
     assert stepping.hibali("runs", "watch", exit=0).out == b""
 
 
 @pytest.mark.heavy
-def test_ctrl_c_leaves_the_table_and_the_runs(stepping: Bench) -> None:
+def test_ctrl_c_ends_the_table_and_the_runs_continue(stepping: Bench) -> None:
     run_id = begin(stepping)
     terminal = Terminal(
         stepping.hibali.command("runs", "watch", run_id), stepping.hibali.env, cwd=stepping.folder
     )
     terminal.until(lambda screen: "RUNNING" in screen)
     terminal.press(b"\x03")
-    assert terminal.end(15) == 130  # two seconds where nothing else runs
+    assert terminal.end(15) == 130  # two seconds on an idle machine
     assert "RUNNING" not in terminal.screen()
     assert terminal.written.rfind(b"\x1b[?25h") >= terminal.written.rfind(b"\x1b[?25l")
     go_on(stepping)
@@ -162,7 +163,7 @@ def test_ctrl_c_leaves_the_table_and_the_runs(stepping: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_elsewhere_there_is_a_line_for_each_change(stepping: Bench) -> None:
+def test_without_a_terminal_each_change_is_a_line(stepping: Bench) -> None:
     run_id = begin(stepping)
     process = stepping.hibali.start("runs", "watch", run_id)
     wait_for(lambda: b"RUNNING" in output_of(stepping))
@@ -197,27 +198,27 @@ def test_runs_of_several_sites_are_watched_at_once(stepping: Bench, ssh_server: 
     assert [run["state"] for run in check_lines(output_of(stepping))] == ["SUCCEEDED", "SUCCEEDED"]
 
 
-def test_somebody_is_told_of_the_end_and_a_failure_to_do_so_changes_nothing(hibali: Any) -> None:
+def test_a_notice_of_the_end_is_sent_and_its_failure_changes_nothing(hibali: Any) -> None:
     bench = Bench(hibali)
     bench.add_local_site()
     script = bench.folder / "notify"
-    script.write_text(f'#!/bin/sh\necho "$@" >>{bench.folder}/told; cat >>{bench.folder}/records\n')
+    script.write_text(f'#!/bin/sh\necho "$@" >>{bench.folder}/notices; cat >>{bench.folder}/records\n')
     script.chmod(0o755)
     failed = bench.run(bench.answers(code=3), "--wait", "--notify", f"{script} 'a b'", exit=7)
     run_id = next(line["id"] for line in failed.lines if line["kind"] == "run")
-    assert (bench.folder / "told").read_text() == f"a b {run_id} FAILED\n"
+    assert (bench.folder / "notices").read_text() == f"a b {run_id} FAILED\n"
     [record] = check_lines((bench.folder / "records").read_bytes())
     assert (record["id"], record["state"], record["invocation"]["code"]) == (run_id, "FAILED", 3)
     ended = bench.run(bench.answers(), "--wait", "--notify", "/no/such/program", exit=0)
     assert f"the notification of the end of {ended.last['id']} failed" in ended.err.decode()
     assert hibali("runs", "wait", ended.last["id"], "--notify", "http://example.org/x", exit=2).out == b""
     assert hibali("runs", "watch", ended.last["id"], "--notify", f"{script}", exit=0)
-    assert (bench.folder / "told").read_text().splitlines()[-1] == f"{ended.last['id']} SUCCEEDED"
+    assert (bench.folder / "notices").read_text().splitlines()[-1] == f"{ended.last['id']} SUCCEEDED"
     bench.run(bench.answers(), "--notify", "true", exit=2)
 
 
 @pytest.mark.heavy
-def test_the_record_has_what_a_run_was_given_and_used(hibali: Any) -> None:
+def test_the_record_has_the_requested_and_used_resources(hibali: Any) -> None:
     busy = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; cp [IN] [OUT]"
     bench = Bench(hibali, doing(busy))
     bench.add_local_site()
@@ -239,10 +240,10 @@ def test_the_record_has_what_a_run_was_given_and_used(hibali: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_accounting_tells_the_memory(hibali: Any, slurm_with_accounting: Any) -> None:
+def test_accounting_reports_the_memory(hibali: Any, slurm_with_accounting: Any) -> None:
     bench = Bench(hibali)
     bench.add_slurm_site(slurm_with_accounting)
-    ended = bench.run(bench.answers(sleep=8), "--wait", exit=0).last  # Slurm looks every five seconds
+    ended = bench.run(bench.answers(sleep=8), "--wait", exit=0).last  # Slurm samples every five seconds
     question = f"sacct -n -P -X --name={ended['id']} -o State"
     wait_for(lambda: slurm_with_accounting.run(question).stdout.strip() == b"COMPLETED")
     hibali("runs", "collect", ended["id"], "back", exit=0)
@@ -253,7 +254,7 @@ def test_accounting_tells_the_memory(hibali: Any, slurm_with_accounting: Any) ->
 
 
 @pytest.mark.heavy
-def test_sigterm_ends_a_watch_as_such(stepping: Bench) -> None:
+def test_sigterm_ends_a_watch_with_143(stepping: Bench) -> None:
     run_id = begin(stepping)
     process = stepping.hibali.start("runs", "watch", run_id)
     wait_for(lambda: b"RUNNING" in output_of(stepping))
@@ -264,7 +265,7 @@ def test_sigterm_ends_a_watch_as_such(stepping: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_a_sweep_is_watched_and_the_log_of_one_task_is_followed(hibali: Any, slurm: Any) -> None:
+def test_a_sweep_is_watched_and_the_log_of_a_task_is_followed(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali)
     bench.add_slurm_site(slurm)
     line = bench.line(bench.answers(), "--param", "sleep=0,1", "--param", "say=x")

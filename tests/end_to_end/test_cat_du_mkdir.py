@@ -1,4 +1,4 @@
-"""Test `cat`, `du` and `mkdir`, which read a location without transferring it."""
+"""Test `cat`, `du` and `mkdir`, which read or create files at a location without a transfer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LARGE = os.urandom(9 << 20)
 
 
 @pytest.fixture(params=["local", "ssh", "sftp", "s3"])
-def anywhere(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
+def each_store(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     return transfers_to(request.param)
 
 
-def test_the_bytes_of_files_come_as_they_are(anywhere: Transfers) -> None:
-    there = anywhere
+def test_cat_prints_the_exact_bytes_of_files(each_store: Transfers) -> None:
+    there = each_store
     there.place.plant("data", {b"large": LARGE, b"empty": b"", b"\x1b[31m\n": b"\x00\x1b[31m\xff"})
     answer = there.hibali("cat", "there:data/large", "there:data/empty", b"there:data/\x1b[31m\n", exit=0)
     assert answer.out == LARGE + b"\x00\x1b[31m\xff"
@@ -34,14 +34,14 @@ def test_the_bytes_of_files_come_as_they_are(anywhere: Transfers) -> None:
     assert there.hibali("cat", "there:data/empty", "--json", exit=2).last["code"] == "usage"
 
 
-def test_pushed_files_are_checked_by_their_digest(bucket_there: Transfers) -> None:
+def test_cat_verifies_pushed_files_by_digest(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"file": b"content"})
     there.push()
     assert there.hibali("cat", "there:data/file", exit=0).out == b"content"
 
 
-def test_a_symlink_is_followed_as_cat_does(transfers_to: MakeTransfers) -> None:
+def test_cat_follows_symlinks(transfers_to: MakeTransfers) -> None:
     for word in ("local", "sftp"):
         there = transfers_to(word)
         there.place.plant(
@@ -85,7 +85,7 @@ def test_a_closed_pipe_is_never_success(local_there: Transfers) -> None:
     assert process.wait(60) == 6
 
 
-def test_a_large_file_takes_little_memory(local_there: Transfers, tmp_path: Path) -> None:
+def test_cat_of_a_large_file_needs_little_memory(local_there: Transfers, tmp_path: Path) -> None:
     there = local_there
     there.root.mkdir()
     with (there.root / "large").open("wb") as stream:
@@ -113,7 +113,7 @@ def used(answer: Any) -> dict[bytes, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("word", ["local", "s3"])
-def test_a_tree_is_counted(transfers_to: MakeTransfers, word: str) -> None:
+def test_du_counts_a_tree(transfers_to: MakeTransfers, word: str) -> None:
     there = transfers_to(word)
     there.place.plant(
         "data",
@@ -133,7 +133,7 @@ def test_a_tree_is_counted(transfers_to: MakeTransfers, word: str) -> None:
     there.hibali("du", "there:none", exit=3)
 
 
-def test_hostile_names_are_counted(local_there: Transfers) -> None:
+def test_du_counts_hostile_names(local_there: Transfers) -> None:
     there = local_there
     there.place.plant("data", {name + b"/in": b"12" for name in HOSTILE_NAMES if len(name) < 250})
     answer = there.hibali("du", "there:data", "-d", "1", "--json", exit=0)
@@ -141,21 +141,21 @@ def test_hostile_names_are_counted(local_there: Transfers) -> None:
     assert b"\x1b" not in there.hibali("du", "there:data", "-d", "1", exit=0).out
 
 
-def test_uncountable_entries_are_no_success(local_there: Transfers, as_nobody: Any) -> None:
+def test_du_reports_entries_that_it_cannot_count(local_there: Transfers, unprivileged: Any) -> None:
     there = local_there
     there.place.plant("data", {b"a": b"1", b"closed/b": b"2"})
     (there.root / "closed").chmod(0)
-    answer = as_nobody("du", "there:data", "--json", exit=6)
+    answer = unprivileged("du", "there:data", "--json", exit=6)
     (there.root / "closed").chmod(0o755)
     assert used(answer) == {b"": (1, 1)}
     assert answer.last["code"] == "listing-incomplete"
     (there.root / "closed").chmod(0)
-    assert as_nobody("ls", "-R", "there:data", "--json", exit=6).last["code"] == "listing-incomplete"
+    assert unprivileged("ls", "-R", "there:data", "--json", exit=6).last["code"] == "listing-incomplete"
     (there.root / "closed").chmod(0o755)
 
 
-def test_a_folder_is_made_with_those_above(anywhere: Transfers) -> None:
-    there = anywhere
+def test_mkdir_creates_parent_folders(each_store: Transfers) -> None:
+    there = each_store
     if not there.place.holds_folders:
         before = there.whole_state()
         answer = there.hibali("mkdir", "there:data/new", "--json", exit=0)
@@ -167,12 +167,12 @@ def test_a_folder_is_made_with_those_above(anywhere: Transfers) -> None:
     assert there.hibali("mkdir", "there:data/x/-y/new\nline", "--json", exit=0).last["made"] is True
     assert there.tree_there() == {b"file": b"1", b"x/-y/new\nline": Folder()}
     assert there.hibali("mkdir", "there:data/x", "--json", exit=0).last["made"] is False
-    for way in ("there:data/file", "there:data/file/below", "there:data/file/far/below"):
+    for way in ("there:data/file", "there:data/file/below", "there:data/file/deep/below"):
         assert there.hibali("mkdir", way, "--json", exit=8).last["code"] == "in-the-way"
     assert there.tree_there() == {b"file": b"1", b"x/-y/new\nline": Folder()}
 
 
-def test_nothing_is_made_where_nothing_may_be(transfers_to: MakeTransfers) -> None:
+def test_mkdir_is_refused_where_no_folder_can_be_created(transfers_to: MakeTransfers) -> None:
     there = transfers_to("local", "")
     assert isinstance(there.place, FolderPlace)
     kept = there.place.root / "kept"

@@ -32,7 +32,7 @@ HEAVY = (
 )
 PROBE = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may ignore it
 import click
 from hibali_cli.command import command
 from hibali_cli.output import prepare_streams
@@ -110,7 +110,7 @@ def test_version_and_help_import_nothing_heavy(run: Run, word: str) -> None:
 def test_commands_import_only_what_they_use(
     run: Run, tmp_path: Path, arguments: tuple[str, ...], unused: tuple[str, ...]
 ) -> None:
-    """Start-up time is mostly imports."""
+    """Check the imports, which take most of the start-up time."""
     (tmp_path / "here").mkdir()
     words = [each.format(here=tmp_path / "here", there=tmp_path / "there") for each in arguments]
     done = run(sys.executable, "-X", "importtime", HIBALI, *words)
@@ -125,7 +125,7 @@ def test_the_version_does_not_even_need_click(run: Run) -> None:
 
 
 @pytest.mark.parametrize("context", COMMANDS, ids=lambda context: context.command_path)
-def test_every_help_says_what_it_does_and_how_it_ends(context: click.Context) -> None:
+def test_every_help_describes_the_command_and_its_exit_codes(context: click.Context) -> None:
     text = context.get_help()
     first = (context.command.help or "").strip().split("\n\n")[0].strip()
     assert first.endswith(".")
@@ -137,7 +137,7 @@ def test_every_help_says_what_it_does_and_how_it_ends(context: click.Context) ->
             assert (option.help or "").endswith((".", "...")), option.name
 
 
-def test_python_m_is_the_same_program(run: Run) -> None:
+def test_python_m_starts_the_same_program(run: Run) -> None:
     assert run(sys.executable, "-m", "hibali_cli", "--version").stdout == run(HIBALI, "--version").stdout
 
 
@@ -184,11 +184,11 @@ def test_a_failure_with_json_ends_stdout_with_its_record(run: Run) -> None:
     assert (record["kind"], record["code"], record["exit"]) == ("error", "unknown-site", 2)
 
 
-def test_similar_words_are_suggested(run: Run) -> None:
+def test_similar_commands_are_suggested(run: Run) -> None:
     assert "sites" in run(HIBALI, "site").stderr
 
 
-def test_errors_are_escaped_for_people(run: Run) -> None:
+def test_errors_are_escaped_on_a_terminal(run: Run) -> None:
     done = run(sys.executable, "-c", PROBE, "probe", "access")
     assert done.returncode == 4
     assert "\x1b" not in done.stderr
@@ -216,7 +216,7 @@ def test_an_unwritable_state_folder_hides_no_failure(run: Run, environment: dict
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_unwind_to_their_codes(environment: dict[str, str], number: int, code: int) -> None:
+def test_signals_end_with_their_exit_codes(environment: dict[str, str], number: int, code: int) -> None:
     words = [sys.executable, "-c", PROBE, "probe", "sleep", "--json"]
     with subprocess.Popen(words, env=environment, stdout=-1, stderr=-1, text=True) as process:
         assert process.stderr is not None
@@ -234,7 +234,7 @@ def test_max_time_stops_with_5(run: Run) -> None:
     assert "--max-time" in done.stderr
 
 
-def test_a_command_chooses_its_exit_code(run: Run) -> None:
+def test_a_command_sets_its_exit_code(run: Run) -> None:
     assert run(sys.executable, "-c", PROBE, "probe", "three").returncode == 3
 
 
@@ -269,7 +269,7 @@ def test_a_closed_stderr_is_ignored(run: Run) -> None:
     assert json.loads(done.stdout)["kind"] == "end"
 
 
-def test_letters_that_a_locale_lacks_do_not_fail(run: Run, environment: dict[str, str]) -> None:
+def test_characters_that_a_locale_lacks_cause_no_failure(run: Run, environment: dict[str, str]) -> None:
     environment |= {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     done = run(sys.executable, "-c", PROBE, "probe", "line")
     assert done.returncode == 0

@@ -21,16 +21,17 @@ from tests.support.trees import make_tree, many_files, read_tree
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
-LARGE = random.Random(12).randbytes(32 * MIB + 3)  # noqa: S311 - several pieces for each line
+LARGE = random.Random(12).randbytes(32 * MIB + 3)  # noqa: S311 - several pieces for each connection
 TREE = {**many_files(400, 20_000, folders=5), b"large": LARGE, b"sub/other": LARGE[: 12 * MIB]}
-IN_FLIGHT = 64 * MIB  # transfers.stores.base.MOST_BYTES: what several lines may have under way
+# transfers.stores.base.MOST_BYTES: the amount of data that several connections may have in transfer
+IN_FLIGHT = 64 * MIB
 
 Losing = Callable[..., tuple[Transfers, LosingProxy]]
 
 
 @pytest.fixture
 def losing(transfers_to: Any) -> Iterator[Losing]:
-    """An ssh site whose connections are cut as `losses` says; the settings are added to its tables."""
+    """Return a function that makes an ssh site whose connections are cut as `losses` lists; settings are added to its tables."""
     proxies: list[LosingProxy] = []
 
     def make(losses: dict[int, int], ssh: str = "", limits: str = "") -> tuple[Transfers, LosingProxy]:
@@ -40,7 +41,7 @@ def losing(transfers_to: Any) -> Iterator[Losing]:
         config = there.hibali.home.config
         through = f', "-o", "Port={proxy.port}", "-o", "HostKeyAlias={there.place.server.host}"]\n{ssh}\n'
         text = re.sub(r"(command = \[.*)\]\n", lambda found: found.group(1) + through, config.read_text())
-        # one after the other, so that the first connection is the first line's
+        # one after the other, so that the first connection is that of the first channel
         politely = f'login_interval = "0.2s"\n{limits}'
         config.write_text(re.sub("login_interval.*\nreconnect.*", politely, text))
         return there, proxy
@@ -56,9 +57,7 @@ def size_of(tree: dict[bytes, bytes]) -> int:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("way", ["push", "pull"])
-def test_one_of_several_lines_is_lost_and_others_do_its_work(
-    losing: Losing, tmp_path: Path, way: str
-) -> None:
+def test_a_lost_connection_is_replaced_by_the_others(losing: Losing, tmp_path: Path, way: str) -> None:
     there, proxy = losing({}, "logins = 3\nchannels = 3")
     there.make(TREE)
     if way == "pull":
@@ -78,7 +77,9 @@ BOTH = ("push", pytest.param("pull", marks=pytest.mark.heavy))
 
 
 @pytest.mark.parametrize("way", BOTH)
-def test_all_lines_are_lost_once_and_the_call_comes_back(losing: Losing, tmp_path: Path, way: str) -> None:
+def test_after_all_connections_are_lost_the_command_reconnects(
+    losing: Losing, tmp_path: Path, way: str
+) -> None:
     there, proxy = losing({0: 6 * MIB}, "channels = 3")
     tree = {**TREE, b"large": LARGE[: 9 * MIB], b"sub/other": LARGE[: 5 * MIB]}
     there.make(tree)
@@ -99,10 +100,10 @@ def test_all_lines_are_lost_once_and_the_call_comes_back(losing: Losing, tmp_pat
     "killed",
     ["agent", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "ssh of a stopped agent"))],
 )
-def test_an_agent_or_an_ssh_that_is_killed_is_started_again(losing: Losing, killed: str) -> None:
-    """The lock's holder, in the middle of its work: what it had written and not named is cleared away, too.
+def test_a_killed_agent_or_ssh_is_restarted(losing: Losing, killed: str) -> None:
+    """Kill the holder of the lock during the transfer; the partial files that it left are removed, too.
 
-    One that was stopped does not notice that its line is lost, and must not wake up later.
+    A stopped agent does not notice that its connection is lost, and must not continue later.
     """
     there, proxy = losing({})
     tree = many_files(300, 20_000)
@@ -116,15 +117,15 @@ def test_an_agent_or_an_ssh_that_is_killed_is_started_again(losing: Losing, kill
     os.kill(holder if killed == "agent" else ssh_below(process.pid), signal.SIGKILL)
     last = receipt_of(there, process, 0)
     assert (last["files_moved"], last["files_deleted"], last["reconnects"]) == (len(tree), 1, 1)
-    assert proxy.connections == 1, "the login was still there"
+    assert proxy.connections == 1, "a new login was made although the first one still existed"
     wait_for(lambda: not Path(f"/proc/{holder}").exists())
     assert there.there() == tree
     there.check_no_own_files()
 
 
 @pytest.mark.heavy
-def test_another_line_that_finds_the_lock_gone_does_not_end_the_call(losing: Losing) -> None:
-    """The first line's agent gives the lock back when its line is lost, and others notice that before we hear of it."""
+def test_a_released_lock_seen_by_another_connection_does_not_end_the_command(losing: Losing) -> None:
+    """Release the lock by the agent of the first connection, which others notice before hibali does."""
     there, proxy = losing({}, "logins = 2\nchannels = 3")
     proxy.late = 3.0
     tree = {**TREE, **many_files(2000, 5_000, folders=7)}
@@ -142,38 +143,38 @@ def holder_of(there: Transfers) -> int:
 
 
 def ssh_below(pid: int) -> int:
-    """The ssh that talks to the agent: the child of this process that has `ControlMaster=no` among its words."""
+    """Return the ssh process of the agent: the child of this process with `ControlMaster=no` among its arguments."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
             if b"ControlMaster=no" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
-    raise AssertionError("there is no such process")
+    raise AssertionError("the process does not exist")
 
 
 def receipt_of(there: Transfers, process: Any, code: int) -> dict[str, Any]:
-    """The last line of the first command that was started in the background, once it has ended so."""
+    """Return the last line of the first background command, once it has ended with this exit code."""
     ended = process.wait(120)
-    said = (there.hibali.home.folder / "0.out").read_bytes()
-    assert ended == code, said.decode()
+    output = (there.hibali.home.folder / "0.out").read_bytes()
+    assert ended == code, output.decode()
     assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
-    last: dict[str, Any] = json.loads(said.splitlines()[-1])
+    last: dict[str, Any] = json.loads(output.splitlines()[-1])
     assert last["exit"] == code
     return last
 
 
 def begin(there: Transfers, *words: str) -> Any:
-    """A push that takes its time, and has landed something when this returns."""
+    """Start a slow push, and return when it has committed a file."""
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "1M", *words)
     wait_for(lambda: bool(there.committed_files()) or process.poll() is not None)
     return process
 
 
-def told(there: Transfers) -> str:
+def stderr_of(there: Transfers) -> str:
     return (there.hibali.home.folder / "0.err").read_text()
 
 
 @pytest.mark.heavy
-def test_a_server_that_is_gone_for_good_is_5_after_a_while(losing: Losing) -> None:
+def test_a_server_that_does_not_return_is_5_after_the_reconnect_time(losing: Losing) -> None:
     there, proxy = losing({}, limits='reconnect = "10s"')
     tree = many_files(60, 100_000)
     there.make(tree)
@@ -181,11 +182,11 @@ def test_a_server_that_is_gone_for_good_is_5_after_a_while(losing: Losing) -> No
     proxy.lose_all()
     last = receipt_of(there, process, 5)
     assert (last["code"], last["transient"]) == ("unreachable", True)
-    assert 1 <= proxy.tried <= 2  # after 3 s, and when the time is up
+    assert 1 <= proxy.tried <= 2  # after 3 s, and when the time is over
     proxy.down = False
-    landed = there.committed_files()
-    assert 0 < len(landed) < len(tree)
-    assert counts(there.push())["files_moved"] <= len(tree) - len(landed)
+    committed = there.committed_files()
+    assert 0 < len(committed) < len(tree)
+    assert counts(there.push())["files_moved"] <= len(tree) - len(committed)
     assert there.there() == tree
     there.check_no_own_files()
 
@@ -193,7 +194,7 @@ def test_a_server_that_is_gone_for_good_is_5_after_a_while(losing: Losing) -> No
 @pytest.mark.heavy
 @pytest.mark.parametrize("meanwhile", ["done", "at work"])
 def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: Path, meanwhile: str) -> None:
-    """Another one took the lock while the line was lost: exit 5, whether it is still there or not."""
+    """Check that exit code 5 follows if another operation took the lock meanwhile, whether it is still active or not."""
     there, proxy = losing({}, limits='reconnect = "1m"')
     add_site(there.hibali.home.config, "direct", there.place)
     ours, theirs = (many_files(60, 100_000, seed=seed) for seed in (1, 2))
@@ -201,7 +202,7 @@ def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: P
     another = make_tree(tmp_path / "another", theirs)
     process = begin(there)
     proxy.lose_all()
-    wait_for(lambda: "retrying in" in told(there))
+    wait_for(lambda: "retrying in" in stderr_of(there))
     slowly = ["--bwlimit", "20K"] if meanwhile == "at work" else []
     second = there.hibali.start("push", another, "direct:data", "--json", *slowly)
     wait_for(lambda: any(theirs.get(name) == content for name, content in there.committed_files().items()))
@@ -216,11 +217,11 @@ def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: P
         second.send_signal(signal.SIGINT)
         assert second.wait(60) == 130
     now = there.committed_files()
-    assert all(now[name] == theirs[name] for name in before), "it was overwritten"
+    assert all(now[name] == theirs[name] for name in before), "a file of the other operation was overwritten"
 
 
 @pytest.mark.heavy
-def test_nobody_is_asked_for_anything_and_a_refused_login_is_not_tried_again(losing: Losing) -> None:
+def test_reconnecting_asks_no_questions_and_does_not_retry_a_rejected_login(losing: Losing) -> None:
     there, proxy = losing({})
     there.make(many_files(60, 100_000))
     tries = there.folder / "tries"
@@ -241,23 +242,25 @@ def test_nobody_is_asked_for_anything_and_a_refused_login_is_not_tried_again(los
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", ["SIGINT", "--max-time"])
-def test_a_pause_can_be_interrupted(losing: Losing, how: str) -> None:
+def test_the_pause_before_reconnecting_can_be_interrupted(losing: Losing, how: str) -> None:
     there, proxy = losing({})
     there.make(many_files(60, 100_000))
     process = begin(there, *(["--max-time", "20s"] if how == "--max-time" else []))
     proxy.lose_all()
     pauses = "retrying in (2[0-9]|[3-9][0-9]) s" if how == "SIGINT" else "retrying in"
-    wait_for(lambda: bool(re.search(pauses, told(there))))
+    wait_for(lambda: bool(re.search(pauses, stderr_of(there))))
     began = time.monotonic()
     if how == "SIGINT":
         process.send_signal(signal.SIGINT)
     receipt_of(there, process, 130 if how == "SIGINT" else 5)
-    assert how == "--max-time" or time.monotonic() - began < 15, "it waited for the end of the pause"
+    assert how == "--max-time" or time.monotonic() - began < 15, (
+        "the command waited until the end of the pause"
+    )
 
 
 @pytest.mark.heavy
-def test_a_saved_plan_goes_on_though_answers_were_lost(losing: Losing) -> None:
-    """What landed without an answer is not what the plan saw there, and is known all the same."""
+def test_a_saved_plan_continues_after_lost_answers(losing: Losing) -> None:
+    """Check that files committed without an answer, which the plan does not know, are recognized."""
     there, _ = losing({}, "channels = 2")
     tree = many_files(300, 20_000)
     there.make(tree)
