@@ -17,7 +17,7 @@ from benchmarks.samples import Amount, Bar
 from benchmarks.testbed import HIBALI, Testbed
 from tests.services.session import ensure
 from tests.services.slurm import Slurm
-from tests.support.counted_slurm import CountedSlurm, counted_slurm
+from tests.support.recording_slurm import CountedSlurm, counted_slurm
 
 _TASKS = 1000
 _MAX_COMMANDS = 30

@@ -29,8 +29,8 @@ from tests.end_to_end.run_tools import Bench, doing
 from tests.services.fixtures import Buckets, Hibali, HibaliHome
 from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
+from tests.support.command_signals import ENDS, LIMIT_SECONDS
 from tests.support.places import PARTIAL, Place, add_site, make_place
-from tests.support.signalled import ENDS, LIMIT_SECONDS
 from tests.support.trees import make_tree, many_files, read_tree
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -29,7 +29,7 @@ from runs.site_remotes import SiteRemote
 from tests.contracts.subjects import Subject, object_stores, subjects
 from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 from tests.support.trees import make_tree
 from transfers import single_files
 from transfers.stores.s3.requests import Requests
@@ -116,7 +116,7 @@ def two_sites(ground: Ground, tmp_path: Path) -> tuple[Site, Site]:
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     if shutil.which("ssh-keygen") is None:
-        lacks("ssh-keygen is missing")
+        skip_or_fail("ssh-keygen is missing")
     path = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path

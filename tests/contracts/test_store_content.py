@@ -263,7 +263,7 @@ def test_an_unreadable_source_file_is_not_committed(subject: Subject) -> None:
 
 
 def die_while_writing(folder: Path, units: int) -> None:
-    words = [sys.executable, "-m", "tests.support.write_and_die"]
+    words = [sys.executable, "-m", "tests.support.killed_writer"]
     ended = subprocess.run(
         [*words, os.environ["HIBALI_CONFIG"], f"site:{ROOT}", folder, str(units)],
         cwd=REPOSITORY,

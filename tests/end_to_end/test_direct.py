@@ -18,8 +18,8 @@ from typing import Any, Self
 import pytest
 
 from tests.support.faulty_proxy import CuttingProxy
-from tests.support.own_server import OwnServer, own_server
 from tests.support.places import FolderPlace, add_site
+from tests.support.restartable_server import RestartableServer, restartable_server
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, make_tree, many_files, read_tree
 from tests.support.waiting import wait_for
 
@@ -98,7 +98,7 @@ def _processes(*places: FolderPlace) -> list[tuple[int, bytes]]:
     return found
 
 
-def _folder_place(server: OwnServer) -> FolderPlace:
+def _folder_place(server: RestartableServer) -> FolderPlace:
     assert isinstance(server.place, FolderPlace)
     return server.place
 
@@ -127,7 +127,7 @@ def sites(hibali: Any, tmp_path: Path) -> Iterator[Sites]:
         places = []
         for name in ("north", "south"):
             (tmp_path / name).mkdir()
-            places.append(_folder_place(stack.enter_context(own_server("ssh", tmp_path / name))))
+            places.append(_folder_place(stack.enter_context(restartable_server("ssh", tmp_path / name))))
         north, south = places
         way = _give_key(north, south)
         reached = f'[sites.south.reached_from.north]\ncommand = ["ssh", "-F", "{way}"]\n'

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.services.session import REPOSITORY
-from tests.support import lying_ssh
+from tests.support import tampering_ssh
 from tests.support.trees import File, make_tree, read_tree, state_of
 
 MTIME = 1_600_000_000_000_000_000
@@ -20,8 +20,8 @@ EXTRA = {b"a/extra": b"only at the target", b"extra": b"this one, too"}
 HONEST = {6, 8}
 DISCONNECTED = {5, 6, 8}  # a line that goes dead is not a proven lie
 
-LISTING_LIES = sorted(name for name in lying_ssh.LIES if "-at-" not in name)
-FRAME_LIES = sorted(name for name in lying_ssh.LIES if "-at-" in name)
+LISTING_LIES = sorted(name for name in tampering_ssh.TAMPERINGS if "-at-" not in name)
+FRAME_LIES = sorted(name for name in tampering_ssh.TAMPERINGS if "-at-" in name)
 WRONG_VALUES = ("null", "-1", '"x"', "[]", "{}", "[null]", "1e300", str(1 << 70))
 
 
@@ -39,7 +39,7 @@ class World:
         python = self.folder.parent / "python"  # it may have no space in its path, as the clone may
         python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         python.chmod(0o755)
-        words = json.dumps([sys.executable, "-P", "-m", "tests.support.lying_ssh", name])
+        words = json.dumps([sys.executable, "-P", "-m", "tests.support.tampering_ssh", name])
         self.hibali.home.config.write_text(
             'version = 1\n[sites.liar]\nkind = "ssh"\n[sites.liar.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
             f'[sites.liar.ssh]\nhost = "liar"\npersist = "no"\ncommand = {words}\n'

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
-from tests.support.counted_slurm import counted_slurm
 from tests.support.pilots import journal
-from tests.support.putting_back import is_let_begin, put_back
+from tests.support.recording_slurm import recording_slurm
+from tests.support.slurm_requeue import requeue_job, start_job_now
 from tests.support.sweeps import descriptor_in, ran
 from tests.support.waiting import wait_for
 
@@ -81,8 +81,8 @@ def test_a_job_that_is_put_back_goes_on_by_itself(bench: Bench, slurm: Any) -> N
     wait_for(lambda: ran(bench) == ["a", "b"], IN_TURN)
     sleepless(folder, 2)
     job = job_of(folder)
-    put_back(slurm, job)
-    wait_for(lambda: is_let_begin(slurm, job))
+    requeue_job(slurm, job)
+    wait_for(lambda: start_job_now(slurm, job))
     wait_for((folder / "chunks" / "1" / "again").exists, IN_TURN)
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0, timeout=IN_TURN).last
     assert ended["counts"] == {"SUCCEEDED": 2}
@@ -145,7 +145,7 @@ def test_whoever_is_killed_while_the_next_job_is_submitted_submits_it_once(
 def test_a_thousand_tasks_in_one_job_each_with_its_own_end_and_logs(
     hibali: Any, slurm: Any, tmp_path: Path
 ) -> None:
-    with counted_slurm(tmp_path, slurm) as node:
+    with recording_slurm(tmp_path, slurm) as node:
         bench = Bench(hibali, doing("echo [SAY]; echo [SAY] >&2; echo [SAY] >[OUT]; exit [CODE]"))
         bench.add_site("cluster", node.table(bench.folder / "work-cluster", 'poll = "5s"'))
         bench.answers()

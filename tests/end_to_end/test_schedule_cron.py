@@ -15,9 +15,9 @@ import pytest
 
 from runs.schedules.records import Trigger, read_triggers
 from tests.services.processes import MARK
-from tests.support.own_server import OwnServer, own_server
 from tests.support.places import add_site, make_place
 from tests.support.private_cron import PrivateCron
+from tests.support.restartable_server import RestartableServer, restartable_server
 
 MINUTES = 10
 AWAY = (4, 5, 6)  # the minutes in which the ssh server does not answer
@@ -34,15 +34,17 @@ def cron(tmp_path: Path) -> Iterator[PrivateCron]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[OwnServer]:
-    with own_server("ssh", tmp_path) as found:
+def server(tmp_path: Path) -> Iterator[RestartableServer]:
+    with restartable_server("ssh", tmp_path) as found:
         yield found
 
 
 class Night:
     """Three schedules of every minute: over ssh, to a bucket, and one whose first run takes longer than a minute."""
 
-    def __init__(self, hibali: Any, cron: PrivateCron, server: OwnServer, bucket: Any, folder: Path) -> None:
+    def __init__(
+        self, hibali: Any, cron: PrivateCron, server: RestartableServer, bucket: Any, folder: Path
+    ) -> None:
         self.hibali, self.cron, self.server, self.bucket = hibali, cron, server, bucket
         self.sources = {name: folder / name for name in ("over-ssh", "to-bucket", "slow")}
         self.told = folder / "told"
@@ -99,7 +101,7 @@ def ran(firings: list[Trigger]) -> list[Trigger]:
 
 
 def test_ten_minutes(
-    hibali: Any, cron: PrivateCron, server: OwnServer, tmp_path: Path, request: pytest.FixtureRequest
+    hibali: Any, cron: PrivateCron, server: RestartableServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     night = Night(hibali, cron, server, make_place("s3", tmp_path, request.getfixturevalue), tmp_path)
     cron.put(FOREIGN)

@@ -19,13 +19,13 @@ from cryptography.x509.oid import NameOID
 
 from tests.services.processes import MARK
 from tests.support.clock import half_a_day_away
-from tests.support.own_server import OwnServer, own_server
 from tests.support.places import add_site, make_place
+from tests.support.restartable_server import RestartableServer, restartable_server
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[OwnServer]:
-    with own_server("ssh", tmp_path) as found:
+def server(tmp_path: Path) -> Iterator[RestartableServer]:
+    with restartable_server("ssh", tmp_path) as found:
         yield found
 
 
@@ -67,7 +67,7 @@ def keygen(*words: str | Path) -> None:
     subprocess.run(["ssh-keygen", "-q", *words], check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
 
-def test_ways_in_by_ssh(hibali: Any, server: OwnServer, tmp_path: Path) -> None:
+def test_ways_in_by_ssh(hibali: Any, server: RestartableServer, tmp_path: Path) -> None:
     add_site(hibali.home.config, "far", server.place)
     evening = Evening(hibali, tmp_path / "source")
     sshd = Path(server.place.server.folder)  # type: ignore[attr-defined]

@@ -15,8 +15,8 @@ from tests.services.image import write_image
 from tests.services.session import REPOSITORY
 from tests.support import strace
 from tests.support.catalogues import git, raw
-from tests.support.lacking import lacks
 from tests.support.places import add_site, make_place
+from tests.support.requirements import skip_or_fail
 
 _CALLS = {"rename": strace.RENAME, "sync": strace.SYNC, "mkdir": strace.MAKE_FOLDER, "link": strace.LINK}
 
@@ -210,7 +210,7 @@ def clone_by_datalad(hibali: Any, url: str, target: Path) -> None:
     }
     annex = subprocess.run(["git", "annex", "version"], env=environment, capture_output=True, check=False)
     if annex.returncode != 0:
-        lacks("git-annex is missing")
+        skip_or_fail("git-annex is missing")
     done = subprocess.run(
         [datalad, "clone", url, target], env=environment, capture_output=True, check=False, timeout=120
     )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.services.globus import Globus
 from tests.services.session import REPOSITORY
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 _CLI = REPOSITORY / ".cache" / "globus" / "bin" / "globus"
 
@@ -20,7 +20,7 @@ _CLI = REPOSITORY / ".cache" / "globus" / "bin" / "globus"
 def cli(globus: Globus, tmp_path: Path) -> Callable[..., str]:
     """Run globus-cli and return its output as JSON or text; fail on an unexpected exit code."""
     if not _CLI.exists():
-        lacks("globus-cli: sh tests/prepare.sh globus")
+        skip_or_fail("globus-cli: sh tests/prepare.sh globus")
     environment = {
         **globus.env,
         "HOME": str(tmp_path / "home"),

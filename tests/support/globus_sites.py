@@ -1,4 +1,4 @@
-"""Sites with collections at the Globus double: a laptop's, two with ssh, and one with Globus only."""
+"""Configure sites with collections at the Globus double: a laptop, sites with ssh, and sites with Globus only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = "GLOBUS_TEST_SECRET"
 
 @dataclass
 class GlobusSites:
-    """`here` is the folder of this machine that its collection shows; `host`, `north` and `vault` are sites by these names."""
+    """Sites with collections; `here` is the folder that this machine's collection exports, `laptop` that collection."""
 
     hibali: Any
     globus: Globus
@@ -40,7 +40,7 @@ class GlobusSites:
         return place.root
 
     def add_local(self, name: str, root: Path) -> Path:
-        """Another folder of this machine with a collection of its own: all that a site with ssh has, without a login."""
+        """Add a local site with its own collection, as a site with ssh but without a login; return its root."""
         made = self.globus.make_collection(root, name)
         place = FolderPlace("local", root)
         more = (
@@ -98,7 +98,7 @@ class GlobusSites:
 
 
 def globus_sites(hibali: Any, globus: Globus, folder: Path, fixture: Callable[[str], Any]) -> GlobusSites:
-    """Yield a configuration with a confidential client, and a collection of this machine."""
+    """Return a configuration with a confidential client, and a collection of this machine."""
     here = folder / "laptop"
     laptop = globus.make_collection(here, "laptop", entity_type="GCP_mapped_collection")
     hibali.env |= {**globus.env, SECRET: globus.client_secret}

@@ -75,7 +75,7 @@ class Place(Protocol):
 
 
 class FolderPlace:
-    """A folder of this machine, reached as a local site or through sshd."""
+    """A folder of this machine, accessed as a local site or through sshd."""
 
     holds_folders = True
     holds_links = True
@@ -241,9 +241,9 @@ class BucketPlace:
 
     def names(self, path: str) -> set[bytes]:
         # rclone keeps listing a name that it could not write: the too long one that hibali tries
-        return {name for name in self._objects(path) if PROBE not in name or self._stands(path, name)}
+        return {name for name in self._objects(path) if PROBE not in name or self._exists(path, name)}
 
-    def _stands(self, path: str, name: bytes) -> bool:
+    def _exists(self, path: str, name: bytes) -> bool:
         try:
             self.bucket.client.head_object(Bucket=self.bucket.name, Key=self._key(path, name))
         except self.bucket.client.exceptions.ClientError:
@@ -301,21 +301,21 @@ def add_site(config: Path, name: str, place: Place, more: str = "") -> None:
     config.chmod(0o600)
 
 
-def make_place(word: str, folder: Path, ask: Any) -> Place:
-    """Make a fresh place of that kind; `ask` returns a pytest fixture by its name."""
+def make_place(word: str, folder: Path, get_fixture: Any) -> Place:
+    """Make a fresh place of that kind; `get_fixture` returns a pytest fixture by name."""
     if word == "local":
         return FolderPlace(word, folder / "local-root")
     if word == "ssh":
-        return FolderPlace(word, folder / "ssh-root", ask("ssh_server"))
+        return FolderPlace(word, folder / "ssh-root", get_fixture("ssh_server"))
     if word == "sftp":
-        return FolderPlace(word, folder / "sftp-root", ask("sftp_server"))
+        return FolderPlace(word, folder / "sftp-root", get_fixture("sftp_server"))
     if word in OBJECT_STORES:
-        store = ask(OBJECT_STORES[word])
+        store = get_fixture(OBJECT_STORES[word])
         return BucketPlace(store, store.bucket())
     if word in {"webdav", "webdav-plain"}:
-        return DavPlace(word, ask("webdav_server" if word == "webdav" else "plain_webdav_server"))
+        return DavPlace(word, get_fixture("webdav_server" if word == "webdav" else "plain_webdav_server"))
     if word == "globus":
-        return GlobusPlace(word, folder / "globus-root", ask("globus"))
+        return GlobusPlace(word, folder / "globus-root", get_fixture("globus"))
     if word == "url":
         return WebPlace(word, folder / "web-root")
     raise LookupError(f"no test place for the store {word!r}: add one in tests/support/places.py")

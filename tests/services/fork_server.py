@@ -48,7 +48,7 @@ class Ended:
     stderr: bytes
 
 
-class Forks:
+class ForkServer:
     """The process that has imported hibali; it ends with the process that uses it."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Forks:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                (sys.executable, "-P", "-m", "tests.services.forked", str(theirs.fileno())),
+                (sys.executable, "-P", "-m", "tests.services.fork_server", str(theirs.fileno())),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
