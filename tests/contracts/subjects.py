@@ -1,4 +1,4 @@
-"""Make a fresh root at every store, with a second route to it and access without hibali."""
+"""Create an empty root at every store, opened again as by another process, and accessed without hibali."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROOT = "data set/target"
 
 
 def store_words() -> list[Any]:
-    """Return every module of the folder; one without a place in tests/support/places.py fails by its name.
+    """Return every module of the folder; one that tests/support/places.py lacks fails with its name.
 
     WebDAV servers differ where the standard allows it: all tests use a second one, too.
     """
@@ -106,7 +106,7 @@ class Subject:
         return self.place.at(ROOT) if self._by_path() else None
 
     def _by_path(self) -> bool:
-        """Return whether the store, too, uses the place as a folder."""
+        """Return whether the store itself accesses the place as a folder."""
         return isinstance(self.place, FolderPlace) and not isinstance(
             self.place, (DavPlace, GlobusPlace, WebPlace)
         )
@@ -137,8 +137,12 @@ class Subject:
             return None  # tested in tests/end_to_end/test_globus_login.py and test_globus_faults.py
         if self._by_path():
             return self._by_ssh("unreachable", f"Port={free_port()}")
-        nobody = _nobody().replace("http", "dav") if isinstance(self.place, DavPlace) else _nobody()
-        return self._added("unreachable", self.place.table().replace(self._endpoint(), nobody))
+        endpoint = (
+            _unused_endpoint().replace("http", "dav")
+            if isinstance(self.place, DavPlace)
+            else _unused_endpoint()
+        )
+        return self._added("unreachable", self.place.table().replace(self._endpoint(), endpoint))
 
     def denied(self) -> Location | None:
         """Return the same store with a refused login; for an object store the caller changes the key."""
@@ -147,7 +151,7 @@ class Subject:
         if self._by_path():
             return self._by_ssh("denied", "PubkeyAuthentication=no")
         if isinstance(self.place, WebPlace):
-            self.place.server.wanted = "a login that nobody has"
+            self.place.server.wanted = "a login of no account"
         if isinstance(self.place, DavPlace):
             if self.place.dav.login is None:
                 return None
@@ -207,7 +211,7 @@ def _only_read(*words: object) -> NoReturn:
     pytest.skip("this store is only read")
 
 
-def _nobody() -> str:
+def _unused_endpoint() -> str:
     """Return an endpoint without a listener."""
     return f"http://127.0.0.1:{free_port()}"
 

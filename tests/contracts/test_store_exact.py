@@ -1,4 +1,4 @@
-"""Test that a saved plan replaces only the files that it saw; files created meanwhile stay."""
+"""Test that a saved plan replaces only the files that it saw; files created meanwhile are kept."""
 
 from __future__ import annotations
 

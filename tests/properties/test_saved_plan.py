@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hibali.errors import RefusedError
 from tests.properties.test_plan import BUCKET, POSIX, planned
-from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, carried_out, files, trees
+from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, execute_plan, files, trees
 from tests.schemas import check_lines
 from transfers.actions import Action
 from transfers.entry import Kind
@@ -93,7 +93,7 @@ def test_a_saved_plan_has_the_same_result_as_a_direct_transfer(source: Model, ta
         assert sorted(map(done, found.deletions)) == sorted(map(done, first.deletions))
         assert found.planned() == first.planned()
         assert found.target_files == first.target_files
-        assert carried_out(source, target, found) == carried_out(source, target, first)
+        assert execute_plan(source, target, found) == execute_plan(source, target, first)
         found.close()
 
 
@@ -121,10 +121,10 @@ def test_an_interrupted_plan_is_completed(source: Model, target: Model, data: st
         gone = data.draw(st.integers(0, len(deletions))) if count == len(moves) else 0
         for action in (*moves[:count], *deletions[:gone]):
             part.count(action)
-        halfway = carried_out(source, target, part)
+        halfway = execute_plan(source, target, part)
         rest = again(saved, here, ModelSide(halfway, POSIX))
         stack.callback(rest.close)
-        assert carried_out(source, halfway, rest) == carried_out(source, target, whole)
+        assert execute_plan(source, halfway, rest) == execute_plan(source, target, whole)
         assert rest.files == whole.files
 
 
@@ -162,7 +162,7 @@ def test_a_plan_changes_only_its_own_names(source: Model, target: Model, other: 
             found = again(saved, here, ModelSide(now, POSIX))
         except RefusedError:
             return  # what came lies where something is to go
-        result = carried_out(source, now, found)
+        result = execute_plan(source, now, found)
         for path in now.keys() - names:
             assert result.get(path) == now[path]
         found.close()
