@@ -26,9 +26,9 @@ def start_automation_node(session: Path, folder: Path, slurm_conf: str) -> SshSe
     return _start(session, folder, _WRAPPER, slurm_conf)
 
 
-def start_forced_command(session: Path, folder: Path, slurm_conf: str, gate: str) -> SshServer:
+def start_forced_command(session: Path, folder: Path, slurm_conf: str, script: str) -> SshServer:
     """Start sshd with the given script as its forced command."""
-    return _start(session, folder, gate, slurm_conf)
+    return _start(session, folder, script, slurm_conf)
 
 
 def requested_commands(server: SshServer) -> list[str]:

@@ -138,8 +138,8 @@ def _start_postgresql(session: Path, folder: Path, port: int) -> None:
     )
     words = [binaries / "postgres", "-D", data, "-p", str(port), "-k", sockets, "-F", "-h", "127.0.0.1"]
     pid = start(session, [*as_owner, *words], log)
-    ask = [binaries / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
-    wait_until(lambda: succeeds(ask, known), pid, log)
+    argv = [binaries / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
+    wait_until(lambda: succeeds(argv, known), pid, log)
 
 
 def _make_tables(folder: Path, inside: list[str], known: Mapping[str, str]) -> None:

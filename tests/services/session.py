@@ -164,7 +164,7 @@ def guard(session: Path, pid: int) -> None:
 
 
 def _guard(session: Path) -> None:
-    """Start the session's guard process once, unless the session was started by hand."""
+    """Start the session's guard process once, unless the session was started by `up`."""
     owner, guarded = session / "owner", session / "guarded"
     with _locked(session / "guard.lock"):
         if guarded.exists() or not owner.exists():

@@ -40,11 +40,11 @@ def check_consent(request: Request, token: Token, collections: list[Collection])
         "request": f"{request.method} {request.path}",
         "collections": [found.id for found in collections],
     }
-    asked = world.take("consent_required", **about)
+    fault = world.take("consent_required", **about)
     missing = [
         found.id
         for found in collections
-        if (asked is not None and asked.collection in {None, found.id})
+        if (fault is not None and fault.collection in {None, found.id})
         or (
             found.data_access
             and not world.consented(token.client, token.identity, (TRANSFER_ALL, data_access(found.id)))
