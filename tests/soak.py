@@ -29,8 +29,8 @@ from tests.end_to_end.run_tools import Bench, doing
 from tests.services.fixtures import Buckets, Hibali, HibaliHome
 from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
+from tests.support.backends import PARTIAL, Backend, add_site, make_backend
 from tests.support.command_signals import ENDS, LIMIT_SECONDS
-from tests.support.places import PARTIAL, Place, add_site, make_place
 from tests.support.trees import make_tree, many_files, read_tree
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -141,12 +141,12 @@ class Worker:
             b"extra/file": b"not in the source",
         }
         self.source = make_tree(folder / "source", self.tree)
-        self.places: dict[str, Place] = {}
+        self.backends: dict[str, Backend] = {}
         for word in stores:
-            place = self.places[word] = make_place(word, folder, get_server)
-            add_site(config, f"site-{word}", place)
-            self.hibali.env.update(place.env)
-            place.plant("full", self.tree)
+            backend = self.backends[word] = make_backend(word, folder, get_server)
+            add_site(config, f"site-{word}", backend)
+            self.hibali.env.update(backend.env)
+            backend.plant("full", self.tree)
         self.counts = folder / "counts"
         self.counts.mkdir()
         self.benches = {word: self._bench(word) for word in ("local", "ssh") if word in stores}
@@ -162,10 +162,10 @@ class Worker:
         work = self.folder / f"work-{word}"
         table = f'kind = "local"\nwork = "{work}"\n'
         if word == "ssh":
-            place: Any = self.places[word]
-            words = ", ".join(f'"{each}"' for each in place.command)
+            backend: Any = self.backends[word]
+            words = ", ".join(f'"{each}"' for each in backend.command)
             table = (
-                f'kind = "ssh"\nwork = "{work}"\n[sites.runs-ssh.ssh]\nhost = "{place.server.host}"\n'
+                f'kind = "ssh"\nwork = "{work}"\n[sites.runs-ssh.ssh]\nhost = "{backend.server.host}"\n'
                 f"command = [{words}]\n"
             )
         container = f'[sites.runs-{word}.container]\nname = "bare"\n'
@@ -213,7 +213,7 @@ class Worker:
     def prepare(self, one: Trial) -> None:
         """Create older files at the target of half of the trials."""
         if one.operation in {"push", "sync"} and one.number % 2:
-            self.places[one.store].plant(f"t{one.number}", self.older)
+            self.backends[one.store].plant(f"t{one.number}", self.older)
 
     def duration(self, one: Trial) -> float:
         """Return the duration of such a command without a signal, in seconds; measured once."""
@@ -291,9 +291,9 @@ class Worker:
             raise ViolationError(
                 "lost", f"wrong or missing: {wrong[:5]}; too many: {sorted(found.keys() - wanted.keys())[:5]}"
             )
-        place = self.places[one.store]
-        if one.operation != "pull" and place.unfinished(f"t{one.number}"):
-            raise ViolationError("failed", f"left behind: {sorted(place.unfinished(f't{one.number}'))[:5]}")
+        backend = self.backends[one.store]
+        if one.operation != "pull" and backend.unfinished(f"t{one.number}"):
+            raise ViolationError("failed", f"left behind: {sorted(backend.unfinished(f't{one.number}'))[:5]}")
         _, first, second, *_ = self.words(one)
         if "--delete" in self.words(one) or not (one.operation == "push" and one.number % 2):
             self._must("verify", first, second)
@@ -309,7 +309,7 @@ class Worker:
 
     def _read_target(self, one: Trial) -> dict[bytes, bytes]:
         if one.operation != "pull":
-            return self.places[one.store].files(f"t{one.number}")
+            return self.backends[one.store].files(f"t{one.number}")
         folder = self.folder / f"t{one.number}"
         tree = read_tree(folder) if folder.exists() else {}
         return {
@@ -359,13 +359,13 @@ class Worker:
     def _clear(self, one: Trial) -> None:
         """Remove the trial's files to save space."""
         shutil.rmtree(self.folder / f"t{one.number}", ignore_errors=True)
-        place = self.places.get(one.store)
-        if place is not None and one.operation in {"push", "sync"}:
+        backend = self.backends.get(one.store)
+        if backend is not None and one.operation in {"push", "sync"}:
             if one.store == "s3":
-                for name in place.names(f"t{one.number}"):
-                    place.remove(f"t{one.number}", name)
+                for name in backend.names(f"t{one.number}"):
+                    backend.remove(f"t{one.number}", name)
             else:
-                shutil.rmtree(place.at(f"t{one.number}"), ignore_errors=True)  # type: ignore[attr-defined]
+                shutil.rmtree(backend.at(f"t{one.number}"), ignore_errors=True)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """End the processes that the commands left running."""

@@ -83,7 +83,7 @@ def _setup_at_site(subject: Subject) -> RemoteSetup:
     location = subject.location(FOLDER)
 
     def plant(files: Files) -> None:
-        subject.place.plant(FOLDER, {name.encode(): content for name, content in files.items()})
+        subject.backend.plant(FOLDER, {name.encode(): content for name, content in files.items()})
 
     return RemoteSetup(lambda _: SiteRemote(location), location.text, plant, subject)
 
@@ -391,7 +391,7 @@ def test_publishing_transfers_only_new_versions(
 @pytest.mark.heavy
 def test_an_unreachable_remote_exits_5_and_a_denied_one_4(remote_setup: RemoteSetup) -> None:
     subject = remote_setup.subject
-    if subject is None or subject.place.word in {"local", "s3", "webdav"}:
+    if subject is None or subject.backend.word in {"local", "s3", "webdav"}:
         return  # see the next test, and tests/contracts/test_store_faults.py
     unreachable, denied = subject.unreachable(), subject.denied()
     assert unreachable is not None
@@ -464,7 +464,7 @@ def test_a_missing_remote_is_reported(remote_setup: RemoteSetup, tmp_path: Path)
         return
     assert remote_setup.subject is not None
     remote = SiteRemote(remote_setup.subject.location("elsewhere"))
-    if remote_setup.subject.place.holds_folders:
+    if remote_setup.subject.backend.holds_folders:
         with pytest.raises(NotFoundError, match="does not exist"):
             remote.take_snapshot().offers()
     else:

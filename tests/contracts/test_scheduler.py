@@ -191,9 +191,9 @@ def test_a_job_id_cannot_be_an_option(scheduler: Scheduler) -> None:
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_recorded_output_of_real_schedulers_is_parsed(path: Path) -> None:
     recorded = json.loads(path.read_text())
-    spoken = load_scheduler(path.parent.name)
+    scheduler = load_scheduler(path.parent.name)
     finished = CommandResult(recorded["exit_code"], recorded["stdout"].encode(), recorded["stderr"].encode())
-    assert _meaning(spoken, recorded, finished) == recorded["expect"]
+    assert _meaning(scheduler, recorded, finished) == recorded["expect"]
 
 
 def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: CommandResult) -> Any:
@@ -388,7 +388,7 @@ def spoiled(content: bytes, chance: random.Random) -> bytes:
 def test_damaged_output_is_parsed_or_raises_a_hibali_error(path: Path) -> None:
     """Any output is parsed without a crash, and yields no job id that could be an option or end a line."""
     recorded = json.loads(path.read_text())
-    spoken = load_scheduler(path.parent.name)
+    scheduler = load_scheduler(path.parent.name)
     chance = random.Random(path.name)  # noqa: S311  # the same ones each time
     for _ in range(150):
         stdout = [recorded[name].encode() for name in ("stdout", "stderr")]
@@ -396,6 +396,6 @@ def test_damaged_output_is_parsed_or_raises_a_hibali_error(path: Path) -> None:
         stdout[which] = spoiled(stdout[which], chance)
         code = chance.choice((recorded["exit_code"], 0, 1, 255))
         finished = CommandResult(code, *stdout)
-        found = _meaning(spoken, recorded, finished)
+        found = _meaning(scheduler, recorded, finished)
         job = found.get("submitted", found.get("job")) if isinstance(found, dict) else None
         assert job is None or check_job_id(job) == job

@@ -340,7 +340,7 @@ def test_a_source_that_changed_since_it_was_listed_is_a_problem(subject: Subject
     entries = [entry for entry in store.list() if entry.kind is Kind.FILE]
     wait_a_tick(store)
     subject.plant({b"longer": b"xy", b"same size": b"4321", b"large": LARGE[:-1] + b"!"})
-    subject.place.remove(ROOT, b"gone")
+    subject.backend.remove(ROOT, b"gone")
     problems: dict[bytes, str] = {}
     read: dict[bytes, bytes] = {}
     for payload in store.read(group_units(items_of(entries), lambda: 4 * MIB)):
@@ -397,7 +397,7 @@ def test_a_digest_is_of_the_content_as_it_is_now(subject: Subject) -> None:
     put(store, {b"a": b"what was written"})
     entry = store.stat(b"a")
     assert entry is not None
-    subject.place.corrupt(ROOT, b"a")
+    subject.backend.corrupt(ROOT, b"a")
     changed = subject.read(b"a")
     assert changed is not None
     assert changed != b"what was written"
@@ -465,7 +465,7 @@ def test_links_and_folders_are_stored_as_declared(subject: Subject) -> None:
         (entry.path, entry.kind, entry.link) for entry in entries
     ]
     if subject.folder is not None:
-        assert subject.place.tree(ROOT)[b"link"] == Link(b"../\xff anywhere")
+        assert subject.backend.tree(ROOT)[b"link"] == Link(b"../\xff anywhere")
 
 
 def test_reading_verifies_as_declared(subject: Subject) -> None:

@@ -126,7 +126,7 @@ def test_a_folder_that_may_not_be_read_is_named(
     subject.folder.chmod(0o500)
     monkeypatch.setattr(sys, "executable", str(unprivileged_python))
     location = subject.location()
-    if subject.place.word == "sftp":
+    if subject.backend.word == "sftp":
         unprivileged = request.getfixturevalue("unprivileged_sftp_server")
         ssh = replace(location.site.ssh, command=tuple(unprivileged.command))
         location = replace(location, site=replace(location.site, ssh=ssh))
@@ -289,7 +289,7 @@ def test_a_lost_connection_is_a_transient_error(subject: Subject) -> None:
     store = subject.fresh()
     if subject.folder is None:
         return
-    if subject.place.word == "sftp":
+    if subject.backend.word == "sftp":
         os.kill(store.pid, 9)  # type: ignore[attr-defined]
     else:
         os.kill(store._connection.greeting["pid"], 9)  # type: ignore[attr-defined]
@@ -300,7 +300,7 @@ def test_a_lost_connection_is_a_transient_error(subject: Subject) -> None:
 
 
 def query_repeatedly(store: Store) -> None:
-    """Retry for a while: ssh's master detects the end of a channel's process with a delay."""
+    """Query for up to ten seconds: ssh's master detects the end of a channel's process with a delay."""
     for _ in range(200):
         store.stat()
         time.sleep(0.05)
@@ -309,12 +309,12 @@ def query_repeatedly(store: Store) -> None:
 def test_an_uncreatable_root_is_a_hibali_error(subject: Subject) -> None:
     if subject.folder is None:
         return
-    subject.place.plant("", {b"file": b"1"})
+    subject.backend.plant("", {b"file": b"1"})
     for path in ("file", "file/below"):
         store: Store = subject.open(path)
         with pytest.raises(HibaliError):
             store.make_root()
-    assert subject.place.read("", b"file") == b"1"
+    assert subject.backend.read("", b"file") == b"1"
 
 
 def test_a_file_named_hibali_is_refused(subject: Subject) -> None:
@@ -334,7 +334,7 @@ def test_another_accounts_hibali_folder_is_refused(subject: Subject) -> None:
     os.chown(own, 65534, 65534)
     with pytest.raises(RefusedError):
         subject.open().lock("test")
-    assert subject.place.at(ROOT).joinpath(".hibali").stat().st_uid == 65534
+    assert subject.backend.at(ROOT).joinpath(".hibali").stat().st_uid == 65534
 
 
 def test_leftover_partial_files_are_found_by_the_next_run(subject: Subject) -> None:

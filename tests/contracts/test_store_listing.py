@@ -96,7 +96,7 @@ def test_a_missing_root_is_not_an_empty_one(subject: Subject) -> None:
         # a prefix without keys and an empty one are the same; either answer is correct
         with contextlib.suppress(NotFoundError):
             assert list(store.list()) == []
-    assert subject.place.names("nowhere") == set(), "the listing created names"
+    assert subject.backend.names("nowhere") == set(), "the listing created names"
 
 
 def test_hostile_names_are_written_and_listed(subject: Subject) -> None:
@@ -177,7 +177,7 @@ CLIMBING = (
 
 def test_unsafe_names_are_refused(subject: Subject) -> None:
     store, other = subject.fresh(), subject.open()
-    subject.place.plant("data set", {b"out": b"untouched", b"neighbour/x": b"untouched"})
+    subject.backend.plant("data set", {b"out": b"untouched", b"neighbour/x": b"untouched"})
     for path in CLIMBING:
         entry = Entry(path, Kind.FILE, 9, 0)
         assert is_refused(lambda path=path: [one.problem for one in put(store, {path: b"poison"})]), path
@@ -185,7 +185,7 @@ def test_unsafe_names_are_refused(subject: Subject) -> None:
             lambda entry=entry: [problem for _, digest, problem in other.digest([entry]) if digest is None]
         ), path
         assert is_refused(lambda entry=entry: [problem for _, problem in remove(other, [entry])]), path
-    assert subject.place.files("data set") == {b"out": b"untouched", b"neighbour/x": b"untouched"}
+    assert subject.backend.files("data set") == {b"out": b"untouched", b"neighbour/x": b"untouched"}
 
 
 def test_nothing_is_reached_through_a_symlink(subject: Subject, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_shallow_listing_stops_at_the_first_level(subject: Subject) -> None:
 
 
 def test_a_root_that_is_a_file_lists_nothing(subject: Subject) -> None:
-    subject.place.plant("", {b"one": b"file"})
+    subject.backend.plant("", {b"one": b"file"})
     store = subject.open("one")
     found = store.stat()
     assert found is not None

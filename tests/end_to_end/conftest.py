@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.image_tools import Tool, make_tool
-from tests.support.places import Place, add_site, make_place
+from tests.support.backends import Backend, add_site, make_backend
 from tests.support.requirements import skip_or_fail
 from tests.support.transfers import STORES, Transfers
 
@@ -32,7 +32,7 @@ def transfers_to(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) ->
     """Call it with the word of a store: a fresh place of that kind as the site `there`."""
 
     def make(word: str, more: str = "") -> Transfers:
-        place: Place = make_place(word, tmp_path, request.getfixturevalue)
+        place: Backend = make_backend(word, tmp_path, request.getfixturevalue)
         add_site(hibali.home.config, "there", place, more)
         hibali.env.update(place.env)
         return Transfers(hibali, place, tmp_path)

@@ -17,7 +17,7 @@ import pytest
 from hibali.annex_key import place_of
 from tests.support.annex import AnnexRepository, annex_environment, make_repository
 from tests.support.annex_protocol import AnnexRemoteClient
-from tests.support.places import add_site
+from tests.support.backends import add_site
 from tests.support.restartable_server import restartable_server
 from tests.support.strace import LINK, SYNC, require_strace
 from tests.support.transfers import Transfers

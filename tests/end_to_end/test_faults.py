@@ -35,8 +35,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.backends import add_site
 from tests.support.faulty_proxy import CuttingProxy, Exchange, FaultyHttpProxy, LatencyProxy
-from tests.support.places import add_site
 from tests.support.restartable_server import RestartableServer, restartable_server
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, counts, failed

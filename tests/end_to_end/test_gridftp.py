@@ -16,7 +16,7 @@ from tests.services.grid import Grid, start_gridftp
 from tests.services.processes import SYSTEM_PATH, end_all, free_port
 from tests.services.sshd import SshServer
 from tests.support.agent_signals import wait_for_agent_exit
-from tests.support.places import FolderPlace, add_site
+from tests.support.backends import FolderBackend, add_site
 from tests.support.requirements import skip_or_fail
 from tests.support.transfers import Transfers
 from tests.support.trees import HOSTILE_NAMES, many_files, read_tree
@@ -32,7 +32,7 @@ class Site:
     def __init__(self, hibali: Any, folder: Path, server: SshServer, grid: Grid) -> None:
         self.grid = grid
         self.env = dict(grid.env)
-        place = FolderPlace("ssh", folder / "site", server)
+        place = FolderBackend("ssh", folder / "site", server)
         add_site(hibali.home.config, "there", place)
         hibali.env.update(self.env)
         self.hibali = hibali

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
-from tests.support.places import FolderPlace
+from tests.support.backends import FolderBackend
 from tests.support.transfers import Transfers, path_of
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
 
@@ -174,7 +174,7 @@ def test_a_folder_is_made_with_those_above(anywhere: Transfers) -> None:
 
 def test_nothing_is_made_where_nothing_may_be(transfers_to: MakeTransfers) -> None:
     there = transfers_to("local", "")
-    assert isinstance(there.place, FolderPlace)
+    assert isinstance(there.place, FolderBackend)
     kept = there.place.root / "kept"
     kept.mkdir()
     (there.place.root / "way").symlink_to(kept)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.agent_signals import wait_for_agent_exit
-from tests.support.places import PARTIAL
+from tests.support.backends import PARTIAL
 from tests.support.transfers import STORES, Transfers, actions, failed
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, many_files, read_tree, sha256
 

@@ -15,7 +15,7 @@ import pytest
 
 from runs.schedules.records import Trigger, read_triggers
 from tests.services.processes import MARK
-from tests.support.places import add_site, make_place
+from tests.support.backends import add_site, make_backend
 from tests.support.private_cron import PrivateCron
 from tests.support.restartable_server import RestartableServer, restartable_server
 
@@ -103,7 +103,7 @@ def ran(firings: list[Trigger]) -> list[Trigger]:
 def test_ten_minutes(
     hibali: Any, cron: PrivateCron, server: RestartableServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    night = Night(hibali, cron, server, make_place("s3", tmp_path, request.getfixturevalue), tmp_path)
+    night = Night(hibali, cron, server, make_backend("s3", tmp_path, request.getfixturevalue), tmp_path)
     cron.put(FOREIGN)
     wait_for_second(5)
     night.run("schedule", "notify", "--command", f"/usr/bin/tee -a {night.told}")

@@ -18,8 +18,8 @@ from cryptography.x509 import CertificateBuilder, Name, NameAttribute
 from cryptography.x509.oid import NameOID
 
 from tests.services.processes import MARK
+from tests.support.backends import add_site, make_backend
 from tests.support.clock import half_a_day_away
-from tests.support.places import add_site, make_place
 from tests.support.restartable_server import RestartableServer, restartable_server
 
 
@@ -168,7 +168,7 @@ def test_of_a_proxy_that_is_made_each_time_the_certificate_has_to_hold(
 
 
 def test_secrets_of_an_object_store(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    bucket = make_place("s3", tmp_path, request.getfixturevalue)
+    bucket = make_backend("s3", tmp_path, request.getfixturevalue)
     add_site(hibali.home.config, "bucket", bucket)
     evening = Evening(hibali, tmp_path / "source")
     code, hint = evening.told("bucket:data", env=bucket.env)  # in this shell it would work

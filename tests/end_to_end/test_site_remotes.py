@@ -14,8 +14,8 @@ import pytest
 from tests.services.image import write_image
 from tests.services.session import REPOSITORY
 from tests.support import strace
+from tests.support.backends import add_site, make_backend
 from tests.support.catalogues import git, raw
-from tests.support.places import add_site, make_place
 from tests.support.requirements import skip_or_fail
 
 _CALLS = {"rename": strace.RENAME, "sync": strace.SYNC, "mkdir": strace.MAKE_FOLDER, "link": strace.LINK}
@@ -42,7 +42,7 @@ def fates(answer: Any) -> dict[str, str]:
 def test_over_ssh_one_publishes_and_another_fetches(
     hibali: Any, other: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    place = make_place("ssh", tmp_path, request.getfixturevalue)
+    place = make_backend("ssh", tmp_path, request.getfixturevalue)
     add_site(hibali.home.config, "cluster", place)
     add_pipeline(hibali, "tool")
     hibali("pipelines", "remotes", "add", "lab", "cluster:shared/pipelines", exit=0)
@@ -62,7 +62,7 @@ def test_over_ssh_one_publishes_and_another_fetches(
 def test_images_lie_below_the_remote_and_are_brought_when_wanted(
     hibali: Any, other: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest, word: str
 ) -> None:
-    place = make_place(word, tmp_path, request.getfixturevalue)
+    place = make_backend(word, tmp_path, request.getfixturevalue)
     hibali.env.update(place.env)
     add_site(hibali.home.config, "cluster", place)
     add_pipeline(hibali, "tool", **{"container-image": {"type": "docker", "image": "lab/tool:1"}})
@@ -100,7 +100,7 @@ def test_what_is_a_site_and_what_is_a_host_of_git(hibali: Any, tmp_path: Path) -
 
 
 def test_a_bare_repository_at_a_site_is_named(hibali: Any, tmp_path: Path) -> None:
-    place = make_place("local", tmp_path, None)
+    place = make_backend("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
     git(tmp_path, "init", "-q", "--bare", str(tmp_path / "local-root/lab.git"))
     hibali("pipelines", "remotes", "add", "lab", "here:lab.git", exit=0)
@@ -109,7 +109,7 @@ def test_a_bare_repository_at_a_site_is_named(hibali: Any, tmp_path: Path) -> No
 
 
 def test_where_nothing_may_be_written_nothing_is(hibali: Any, tmp_path: Path) -> None:
-    place = make_place("local", tmp_path, None)
+    place = make_backend("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
     text = hibali.home.config.read_text()
     hibali.home.config.write_text(
@@ -175,7 +175,7 @@ def test_a_publication_that_was_killed_goes_on(
 ) -> None:
     """At every such system call, of hibali and of its agent: nothing half is offered, and the same line completes it."""
     strace.require_strace()
-    place = make_place("local", tmp_path, None)
+    place = make_backend("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
     for number in range(1, 60):
         name = f"tool-{number}"

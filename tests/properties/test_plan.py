@@ -108,14 +108,14 @@ def test_excluded_entries_are_neither_moved_nor_deleted(
         touched = [action.entry for action in (*found.moves, *found.deletions)]
         for entry in (*touched, *(conflict.entry for conflict in found.conflicts)):
             assert takes(entry), entry
-        gone = {
+        removed = {
             action.entry.path
             for action in found.moves
             if action.verb is Verb.RETYPE and action.entry.kind is Kind.FILE
         }
         for path, node in target.items():
             if not takes(_entry(path, node)):
-                assert not gone.intersection(parents(path)), "a file replaced its parent folder"
+                assert not removed.intersection(parents(path)), "a file replaced its parent folder"
 
 
 @patient
@@ -138,7 +138,7 @@ def test_the_counts_match_the_actions(source: Model, target: Model) -> None:
     with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), DELETING) as found:
         result = execute_plan(source, target, found)
         moved = [action.entry for action in found.moves if action.entry.kind is not Kind.FOLDER]
-        gone = [
+        removed = [
             path
             for path, node in target.items()
             if node.kind is not Kind.FOLDER and result.get(path, FOLDER).kind is Kind.FOLDER
@@ -147,7 +147,7 @@ def test_the_counts_match_the_actions(source: Model, target: Model) -> None:
         assert found.bytes == sum(len(node.content) for node in source.values())
         assert (found.files_to_move, found.files_kept) == (len(moved), found.files - len(moved))
         assert found.bytes_to_move == sum(entry.size for entry in moved)
-        assert found.files_to_delete == len(gone)
+        assert found.files_to_delete == len(removed)
         assert found.target_files == sum(node.kind is not Kind.FOLDER for node in target.values())
 
 
@@ -231,5 +231,5 @@ def _entry(path: bytes, node: object) -> Entry:
 
 
 def _shown(tree: Model) -> dict[bytes, tuple[object, ...]]:
-    """Return the promised state of each name; of a folder only that it exists."""
+    """Return the guaranteed state of each name; for a folder only that it exists."""
     return {path: (node.kind,) if node.kind is Kind.FOLDER else tuple(node) for path, node in tree.items()}

@@ -118,8 +118,8 @@ def test_an_interrupted_plan_is_completed(source: Model, target: Model, data: st
         stack.callback(part.close)
         moves, deletions = list(whole.moves), list(whole.deletions)
         count = data.draw(st.integers(0, len(moves)))
-        gone = data.draw(st.integers(0, len(deletions))) if count == len(moves) else 0
-        for action in (*moves[:count], *deletions[:gone]):
+        deleted = data.draw(st.integers(0, len(deletions))) if count == len(moves) else 0
+        for action in (*moves[:count], *deletions[:deleted]):
             part.count(action)
         halfway = execute_plan(source, target, part)
         rest = again(saved, here, ModelSide(halfway, POSIX))
@@ -161,7 +161,7 @@ def test_a_plan_changes_only_its_own_names(source: Model, target: Model, other: 
         try:
             found = again(saved, here, ModelSide(now, POSIX))
         except RefusedError:
-            return  # what came lies where something is to go
+            return  # another change is in a folder that the plan replaces
         result = execute_plan(source, now, found)
         for path in now.keys() - names:
             assert result.get(path) == now[path]
@@ -233,7 +233,7 @@ def test_an_invalid_line_is_refused_even_with_a_matching_digest(data: st.DataObj
     harmless = {"files_from", "newer_ns", "min_size", "max_size", "max_delete", "require_proof"}
     assume(key not in harmless)
     assume(place[key] != before)
-    # An etag or a mode may be there or not, of the right kind.
+    # an etag or a mode is optional, but must have the right type
     assume(not (key in {"include", "exclude"} and place[key] == []))
     refused(sealed(records))
 

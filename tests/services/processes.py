@@ -76,7 +76,7 @@ def start(
 
 
 def wait_until(ready: Callable[[], bool], pid: int, log: Path, seconds: float = 60) -> None:
-    """Poll until the server is ready; raise `ServiceError` with its log if it died or takes too long."""
+    """Poll until the server is ready; raise `ServiceError` with its log if it ended or is not ready in time."""
     deadline = time.monotonic() + seconds
     while not ready():
         late = time.monotonic() > deadline

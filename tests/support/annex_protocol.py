@@ -1,4 +1,4 @@
-"""Speak the protocol of git-annex to git-annex-remote-hibali."""
+"""Control git-annex-remote-hibali with git-annex's external special remote protocol."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Any
 from tests.services.session import REPOSITORY
 from tests.support.requirements import skip_or_fail
 
-_TIMEOUT = 90.0  # seconds; a busy machine starts it slowly
+_TIMEOUT = 90.0  # seconds; its start is slow on a busy machine
 _AXE = REPOSITORY / ".cache" / "axe"
 _ISOLATED = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
 
@@ -115,7 +115,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """Start a browser with an empty profile; start it once more if it dies during its start."""
+    """Start a browser with an empty profile; retry once if it ends during its start."""
     program = shutil.which("chromium")
     if program is None:
         skip_or_fail("chromium is not installed")

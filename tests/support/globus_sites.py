@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.globus import Globus, MadeCollection
-from tests.support.places import PARTIAL, FolderPlace, add_site, make_place
+from tests.support.backends import PARTIAL, FolderBackend, add_site, make_backend
 from tests.support.trees import Tree, make_tree, read_tree
 
 SECRET = "GLOBUS_TEST_SECRET"
@@ -24,7 +24,7 @@ class GlobusSites:
     globus: Globus
     here: Path
     laptop: MadeCollection
-    place: Callable[[str], FolderPlace]
+    place: Callable[[str], FolderBackend]
     collections: dict[str, MadeCollection] = field(default_factory=dict)
     roots: dict[str, Path] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class GlobusSites:
     def add_local(self, name: str, root: Path) -> Path:
         """Add a local site with its own collection, as a site with ssh but without a login; return its root."""
         made = self.globus.make_collection(root, name)
-        place = FolderPlace("local", root)
+        place = FolderBackend("local", root)
         more = (
             f'[sites.{name}.globus]\ncollection = "{made.id}"\npaths = {{ {json.dumps(str(root))} = "/" }}\n'
         )
@@ -108,9 +108,9 @@ def globus_sites(hibali: Any, globus: Globus, folder: Path, fixture: Callable[[s
         f'[sites.laptop.globus]\ncollection = "{laptop.id}"\npaths = {{ {json.dumps(str(here))} = "/" }}\n'
     )
 
-    def place(name: str) -> FolderPlace:
-        made = make_place("ssh", folder / name, fixture)
-        assert isinstance(made, FolderPlace)
+    def place(name: str) -> FolderBackend:
+        made = make_backend("ssh", folder / name, fixture)
+        assert isinstance(made, FolderBackend)
         return made
 
     return GlobusSites(hibali, globus, here, laptop, place)

@@ -87,7 +87,7 @@ class _Firing:
 
 
 class LedgerGenerator:
-    """Fill the state folder of a test's hibali; at the end one schedule's source is gone, another's is
+    """Fill the state folder of a test's hibali; at the end one schedule's source is missing, another's is
     empty."""
 
     def __init__(self, hibali: Any) -> None:
@@ -145,8 +145,8 @@ class LedgerGenerator:
     def _firing(self, name: str, nth: int, at: float) -> dict[str, Any]:
         code = {"mri-scans": 3, "to-partner": 8}.get(name, 0) if nth == _REAL - 1 else 0
         files = {f"{name}/day-{nth}/part-{k}.dat": 100_000 * (1 + nth + k + len(name)) for k in range(3)}
-        gone = [name] if code == 3 else [f"{name}/day-{day}" for day in range(nth)] if code else []
-        return self._step(["schedule", "run", name], at, code, write={} if code else files, remove=gone)
+        removed = [name] if code == 3 else [f"{name}/day-{day}" for day in range(nth)] if code else []
+        return self._step(["schedule", "run", name], at, code, write={} if code else files, remove=removed)
 
     def _single_commands(self) -> Iterator[dict[str, Any]]:
         begin = self.now - DAYS * _DAY

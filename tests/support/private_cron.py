@@ -36,7 +36,7 @@ class PrivateCron:
             os.geteuid() != 0
             or subprocess.run([*self.words, "true"], check=False, capture_output=True).returncode
         ):
-            pytest.skip("only root may have a spool of its own")
+            pytest.skip("only root can use a private spool")
 
     def put(self, content: bytes) -> None:
         """Set the user's crontab, as a user does."""

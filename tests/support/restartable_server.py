@@ -11,7 +11,7 @@ from tests.services.fixtures import Buckets
 from tests.services.object_store import end_object_store, start_object_store
 from tests.services.processes import RECORD, answers, end_all, program, start, wait_until
 from tests.services.sshd import start_sshd
-from tests.support.places import BucketPlace, FolderPlace, Place
+from tests.support.backends import Backend, BucketBackend, FolderBackend
 
 
 class RestartableServer:
@@ -20,7 +20,7 @@ class RestartableServer:
     def __init__(
         self,
         folder: Path,
-        place: Place,
+        place: Backend,
         port: int,
         words: list[str],
         *,
@@ -48,7 +48,7 @@ class RestartableServer:
 
 @contextmanager
 def restartable_server(word: str, folder: Path, *, sshd: str = "") -> Iterator[RestartableServer]:
-    """Start a server for a place of kind `ssh` or `s3`; `sshd` are lines before sshd's configuration."""
+    """Start a server for a backend of kind `ssh` or `s3`; `sshd` are lines before sshd's configuration."""
     session = folder / "own"
     session.mkdir()
     try:
@@ -62,7 +62,7 @@ def _sshd(session: Path, root: Path, lines: str) -> RestartableServer:
     server = start_sshd(session, session / "ssh")
     config = session / "ssh" / "sshd_config"
     words = [program("sshd", "openssh-server"), "-D", "-e", "-f", str(config)]
-    own = RestartableServer(session, FolderPlace("ssh", root, server), server.port, words)
+    own = RestartableServer(session, FolderBackend("ssh", root, server), server.port, words)
     if lines:
         config.write_text(f"{lines}\n{config.read_text()}")  # sshd uses the first line of a keyword
         own.stop()
@@ -84,7 +84,7 @@ def _object_store(session: Path) -> RestartableServer:
 
     return RestartableServer(
         session,
-        BucketPlace(buckets, bucket),
+        BucketBackend(buckets, bucket),
         int(store.endpoint.rpartition(":")[2]),
         words,
         environment=dict(variable.split("=", 1) for variable in environ),

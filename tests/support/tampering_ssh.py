@@ -74,7 +74,7 @@ class TamperingRelay:
             seen += self._from_agent.read(1)
         self._to_client.write(nonce)
 
-    def listen(self) -> None:
+    def forward_requests(self) -> None:
         """Forward hibali's messages; runs in a thread."""
         try:
             while (frame := protocol.read_frame(self._from_client)) is not None:
@@ -85,7 +85,7 @@ class TamperingRelay:
             pass
         self._to_agent.close()
 
-    def speak(self) -> None:
+    def forward_answers(self) -> None:
         """Forward the agent's messages, changed by the tampering."""
         while (frame := protocol.read_frame(self._from_agent)) is not None:
             for sent in self._changed(frame):
@@ -281,9 +281,9 @@ def main(name: str, words: list[str]) -> None:
     )
     relay = TamperingRelay(name, agent)
     relay.open()
-    threading.Thread(target=relay.listen, daemon=True).start()
+    threading.Thread(target=relay.forward_requests, daemon=True).start()
     try:
-        relay.speak()
+        relay.forward_answers()
     except (HangUpError, OSError, protocol.FrameError):
         agent.kill()
     os._exit(0)

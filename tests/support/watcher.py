@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from tests.support.places import Place
+from tests.support.backends import Backend
 from tests.support.trees import sha256
 
 _PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}")
@@ -17,8 +17,8 @@ _PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}")
 class Watcher:
     """Watch `path` in a thread; `right` has the valid sha256 digests of each name."""
 
-    def __init__(self, place: Place, path: str, right: Mapping[bytes, set[str]]) -> None:
-        self._place = place
+    def __init__(self, backend: Backend, path: str, right: Mapping[bytes, set[str]]) -> None:
+        self._backend = backend
         self._path = path
         self._right = right
         self._seen: dict[bytes, object] = {}
@@ -57,7 +57,7 @@ class Watcher:
 
     def list_once(self) -> int:
         """List once, read new or changed files, and return the number of files with final names."""
-        now = self._place.versions(self._path)
+        now = self._backend.versions(self._path)
         final = {
             name: version
             for name, version in now.items()
@@ -75,7 +75,7 @@ class Watcher:
         return len(final)
 
     def _check(self, name: bytes) -> None:
-        content = self._place.read(self._path, name)
+        content = self._backend.read(self._path, name)
         self.reads += 1
         if content is not None and sha256(content) not in self._right.get(name, ()):
             self.wrong.append(f"{name!r}: {len(content)} bytes with the content of no valid version")

@@ -155,7 +155,7 @@ def _client_credentials(world: World, client: Client, form: dict[str, str]) -> d
 
 
 def _refresh(world: World, client: Client, form: dict[str, str]) -> dict[str, Any]:
-    known = world.live(form.get("refresh_token", ""), refresh=True)
+    known = world.valid_token(form.get("refresh_token", ""), refresh=True)
     if known is None or known.client != client.id:
         raise oauth_error(400, "invalid_grant")
     answer = token_answer(world, client, known.identity, list(known.scopes), refresh=False)

@@ -24,7 +24,7 @@ def transfer_token(request: Request) -> Token:
     """Return the identity behind a request; raise an activated fault, or 401 for an invalid token."""
     fail_if_asked(request)
     about = f"{request.method} {request.path}"
-    known = request.world.live(request.bearer(), refresh=False)
+    known = request.world.valid_token(request.bearer(), refresh=False)
     refused = request.world.take("unauthorized", request=about) is not None
     if refused or known is None or known.resource_server != TRANSFER or TRANSFER_ALL not in known.scopes:
         raise ApiError(

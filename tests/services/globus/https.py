@@ -21,7 +21,7 @@ def read(request: Request, collection: str) -> Answer:
     fail_if_asked(request)
     world = request.world
     found = world.collection(collection)
-    known = world.live(request.bearer(), refresh=False)
+    known = world.valid_token(request.bearer(), refresh=False)
     if known is None or known.resource_server != collection:
         raise ApiError(401, "Unauthorized", "A token of this collection is needed")
     if f"https://auth.globus.org/scopes/{collection}/https" not in known.scopes:
