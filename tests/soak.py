@@ -331,9 +331,8 @@ class Worker:
     def _after_run(self, one: Trial) -> None:
         name = f"soak-{one.number}"
         known = [line for line in self._must("runs", "list").lines if line.get("name") == name]
-        if not any(
-            line["state"] == "SUCCEEDED" for line in known
-        ):  # the same command again would start a new run
+        # after a success the same command would start a new run
+        if not any(line["state"] == "SUCCEEDED" for line in known):
             self._again(one)
         executed = (self.counts / f"count-{one.number}").read_text().splitlines()
         if len(executed) != 1:

@@ -226,7 +226,7 @@ def test_tampered_pipelines_are_refused(
 def test_after_a_kill_before_the_descriptor_the_same_command_resumes(
     remote_setup: RemoteSetup, tmp_path: Path
 ) -> None:
-    """Where files are uploaded one by one, the other files of a version without a descriptor reserve it for their publisher."""
+    """If files are uploaded one by one, the other files of a version without a descriptor reserve it for their publisher."""
     a, b, c = (remote_setup.site(tmp_path / name) for name in "abc")
     a.catalogue.add(raw("before"))
     a.publish()

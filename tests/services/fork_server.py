@@ -176,7 +176,7 @@ def _import_all() -> None:
 
 
 def _run_command(request: bytes, numbers: Sequence[int]) -> NoReturn:
-    """Run the command in this process, which keeps nothing else than the imported modules."""
+    """Run the command in this process, which keeps only the imported modules."""
     words, environment, cwd = json.loads(request)
     for target in range(3):
         os.dup2(numbers[target], target)

@@ -48,7 +48,7 @@ class AnnexRepository:
         )
 
     def run(self, *words: str | bytes, timeout: float = 120) -> bytes:
-        """Return part git prints; it must succeed."""
+        """Return the output of git; fail the test if git fails."""
         ended = self.run_unchecked(*words, timeout=timeout)
         assert ended.returncode == 0, f"git {words}\n{ended.stdout.decode()}\n{ended.stderr.decode()}"
         return ended.stdout

@@ -21,7 +21,7 @@ _TRACE = re.compile(rb"Traceback|Exception ignored")
 
 @dataclass(frozen=True)
 class End:
-    """How a command ended, and how long after the first signal; None if it ended before."""
+    """The exit code of a command, and the seconds from the first signal to its end; None if it ended before."""
 
     code: int
     seconds: float | None

@@ -189,7 +189,7 @@ class LedgerGenerator:
         assert done.returncode == 0, done.stderr.decode()[-2000:]
 
     def _copy_firings(self, name: str, per_day: int) -> int:
-        """Copy real triggers, as per_day as the schedule is due; copy the last one for the last hours."""
+        """Copy real triggers to all times at which the schedule was due; copy the last one for the last hours."""
         record = self.state / "schedules" / name / "firings.jsonl"
         lines = [json.loads(line) for line in record.read_text().splitlines()]
         real = [self._real(lines[number], lines[number + 1]) for number in range(0, len(lines), 2)]

@@ -24,7 +24,7 @@ class RecordingSlurm:
     session_log: Path
 
     def commands(self) -> list[tuple[float, str]]:
-        """Return when each command was call_log (seconds since the epoch), and its name."""
+        """Return the time of each call (seconds since the epoch), and the command's name."""
         return _read(self.call_log)
 
     def sessions(self) -> list[tuple[float, str]]:
