@@ -170,7 +170,9 @@ def test_concurrent_publishers_both_succeed(two_sites: tuple[Site, Site]) -> Non
     assert a.references() == b.references() == ["one@1.0", "two@1.0"]
 
 
-def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site], key: Path) -> None:
+def test_a_deprecation_and_a_signature_can_be_published_later(
+    two_sites: tuple[Site, Site], key: Path
+) -> None:
     a, b = two_sites
     added = a.catalogue.add(raw())
     a.publish()

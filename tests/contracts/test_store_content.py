@@ -479,7 +479,7 @@ def test_reading_verifies_as_declared(subject: Subject) -> None:
     assert payload.digests == [sha256(b"1")]
 
 
-def test_a_partial_name_in_the_source_is_not_mistaken(subject: Subject) -> None:
+def test_a_users_file_with_a_partial_name_is_listed(subject: Subject) -> None:
     """A user's own file with such a name is listed, so that it can be refused by name."""
     store = subject.fresh()
     name = b".hibali-" + b"0123456789abcdef" * 2
@@ -489,7 +489,7 @@ def test_a_partial_name_in_the_source_is_not_mistaken(subject: Subject) -> None:
     assert subject.read(name) == b"a user's"
 
 
-def test_a_payload_helper_is_honest() -> None:
+def test_the_payload_helper_sends_what_a_source_sends() -> None:
     """The payloads of the tests are those that a source would send."""
     contents = {b"a": b"1", b"b": b"22"}
     items = items_of(file_entry(path, content) for path, content in contents.items())

@@ -188,7 +188,7 @@ def test_quota_and_other_faults_have_their_own_codes() -> None:
     assert (code_of(errno.ENOSPC), code_of(errno.EDQUOT)) == ("no-space", "no-quota")
 
 
-def test_a_second_writer_gets_the_holder_of_the_lock(subject: Subject) -> None:
+def test_a_second_writer_learns_who_holds_the_lock(subject: Subject) -> None:
     first, second = subject.fresh(), subject.open()
     if not first.facts.locks:
         return

@@ -67,7 +67,7 @@ def test_a_recorded_run_is_read_and_shown_as_it_was_when_it_was_recorded(path: P
 
 
 @given(some.sampled_from(RECORDINGS).map(read), some.data())
-def test_a_known_end_stays_whatever_is_noted_later(recorded: dict[str, Any], data: Any) -> None:
+def test_a_final_state_is_not_changed_by_later_records(recorded: dict[str, Any], data: Any) -> None:
     run_id, [first, *more] = recorded["fields"]["id"], recorded["records"]
     singles = [
         each for each in more if each["kind"] in {"seen", "submitted", "cancel", "cancel-told", "reported"}

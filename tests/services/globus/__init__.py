@@ -9,7 +9,7 @@ tested with globus-cli (test_globus_cli.py), but not with Globus itself. Fixture
     hibali("push", ..., env=globus.env)                         # GLOBUS_SDK_SERVICE_URL_AUTH and _TRANSFER
     globus.client_id, globus.client_secret                      # a confidential client; globus.native_id a native one
     code = globus.approve(authorize_url)                        # the code that the user copies from the browser
-    fault = globus.fault("quota", collection=target.id, path="*.bin", times=2)   # kinds: KINDS in control.py, copying.py
+    fault = globus.fault("quota", collection=target.id, path="*.bin", times=2)   # kinds: KINDS in control.py, file_copy.py
     fault.clear(); fault.hits                                   # "held" and "paused" keep a task ACTIVE until then
     globus.fault("lost_answer"); globus.fault("too_many_requests", request="GET /v0.10/task", retry_after=1, times=1)
     globus.fault("file_not_found", path="/x", after=3)          # after three files; fatal=True ends the task

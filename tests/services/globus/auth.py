@@ -14,7 +14,7 @@ from typing import Any
 from globus_sdk.scopes import Scope, ScopeParser
 
 from tests.services.globus.http import Answer, Request, route
-from tests.services.globus.signing import signed
+from tests.services.globus.id_tokens import signed
 from tests.services.globus.world import AUTH, ApiError, Client, World, now
 
 _OPENID = frozenset({"openid", "email", "profile"})

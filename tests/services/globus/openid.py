@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.services.globus.auth import client_of
 from tests.services.globus.http import Request, route
-from tests.services.globus.signing import jwk
+from tests.services.globus.id_tokens import jwk
 from tests.services.globus.world import AUTH, ApiError, Token
 
 

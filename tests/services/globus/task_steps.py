@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.services.globus.collections import normal_path, real_path
-from tests.services.globus.copying import TroubleError, copy_file, digest_of, raise_fault_before_writing
+from tests.services.globus.file_copy import TroubleError, copy_file, digest_of, raise_fault_before_writing
 from tests.services.globus.world import Collection, World
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Steps:
         if path == self.task.source.root:
             raise PermissionError(errno.EACCES, "The collection itself stays")
         if path.is_dir() and not path.is_symlink() and not body.get("recursive"):
-            raise TroubleError("IS_A_DIRECTORY", step.source, "recursive was not asked for")
+            raise TroubleError("IS_A_DIRECTORY", step.source, "recursive is not set")
         _remove(path)
         self.task.counts["files"] += 1
         return []

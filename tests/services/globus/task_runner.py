@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tests.services.globus.collections import is_offline
-from tests.services.globus.copying import TroubleError
-from tests.services.globus.moving import Step, Steps
+from tests.services.globus.file_copy import TroubleError
+from tests.services.globus.task_steps import Step, Steps
 from tests.services.globus.world import World, now
 
 if TYPE_CHECKING:
