@@ -17,7 +17,7 @@ from benchmarks.samples import Amount, Bar
 from benchmarks.testbed import HIBALI, Testbed
 from tests.services.session import ensure
 from tests.services.slurm import Slurm
-from tests.support.counted_slurm import CountedSlurm, counted_slurm
+from tests.support.recording_slurm import RecordingSlurm, recording_slurm
 
 _TASKS = 1000
 _MAX_COMMANDS = 30
@@ -38,7 +38,7 @@ class SweepTarget(Target):
     """The task folders at the site: each must have its output, with one login and few scheduler commands in total."""
 
     work: Path
-    node: CountedSlurm
+    node: RecordingSlurm
     tasks: int
     reused: bool = True
 
@@ -77,7 +77,7 @@ class SweepTarget(Target):
 class SweepContext:
     """A cluster that counts connections and commands, and the command that runs a tool for each row of a table."""
 
-    node: CountedSlurm
+    node: RecordingSlurm
     work: Path
     amount: Amount
     argv: list[str]
@@ -88,7 +88,7 @@ class SweepContext:
 def prepare_sweep(testbed: Testbed, name: str, tool: dict[str, Any], limits: str) -> Iterator[SweepContext]:
     """Set up the cluster, the tool and the table, unmeasured; `limits` are lines of the site's table `limits`."""
     slurm: Slurm = ensure(testbed.folder, "slurm")
-    with testbed.temporary_folder(name) as folder, counted_slurm(folder, slurm) as node:
+    with testbed.temporary_folder(name) as folder, recording_slurm(folder, slurm) as node:
         work = folder / "work"
         testbed.add_site("cluster", node.table(work, limits))
         descriptor, table = folder / "tool.json", folder / "table.csv"

@@ -1,1 +1,1 @@
-"""What users rely on, tried on real parts."""
+"""Test what users rely on, with real servers and programs."""

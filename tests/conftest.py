@@ -1,4 +1,7 @@
-"""What every test may ask for: see tests/services/fixtures.py."""
+"""Load the plugins of all tests, and remove variables of the caller's environment that change results.
+
+The fixtures are in tests/services/fixtures.py.
+"""
 
 import os
 import signal
@@ -7,10 +10,10 @@ from hypothesis import settings
 
 pytest_plugins = ["tests.services.fixtures", "tests.time_budget"]
 
-# What the shell of whoever runs the tests may have, and no test means: a git hook names its repository, a shell behind a
-# proxy names that, and a terminal says how wide it is. Proxies stay for what is installed; the servers here are on loopback.
+# Variables that the caller's shell may set and that change results: a git hook sets its repository, a terminal its width.
+# Proxy variables stay, because tests may install packages; the tests' servers are on loopback and need no proxy.
 _LOCAL = "127.0.0.1,localhost,::1"
-_NOT_MEANT = {
+_REMOVED = {
     "NO_COLOR",
     "FORCE_COLOR",
     "CLICOLOR_FORCE",
@@ -34,7 +37,7 @@ _REPOSITORY = {
 for _name in list(os.environ):
     _git = _name.removeprefix("GIT_") if _name.startswith("GIT_") else ""
     if (
-        _name in _NOT_MEANT
+        _name in _REMOVED
         or _git in _REPOSITORY
         or _git.startswith(("AUTHOR_", "COMMITTER_", "TRACE", "ALTERNATE_", "QUARANTINE_"))
     ):
@@ -42,12 +45,12 @@ for _name in list(os.environ):
 for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = f"{os.environ[_name]},{_LOCAL}" if os.environ.get(_name) else _LOCAL
 
-# Whoever runs the tests in the background, or by nohup, has these ignored, and so would every child that is to be interrupted.
+# A background shell or nohup ignores these signals, and child processes inherit that; tests interrupt child processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# How long an example takes says more about who else uses the machine than about us.
+# The duration of an example depends mostly on the other load of the machine.
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")

@@ -17,9 +17,9 @@ wanted_by_project() {
 import tomllib
 
 with open("pyproject.toml", "rb") as file:
-    asked = tomllib.load(file)
-lists = [asked["project"]["dependencies"], asked["build-system"]["requires"], ["editables"]]
-print(*(line for wanted in (*lists, *asked["dependency-groups"].values()) for line in wanted), sep="\n")
+    project = tomllib.load(file)
+lists = [project["project"]["dependencies"], project["build-system"]["requires"], ["editables"]]
+print(*(line for wanted in (*lists, *project["dependency-groups"].values()) for line in wanted), sep="\n")
 PYTHON
 }
 

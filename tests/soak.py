@@ -1,8 +1,8 @@
-"""Kill and signal push, pull, sync, run and collect at random moments for as long as asked: `make soak` (CONTRIBUTING.md).
+"""Kill and signal push, pull, sync, run and collect at random moments for a given time: `make soak` (CONTRIBUTING.md).
 
-Every round starts one command against a real server, sends it one signal, and then checks what users rely on: it ended within
-two seconds, no partial file has a final name, the source is as it was, the same command completes, `verify` finds every file
-and a dry run has nothing left to do; a run was executed once. The same seed makes the same rounds.
+Every trial starts one command against a real server, sends it one signal, and then checks what users rely on: it ended within
+two seconds, no partial file has a final name, the source did not change, the same command completes, `verify` finds every file,
+a dry run lists no actions, and a run was executed once. The same seed makes the same trials.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from tests.end_to_end.run_tools import Bench, doing
 from tests.services.fixtures import Buckets, Hibali, HibaliHome
 from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
-from tests.support.places import PARTIAL, Place, add_site, make_place
-from tests.support.signalled import ENDS, LIMIT_SECONDS
+from tests.support.backends import PARTIAL, Backend, add_site, make_backend
+from tests.support.command_signals import ENDS, LIMIT_SECONDS
 from tests.support.trees import make_tree, many_files, read_tree
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STORES = ("local", "ssh", "s3", "sftp")
 SERVERS = {"ssh_server": "ssh", "sftp_server": "sftp", "object_store": "object-store"}
 OPERATIONS = ("push", "pull", "sync", "run", "collect")
-RESUME_SECONDS = 180.0  # longer than a lease: whatever a dead holder left has ended by then
+RESUME_SECONDS = 180.0  # longer than a lease: the lock of a dead holder has expired by then
 _TRACE = re.compile(rb"Traceback|Exception ignored")
 LARGE_BYTES = 10_000_000
 OUTPUT_BYTES = 12_000_000
 
 
 class ViolationError(Exception):
-    """Something that users rely on did not hold; `kind` is `lost`, `duplicated` or `failed`."""
+    """A check of what users rely on failed; `kind` is `lost`, `duplicated` or `failed`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -52,38 +52,38 @@ class ViolationError(Exception):
 
 
 @dataclass(frozen=True)
-class Round:
-    """One command and its signal, all of it drawn from the seed and the round's number."""
+class Trial:
+    """One command and its signal, all drawn from the seed and the trial's number."""
 
     number: int
     operation: str
     store: str
     signal: signal.Signals
-    moment: float  # as a share of how long the command takes undisturbed
+    moment: float  # as a share of the command's duration without a signal
     slowly: bool
     twice: bool
 
     def __str__(self) -> str:
         more = f"{' slowly' if self.slowly else ''}{' twice' if self.twice else ''}"
-        return f"round {self.number}: {self.operation} {self.store} {self.signal.name}{more} at {self.moment:.2f}"
+        return f"trial {self.number}: {self.operation} {self.store} {self.signal.name}{more} at {self.moment:.2f}"
 
 
 @dataclass
 class Figures:
-    """What is known of one operation and one signal."""
+    """The results of one operation with one signal."""
 
     count: int = 0
-    hit: int = 0  # the command still ran when the signal came
+    hit: int = 0  # the command was still running when the signal was sent
     slowest: float = 0.0
     violations: dict[str, int] = field(default_factory=lambda: {"lost": 0, "duplicated": 0, "failed": 0})
 
 
-def draw(seed: str, number: int, operations: list[str], stores: list[str]) -> Round:
-    """The round of that number."""
+def draw(seed: str, number: int, operations: list[str], stores: list[str]) -> Trial:
+    """Return the trial of that number."""
     chance = random.Random(f"{seed}/{number}")  # noqa: S311 - reproducible, not secret
     operation = operations[number % len(operations)]
     sites = [store for store in stores if store in {"local", "ssh"}] or ["local"]
-    return Round(
+    return Trial(
         number,
         operation,
         chance.choice(sites if operation in {"run", "collect"} else stores),
@@ -95,7 +95,7 @@ def draw(seed: str, number: int, operations: list[str], stores: list[str]) -> Ro
 
 
 class Worker:
-    """One account with its own home and sites; its rounds run one after the other."""
+    """One account with its own home and sites, which runs its trials sequentially."""
 
     def __init__(self, session: Path, folder: Path, stores: list[str], seed: str) -> None:
         self.folder = folder
@@ -122,7 +122,7 @@ class Worker:
         self._durations: dict[tuple[str, str, bool], float] = {}
         self._factor = 1.0  # adjusted so that most signals find their command running
 
-        def ask(name: str) -> Any:
+        def get_server(name: str) -> Any:
             server = ensure(session, SERVERS[name])
             if name != "object_store":
                 return server
@@ -141,12 +141,12 @@ class Worker:
             b"extra/file": b"not in the source",
         }
         self.source = make_tree(folder / "source", self.tree)
-        self.places: dict[str, Place] = {}
+        self.backends: dict[str, Backend] = {}
         for word in stores:
-            place = self.places[word] = make_place(word, folder, ask)
-            add_site(config, f"site-{word}", place)
-            self.hibali.env.update(place.env)
-            place.plant("full", self.tree)
+            backend = self.backends[word] = make_backend(word, folder, get_server)
+            add_site(config, f"site-{word}", backend)
+            self.hibali.env.update(backend.env)
+            backend.plant("full", self.tree)
         self.counts = folder / "counts"
         self.counts.mkdir()
         self.benches = {word: self._bench(word) for word in ("local", "ssh") if word in stores}
@@ -154,7 +154,7 @@ class Worker:
         self._state = self._fingerprint()
 
     def _bench(self, word: str) -> Bench:
-        """The tool writes a line to a file of its own each time it is executed."""
+        """Return a bench whose tool adds a line to the run's file each time it is executed."""
         command = (
             f"echo executed >>{self.counts}/[SAY]; sleep [SLEEP]; head -c {OUTPUT_BYTES} /dev/zero >[OUT]"
         )
@@ -162,10 +162,10 @@ class Worker:
         work = self.folder / f"work-{word}"
         table = f'kind = "local"\nwork = "{work}"\n'
         if word == "ssh":
-            place: Any = self.places[word]
-            words = ", ".join(f'"{each}"' for each in place.command)
+            backend: Any = self.backends[word]
+            words = ", ".join(f'"{each}"' for each in backend.command)
             table = (
-                f'kind = "ssh"\nwork = "{work}"\n[sites.runs-ssh.ssh]\nhost = "{place.server.host}"\n'
+                f'kind = "ssh"\nwork = "{work}"\n[sites.runs-ssh.ssh]\nhost = "{backend.server.host}"\n'
                 f"command = [{words}]\n"
             )
         container = f'[sites.runs-{word}.container]\nname = "bare"\n'
@@ -180,7 +180,7 @@ class Worker:
         return str(bench.run(answers, "--wait", exit=0).last["id"])
 
     def _fingerprint(self) -> str:
-        """Content, times and permissions of the source."""
+        """Return a digest of content, times and permissions of the source."""
         seen = hashlib.sha256()
         for path in sorted(self.source.rglob("*")):
             found = path.lstat()
@@ -189,8 +189,8 @@ class Worker:
                 seen.update(path.read_bytes())
         return seen.hexdigest()
 
-    def words(self, one: Round) -> tuple[Any, ...]:
-        """The command of a round."""
+    def words(self, one: Trial) -> tuple[Any, ...]:
+        """Return the command of a trial."""
         target, site = f"t{one.number}", f"site-{one.store}:"
         slowly = ("--bwlimit", "6M") if one.slowly else ()
         if one.operation == "push":
@@ -207,19 +207,19 @@ class Worker:
         return (*bench.line(answers, "--name", f"soak-{one.number}"), "--wait")
 
     @staticmethod
-    def _deleting(one: Round) -> tuple[str, ...]:
+    def _deleting(one: Trial) -> tuple[str, ...]:
         return ("--delete", "--max-delete", "100%") if one.twice or one.operation == "sync" else ()
 
-    def prepare(self, one: Round) -> None:
-        """Something older already is where half of the rounds write to."""
+    def prepare(self, one: Trial) -> None:
+        """Create older files at the target of half of the trials."""
         if one.operation in {"push", "sync"} and one.number % 2:
-            self.places[one.store].plant(f"t{one.number}", self.older)
+            self.backends[one.store].plant(f"t{one.number}", self.older)
 
-    def duration(self, one: Round) -> float:
-        """How long such a command takes undisturbed; measured once."""
+    def duration(self, one: Trial) -> float:
+        """Return the duration of such a command without a signal, in seconds; measured once."""
         key = (one.operation, one.store, one.slowly)
         if key not in self._durations:
-            plain = Round(
+            plain = Trial(
                 900_000 + len(self._durations), one.operation, one.store, one.signal, 0, one.slowly, False
             )
             began = time.monotonic()
@@ -228,8 +228,11 @@ class Worker:
             self._clear(plain)
         return self._durations[key]
 
-    def play(self, one: Round) -> tuple[bool, float]:
-        """Whether the signal found the command running, and how long it took to end. Raises `ViolationError`."""
+    def run_trial(self, one: Trial) -> tuple[bool, float]:
+        """Run a trial; return whether the command was running at the signal, and the seconds until it ended.
+
+        Raises `ViolationError`.
+        """
         self.prepare(one)
         words = (*self.words(one), "--json")
         moment = one.moment * self._factor * self.duration(one)
@@ -237,7 +240,7 @@ class Worker:
         output = self.hibali.home.folder / f"{len(self.hibali._running) - 1}"
         time.sleep(moment)
         hit = process.poll() is None
-        self._factor *= 1.03 if hit else 0.85  # other load comes and goes
+        self._factor *= 1.03 if hit else 0.85  # the machine's other load changes
         began = time.monotonic()
         for _ in range(2 if one.twice else 1):
             with contextlib.suppress(ProcessLookupError):
@@ -247,35 +250,37 @@ class Worker:
                     process.send_signal(one.signal)
         code = process.wait(60)
         seconds = time.monotonic() - began
-        said = output.with_suffix(".err").read_bytes()
+        stderr = output.with_suffix(".err").read_bytes()
         if hit and one.signal != signal.SIGKILL:
             if seconds > LIMIT_SECONDS:
                 raise ViolationError("failed", f"it ended {seconds:.2f} s after the signal")
             if code not in ENDS[one.signal] | {0}:
-                raise ViolationError("failed", f"it ended with {code}: {said.decode(errors='replace')}")
-        if _TRACE.search(said):
-            raise ViolationError("failed", f"a traceback: {said.decode(errors='replace')}")
+                raise ViolationError("failed", f"it ended with {code}: {stderr.decode(errors='replace')}")
+        if _TRACE.search(stderr):
+            raise ViolationError("failed", f"a traceback: {stderr.decode(errors='replace')}")
         self._after(one)
         for name in (".out", ".err"):
             output.with_suffix(name).unlink()
         self._clear(one)
         return hit, seconds
 
-    def _after(self, one: Round) -> None:
+    def _after(self, one: Trial) -> None:
         if one.operation == "run":
             self._after_run(one)
         elif one.operation == "collect":
             self._again(one)
             found = (self.folder / f"t{one.number}" / "out.txt").read_bytes()
             if found != bytes(OUTPUT_BYTES):
-                raise ViolationError("lost", f"the output has {len(found)} bytes and is not what it was")
+                raise ViolationError(
+                    "lost", f"the output has {len(found)} bytes and differs from the output of the run"
+                )
         else:
             self._after_transfer(one)
         if self._fingerprint() != self._state:
             raise ViolationError("lost", "the source was changed")
 
-    def _after_transfer(self, one: Round) -> None:
-        self._is_sound(one)
+    def _after_transfer(self, one: Trial) -> None:
+        self._check_final_names(one)
         self._again(one)
         found = {name: leaf for name, leaf in self._target(one).items() if not PARTIAL.fullmatch(name)}
         wanted = dict(self.tree)
@@ -286,25 +291,25 @@ class Worker:
             raise ViolationError(
                 "lost", f"wrong or missing: {wrong[:5]}; too many: {sorted(found.keys() - wanted.keys())[:5]}"
             )
-        place = self.places[one.store]
-        if one.operation != "pull" and place.unfinished(f"t{one.number}"):
-            raise ViolationError("failed", f"left behind: {sorted(place.unfinished(f't{one.number}'))[:5]}")
+        backend = self.backends[one.store]
+        if one.operation != "pull" and backend.unfinished(f"t{one.number}"):
+            raise ViolationError("failed", f"left behind: {sorted(backend.unfinished(f't{one.number}'))[:5]}")
         _, first, second, *_ = self.words(one)
         if "--delete" in self.words(one) or not (one.operation == "push" and one.number % 2):
             self._must("verify", first, second)
         self._must(*self.words(one), "--dry-run", "--detailed-exit-code")
 
-    def _target(self, one: Round) -> dict[bytes, bytes]:
-        """Every file there; an agent may still remove its partial files while this looks."""
+    def _target(self, one: Trial) -> dict[bytes, bytes]:
+        """Return the target's files; retry, because an agent may still remove its partial files."""
         for _ in range(50):
             with contextlib.suppress(FileNotFoundError):
-                return self._look(one)
+                return self._read_target(one)
             time.sleep(0.1)
-        return self._look(one)
+        return self._read_target(one)
 
-    def _look(self, one: Round) -> dict[bytes, bytes]:
+    def _read_target(self, one: Trial) -> dict[bytes, bytes]:
         if one.operation != "pull":
-            return self.places[one.store].files(f"t{one.number}")
+            return self.backends[one.store].files(f"t{one.number}")
         folder = self.folder / f"t{one.number}"
         tree = read_tree(folder) if folder.exists() else {}
         return {
@@ -313,8 +318,8 @@ class Worker:
             if isinstance(leaf, bytes) and not name.startswith(b".hibali/")
         }
 
-    def _is_sound(self, one: Round) -> None:
-        """Right after the signal: each final name has the whole old content or the whole new one."""
+    def _check_final_names(self, one: Trial) -> None:
+        """Check directly after the signal that each final name has the complete old or the complete new content."""
         for name, content in self._target(one).items():
             if PARTIAL.fullmatch(name):
                 continue
@@ -323,17 +328,18 @@ class Worker:
                     "lost", f"{name!r} has {len(content)} bytes of neither the old nor the new file"
                 )
 
-    def _after_run(self, one: Round) -> None:
+    def _after_run(self, one: Trial) -> None:
         name = f"soak-{one.number}"
         known = [line for line in self._must("runs", "list").lines if line.get("name") == name]
-        if not any(line["state"] == "SUCCEEDED" for line in known):  # a run whose end was told is begun anew
+        # after a success the same command would start a new run
+        if not any(line["state"] == "SUCCEEDED" for line in known):
             self._again(one)
         executed = (self.counts / f"count-{one.number}").read_text().splitlines()
         if len(executed) != 1:
             raise ViolationError("duplicated", f"the tool was executed {len(executed)} times")
 
-    def _again(self, one: Round) -> None:
-        """The same command completes, once nobody holds the target any more."""
+    def _again(self, one: Trial) -> None:
+        """Check that the same command completes, when no other process has the lock of the target."""
         deadline = time.monotonic() + RESUME_SECONDS
         while True:
             answer = self.hibali(*self.words(one), "--json", timeout=300)
@@ -349,19 +355,19 @@ class Worker:
             raise ViolationError("failed", str(answer))
         return answer
 
-    def _clear(self, one: Round) -> None:
-        """Room for the rounds that follow."""
+    def _clear(self, one: Trial) -> None:
+        """Remove the trial's files to save space."""
         shutil.rmtree(self.folder / f"t{one.number}", ignore_errors=True)
-        place = self.places.get(one.store)
-        if place is not None and one.operation in {"push", "sync"}:
+        backend = self.backends.get(one.store)
+        if backend is not None and one.operation in {"push", "sync"}:
             if one.store == "s3":
-                for name in place.names(f"t{one.number}"):
-                    place.remove(f"t{one.number}", name)
+                for name in backend.names(f"t{one.number}"):
+                    backend.remove(f"t{one.number}", name)
             else:
-                shutil.rmtree(place.at(f"t{one.number}"), ignore_errors=True)  # type: ignore[attr-defined]
+                shutil.rmtree(backend.at(f"t{one.number}"), ignore_errors=True)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """End whatever the commands left running."""
+        """End the processes that the commands left running."""
         self.hibali.end()
         end_all(self.runtime)
         for buckets in self._buckets:
@@ -369,38 +375,38 @@ class Worker:
 
 
 class Soak:
-    """All rounds, shared out among the workers."""
+    """Distribute the trials to the workers, and collect the results."""
 
-    def __init__(self, asked: argparse.Namespace, stores: list[str]) -> None:
-        self._asked = asked
+    def __init__(self, options: argparse.Namespace, stores: list[str]) -> None:
+        self._options = options
         self._stores = stores
         self._guard = threading.Lock()
-        self._until = time.monotonic() + asked.minutes * 60
-        self._rounds = self._numbers()
+        self._until = time.monotonic() + options.minutes * 60
+        self._trials = self._trial_numbers()
         self.figures: dict[tuple[str, str], Figures] = {}
         self.violations: list[str] = []
         self.done = 0
 
-    def _numbers(self) -> Iterator[int]:
-        yield from [self._asked.only] if self._asked.only is not None else range(self._asked.kills)
+    def _trial_numbers(self) -> Iterator[int]:
+        yield from [self._options.only] if self._options.only is not None else range(self._options.kills)
 
     def work(self, worker: Worker) -> None:
-        """Play rounds until there are none left or the time is up; runs in a thread."""
+        """Run trials until none is left or the time is over; runs in a thread."""
         while time.monotonic() < self._until:
             with self._guard:
-                number = next(self._rounds, None)
+                number = next(self._trials, None)
             if number is None:
                 return
-            one = draw(self._asked.seed, number, self._asked.operations, self._stores)
-            self._play(worker, one)
+            one = draw(self._options.seed, number, self._options.operations, self._stores)
+            self._run_trial(worker, one)
 
-    def _play(self, worker: Worker, one: Round) -> None:
+    def _run_trial(self, worker: Worker, one: Trial) -> None:
         kind, message, hit, seconds = "", "", True, 0.0
         try:
-            hit, seconds = worker.play(one)
+            hit, seconds = worker.run_trial(one)
         except ViolationError as problem:
             kind, message = problem.kind, str(problem)
-        except Exception:  # noqa: BLE001 - whatever else goes wrong must not look like a success
+        except Exception:  # noqa: BLE001 - every other error is a failure, too
             kind, message = "failed", traceback.format_exc()
         with self._guard:
             found = self.figures.setdefault((one.operation, one.signal.name), Figures())
@@ -410,7 +416,7 @@ class Soak:
             self.done += 1
             if kind:
                 found.violations[kind] += 1
-                again = f"make soak SEED={self._asked.seed} ONLY={one.number}"
+                again = f"make soak SEED={self._options.seed} ONLY={one.number}"
                 self.violations.append(
                     f"{one}: {kind}: {message}\n  again: {again}\n  left in {worker.folder}"
                 )
@@ -418,12 +424,12 @@ class Soak:
             elif self.done % 10 == 0:
                 left = (self._until - time.monotonic()) / 60
                 print(
-                    f"{self.done} of {self._asked.kills} done, at most {left:.0f} min left; last {one}",
+                    f"{self.done} of {self._options.kills} done, at most {left:.0f} min left; last {one}",
                     flush=True,
                 )
 
     def table(self) -> str:
-        """The figures, one line for each operation and signal."""
+        """Return the figures, one line for each operation and signal."""
         lines = ["operation  signal   count  running  slowest exit  lost  duplicated  failed"]
         for operation in OPERATIONS:
             for number in SIGNALS:
@@ -447,34 +453,34 @@ class Soak:
 
 
 def main(words: list[str]) -> int:
-    """Run what was asked; 0 when everything held, 1 on a violation, 2 where no server starts."""
+    """Run the trials; return 0 if all checks passed, 1 after a violation or without any trial."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long")
-    parser.add_argument("--kills", type=int, default=300, help="stop after so many rounds, one signal each")
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many minutes")
+    parser.add_argument("--kills", type=int, default=300, help="stop after so many trials, one signal each")
     parser.add_argument("--seed", default=str(random.randrange(1_000_000)), help="repeat an earlier soak")  # noqa: S311
-    parser.add_argument("--jobs", type=int, default=2, help="how many commands at a time")
-    parser.add_argument("--only", type=int, help="one round of that seed")
+    parser.add_argument("--jobs", type=int, default=2, help="number of commands at a time")
+    parser.add_argument("--only", type=int, help="run only this trial of the seed")
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
-    asked = parser.parse_args(words)
+    options = parser.parse_args(words)
     for number in (signal.SIGINT, signal.SIGHUP):  # ignored where this was started in the background
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     session = new_session()
     folder = Path(tempfile.mkdtemp(prefix="soak-", dir=session.parent))
     workers: list[Worker] = []
     try:
-        stores = [store for store in asked.stores if _starts(session, store)]
-        print(f"seed {asked.seed}; stores {' '.join(stores)}; {folder}", flush=True)
-        soak = Soak(asked, stores)
-        numbers = range(1 if asked.only is not None else asked.jobs)
-        workers.extend(Worker(session, folder / str(number), stores, asked.seed) for number in numbers)
+        stores = [store for store in options.stores if _starts(session, store)]
+        print(f"seed {options.seed}; stores {' '.join(stores)}; {folder}", flush=True)
+        soak = Soak(options, stores)
+        numbers = range(1 if options.only is not None else options.jobs)
+        workers.extend(Worker(session, folder / str(number), stores, options.seed) for number in numbers)
         threads = [threading.Thread(target=soak.work, args=(worker,), daemon=True) for worker in workers]
         for thread in threads:
             thread.start()
-        with contextlib.suppress(KeyboardInterrupt):  # the figures so far
+        with contextlib.suppress(KeyboardInterrupt):  # print the figures so far
             for thread in threads:
                 thread.join()
-        print(f"\n{soak.table()}\nseed {asked.seed}")
+        print(f"\n{soak.table()}\nseed {options.seed}")
         if not soak.violations:
             shutil.rmtree(folder, ignore_errors=True)
         return 1 if soak.violations or not soak.done else 0
@@ -485,7 +491,7 @@ def main(words: list[str]) -> int:
 
 
 def _starts(session: Path, store: str) -> bool:
-    """Whether the server of that store starts; one that does not is named and left out."""
+    """Return whether the server of that store starts; otherwise print the reason and continue without it."""
     service = {"ssh": "ssh", "sftp": "sftp", "s3": "object-store"}.get(store)
     try:
         if service is not None:

@@ -32,5 +32,5 @@ def read_corpus() -> list[Item]:
 def _item(row: dict[str, str]) -> Item:
     folder = CORPUS / row["repo"].replace("/", "__")
     given = (each.rpartition(":") for each in row["invocations (path:valid)"].split(";") if each)
-    invocations = tuple((folder / path, verdict == "yes") for path, _, verdict in given)
+    invocations = tuple((folder / path, is_valid == "yes") for path, _, is_valid in given)
     return Item(folder / row["path"], row["valid_descriptor"] == "yes", invocations)

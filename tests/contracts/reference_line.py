@@ -1,4 +1,4 @@
-"""Make command lines with the reference implementation, in its own process and folder."""
+"""Render command lines with the reference implementation (bosh), in a separate process and folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def make_lines(jobs: list[dict[str, str]]) -> list[dict[str, str]]:
     }
     answers = []
     for job in jobs:
-        spoken = io.StringIO()
-        with contextlib.redirect_stdout(spoken), contextlib.redirect_stderr(spoken):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
                 executor = LocalExecutor(job["descriptor"], job["invocation"], options)
                 answers.append({"line": executor.cmd_line[0]})
-            except (Exception, SystemExit) as problem:  # noqa: BLE001  # what it stops with is the answer
+            except (Exception, SystemExit) as problem:  # noqa: BLE001  # the exception is the result
                 answers.append({"stopped": repr(problem)[:500]})
     return answers
 

@@ -1,4 +1,4 @@
-"""Make a fresh root at every store, with a second route to it and access without hibali."""
+"""Create an empty root at every store, opened again as by another process, and accessed without hibali."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hibali.config.settings import load_sites
 from hibali.locations import Location, read_location
 from hibali.plugins import built_in_names
 from tests.services.processes import free_port
-from tests.support.places import (
+from tests.support.backends import (
     OBJECT_STORES,
-    BucketPlace,
-    DavPlace,
-    FolderPlace,
-    GlobusPlace,
-    Place,
-    WebPlace,
+    Backend,
+    BucketBackend,
+    DavBackend,
+    FolderBackend,
+    GlobusBackend,
+    WebBackend,
     add_site,
-    make_place,
+    make_backend,
 )
 from tests.support.trees import Tree
 from transfers.entry import Entry
@@ -36,7 +36,7 @@ ROOT = "data set/target"
 
 
 def store_words() -> list[Any]:
-    """Return every module of the folder; one without a place in tests/support/places.py fails by its name.
+    """Return every module of the folder; one that tests/support/backends.py lacks fails with its name.
 
     WebDAV servers differ where the standard allows it: all tests use a second one, too.
     """
@@ -57,9 +57,9 @@ def object_stores() -> list[Any]:
 
 @dataclass
 class Subject:
-    """A store under test: its root is the folder `ROOT` of a fresh place, which is the site `site`."""
+    """A store under test: its root is the folder `ROOT` of an empty backend, which is the site `site`."""
 
-    place: Place
+    backend: Backend
     config: Path
     _opened: list[Store] = field(default_factory=list)
 
@@ -103,29 +103,29 @@ class Subject:
     @property
     def folder(self) -> Path | None:
         """The root as a folder of this machine, if the store has one."""
-        return self.place.at(ROOT) if self._by_path() else None
+        return self.backend.at(ROOT) if self._by_path() else None
 
     def _by_path(self) -> bool:
-        """Return whether the store, too, uses the place as a folder."""
-        return isinstance(self.place, FolderPlace) and not isinstance(
-            self.place, (DavPlace, GlobusPlace, WebPlace)
+        """Return whether the store itself accesses the backend as a folder."""
+        return isinstance(self.backend, FolderBackend) and not isinstance(
+            self.backend, (DavBackend, GlobusBackend, WebBackend)
         )
 
     def plant(self, tree: Tree) -> None:
         """Create the tree there without hibali."""
-        self.place.plant(ROOT, tree)
+        self.backend.plant(ROOT, tree)
 
     def files(self) -> dict[bytes, bytes]:
         """Return the content of every file there that is not hibali's own, read without hibali."""
-        return self.place.files(ROOT)
+        return self.backend.files(ROOT)
 
     def read(self, name: bytes) -> bytes | None:
         """Return one file's content, read without hibali; None if absent."""
-        return self.place.read(ROOT, name)
+        return self.backend.read(ROOT, name)
 
     def names(self) -> set[bytes]:
         """Return every name there, including hibali's own."""
-        return self.place.names(ROOT)
+        return self.backend.names(ROOT)
 
     def partials(self) -> set[bytes]:
         """Return the partial files there."""
@@ -133,47 +133,51 @@ class Subject:
 
     def unreachable(self) -> Location | None:
         """Return the same kind of store where no server answers; None if impossible."""
-        if isinstance(self.place, GlobusPlace):
+        if isinstance(self.backend, GlobusBackend):
             return None  # tested in tests/end_to_end/test_globus_login.py and test_globus_faults.py
         if self._by_path():
             return self._by_ssh("unreachable", f"Port={free_port()}")
-        nobody = _nobody().replace("http", "dav") if isinstance(self.place, DavPlace) else _nobody()
-        return self._added("unreachable", self.place.table().replace(self._endpoint(), nobody))
+        endpoint = (
+            _unused_endpoint().replace("http", "dav")
+            if isinstance(self.backend, DavBackend)
+            else _unused_endpoint()
+        )
+        return self._added("unreachable", self.backend.table().replace(self._endpoint(), endpoint))
 
     def denied(self) -> Location | None:
         """Return the same store with a refused login; for an object store the caller changes the key."""
-        if isinstance(self.place, GlobusPlace):
+        if isinstance(self.backend, GlobusBackend):
             return None
         if self._by_path():
             return self._by_ssh("denied", "PubkeyAuthentication=no")
-        if isinstance(self.place, WebPlace):
-            self.place.server.wanted = "a login that nobody has"
-        if isinstance(self.place, DavPlace):
-            if self.place.dav.login is None:
+        if isinstance(self.backend, WebBackend):
+            self.backend.server.wanted = "a login of no account"
+        if isinstance(self.backend, DavBackend):
+            if self.backend.dav.login is None:
                 return None
-            table = self.place.table().replace("'password': ", "'password': 'planted-secret' + ")
+            table = self.backend.table().replace("'password': ", "'password': 'planted-secret' + ")
             return self._added("denied", table)
         return self.location()
 
     @property
     def page(self) -> int:
         """The largest number of names in one page of a listing."""
-        return self.place.store.page if isinstance(self.place, BucketPlace) else 1000
+        return self.backend.store.page if isinstance(self.backend, BucketBackend) else 1000
 
     def secrets(self) -> list[str]:
         """Return the texts that must never be shown."""
-        return [value for name, value in self.place.env.items() if "SECRET" in name]
+        return [value for name, value in self.backend.env.items() if "SECRET" in name]
 
     def _by_ssh(self, name: str, option: str) -> Location | None:
         """Return the site with one more option of ssh(1); None without ssh."""
-        given = self.place.command  # type: ignore[attr-defined]
+        given = self.backend.command  # type: ignore[attr-defined]
         if not given:
             return None
-        table = self.place.table().replace(json.dumps(given), json.dumps([*given, "-o", option]))
+        table = self.backend.table().replace(json.dumps(given), json.dumps([*given, "-o", option]))
         return self._added(name, table)
 
     def _endpoint(self) -> str:
-        return str(self.place.endpoint)  # type: ignore[attr-defined]
+        return str(self.backend.endpoint)  # type: ignore[attr-defined]
 
     def _added(self, name: str, table: str) -> Location:
         text = self.config.read_text() + f"[sites.{name}]\n{table.replace('{name}', name)}\n"
@@ -190,15 +194,15 @@ def subjects(
 ) -> Iterator[Subject]:
     """Yield the subject of one test: the body of a fixture."""
     home = request.getfixturevalue("hibali_home")
-    place = make_place(word, folder, request.getfixturevalue)
-    for name, value in place.env.items():
+    backend = make_backend(word, folder, request.getfixturevalue)
+    for name, value in backend.env.items():
         monkeypatch.setenv(name, value)
-    add_site(home.config, SITE, place)
-    subject = Subject(place, home.config)
+    add_site(home.config, SITE, backend)
+    subject = Subject(backend, home.config)
     yield subject
     subject.close()
-    if isinstance(place, WebPlace):
-        place.server.close()
+    if isinstance(backend, WebBackend):
+        backend.server.close()
 
 
 def _only_read(*words: object) -> NoReturn:
@@ -207,7 +211,7 @@ def _only_read(*words: object) -> NoReturn:
     pytest.skip("this store is only read")
 
 
-def _nobody() -> str:
+def _unused_endpoint() -> str:
     """Return an endpoint without a listener."""
     return f"http://127.0.0.1:{free_port()}"
 

@@ -29,14 +29,14 @@ from tests.contracts.corpus import CORPUS, Item, read_corpus
 
 ITEMS = read_corpus()
 VALID = [item for item in ITEMS if item.valid]
-ASKED = [(item, path, valid) for item in ITEMS for path, valid in item.invocations]
+INVOCATIONS = [(item, path, valid) for item in ITEMS for path, valid in item.invocations]
 pytestmark = pytest.mark.skipif(not ITEMS, reason=f"no corpus at {CORPUS}")
 
 # Texts that differ from the reference's, with reasons, by the end of the invocation's path.
 DIFFERENCES = {
     "simulate/list_separator_inv.json": (
-        "the author's list-separator holds a quote: put in as it is, the reference's line is no shell command; "
-        "here the separator is quoted and arrives as written"
+        "the author's list-separator has a quote: the reference inserts it unquoted, which is invalid shell text; "
+        "hibali quotes the separator, and the tool receives it unchanged"
     ),
 }
 # Command lines that can be made but are refused, with the error code.
@@ -55,7 +55,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, s
     """Return the reference's result for every invocation of the corpus and every example of ours, by name."""
     folder = tmp_path_factory.mktemp("reference")
     jobs, names = [], []
-    for item, path, _ in ASKED:
+    for item, path, _ in INVOCATIONS:
         jobs.append({"descriptor": str(item.descriptor), "invocation": str(path)})
         names.append(str(path))
     for item in VALID:
@@ -63,7 +63,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, s
             example = make_example(pipeline_of(item), complete=complete)
             target = folder / f"example-{len(jobs)}.json"
             target.write_text(json.dumps(example))
-            if example:  # it ignores an empty invocation
+            if example:  # the reference ignores an empty invocation
                 jobs.append({"descriptor": str(item.descriptor), "invocation": str(target)})
                 names.append(f"{item.name} {complete}")
     (folder / "jobs.json").write_text(json.dumps(jobs))
@@ -89,7 +89,7 @@ def test_descriptors_are_valid_as_the_index_says(item: Item) -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "path", "valid"), ASKED, ids=lambda value: getattr(value, "name", str(value))
+    ("item", "path", "valid"), INVOCATIONS, ids=lambda value: getattr(value, "name", str(value))
 )
 def test_invocations_are_valid_as_the_index_says(item: Item, path: Path, valid: bool) -> None:
     values = json.loads(path.read_bytes())
@@ -102,7 +102,7 @@ def test_invocations_are_valid_as_the_index_says(item: Item, path: Path, valid: 
 
 @pytest.mark.parametrize(
     ("item", "path"),
-    [each[:2] for each in ASKED if each[2]],
+    [each[:2] for each in INVOCATIONS if each[2]],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_the_command_line_has_the_arguments_of_the_reference(
@@ -113,7 +113,7 @@ def test_the_command_line_has_the_arguments_of_the_reference(
     ours = render_script(pipeline, invocation)
     theirs = reference[str(path)]["line"]
     if any(str(path).endswith(end) for end in DIFFERENCES):
-        assert _words(ours) != _words(theirs), "no difference any more: take it from the list"
+        assert _words(ours) != _words(theirs), "there is no difference any more: remove it from the list"
     else:
         assert _words(ours) == _words(theirs)
     refusal = next((code for end, code in REFUSALS.items() if str(path).endswith(end)), None)
@@ -133,7 +133,7 @@ def test_examples_are_valid_and_have_the_arguments_of_the_reference(
     pipeline = pipeline_of(item)
     example = make_example(pipeline, complete=complete)
     ours = render_script(pipeline, check_invocation(pipeline, example))
-    theirs = reference.get(f"{item.name} {complete}", {"stopped": "not asked"})
+    theirs = reference.get(f"{item.name} {complete}", {"stopped": "not run"})
     if "line" in theirs and "list_separator" not in item.name:
         assert _words(ours) == _words(theirs["line"])
 

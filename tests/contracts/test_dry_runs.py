@@ -120,7 +120,7 @@ CRAFTED = [
         "a path that names files in folders",
         tool("t [F] [O]", MANY, outputs=[out("res/[F]_x")]),
         {"f": ["a/b.nii", "c/d.nii"]},
-        "the reference takes the last component of the joined list; each file stands for its own",
+        "the reference takes the last component of the joined list; hibali uses each file's own name",
         ("t", "a/b.nii,c/d.nii", "res/b.nii,d.nii_x"),
     ),
     Case(
@@ -277,7 +277,7 @@ def test_dry_runs_have_the_arguments_of_the_reference_or_a_reason(
     assert lines[case.name], "the reference stops"
     if case.differs:
         assert ours == list(case.words)
-        assert ours != words_of(lines[case.name]), "no difference any more: take the reason away"
+        assert ours != words_of(lines[case.name]), "there is no difference any more: remove the reason"
     else:
         assert ours == words_of(lines[case.name])
 
@@ -301,4 +301,4 @@ def test_dry_runs_of_the_corpus_have_the_arguments_of_the_reference_or_a_reason(
             found[end] = (ours, lines[case.name])
     assert refused == {each: code for each, (code, _) in REFUSED.items()}
     assert {each: found[each] for each in set(found) - set(DIFFERENCES)} == {}
-    assert set(DIFFERENCES) - set(found) == set(), "no difference any more: take it from the list"
+    assert set(DIFFERENCES) - set(found) == set(), "there is no difference any more: remove it from the list"

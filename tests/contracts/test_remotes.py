@@ -29,19 +29,19 @@ from runs.site_remotes import SiteRemote
 from tests.contracts.subjects import Subject, object_stores, subjects
 from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 from tests.support.trees import make_tree
 from transfers import single_files
 from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
 
-PLACE = "shared pipelines/lab"
+FOLDER = "shared pipelines/lab"
 Files = dict[str, bytes]
 
 
 @dataclass
-class Ground:
-    """A fresh remote, how to open it, and access to it without hibali."""
+class RemoteSetup:
+    """A new remote, a function that opens it, and access to it without hibali."""
 
     open: Callable[[RemoteSpec], Remote]
     url: str
@@ -52,47 +52,47 @@ class Ground:
     def site(self, folder: Path) -> Site:
         return Site(folder, self._open, self.url)
 
-    def _open(self, meeting: RemoteSpec) -> Remote:
-        self.opened.append(self.open(meeting))
+    def _open(self, spec: RemoteSpec) -> Remote:
+        self.opened.append(self.open(spec))
         return self.opened[-1]
 
 
-def remote_words() -> list[Any]:
+def remote_kinds() -> list[Any]:
     """Return every kind of remote, and a site of each writable kind; those like another one are `heavy`."""
     more = [pytest.param(word, marks=pytest.mark.heavy) for word in ("ria", "local", "ssh", "sftp", "webdav")]
     return ["git", "folder", *object_stores(), *more]
 
 
-@pytest.fixture(params=remote_words())
-def ground(
+@pytest.fixture(params=remote_kinds())
+def remote_setup(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Ground]:
+) -> Iterator[RemoteSetup]:
     if request.param in {"git", "ria", "folder"}:
-        yield _ground_here(request.param, tmp_path)
+        yield _setup_on_this_machine(request.param, tmp_path)
         return
     for subject in subjects(request.param, request, tmp_path, monkeypatch):
-        subject.open(PLACE).make_root()
-        made = _ground_at(subject)
+        subject.open(FOLDER).make_root()
+        made = _setup_at_site(subject)
         yield made
         for remote in made.opened:
             assert isinstance(remote, SiteRemote)
             remote.close()
 
 
-def _ground_at(subject: Subject) -> Ground:
-    location = subject.location(PLACE)
+def _setup_at_site(subject: Subject) -> RemoteSetup:
+    location = subject.location(FOLDER)
 
     def plant(files: Files) -> None:
-        subject.place.plant(PLACE, {name.encode(): content for name, content in files.items()})
+        subject.backend.plant(FOLDER, {name.encode(): content for name, content in files.items()})
 
-    return Ground(lambda _: SiteRemote(location), location.text, plant, subject)
+    return RemoteSetup(lambda _: SiteRemote(location), location.text, plant, subject)
 
 
-def _ground_here(word: str, tmp_path: Path) -> Ground:
+def _setup_on_this_machine(word: str, tmp_path: Path) -> RemoteSetup:
     if word == "folder":
         folder = tmp_path / "lab"
         folder.mkdir()
-        return Ground(
+        return RemoteSetup(
             FolderRemote,
             str(folder),
             lambda files: make_tree(folder, {name.encode(): each for name, each in files.items()}),
@@ -105,18 +105,18 @@ def _ground_here(word: str, tmp_path: Path) -> Ground:
         identifier = str(uuid.uuid4())
         url = f"ria+file://{tmp_path}/store#{identifier}"
         repository = tmp_path / "store" / identifier[:3] / identifier[3:]
-    return Ground(GitRemote, url, lambda files: forge(repository, dict(files)))
+    return RemoteSetup(GitRemote, url, lambda files: forge(repository, dict(files)))
 
 
 @pytest.fixture
-def two_sites(ground: Ground, tmp_path: Path) -> tuple[Site, Site]:
-    return ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+def two_sites(remote_setup: RemoteSetup, tmp_path: Path) -> tuple[Site, Site]:
+    return remote_setup.site(tmp_path / "a"), remote_setup.site(tmp_path / "b")
 
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     if shutil.which("ssh-keygen") is None:
-        lacks("ssh-keygen is missing")
+        skip_or_fail("ssh-keygen is missing")
     path = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path
@@ -170,7 +170,9 @@ def test_concurrent_publishers_both_succeed(two_sites: tuple[Site, Site]) -> Non
     assert a.references() == b.references() == ["one@1.0", "two@1.0"]
 
 
-def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site], key: Path) -> None:
+def test_a_deprecation_and_a_signature_can_be_published_later(
+    two_sites: tuple[Site, Site], key: Path
+) -> None:
     a, b = two_sites
     added = a.catalogue.add(raw())
     a.publish()
@@ -183,10 +185,10 @@ def test_a_deprecation_and_a_signature_follow_later(two_sites: tuple[Site, Site]
     assert b.catalogue.deprecation(added) == Deprecation("tool@2.0", "", b.catalogue.deprecation(added).at)  # type: ignore[union-attr]
 
 
-def test_an_empty_remote_has_no_pipelines(ground: Ground, tmp_path: Path) -> None:
+def test_an_empty_remote_has_no_pipelines(remote_setup: RemoteSetup, tmp_path: Path) -> None:
     """The first publisher creates the dataset of a RIA store, not a reader."""
-    b = ground.site(tmp_path / "b")
-    if ground.url.startswith("ria+"):
+    b = remote_setup.site(tmp_path / "b")
+    if remote_setup.url.startswith("ria+"):
         with pytest.raises(NotFoundError):
             b.fetch()
         assert not (tmp_path / "store").exists()
@@ -194,13 +196,13 @@ def test_an_empty_remote_has_no_pipelines(ground: Ground, tmp_path: Path) -> Non
         assert b.fetch() == {}
 
 
-def test_invalid_names_and_huge_files_are_ignored(ground: Ground, tmp_path: Path) -> None:
-    a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+def test_invalid_names_and_huge_files_are_ignored(remote_setup: RemoteSetup, tmp_path: Path) -> None:
+    a, b = remote_setup.site(tmp_path / "a"), remote_setup.site(tmp_path / "b")
     a.catalogue.add(raw())
     a.publish()
     odd = ["UPPER/1/descriptor.json", "a b/1/descriptor.json", "one/descriptor.json", "one/.x/descriptor.json", "caf\u00e9/1/descriptor.json", "README.md"]  # fmt: skip
-    ground.plant(dict.fromkeys(odd, raw()) | {"huge/1/descriptor.json": b" " * (LARGEST_FILE + 1)})
-    ground.plant({"beside/1/published.json": b"{}", "tool/1.0/notes.txt": b"by hand"})
+    remote_setup.plant(dict.fromkeys(odd, raw()) | {"huge/1/descriptor.json": b" " * (LARGEST_FILE + 1)})
+    remote_setup.plant({"beside/1/published.json": b"{}", "tool/1.0/notes.txt": b"by hand"})
     assert b.fetch() == {"tool@1.0": "fetched"}
     assert b.catalogue.attachments("tool", "1.0") == {}
 
@@ -209,28 +211,32 @@ def test_invalid_names_and_huge_files_are_ignored(ground: Ground, tmp_path: Path
     ("planted", "code"),
     [(raw(description="Evil."), "tampered"), (b"no json", "invalid-json"), (b"{}", "invalid-descriptor")],
 )
-def test_tampered_pipelines_are_refused(ground: Ground, tmp_path: Path, planted: bytes, code: str) -> None:
-    a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+def test_tampered_pipelines_are_refused(
+    remote_setup: RemoteSetup, tmp_path: Path, planted: bytes, code: str
+) -> None:
+    a, b = remote_setup.site(tmp_path / "a"), remote_setup.site(tmp_path / "b")
     a.catalogue.add(raw())
     a.catalogue.add(raw("other"))
     a.publish()
-    ground.plant({"tool/1.0/descriptor.json": planted})
+    remote_setup.plant({"tool/1.0/descriptor.json": planted})
     with pytest.raises(HibaliError) as refused:
         b.fetch()
     assert (refused.value.code, b.references()) == (code, [])
     assert b.fetch("other") == {"other@1.0": "fetched"}
 
 
-def test_after_a_kill_before_the_descriptor_the_same_command_resumes(ground: Ground, tmp_path: Path) -> None:
-    """Where files are uploaded one by one, files beside a missing descriptor say whose version it will be."""
-    a, b, c = (ground.site(tmp_path / name) for name in "abc")
+def test_after_a_kill_before_the_descriptor_the_same_command_resumes(
+    remote_setup: RemoteSetup, tmp_path: Path
+) -> None:
+    """If files are uploaded one by one, the other files of a version without a descriptor reserve it for their publisher."""
+    a, b, c = (remote_setup.site(tmp_path / name) for name in "abc")
     a.catalogue.add(raw("before"))
     a.publish()
     own, theirs = a.catalogue.add(raw()), b.catalogue.add(raw(description="Another."))
     record = {"schema": 1, "kind": "published", "digest": own.digest, "by": "a", "at": "earlier"}
-    ground.plant({f"tool/1.0/{PUBLISHED}": json.dumps(record).encode()})
+    remote_setup.plant({f"tool/1.0/{PUBLISHED}": json.dumps(record).encode()})
     assert c.fetch() == {"before@1.0": "fetched"}
-    if isinstance(ground.opened[0], GitRemote):
+    if isinstance(remote_setup.opened[0], GitRemote):
         return  # a commit is atomic
     with pytest.raises(RefusedError) as refused:
         b.publish()
@@ -241,8 +247,8 @@ def test_after_a_kill_before_the_descriptor_the_same_command_resumes(ground: Gro
     assert c.fetch("tool") == {"tool@1.0": "fetched"}
 
 
-def test_the_image_record_is_exchanged_and_immutable(ground: Ground, tmp_path: Path) -> None:
-    a, b, c = (ground.site(tmp_path / name) for name in "abc")
+def test_the_image_record_is_exchanged_and_immutable(remote_setup: RemoteSetup, tmp_path: Path) -> None:
+    a, b, c = (remote_setup.site(tmp_path / name) for name in "abc")
     described = raw(**{"container-image": {"type": "docker", "image": "lab/tool:1"}})
     records = []
     for site in (a, c):
@@ -259,8 +265,8 @@ def test_the_image_record_is_exchanged_and_immutable(ground: Ground, tmp_path: P
         assert {each.digest for each in records} <= set(refused.value.message.replace(",", "").split())
 
 
-def test_the_first_image_of_a_version_is_not_replaced(ground: Ground, tmp_path: Path) -> None:
-    a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+def test_the_first_image_of_a_version_is_not_replaced(remote_setup: RemoteSetup, tmp_path: Path) -> None:
+    a, b = remote_setup.site(tmp_path / "a"), remote_setup.site(tmp_path / "b")
     if isinstance(a.remote, GitRemote):
         return  # a commit is atomic
     described = raw(**{"container-image": {"type": "docker", "image": "lab/tool:1"}})
@@ -268,7 +274,7 @@ def test_the_first_image_of_a_version_is_not_replaced(ground: Ground, tmp_path: 
     write_image(archive, "lab/tool:1", {"bin/tool": b"x"}, {})
     record, _ = a.catalogue.images.add(a.catalogue.add(described), archive)
     other = write_record(replace(record, digest=f"sha256:{'0' * 64}"))
-    ground.plant({"tool/1.0/image.json": other})
+    remote_setup.plant({"tool/1.0/image.json": other})
     with pytest.raises(RefusedError) as refused:
         a.publish()
     assert refused.value.code == "immutable-image"
@@ -276,28 +282,28 @@ def test_the_first_image_of_a_version_is_not_replaced(ground: Ground, tmp_path: 
 
 
 def test_of_two_publishers_of_one_version_one_is_refused(
-    two_sites: tuple[Site, Site], tmp_path: Path, ground: Ground
+    two_sites: tuple[Site, Site], tmp_path: Path, remote_setup: RemoteSetup
 ) -> None:
     sites = two_sites
     for site in sites:
         site.catalogue.add(raw(description=f"By {site.folder.name}."))
 
     with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(fate_at, sites))
-    if not excludes(ground):
-        assert "published" in told  # both get the error, if one is as slow as on a busy machine
+        outcomes = list(pool.map(publish_outcome, sites))
+    if not admits_one_writer(remote_setup):
+        assert "published" in outcomes  # both get the error, if one is as slow as on a busy machine
         return
-    assert sorted(told) == ["immutable-version", "published"]
-    winner = sites[told.index("published")]
-    c = ground.site(tmp_path / "c")
+    assert sorted(outcomes) == ["immutable-version", "published"]
+    winner = sites[outcomes.index("published")]
+    c = remote_setup.site(tmp_path / "c")
     assert c.fetch() == {"tool@1.0": "fetched"}
     assert c.catalogue.find("tool") == winner.catalogue.find("tool")
 
 
 def test_of_two_concurrent_uploads_of_one_version_one_is_refused(
-    two_sites: tuple[Site, Site], ground: Ground, monkeypatch: pytest.MonkeyPatch
+    two_sites: tuple[Site, Site], remote_setup: RemoteSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if excludes(ground):
+    if admits_one_writer(remote_setup):
         return
     send, both = Requests.request, Barrier(2)
 
@@ -316,27 +322,27 @@ def test_of_two_concurrent_uploads_of_one_version_one_is_refused(
     for site in two_sites:
         site.catalogue.add(raw(description=f"By {site.folder.name}."))
     with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(fate_at, two_sites))
-    assert sorted(told) == ["immutable-version", "published"]
+        outcomes = list(pool.map(publish_outcome, two_sites))
+    assert sorted(outcomes) == ["immutable-version", "published"]
 
 
-def fate_at(site: Site) -> str:
-    """Return the outcome of the version that was published from there."""
+def publish_outcome(site: Site) -> str:
+    """Publish from the site; return the outcome of the version, or the error code."""
     try:
         return site.publish()["tool@1.0"]
     except RefusedError as refused:
         return refused.code
 
 
-def excludes(ground: Ground) -> bool:
-    """Return whether the place admits only one first writer; a bucket without conditional writes does not
-    (Swift)."""
-    store = ground.subject.open(PLACE) if ground.subject is not None else None
+def admits_one_writer(remote_setup: RemoteSetup) -> bool:
+    """Return whether only one of two concurrent first uploads succeeds; a bucket without conditional writes
+    (Swift) accepts both."""
+    store = remote_setup.subject.open(FOLDER) if remote_setup.subject is not None else None
     return not isinstance(store, S3Store) or store.probe().locks
 
 
 class Counted:
-    """The small files of a place, with counts of uploads and downloads."""
+    """Count the uploads and downloads of a remote's small files."""
 
     def __init__(self, files: single_files.SmallFiles) -> None:
         self._files = files
@@ -357,9 +363,9 @@ class Counted:
 
 
 def test_publishing_transfers_only_new_versions(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remote_setup: RemoteSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if ground.subject is None:
+    if remote_setup.subject is None:
         return  # tests/unit/registry/test_exchange.py counts git objects
     counted: list[Counted] = []
 
@@ -368,7 +374,7 @@ def test_publishing_transfers_only_new_versions(
         return counted[-1]
 
     monkeypatch.setattr("runs.site_remotes.open_small_files", open_counted)
-    a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+    a, b = remote_setup.site(tmp_path / "a"), remote_setup.site(tmp_path / "b")
     for number in range(12):
         a.catalogue.add(raw(f"tool-{number}", description=os.urandom(500).hex()))
     a.publish()
@@ -377,7 +383,7 @@ def test_publishing_transfers_only_new_versions(
     for each in counted:
         each.read_bytes, each.created = [], []
     assert a.publish("new") == {"new@1.0": "published"}
-    assert sum(fate == "fetched" for fate in b.fetch().values()) == 1
+    assert sum(outcome == "fetched" for outcome in b.fetch().values()) == 1
     published, fetched = counted
     assert (len(published.created), published.read_bytes) == (2, [])
     assert (sum(len(new.raw) == size for size in fetched.read_bytes), len(fetched.read_bytes)) == (1, 2)
@@ -385,9 +391,9 @@ def test_publishing_transfers_only_new_versions(
 
 
 @pytest.mark.heavy
-def test_an_unreachable_remote_exits_5_and_a_denied_one_4(ground: Ground) -> None:
-    subject = ground.subject
-    if subject is None or subject.place.word in {"local", "s3", "webdav"}:
+def test_an_unreachable_remote_exits_5_and_a_denied_one_4(remote_setup: RemoteSetup) -> None:
+    subject = remote_setup.subject
+    if subject is None or subject.backend.word in {"local", "s3", "webdav"}:
         return  # see the next test, and tests/contracts/test_store_faults.py
     unreachable, denied = subject.unreachable(), subject.denied()
     assert unreachable is not None
@@ -406,15 +412,15 @@ def test_one_new_pipeline_of_two_thousand_in_a_bucket_is_transferred_alone(
 ) -> None:
     """Count requests and bytes: five pages of a listing, and the files of that one version."""
     for subject in subjects("s3", request, tmp_path, monkeypatch):
-        ground = _ground_at(subject)
+        remote_setup = _setup_at_site(subject)
         names = [f"tool-{number}" for number in range(2000)]
         pages = -(-2 * len(names) // subject.page)
         digests = {name: read_descriptor(raw(name), name, name).digest for name in names}
-        ground.plant({f"{name}/1.0/descriptor.json": raw(name) for name in names})
-        ground.plant(
+        remote_setup.plant({f"{name}/1.0/descriptor.json": raw(name) for name in names})
+        remote_setup.plant(
             {f"{name}/1.0/{PUBLISHED}": json.dumps({"digest": digests[name]}).encode() for name in names}
         )
-        a, b = ground.site(tmp_path / "a"), ground.site(tmp_path / "b")
+        a, b = remote_setup.site(tmp_path / "a"), remote_setup.site(tmp_path / "b")
         new = a.catalogue.add(raw("new"))
         sent = watch_requests(monkeypatch)
         assert a.publish() == {"new@1.0": "published"}
@@ -425,7 +431,7 @@ def test_one_new_pipeline_of_two_thousand_in_a_bucket_is_transferred_alone(
         assert b.fetch("new") == {"new@1.0": "fetched"}
         assert sum("list-type" not in url for _, url, _ in sent) == 2
         assert len(sent) <= 2 + pages + 1
-        for remote in ground.opened:
+        for remote in remote_setup.opened:
             remote.close()  # type: ignore[attr-defined]
 
 
@@ -444,23 +450,23 @@ def watch_requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]
     return sent
 
 
-def test_a_missing_remote_is_reported(ground: Ground, tmp_path: Path) -> None:
-    a = ground.site(tmp_path / "a")
+def test_a_missing_remote_is_reported(remote_setup: RemoteSetup, tmp_path: Path) -> None:
+    a = remote_setup.site(tmp_path / "a")
     a.catalogue.add(raw())
     if isinstance(a.remote, GitRemote):
-        if not ground.url.startswith("ria+"):
-            shutil.rmtree(ground.url)
+        if not remote_setup.url.startswith("ria+"):
+            shutil.rmtree(remote_setup.url)
             with pytest.raises(NotFoundError):
                 a.publish()
         return
     if isinstance(a.remote, FolderRemote):
-        shutil.rmtree(ground.url)
+        shutil.rmtree(remote_setup.url)
         with pytest.raises(TryLaterError):
             a.publish()
         return
-    assert ground.subject is not None
-    remote = SiteRemote(ground.subject.location("elsewhere"))
-    if ground.subject.place.holds_folders:
+    assert remote_setup.subject is not None
+    remote = SiteRemote(remote_setup.subject.location("elsewhere"))
+    if remote_setup.subject.backend.holds_folders:
         with pytest.raises(NotFoundError, match="does not exist"):
             remote.take_snapshot().offers()
     else:
@@ -468,11 +474,11 @@ def test_a_missing_remote_is_reported(ground: Ground, tmp_path: Path) -> None:
     remote.close()
 
 
-def test_an_existing_remote_is_not_created_again(ground: Ground, tmp_path: Path) -> None:
-    """A store that is not mounted now must not be created again in its place."""
-    if not ground.url.startswith("ria+"):
+def test_an_existing_remote_is_not_created_again(remote_setup: RemoteSetup, tmp_path: Path) -> None:
+    """A store whose filesystem is not mounted now must not be created again."""
+    if not remote_setup.url.startswith("ria+"):
         return
-    a = ground.site(tmp_path / "a")
+    a = remote_setup.site(tmp_path / "a")
     a.catalogue.add(raw())
     a.publish()
     (tmp_path / "store").rename(tmp_path / "unmounted")

@@ -75,7 +75,7 @@ def test_the_programs_that_submit_query_and_cancel_are_declared(scheduler: Sched
 
 
 def test_directives_are_comment_lines_of_typed_values(scheduler: Scheduler) -> None:
-    asked = Resources(
+    resources = Resources(
         cores=2,
         memory_megabytes=100,
         seconds=59,
@@ -84,7 +84,7 @@ def test_directives_are_comment_lines_of_typed_values(scheduler: Scheduler) -> N
         partition="p,q",
         directives=("--mem=1 # x",),
     )
-    for line in scheduler.directives(asked):
+    for line in scheduler.directives(resources):
         assert re.fullmatch(r"#(?:[A-Z]+:?|\$) -[ -~]+", line)
     assert scheduler.directives(Resources()) == ()
 
@@ -167,7 +167,7 @@ def test_unknown_jobs_have_a_status_and_a_failed_query_raises(scheduler: Schedul
 def test_unexpected_output_is_a_failed_query(scheduler: Scheduler) -> None:
     """Read as an empty list, it would mean that there is no such job, and allow a second submission."""
     if scheduler.name == "direct":
-        return  # its output is hibali's own
+        return  # hibali itself defines this output
     for stdout in (b"This account can only run: squeue\n", b"error: not allowed\n"):
         with pytest.raises(TryLaterError):
             scheduler.read_status(CommandResult(0, stdout, b""), ["77"])
@@ -191,9 +191,9 @@ def test_a_job_id_cannot_be_an_option(scheduler: Scheduler) -> None:
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_recorded_output_of_real_schedulers_is_parsed(path: Path) -> None:
     recorded = json.loads(path.read_text())
-    spoken = load_scheduler(path.parent.name)
+    scheduler = load_scheduler(path.parent.name)
     finished = CommandResult(recorded["exit_code"], recorded["stdout"].encode(), recorded["stderr"].encode())
-    assert _meaning(spoken, recorded, finished) == recorded["expect"]
+    assert _meaning(scheduler, recorded, finished) == recorded["expect"]
 
 
 def _meaning(scheduler: Scheduler, recorded: dict[str, Any], finished: CommandResult) -> Any:
@@ -263,12 +263,12 @@ def test_slurm_output_is_parsed_among_login_messages_and_jobs_of_other_users() -
 def test_slurm_commands_pass_a_forced_command_whose_refusal_is_a_failed_query() -> None:
     """Read as an empty list, it would mean that there is no such job, and allow a second submission."""
     slurm = load_scheduler("slurm")
-    asked = [
+    commands = [
         slurm.submit_argv(Job(RUN, "/w/job.sh")),
         slurm.status_argv(["1", "2"]),
         slurm.lookup_argv(RUN),
     ]
-    for word in [word for argv in [*asked, slurm.cancel_argv("1")] for word in argv]:
+    for word in [word for argv in [*commands, slurm.cancel_argv("1")] for word in argv]:
         assert re.fullmatch(r"[A-Za-z0-9_./:=@%+,-]+", word)
     for stdout in (b"This account can only run: squeue\n", b"rejected\n", b"error: not allowed\n"):
         refusal = CommandResult(0, stdout, b"")
@@ -344,7 +344,7 @@ def test_shortened_job_names_stay_unique() -> None:
     assert len(names) == 4
     assert all(re.fullmatch(r"h[0-9a-z]{14}", name) for name in names)
     with pytest.raises(UsageError):
-        pbs.job_name("whatever")
+        pbs.job_name("name")
 
 
 def test_task_numbers_of_grid_engine_may_be_ranges() -> None:
@@ -388,7 +388,7 @@ def spoiled(content: bytes, chance: random.Random) -> bytes:
 def test_damaged_output_is_parsed_or_raises_a_hibali_error(path: Path) -> None:
     """Any output is parsed without a crash, and yields no job id that could be an option or end a line."""
     recorded = json.loads(path.read_text())
-    spoken = load_scheduler(path.parent.name)
+    scheduler = load_scheduler(path.parent.name)
     chance = random.Random(path.name)  # noqa: S311  # the same ones each time
     for _ in range(150):
         stdout = [recorded[name].encode() for name in ("stdout", "stderr")]
@@ -396,6 +396,6 @@ def test_damaged_output_is_parsed_or_raises_a_hibali_error(path: Path) -> None:
         stdout[which] = spoiled(stdout[which], chance)
         code = chance.choice((recorded["exit_code"], 0, 1, 255))
         finished = CommandResult(code, *stdout)
-        found = _meaning(spoken, recorded, finished)
+        found = _meaning(scheduler, recorded, finished)
         job = found.get("submitted", found.get("job")) if isinstance(found, dict) else None
         assert job is None or check_job_id(job) == job

@@ -31,7 +31,7 @@ def test_only_unchanged_entries_are_adjusted(subject: Subject, tmp_path: Path) -
     outside = tmp_path / "outside"
     outside.write_bytes(b"4")
     outside.chmod(0o600)
-    subject.place.remove(ROOT, b"swapped")
+    subject.backend.remove(ROOT, b"swapped")
     (subject.folder / "swapped").symlink_to(outside)
     (subject.folder / "a/same").chmod(0o4711)
     (subject.folder / "a").chmod(0o2755)

@@ -45,7 +45,7 @@ def write(store: Store, payloads: Iterator[Payload]) -> list[Committed]:
 
 
 def seen(names: set[bytes]) -> set[bytes]:
-    """Return the names that a user would take for data."""
+    """Return the names that look like a user's files."""
     return {name for name in names if b".hibali" not in name}
 
 
@@ -94,7 +94,7 @@ def test_a_piece_is_read_independently(subject: Subject) -> None:
 
 
 def test_a_file_that_is_read_from_the_middle_has_the_digest_of_the_whole(subject: Subject) -> None:
-    """A target reads so if it has the beginning of a large file from an interrupted call."""
+    """A transfer reads only the rest of a large file if an interrupted one sent its beginning."""
     subject.plant({b"large": LARGE})
     store = subject.open()
     entry = store.stat(b"large")
@@ -262,8 +262,8 @@ def test_an_unreadable_source_file_is_not_committed(subject: Subject) -> None:
     assert subject.files() == {b"b": b"2"}
 
 
-def die_while_writing(folder: Path, units: int) -> None:
-    words = [sys.executable, "-m", "tests.support.write_and_die"]
+def kill_writer(folder: Path, units: int) -> None:
+    words = [sys.executable, "-m", "tests.support.killed_writer"]
     ended = subprocess.run(
         [*words, os.environ["HIBALI_CONFIG"], f"site:{ROOT}", folder, str(units)],
         cwd=REPOSITORY,
@@ -275,8 +275,8 @@ def die_while_writing(folder: Path, units: int) -> None:
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
 
 
-def after_the_agent_ended(subject: Subject, act: Callable[[Store], None]) -> None:
-    """Wait for the agent's end: it follows that of its client, and keeps the lock until then."""
+def after_agent_exit(subject: Subject, act: Callable[[Store], None]) -> None:
+    """Retry until the agent has released its lock, which it does only after its client's end."""
     for _ in range(50):
         try:
             act(subject.open())
@@ -285,7 +285,7 @@ def after_the_agent_ended(subject: Subject, act: Callable[[Store], None]) -> Non
             if problem.code != "locked":
                 raise
             time.sleep(0.1)
-    raise AssertionError("the lock of a dead client stays")
+    raise AssertionError("the lock of a killed client was not released")
 
 
 CONTENTS = {b"a/%03d" % number: b"%d." % number * 5000 for number in range(300)} | {b"large": LARGE}
@@ -294,32 +294,32 @@ CONTENTS = {b"a/%03d" % number: b"%d." % number * 5000 for number in range(300)}
 @pytest.mark.parametrize("units", [1, pytest.param(4, marks=pytest.mark.heavy)])
 def test_a_killed_write_is_resumed_by_another_process(subject: Subject, tmp_path: Path, units: int) -> None:
     subject.fresh().make_root()
-    die_while_writing(make_tree(tmp_path / "source", CONTENTS), units)
+    kill_writer(make_tree(tmp_path / "source", CONTENTS), units)
     for path, content in subject.files().items():
         if not path.rpartition(b"/")[2].startswith(b".hibali-"):
             assert content == CONTENTS[path]
 
-    def go_on(store: Store) -> None:
+    def resume(store: Store) -> None:
         listed = [entry for entry in store.list() if entry.kind is Kind.FILE]
         assert {entry.path for entry in listed} <= set(CONTENTS), "a partial name is listed"
-        landed = put(store, CONTENTS)
-        assert [one.problem for one in landed if one.problem] == []
+        results = put(store, CONTENTS)
+        assert [one.problem for one in results if one.problem] == []
 
-    after_the_agent_ended(subject, go_on)
+    after_agent_exit(subject, resume)
     assert subject.files() == CONTENTS
     assert {name for name in subject.names() if b".hibali" in name} == _manifest(subject)
 
 
 def test_a_partial_file_that_was_corrupted_is_found(subject: Subject, tmp_path: Path) -> None:
     subject.fresh().make_root()
-    die_while_writing(make_tree(tmp_path / "source", {b"large": LARGE}), 2)
+    kill_writer(make_tree(tmp_path / "source", {b"large": LARGE}), 2)
     assert subject.read(b"large") is None
     spoiled = 0
     if subject.folder is not None:
         for path in subject.folder.rglob(".hibali-*"):
             path.write_bytes(b"\0" * path.stat().st_size)
             spoiled += 1
-    after_the_agent_ended(subject, lambda store: assert_put(store, {b"large": LARGE}))
+    after_agent_exit(subject, lambda store: assert_put(store, {b"large": LARGE}))
     assert subject.files() == {b"large": LARGE}
 
 
@@ -340,7 +340,7 @@ def test_a_source_that_changed_since_it_was_listed_is_a_problem(subject: Subject
     entries = [entry for entry in store.list() if entry.kind is Kind.FILE]
     wait_a_tick(store)
     subject.plant({b"longer": b"xy", b"same size": b"4321", b"large": LARGE[:-1] + b"!"})
-    subject.place.remove(ROOT, b"gone")
+    subject.backend.remove(ROOT, b"gone")
     problems: dict[bytes, str] = {}
     read: dict[bytes, bytes] = {}
     for payload in store.read(group_units(items_of(entries), lambda: 4 * MIB)):
@@ -376,14 +376,14 @@ def test_digests_are_those_of_sha256sum(subject: Subject, tmp_path: Path) -> Non
     }
     subject.plant(contents)
     folder = make_tree(tmp_path / "copy", contents)
-    told = subprocess.run(
+    printed = subprocess.run(
         ["sha256sum", *(os.fsdecode(path) for path in contents)],
         cwd=folder,
         capture_output=True,
         text=True,
         check=True,
     )
-    expected = dict(reversed(line.split(maxsplit=1)) for line in told.stdout.splitlines())
+    expected = dict(reversed(line.split(maxsplit=1)) for line in printed.stdout.splitlines())
     store = subject.open()
     entries = [entry for entry in store.list() if entry.kind is Kind.FILE]
     found = list(store.digest(entries))
@@ -397,7 +397,7 @@ def test_a_digest_is_of_the_content_as_it_is_now(subject: Subject) -> None:
     put(store, {b"a": b"what was written"})
     entry = store.stat(b"a")
     assert entry is not None
-    subject.place.corrupt(ROOT, b"a")
+    subject.backend.corrupt(ROOT, b"a")
     changed = subject.read(b"a")
     assert changed is not None
     assert changed != b"what was written"
@@ -465,7 +465,7 @@ def test_links_and_folders_are_stored_as_declared(subject: Subject) -> None:
         (entry.path, entry.kind, entry.link) for entry in entries
     ]
     if subject.folder is not None:
-        assert subject.place.tree(ROOT)[b"link"] == Link(b"../\xff anywhere")
+        assert subject.backend.tree(ROOT)[b"link"] == Link(b"../\xff anywhere")
 
 
 def test_reading_verifies_as_declared(subject: Subject) -> None:
@@ -479,7 +479,7 @@ def test_reading_verifies_as_declared(subject: Subject) -> None:
     assert payload.digests == [sha256(b"1")]
 
 
-def test_a_partial_name_in_the_source_is_not_mistaken(subject: Subject) -> None:
+def test_a_users_file_with_a_partial_name_is_listed(subject: Subject) -> None:
     """A user's own file with such a name is listed, so that it can be refused by name."""
     store = subject.fresh()
     name = b".hibali-" + b"0123456789abcdef" * 2
@@ -489,7 +489,7 @@ def test_a_partial_name_in_the_source_is_not_mistaken(subject: Subject) -> None:
     assert subject.read(name) == b"a user's"
 
 
-def test_a_payload_helper_is_honest() -> None:
+def test_the_payload_helper_sends_what_a_source_sends() -> None:
     """The payloads of the tests are those that a source would send."""
     contents = {b"a": b"1", b"b": b"22"}
     items = items_of(file_entry(path, content) for path, content in contents.items())

@@ -1,4 +1,4 @@
-"""Test that a saved plan replaces only the files that it saw; files created meanwhile stay."""
+"""Test that a saved plan replaces only the files that it saw; files created meanwhile are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_only_planned_entries_are_replaced(subject: Subject) -> None:
     store = subject.open()
     there = {entry.path: entry for entry in store.list()}
     subject.plant({b"changed": b"somebody's", b"large": b"somebody's too", b"came": b"new"})
-    subject.place.remove(ROOT, b"gone")
+    subject.backend.remove(ROOT, b"gone")
     contents = {
         b"same": b"a",
         b"changed": b"b",
@@ -81,7 +81,7 @@ def test_a_folder_that_became_a_file_is_not_replaced(subject: Subject) -> None:
     subject.plant({b"a/b": b"1"})
     store = subject.open()
     there = {entry.path: entry for entry in store.list() if entry.kind is Kind.FOLDER}
-    subject.place.remove(ROOT, b"a")
+    subject.backend.remove(ROOT, b"a")
     subject.plant({b"a": b"somebody's"})
     answers = put_exactly(store, {b"a": b"planned"}, there, clear=True)
     assert answers[b"a"].problem is not None

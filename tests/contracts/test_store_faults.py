@@ -74,11 +74,11 @@ def test_an_unreachable_server_is_not_a_missing_root(subject: Subject) -> None:
     location = subject.unreachable()
     if location is None:
         return
-    with pytest.raises(TryLaterError) as told:
+    with pytest.raises(TryLaterError) as raised:
         subject.opened(location).stat()
-    assert told.value.subject
+    assert raised.value.subject
     for secret in subject.secrets():
-        assert secret not in _all_text(told.value)
+        assert secret not in _all_text(raised.value)
 
 
 def test_a_rejected_login_is_not_a_missing_root(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,10 +86,10 @@ def test_a_rejected_login_is_not_a_missing_root(subject: Subject, monkeypatch: p
     if location is None:
         return
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret-that-is-wrong")
-    with pytest.raises(AccessError) as told:
+    with pytest.raises(AccessError) as raised:
         list(subject.opened(location).list())
-    assert not told.value.transient
-    assert "planted-secret" not in _all_text(told.value)
+    assert not raised.value.transient
+    assert "planted-secret" not in _all_text(raised.value)
 
 
 def _all_text(problem: BaseException | None) -> str:
@@ -101,8 +101,8 @@ def _all_text(problem: BaseException | None) -> str:
 
 
 @pytest.fixture
-def ordinary_python(tmp_path: Path) -> Path:
-    """Return a python3 that respects permissions although root runs it."""
+def unprivileged_python(tmp_path: Path) -> Path:
+    """Return a python3 to which file permissions apply even if root runs it."""
     if os.geteuid() != 0:
         return Path(sys.executable)
     wrapper = tmp_path / "python"
@@ -114,7 +114,7 @@ def ordinary_python(tmp_path: Path) -> Path:
 
 def test_a_folder_that_may_not_be_read_is_named(
     subject: Subject,
-    ordinary_python: Path,
+    unprivileged_python: Path,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -124,20 +124,20 @@ def test_a_folder_that_may_not_be_read_is_named(
     (subject.folder / "closed").chmod(0)
     (subject.folder / "secret").chmod(0)
     subject.folder.chmod(0o500)
-    monkeypatch.setattr(sys, "executable", str(ordinary_python))
+    monkeypatch.setattr(sys, "executable", str(unprivileged_python))
     location = subject.location()
-    if subject.place.word == "sftp":
+    if subject.backend.word == "sftp":
         unprivileged = request.getfixturevalue("unprivileged_sftp_server")
         ssh = replace(location.site.ssh, command=tuple(unprivileged.command))
         location = replace(location, site=replace(location.site, ssh=ssh))
     elif location.site.ssh is not None:
-        ssh = replace(location.site.ssh, python=str(ordinary_python))
+        ssh = replace(location.site.ssh, python=str(unprivileged_python))
         location = replace(location, site=replace(location.site, ssh=ssh))
     store = subject.opened(location)
     found: list[Entry] = []
-    with pytest.raises(ListingIncompleteError) as told:
+    with pytest.raises(ListingIncompleteError) as raised:
         found.extend(store.list())
-    assert [(path, problem.code) for path, problem in told.value.unlisted] == [(b"closed", "denied")]
+    assert [(path, problem.code) for path, problem in raised.value.unlisted] == [(b"closed", "denied")]
     secret = next(entry for entry in found if entry.path == b"secret")
     ((_, digest, problem),) = store.digest([secret])
     assert (digest, problem and problem.code) == (None, "denied")
@@ -160,9 +160,9 @@ def test_a_full_disk_is_reported_and_committed_files_stay(subject: Subject) -> N
         assert not any(one.problem.retryable for one in answers if one.problem), (
             "sending it again does not help"
         )
-        landed = {one.item.entry.path for one in answers if one.problem is None}
-        assert 0 < len(landed) < 12
-        assert subject.files() == {path: contents[path] for path in landed}
+        committed = {one.item.entry.path for one in answers if one.problem is None}
+        assert 0 < len(committed) < 12
+        assert subject.files() == {path: contents[path] for path in committed}
         assert {name for name in subject.names() if b".hibali" in name} == set()
         space = subject.open().space()
         assert space.free_bytes is not None
@@ -176,27 +176,27 @@ def test_no_inodes_is_no_space(subject: Subject) -> None:
     with small_filesystem(subject.folder, "nr_inodes=12"):
         answers = put(subject.open(), contents)
         assert {one.problem.code for one in answers if one.problem} == {"no-space"}
-        landed = {one.item.entry.path for one in answers if one.problem is None}
-        assert subject.files() == {path: contents[path] for path in landed}
+        committed = {one.item.entry.path for one in answers if one.problem is None}
+        assert subject.files() == {path: contents[path] for path in committed}
 
 
 def test_quota_and_other_faults_have_their_own_codes() -> None:
     import errno
 
-    told = {code_of(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO)}
-    assert len(told) == 5, told
+    codes = {code_of(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO)}
+    assert len(codes) == 5, codes
     assert (code_of(errno.ENOSPC), code_of(errno.EDQUOT)) == ("no-space", "no-quota")
 
 
-def test_a_second_writer_gets_the_holder_of_the_lock(subject: Subject) -> None:
+def test_a_second_writer_learns_who_holds_the_lock(subject: Subject) -> None:
     first, second = subject.fresh(), subject.open()
     if not first.facts.locks:
         return
     lock = first.lock("the first push")
-    with pytest.raises(TryLaterError) as told:
+    with pytest.raises(TryLaterError) as raised:
         second.lock("the second push")
-    assert told.value.code == "locked"
-    assert "the first push" in told.value.message
+    assert raised.value.code == "locked"
+    assert "the first push" in raised.value.message
     assert [entry.path for entry in second.list()] == []
     lock.release()
     lock.release()
@@ -240,7 +240,7 @@ def test_a_writer_that_lost_its_lock_stops(subject: Subject) -> None:
     lock.release()
     assert subject.read(b"a") is None
     assert subject.read(b"old") == b"1"
-    assert subject.read(b".hibali/lock") is not None, "another's lock was given back"
+    assert subject.read(b".hibali/lock") is not None, "the lock of another writer was released"
 
 
 def _one_file() -> Iterator[Payload]:
@@ -261,14 +261,14 @@ def test_concurrent_writers_are_serialized(subject: Subject) -> None:
         return
     stores = [subject.open() for _ in range(3)]
     wrong: list[str] = []
-    landed = [0] * len(stores)
+    committed = [0] * len(stores)
 
     def work(index: int) -> None:
         store = stores[index]
-        for turn in range(15):
+        for attempt in range(15):
             try:
-                answers = put(store, {b"shared": b"%d" % index * 300_000, b"own/%d" % index: b"%d" % turn})
-                landed[index] += sum(one.problem is None for one in answers)
+                answers = put(store, {b"shared": b"%d" % index * 300_000, b"own/%d" % index: b"%d" % attempt})
+                committed[index] += sum(one.problem is None for one in answers)
             except HibaliError as problem:
                 if problem.code != "locked":
                     wrong.append(f"{problem.code}: {problem.message}")
@@ -280,7 +280,7 @@ def test_concurrent_writers_are_serialized(subject: Subject) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert sum(landed) > 0
+    assert sum(committed) > 0
     assert subject.read(b"shared") in {b"%d" % index * 300_000 for index in range(len(stores))}
     assert not [name for name in subject.names() if name.startswith(b".hibali/lock")]
 
@@ -289,18 +289,18 @@ def test_a_lost_connection_is_a_transient_error(subject: Subject) -> None:
     store = subject.fresh()
     if subject.folder is None:
         return
-    if subject.place.word == "sftp":
+    if subject.backend.word == "sftp":
         os.kill(store.pid, 9)  # type: ignore[attr-defined]
     else:
         os.kill(store._connection.greeting["pid"], 9)  # type: ignore[attr-defined]
-    with pytest.raises(TryLaterError) as told:
-        ask_for_a_while(store)
-    assert told.value.transient
+    with pytest.raises(TryLaterError) as raised:
+        query_repeatedly(store)
+    assert raised.value.transient
     store.close()
 
 
-def ask_for_a_while(store: Store) -> None:
-    """Retry for a while: ssh's master notices with a delay that a channel's owner is gone."""
+def query_repeatedly(store: Store) -> None:
+    """Query for up to ten seconds: ssh's master detects the end of a channel's process with a delay."""
     for _ in range(200):
         store.stat()
         time.sleep(0.05)
@@ -309,12 +309,12 @@ def ask_for_a_while(store: Store) -> None:
 def test_an_uncreatable_root_is_a_hibali_error(subject: Subject) -> None:
     if subject.folder is None:
         return
-    subject.place.plant("", {b"file": b"1"})
+    subject.backend.plant("", {b"file": b"1"})
     for path in ("file", "file/below"):
         store: Store = subject.open(path)
         with pytest.raises(HibaliError):
             store.make_root()
-    assert subject.place.read("", b"file") == b"1"
+    assert subject.backend.read("", b"file") == b"1"
 
 
 def test_a_file_named_hibali_is_refused(subject: Subject) -> None:
@@ -334,7 +334,7 @@ def test_another_accounts_hibali_folder_is_refused(subject: Subject) -> None:
     os.chown(own, 65534, 65534)
     with pytest.raises(RefusedError):
         subject.open().lock("test")
-    assert subject.place.at(ROOT).joinpath(".hibali").stat().st_uid == 65534
+    assert subject.backend.at(ROOT).joinpath(".hibali").stat().st_uid == 65534
 
 
 def test_leftover_partial_files_are_found_by_the_next_run(subject: Subject) -> None:

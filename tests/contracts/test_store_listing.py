@@ -35,7 +35,7 @@ def file_paths(store: Store) -> list[bytes]:
     return [entry.path for entry in store.list() if entry.kind is Kind.FILE]
 
 
-def can_hold(name: bytes, facts: Facts) -> bool:
+def is_supported(name: bytes, facts: Facts) -> bool:
     if facts.utf8_names:
         try:
             name.decode("utf-8")
@@ -44,14 +44,14 @@ def can_hold(name: bytes, facts: Facts) -> bool:
     return not any(part in name for part in facts.refuses) and len(name) <= (facts.name_bytes or len(name))
 
 
-def holdable(facts: Facts) -> list[bytes]:
-    return [name for name in HOSTILE_NAMES if can_hold(name, facts)]
+def supported_names(facts: Facts) -> list[bytes]:
+    return [name for name in HOSTILE_NAMES if is_supported(name, facts)]
 
 
-def is_refused(ask: Callable[[], list[object]]) -> bool:
+def is_refused(act: Callable[[], list[object]]) -> bool:
     """Return whether a name is refused, by its own problem or by an error of the whole call."""
     try:
-        problems = ask()
+        problems = act()
     except (RefusedError, IncompleteError):
         return True
     return len(problems) == 1 and problems[0] is not None
@@ -96,15 +96,15 @@ def test_a_missing_root_is_not_an_empty_one(subject: Subject) -> None:
         # a prefix without keys and an empty one are the same; either answer is correct
         with contextlib.suppress(NotFoundError):
             assert list(store.list()) == []
-    assert subject.place.names("nowhere") == set(), "looking made something"
+    assert subject.backend.names("nowhere") == set(), "the listing created names"
 
 
 def test_hostile_names_are_written_and_listed(subject: Subject) -> None:
     store = subject.fresh()
-    contents = {b"x/" + name: b"content of " + name for name in holdable(store.facts)}
-    landed = put(store, contents)
-    assert [one.problem for one in landed if one.problem] == []
-    assert len(landed) == len(contents)
+    contents = {b"x/" + name: b"content of " + name for name in supported_names(store.facts)}
+    results = put(store, contents)
+    assert [one.problem for one in results if one.problem] == []
+    assert len(results) == len(contents)
     other = subject.open()
     entries = [entry for entry in other.list() if entry.kind is Kind.FILE]
     assert [entry.path for entry in entries] == sorted(contents)
@@ -114,7 +114,7 @@ def test_hostile_names_are_written_and_listed(subject: Subject) -> None:
 
 def test_hostile_names_of_others_are_listed_unchanged(subject: Subject) -> None:
     store = subject.fresh()
-    names = holdable(store.facts)
+    names = supported_names(store.facts)
     subject.plant(dict.fromkeys(names, b"x"))
     assert file_paths(store) == sorted(names)
     for name in names:
@@ -127,7 +127,7 @@ def test_the_planner_refuses_names_that_the_facts_exclude(subject: Subject) -> N
     store = subject.fresh()
     put(store, {b"a": b"1"})  # an object store knows its server only after a write request
     for name in HOSTILE_NAMES:
-        assert (name_problem(name, store.facts) is None) == can_hold(name, store.facts), name
+        assert (name_problem(name, store.facts) is None) == is_supported(name, store.facts), name
     assert store.facts.name_bytes in {0, 255}
 
 
@@ -136,7 +136,9 @@ def test_a_file_and_a_folder_of_one_name(subject: Subject) -> None:
     put(store, {b"a/b": b"below"})
     if store.facts.folders:
         answers = put(store, {b"a": b"file"})
-        assert [one.problem is not None for one in answers] == [True], "a folder may not be replaced unasked"
+        assert [one.problem is not None for one in answers] == [True], (
+            "a folder is replaced only if the plan says so"
+        )
         assert subject.files() == {b"a/b": b"below"}
         assert [one.problem is not None for one in put(store, {b"a/b/c": b"x"})] == [True]
         assert subject.files() == {b"a/b": b"below"}
@@ -175,15 +177,15 @@ CLIMBING = (
 
 def test_unsafe_names_are_refused(subject: Subject) -> None:
     store, other = subject.fresh(), subject.open()
-    subject.place.plant("data set", {b"out": b"untouched", b"neighbour/x": b"untouched"})
+    subject.backend.plant("data set", {b"out": b"untouched", b"neighbour/x": b"untouched"})
     for path in CLIMBING:
-        asked = Entry(path, Kind.FILE, 9, 0)
+        entry = Entry(path, Kind.FILE, 9, 0)
         assert is_refused(lambda path=path: [one.problem for one in put(store, {path: b"poison"})]), path
         assert is_refused(
-            lambda asked=asked: [problem for _, digest, problem in other.digest([asked]) if digest is None]
+            lambda entry=entry: [problem for _, digest, problem in other.digest([entry]) if digest is None]
         ), path
-        assert is_refused(lambda asked=asked: [problem for _, problem in remove(other, [asked])]), path
-    assert subject.place.files("data set") == {b"out": b"untouched", b"neighbour/x": b"untouched"}
+        assert is_refused(lambda entry=entry: [problem for _, problem in remove(other, [entry])]), path
+    assert subject.backend.files("data set") == {b"out": b"untouched", b"neighbour/x": b"untouched"}
 
 
 def test_nothing_is_reached_through_a_symlink(subject: Subject, tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_a_shallow_listing_stops_at_the_first_level(subject: Subject) -> None:
 
 
 def test_a_root_that_is_a_file_lists_nothing(subject: Subject) -> None:
-    subject.place.plant("", {b"one": b"file"})
+    subject.backend.plant("", {b"one": b"file"})
     store = subject.open("one")
     found = store.stat()
     assert found is not None

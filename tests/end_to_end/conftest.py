@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.image_tools import Tool, make_tool
-from tests.support.lacking import lacks
-from tests.support.places import Place, add_site, make_place
+from tests.support.backends import Backend, add_site, make_backend
+from tests.support.requirements import skip_or_fail
 from tests.support.transfers import STORES, Transfers
 
 MakeTransfers = Callable[..., Transfers]
@@ -32,7 +32,7 @@ def transfers_to(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) ->
     """Return a function that makes a new location in a kind of store and configures it as the site `there`."""
 
     def make(word: str, more: str = "") -> Transfers:
-        place: Place = make_place(word, tmp_path, request.getfixturevalue)
+        place: Backend = make_backend(word, tmp_path, request.getfixturevalue)
         add_site(hibali.home.config, "there", place, more)
         hibali.env.update(place.env)
         return Transfers(hibali, place, tmp_path)
@@ -70,7 +70,7 @@ def unprivileged(local_there: Transfers) -> Any:
     if os.geteuid() != 0:
         return local_there.hibali
     if shutil.which("setpriv") is None:
-        lacks("setpriv is missing")
+        skip_or_fail("setpriv is missing")
     none = ("--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--securebits=+noroot")
 
     def run(*words: Any, exit: int) -> Any:  # noqa: A002 - as the fixture `hibali` has it

@@ -12,7 +12,7 @@ import pytest
 from tests.end_to_end.run_tools import Bench
 from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 _NEEDS = {"bubblewrap": ("bwrap", "bubblewrap"), "charliecloud": ("ch-convert", "charliecloud")}
 
@@ -31,7 +31,7 @@ def make_tool(folder: Path) -> Tool:
     try:
         write_tools(made.archive, made.name, {"mark": made.name.encode()})
     except MissingPackageError as problem:
-        lacks(str(problem))
+        skip_or_fail(str(problem))
     return made
 
 
@@ -41,7 +41,7 @@ def ready(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
         try:
             program(*_NEEDS[word])
         except MissingPackageError as problem:
-            lacks(str(problem))
+            skip_or_fail(str(problem))
     else:
         hibali.env |= request.getfixturevalue(word).env
 

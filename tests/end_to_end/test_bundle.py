@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import DESCRIPTOR, Bench, doing
-from tests.support.crates import has_validator, judge, required_issues
+from tests.support.crates import crate_issues, has_validator, required_issues
 from tests.support.waiting import wait_for
 
 
@@ -324,7 +324,7 @@ def test_roc_validator_accepts_the_crates(hibali: Any) -> None:
     }
     for name, argv in bench_files.items():
         hibali("bundle", "create", *argv, "-o", name, exit=0)
-        issues = {each["check"]: each for each in judge(bench.folder / name)}
+        issues = {each["check"]: each for each in crate_issues(bench.folder / name)}
         assert [each for each in issues.values() if each["severity"] == "REQUIRED"] == [], name
         assert issues.keys() <= _KNOWN, (name, issues)
     hibali("bundle", "run", "whole.zip", "--site", "first", exit=0)

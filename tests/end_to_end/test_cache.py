@@ -13,7 +13,7 @@ import pytest
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 pytestmark = pytest.mark.timeout(1200)  # many commands one after the other, on a shared machine
 WRITES = "chmod u+w [IN]; (echo more >>[IN]); (rm -f [IN]); cat [IN] >[OUT]; true"
@@ -132,7 +132,7 @@ def test_a_tool_that_writes_to_its_input_does_not_change_the_cache(
             else:
                 hibali.env |= request.getfixturevalue(word).env
         except MissingPackageError as problem:
-            lacks(str(problem))
+            skip_or_fail(str(problem))
         more = ("--image", str(archive))
     bench = Bench(hibali, doing(WRITES) if word == "bare" else with_image(image))
     work = bench.add_local_site("box", word)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
-from tests.support.places import FolderPlace
+from tests.support.backends import FolderBackend
 from tests.support.transfers import Transfers, path_of
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
 
@@ -174,7 +174,7 @@ def test_mkdir_creates_parent_folders(each_store: Transfers) -> None:
 
 def test_mkdir_is_refused_where_no_folder_can_be_created(transfers_to: MakeTransfers) -> None:
     there = transfers_to("local", "")
-    assert isinstance(there.place, FolderPlace)
+    assert isinstance(there.place, FolderBackend)
     kept = there.place.root / "kept"
     kept.mkdir()
     (there.place.root / "way").symlink_to(kept)

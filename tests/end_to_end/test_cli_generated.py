@@ -13,7 +13,7 @@ import pytest
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.generate import generated_files, settings_page, stale_files, write_files
 from hibali_cli.man_pages import escape
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 CLONE = Path(__file__).resolve().parents[2]
 BASH_COMPLETION = shlex.quote(f"{CLONE}/completions/hibali.bash")  # a clone may be in any folder
@@ -55,7 +55,7 @@ def test_every_page_has_its_sections_and_codes(page: str) -> None:
 def test_groff_reports_no_warnings(page: str) -> None:
     groff = shutil.which("groff")
     if groff is None:
-        lacks("groff is not installed")
+        skip_or_fail("groff is not installed")
     words = [groff, "-ww", "-man", "-Tutf8", "-z"]
     done = subprocess.run(words, input=generated_files()[page].encode(), capture_output=True, check=True)
     assert done.stderr == b""
@@ -71,7 +71,7 @@ def test_roff_is_escaped() -> None:
 )
 def test_shells_can_read_their_completions(shell: str, name: str) -> None:
     if shutil.which(shell) is None:
-        lacks(f"{shell} is not installed")
+        skip_or_fail(f"{shell} is not installed")
     done = subprocess.run([shell, "-n", str(CLONE / "completions" / name)], check=False)
     assert done.returncode == 0
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import DESCRIPTOR
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 from tests.support.terminal import Terminal
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -121,7 +121,7 @@ def test_other_shells_accept_their_scripts(known: Any, shell: str, file: str) ->
     try:
         subprocess.run([shell, "-n", str(CLONE / "completions" / file)], env=env, check=True, timeout=60)
     except FileNotFoundError:
-        lacks(f"{shell} is missing")
+        skip_or_fail(f"{shell} is missing")
     variables = {
         "_HIBALI_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": "hibali ls here:re",

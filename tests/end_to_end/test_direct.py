@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import pytest
 
+from tests.support.backends import FolderBackend, add_site
 from tests.support.faulty_proxy import CuttingProxy
-from tests.support.own_server import OwnServer, own_server
-from tests.support.places import FolderPlace, add_site
+from tests.support.restartable_server import RestartableServer, restartable_server
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, make_tree, many_files, read_tree
 from tests.support.waiting import wait_for
 
@@ -58,8 +58,8 @@ class Sites:
     """Two sites `north` and `south`, each with its own sshd, host key and home; only north has a key for south."""
 
     hibali: Any
-    north: FolderPlace
-    south: FolderPlace
+    north: FolderBackend
+    south: FolderBackend
     way: Path  # the ssh configuration at north for south
 
     def make(self, tree: Tree) -> Path:
@@ -83,7 +83,7 @@ class Sites:
         assert names <= {b"data/" + name for name in HOSTILE_NAMES}, names
 
 
-def _processes(*places: FolderPlace) -> list[tuple[int, bytes]]:
+def _processes(*places: FolderBackend) -> list[tuple[int, bytes]]:
     """Return the processes in the homes of these sites, and their arguments."""
     found = []
     homes = [b"\0HOME=%b\0" % bytes(place.server.home) for place in places]
@@ -98,12 +98,12 @@ def _processes(*places: FolderPlace) -> list[tuple[int, bytes]]:
     return found
 
 
-def _folder_place(server: OwnServer) -> FolderPlace:
-    assert isinstance(server.place, FolderPlace)
+def _folder_place(server: RestartableServer) -> FolderBackend:
+    assert isinstance(server.place, FolderBackend)
     return server.place
 
 
-def _give_key(north: FolderPlace, south: FolderPlace) -> Path:
+def _give_key(north: FolderBackend, south: FolderBackend) -> Path:
     """Give north's account a key that south accepts, and a configuration that knows south."""
     home, there = north.server.home, south.server
     key = home / "key_for_south"
@@ -127,7 +127,7 @@ def sites(hibali: Any, tmp_path: Path) -> Iterator[Sites]:
         places = []
         for name in ("north", "south"):
             (tmp_path / name).mkdir()
-            places.append(_folder_place(stack.enter_context(own_server("ssh", tmp_path / name))))
+            places.append(_folder_place(stack.enter_context(restartable_server("ssh", tmp_path / name))))
         north, south = places
         way = _give_key(north, south)
         reached = f'[sites.south.reached_from.north]\ncommand = ["ssh", "-F", "{way}"]\n'

@@ -13,14 +13,14 @@ from tests.services.globus import Globus
 from tests.services.grid import Grid
 from tests.services.processes import free_port
 from tests.services.sshd import SshServer
+from tests.support.backends import FolderBackend, add_site
 from tests.support.globus_sites import SECRET, globus_sites
-from tests.support.places import FolderPlace, add_site
 
 
 def test_the_proxy_is_checked_before_the_login_and_data_host_and_gridftp_after_it(
     hibali: Any, ssh_server: SshServer, grid: Grid, tmp_path: Path
 ) -> None:
-    add_site(hibali.home.config, "far", FolderPlace("ssh", tmp_path / "site", ssh_server))
+    add_site(hibali.home.config, "far", FolderBackend("ssh", tmp_path / "site", ssh_server))
     hibali.env.update(grid.env)
     ways = tmp_path / "ways"
     ways.write_text(
@@ -54,7 +54,7 @@ def test_the_proxy_is_checked_before_the_login_and_data_host_and_gridftp_after_i
 def test_an_unknown_key_of_a_data_host_is_reported_once(
     hibali: Any, ssh_server: SshServer, tmp_path: Path
 ) -> None:
-    add_site(hibali.home.config, "far", FolderPlace("ssh", tmp_path / "site", ssh_server))
+    add_site(hibali.home.config, "far", FolderBackend("ssh", tmp_path / "site", ssh_server))
     known_hosts = tmp_path / "known_hosts"
     known_hosts.touch()
     ways = tmp_path / "ways"

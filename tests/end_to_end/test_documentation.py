@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.support.command_tree import misunderstood
-from tests.support.documented import REPOSITORY, calls_in_line, calls_of_hibali, is_as_shown, pages
+from tests.support.documented_commands import REPOSITORY, calls_in_line, calls_of_hibali, is_as_shown, pages
 from tests.support.error_codes import error_codes
 
 SPHINX = REPOSITORY / ".cache/docs/bin/python"

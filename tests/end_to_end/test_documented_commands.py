@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.documented import pages
-from tests.support.typed_world import TypedWorld, lines_to_type, page
+from tests.support.documentation_home import DocumentationHome, lines_to_type, page
+from tests.support.documented_commands import pages
 
 # The beginnings of the lines of each page that are not run here, with the reason.
 LEFT_OUT: dict[str, dict[str, str]] = {
@@ -73,8 +73,8 @@ DONE_BEFORE: dict[str, tuple[str, ...]] = {
 
 
 @pytest.fixture
-def world(hibali: Any, slurm: Any, object_store: Any) -> TypedWorld:
-    return TypedWorld(hibali, slurm, object_store)
+def world(hibali: Any, slurm: Any, object_store: Any) -> DocumentationHome:
+    return DocumentationHome(hibali, slurm, object_store)
 
 
 # Pages whose lines are run by other tests, or cannot be run here.
@@ -90,10 +90,10 @@ OF_THEIR_OWN = frozenset({"README", "bucket-to-cluster"})  # their text says whe
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", PAGES)
-def test_documented_commands_work(world: TypedWorld, name: str) -> None:
+def test_documented_commands_work(world: DocumentationHome, name: str) -> None:
     if name not in OF_THEIR_OWN:
         world.configure()
-    world.know_pipelines()
+    world.add_pipelines()
     world.fill_bucket()
     for line in DONE_BEFORE.get(name, ()):
         world.hibali(*line.split(), exit=0)

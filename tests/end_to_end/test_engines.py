@@ -11,8 +11,8 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
-from tests.support.calling import calls_of, environment_with_hibali
-from tests.support.lacking import lacks
+from tests.support.external_programs import calls_of, environment_with_hibali
+from tests.support.requirements import skip_or_fail
 
 _PAGE = REPOSITORY / "docs" / "workflow-engines.md"
 
@@ -32,7 +32,7 @@ def recipe(heading: str) -> str:
 def test_a_task_of_an_engine_calls_hibali(hibali: Any, heading: str, engine: str) -> None:
     python = REPOSITORY / ".cache" / engine / "bin" / "python"
     if not python.exists():
-        lacks(f"{engine}: sh tests/prepare.sh {engine}")
+        skip_or_fail(f"{engine}: sh tests/prepare.sh {engine}")
     bench = Bench(hibali)
     bench.add_local_site()
     for name in ("one", "two"):

@@ -11,7 +11,7 @@ import pytest
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 pytestmark = pytest.mark.timeout(1200)  # Slurm's time limit is long, and the machine is shared
 
@@ -82,7 +82,7 @@ def test_a_container_sees_the_fast_storage(
         else:
             hibali.env |= request.getfixturevalue(word).env
     except MissingPackageError as problem:
-        lacks(str(problem))
+        skip_or_fail(str(problem))
     command = "cat [IN] [MORE] >[OUT]; (echo more >>[IN]); true"
     bench = Bench(hibali, {**doing(command), "container-image": {"type": "docker", "image": image}})
     bench.add_local_site("box", word)

@@ -35,9 +35,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.faulty_proxy import CuttingProxy, Exchange, FaultyHttpProxy, LongProxy
-from tests.support.own_server import OwnServer, own_server
-from tests.support.places import add_site
+from tests.support.backends import add_site
+from tests.support.faulty_proxy import CuttingProxy, Exchange, FaultyHttpProxy, LatencyProxy
+from tests.support.restartable_server import RestartableServer, restartable_server
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, counts, failed
 from tests.support.trees import many_files, read_tree
@@ -47,7 +47,7 @@ MIB = 1 << 20
 LARGE = random.Random(8).randbytes(24 * MIB)  # noqa: S311 - some pieces, the same ones each time
 TREE = {**many_files(40, 20_000), b"large": LARGE}
 HEAVY_S3 = ("ssh", pytest.param("s3", marks=pytest.mark.heavy))
-OwnPlace = Callable[..., tuple[Transfers, OwnServer]]
+OwnPlace = Callable[..., tuple[Transfers, RestartableServer]]
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def own_site(hibali: Any, tmp_path: Path) -> Iterator[OwnPlace]:
     """Return a function that makes a site `there` with a server of its own, of kind `ssh` or `s3`."""
     with ExitStack() as stack:
 
-        def make(word: str, *, sshd: str = "") -> tuple[Transfers, OwnServer]:
-            server = stack.enter_context(own_server(word, tmp_path, sshd=sshd))
+        def make(word: str, *, sshd: str = "") -> tuple[Transfers, RestartableServer]:
+            server = stack.enter_context(restartable_server(word, tmp_path, sshd=sshd))
             add_site(hibali.home.config, "there", server.place)
             hibali.env.update(server.place.env)
             return Transfers(hibali, server.place, tmp_path), server
@@ -169,7 +169,7 @@ def test_every_tenth_request_refused_is_retried(transfers_to: Any, tmp_path: Pat
 def test_a_server_that_allows_two_connections_gets_no_more(own_site: OwnPlace, what: str) -> None:
     """Check that eight logins and channels are configured, fewer connections are used, and all files arrive."""
     there, server = own_site("ssh", sshd="MaxSessions 2\nMaxStartups 2" if what == "sessions" else "")
-    proxy = LongProxy(server.port, 0.02, most=2 if what == "connections" else None)
+    proxy = LatencyProxy(server.port, 0.02, most=2 if what == "connections" else None)
     through(there, proxy.port)
     config = there.hibali.home.config
     config.write_text(config.read_text().replace("transport =", "logins = 8\nchannels = 8\ntransport ="))

@@ -22,7 +22,7 @@ from hibali.config.settings import load_sites
 from tests.end_to_end.run_tools import Bench, doing
 from tests.services.fixtures import START
 from tests.services.globus import Globus
-from tests.support.planted import check_absent, watching_arguments
+from tests.support.secret_search import check_secrets_absent, watch_process_arguments
 from tests.support.terminal import Terminal
 from transfers.stores.globus.clients import open_access
 from transfers.stores.globus.errors import translated_errors
@@ -87,7 +87,7 @@ def test_a_user_logs_in_without_a_browser_and_logs_out(archive: Archive) -> None
     config.write_text(f"{config.read_text()}https = true\n")  # a token of its own, from the same login
     kept = hibali.home.state / "globus" / "tokens.db"
     planted: list[str] = []
-    with watching_arguments(planted) as found:
+    with watch_process_arguments(planted) as found:
         shown = archive.log_in(2)  # the login, and the consent to the collection's data
         assert "data_access" in urllib.parse.unquote(shown)
         planted += tokens_in(kept)
@@ -117,7 +117,7 @@ def test_a_user_logs_in_without_a_browser_and_logs_out(archive: Archive) -> None
         assert "hibali sites login archive" in answers[-1].last["hint"]
         assert hibali("sites", "logout", "archive", "--json", exit=0).last["change"] == "same"
     assert found == []
-    check_absent(planted, hibali, *answers)  # the file of tokens has none either: they were removed
+    check_secrets_absent(planted, hibali, *answers)  # the file of tokens has none either: they were removed
 
 
 def test_a_consent_that_was_needed_before_is_requested_with_the_login(archive: Archive) -> None:
@@ -193,7 +193,7 @@ def test_a_job_does_not_get_the_secret(globus: Globus, hibali: Any) -> None:
     ended = bench.run(bench.answers(), "--wait", exit=0)
     logs = hibali("runs", "logs", ended.last["id"], exit=0)
     assert b"PATH=" in logs.out
-    check_absent([globus.client_secret], hibali, ended, logs)
+    check_secrets_absent([globus.client_secret], hibali, ended, logs)
 
 
 class Cron:
@@ -251,7 +251,7 @@ def test_a_client_with_a_secret_works_in_cron_and_a_missing_setting_is_4_at_once
     vault.mkdir(mode=0o700)
     (vault / "secret").write_text(f"{secret}\n")
     planted = [secret, "WRONG0but0planted"]
-    with watching_arguments(planted) as found:
+    with watch_process_arguments(planted) as found:
         archive.configure(client, 'secret_variable = "GLOBUS_SECRET"', to=cron.config)
         cron(4, "no-secret", "export GLOBUS_SECRET=")
         cron(4, "client-refused", "hibali sites login archive", GLOBUS_SECRET=planted[1])
@@ -279,7 +279,7 @@ def test_a_client_with_a_secret_works_in_cron_and_a_missing_setting_is_4_at_once
         cron(0)
     assert found == []
     files = [cron.tokens, vault / "secret", *(cron.home / ".local" / "share").rglob("*.cfg")]
-    check_absent(planted, archive.hibali, *cron.outputs, but=files)
+    check_secrets_absent(planted, archive.hibali, *cron.outputs, but=files)
 
 
 def test_an_expired_login_or_a_missing_consent_is_4_at_once_in_cron(archive: Archive) -> None:
@@ -289,7 +289,7 @@ def test_an_expired_login_or_a_missing_consent_is_4_at_once_in_cron(archive: Arc
     cron(4, "login-needed", line)
     archive.log_in(2, cron.env)
     planted = tokens_in(cron.tokens)
-    with watching_arguments(planted) as found:
+    with watch_process_arguments(planted) as found:
         cron(0)
         globus.expire(consents=True)
         cron(4, "consent-needed", line)
@@ -302,4 +302,4 @@ def test_an_expired_login_or_a_missing_consent_is_4_at_once_in_cron(archive: Arc
         planted += tokens_in(cron.tokens)
         cron(0)
     assert found == []
-    check_absent(planted, archive.hibali, *cron.outputs, but=[cron.tokens])
+    check_secrets_absent(planted, archive.hibali, *cron.outputs, but=[cron.tokens])

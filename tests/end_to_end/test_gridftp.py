@@ -15,9 +15,9 @@ import pytest
 from tests.services.grid import Grid, start_gridftp
 from tests.services.processes import SYSTEM_PATH, end_all, free_port
 from tests.services.sshd import SshServer
-from tests.support.half_way import settle
-from tests.support.lacking import lacks
-from tests.support.places import FolderPlace, add_site
+from tests.support.agent_signals import wait_for_agent_exit
+from tests.support.backends import FolderBackend, add_site
+from tests.support.requirements import skip_or_fail
 from tests.support.transfers import Transfers
 from tests.support.trees import HOSTILE_NAMES, many_files, read_tree
 from tests.support.waiting import wait_for
@@ -32,7 +32,7 @@ class Site:
     def __init__(self, hibali: Any, folder: Path, server: SshServer, grid: Grid) -> None:
         self.grid = grid
         self.env = dict(grid.env)
-        place = FolderPlace("ssh", folder / "site", server)
+        place = FolderBackend("ssh", folder / "site", server)
         add_site(hibali.home.config, "there", place)
         hibali.env.update(self.env)
         self.hibali = hibali
@@ -108,7 +108,7 @@ def kill(process: Any, site: Site) -> None:
     """Kill the command and all processes that it started."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    settle(site.transfers)
+    wait_for_agent_exit(site.transfers)
     wait_for(lambda: not copying(site))
 
 
@@ -285,7 +285,7 @@ def test_gridftp_over_ssh_needs_no_certificates(site: Site, ssh_server: SshServe
     inside = ["unshare", "--mount", "--propagation", "slave", "sh", "-c"]
     inside += [f'mount --bind "$1" {SSHFTP} && shift && exec "$@"', "sh", str(client)]
     if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode != 0:
-        lacks("no mount namespace can be made here")
+        skip_or_fail("no mount namespace can be made here")
     for words in (("push", site.source, "there:data"), ("pull", "there:data", site.back)):
         command = [*inside, *site.hibali.command(*words, "--json")]
         ended = subprocess.run(command, env=site.hibali.env, capture_output=True, check=False, timeout=60)

@@ -18,8 +18,8 @@ from tests.properties.descriptors import make_document, make_input
 from tests.schemas import check_line
 from tests.services.image import write_image
 from tests.support.annex import annex_environment
+from tests.support.backends import Backend, add_site, make_backend
 from tests.support.catalogues import forge, git
-from tests.support.places import Place, add_site, make_place
 
 NAME = "localhost/lab/tool:1"
 REMOTE = "lab"
@@ -28,7 +28,7 @@ REMOTE = "lab"
 class Account:
     """An account with a home of its own, called as `ada("pipelines", "list", exit=0)`."""
 
-    def __init__(self, hibali: Any, folder: Path, place: Place, repository: Path) -> None:
+    def __init__(self, hibali: Any, folder: Path, place: Backend, repository: Path) -> None:
         self._hibali = hibali
         self.folder = folder
         folder.mkdir()
@@ -54,7 +54,7 @@ class Account:
 class Labs:
     """Two accounts that share a repository, and the location of their images."""
 
-    def __init__(self, hibali: Any, tmp_path: Path, place: Place) -> None:
+    def __init__(self, hibali: Any, tmp_path: Path, place: Backend) -> None:
         self.place = place
         self.repository = tmp_path / "lab.git"
         git(tmp_path, "init", "-q", "--bare", "-b", "main", str(self.repository))
@@ -86,7 +86,7 @@ class Labs:
 
 @pytest.fixture(params=["local", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "s3"))])
 def labs(request: pytest.FixtureRequest, hibali: Any, tmp_path: Path) -> Labs:
-    return Labs(hibali, tmp_path, make_place(request.param, tmp_path, request.getfixturevalue))
+    return Labs(hibali, tmp_path, make_backend(request.param, tmp_path, request.getfixturevalue))
 
 
 def test_an_image_is_shared_with_its_pipeline(labs: Labs) -> None:
@@ -154,7 +154,7 @@ def test_tampered_images_are_not_stored(labs: Labs) -> None:
 
 @pytest.mark.heavy
 def test_rejected_archives(hibali: Any, tmp_path: Path) -> None:
-    labs = Labs(hibali, tmp_path, make_place("local", tmp_path, None))
+    labs = Labs(hibali, tmp_path, make_backend("local", tmp_path, None))
     labs.ada("pipelines", "add", labs.descriptor, exit=0)
     whole = tmp_path / "whole.tar"
     write_image(whole, NAME, {"bin/tool": os.urandom(300_000)}, {})
@@ -196,7 +196,7 @@ def test_a_catalogue_at_a_site_stores_pipelines_and_images(labs: Labs) -> None:
 
 @pytest.mark.heavy
 def test_a_remote_without_an_image_store_is_reported(hibali: Any, tmp_path: Path) -> None:
-    labs = Labs(hibali, tmp_path, make_place("local", tmp_path, None))
+    labs = Labs(hibali, tmp_path, make_backend("local", tmp_path, None))
     labs.ada("pipelines", "remotes", "add", "bare", str(labs.repository), exit=0)
     labs.add(1000)
     answer = labs.ada("pipelines", "publish", "--to", "bare", exit=0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import strace
-from tests.support.half_way import settle, signal_half_way
+from tests.support.agent_signals import signal_working_agent, wait_for_agent_exit
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import File, Folder, Leaf, Link, Tree, many_files, read_tree, sha256
 from tests.support.watcher import Watcher
@@ -40,7 +40,7 @@ def _kill_when_seen(there: Transfers, tree: dict[bytes, bytes], count: int) -> d
         process = there.hibali.start("push", there.source, "there:data", "--json")
         watcher.when(count, lambda: _kill(process))
         process.wait(120)
-        settle(there)
+        wait_for_agent_exit(there)
     return there.committed_files()
 
 
@@ -111,7 +111,7 @@ def test_a_kill_inside_a_large_file_leaves_no_partial_file_visible(there: Transf
             time.sleep(0.01)
         _kill(process)
         assert process.wait() == -signal.SIGKILL
-        settle(there)
+        wait_for_agent_exit(there)
     there.push()
     _check_complete(there, {b"large": content, b"small": b"1"})
 
@@ -125,7 +125,7 @@ def test_an_interrupted_push_leaves_no_files_behind(there: Transfers, number: in
         process = there.hibali.start("push", there.source, "there:data", "--json")
         watcher.when(200, lambda: process.send_signal(number))
         process.wait(60)
-        settle(there)
+        wait_for_agent_exit(there)
     assert process.returncode in {0, 128 + number}
     last = json.loads((there.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
     assert last["exit"] == process.returncode
@@ -143,7 +143,7 @@ def test_a_killed_agent_is_5_and_its_lock_ends_with_it(folder_there: Transfers) 
     right = {name: {sha256(content)} for name, content in tree.items()}
     with Watcher(there.place, "data", right):
         process = there.hibali.start("push", there.source, "there:data", "--json")
-        signal_half_way(there.root, signal.SIGKILL)
+        signal_working_agent(there.root, signal.SIGKILL)
         process.wait(60)
     lines = [json.loads(line) for line in (there.hibali.home.folder / "0.out").read_bytes().splitlines()]
     assert process.returncode == 5
@@ -254,7 +254,7 @@ def _kill_once(there: Transfers, run: Any) -> bool:
     there.make(AFTER)
     killed = run()
     assert b"Traceback" not in killed.err, str(killed)
-    settle(there)
+    wait_for_agent_exit(there)
     _check_contents(there)
     there.push(*EVERYTHING)
     assert there.tree_there() == read_tree(there.source)

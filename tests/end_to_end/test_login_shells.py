@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.places import FolderPlace, add_site
+from tests.support.backends import FolderBackend, add_site
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 
@@ -13,7 +13,7 @@ from tests.support.trees import many_files, read_tree
 def test_all_commands_work_with_shells_that_print_text(
     chatty_server: Any, hibali: Any, tmp_path: Path
 ) -> None:
-    place = FolderPlace("ssh", tmp_path / "root", chatty_server)
+    place = FolderBackend("ssh", tmp_path / "root", chatty_server)
     add_site(hibali.home.config, "there", place)
     there = Transfers(hibali, place, tmp_path)
     tree = {**many_files(30, 500, folders=2), b"$HOME `x` \\ ! 'q'\n": b"1", b"\xff": b"2"}
@@ -29,7 +29,7 @@ def test_all_commands_work_with_shells_that_print_text(
 
 
 def test_a_location_in_the_remote_home_is_found(chatty_server: Any, hibali: Any, tmp_path: Path) -> None:
-    place = FolderPlace("ssh", tmp_path / "root", chatty_server)
+    place = FolderBackend("ssh", tmp_path / "root", chatty_server)
     add_site(hibali.home.config, "there", place)
     (tmp_path / "file").write_bytes(b"1")
     hibali("push", tmp_path / "file", f"there:~/{tmp_path.name}/", exit=0)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.backends import add_site
 from tests.support.faulty_proxy import LosingProxy
-from tests.support.places import add_site
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import make_tree, many_files, read_tree
 from tests.support.waiting import wait_for

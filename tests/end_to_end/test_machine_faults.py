@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import Exit
-from tests.support.every_command import CALLS, World, commands, into_folder
+from tests.support.every_command import CALLS, PreparedHome, commands, into_folder
 from tests.support.small_filesystem import small_filesystem
 from tests.support.strace import require_strace
 
@@ -38,12 +38,12 @@ RAW = re.compile(
     rb"Errno|[a-z]Error\b|Traceback|No such file or directory|Is a directory|Not a directory|Read-only file system"
     rb"|No space left on device|Input/output error|File name too long"
 )
-Fault = Callable[[World], AbstractContextManager[tuple[tuple[str, ...], dict[str, str]]]]
+Fault = Callable[[PreparedHome], AbstractContextManager[tuple[tuple[str, ...], dict[str, str]]]]
 PLAIN: tuple[tuple[str, ...], dict[str, str]] = ((), {})
 
 
 @contextmanager
-def folders_for_files(world: World) -> Iterator[Any]:
+def folders_for_files(world: PreparedHome) -> Iterator[Any]:
     """Replace every file of the state by a folder."""
     for path in world.own_files():
         if path != world.hibali.home.config:
@@ -52,7 +52,7 @@ def folders_for_files(world: World) -> Iterator[Any]:
 
 
 @contextmanager
-def files_for_folders(world: World) -> Iterator[Any]:
+def files_for_folders(world: PreparedHome) -> Iterator[Any]:
     """Replace every folder of the state by a file."""
     for path in world.hibali.home.state.iterdir():
         if path.is_dir():
@@ -62,7 +62,7 @@ def files_for_folders(world: World) -> Iterator[Any]:
 
 
 @contextmanager
-def file_for_state(world: World) -> Iterator[Any]:
+def file_for_state(world: PreparedHome) -> Iterator[Any]:
     """Replace the state folder by a file."""
     shutil.rmtree(world.hibali.home.state)
     world.hibali.home.state.touch()
@@ -70,17 +70,17 @@ def file_for_state(world: World) -> Iterator[Any]:
 
 
 @contextmanager
-def folder_for_config(world: World) -> Iterator[Any]:
+def folder_for_config(world: PreparedHome) -> Iterator[Any]:
     """Replace the configuration file by a folder."""
     into_folder(world.hibali.home.config)
     yield PLAIN
 
 
 @contextmanager
-def full_state(world: World) -> Iterator[Any]:
+def full_state(world: PreparedHome) -> Iterator[Any]:
     """Leave no free byte in the filesystem of the state."""
     state = world.hibali.home.state
-    kept = world.kept / "state"
+    kept = world.backup / "state"
     with small_filesystem(state, "size=1m,mode=700"):
         shutil.copytree(kept, state, symlinks=True, dirs_exist_ok=True)
         fill(state / ".fill")
@@ -88,10 +88,10 @@ def full_state(world: World) -> Iterator[Any]:
 
 
 @contextmanager
-def read_only_state(world: World) -> Iterator[Any]:
+def read_only_state(world: PreparedHome) -> Iterator[Any]:
     """Mount the filesystem of the state read-only."""
     state = world.hibali.home.state
-    kept = world.kept / "state"
+    kept = world.backup / "state"
     with small_filesystem(state, "size=4m,mode=700"):
         shutil.copytree(kept, state, symlinks=True, dirs_exist_ok=True)
         subprocess.run(["mount", "-o", "remount,ro", state], check=True)
@@ -99,7 +99,7 @@ def read_only_state(world: World) -> Iterator[Any]:
 
 
 @contextmanager
-def full_temporary_folder(world: World) -> Iterator[Any]:
+def full_temporary_folder(world: PreparedHome) -> Iterator[Any]:
     """Leave no free byte for temporary files."""
     folder = world.folder.with_name("temporary")
     with small_filesystem(folder, "size=16k"):
@@ -108,13 +108,13 @@ def full_temporary_folder(world: World) -> Iterator[Any]:
 
 
 @contextmanager
-def no_current_folder(world: World) -> Iterator[Any]:
+def no_current_folder(world: PreparedHome) -> Iterator[Any]:
     """Remove the current folder of the command."""
     yield ("sh", "-c", 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"', str(world.folder / "removed")), {}
 
 
 @contextmanager
-def few_open_files(world: World) -> Iterator[Any]:
+def few_open_files(world: PreparedHome) -> Iterator[Any]:
     """Limit the number of open files to almost none."""
     del world
     yield ("sh", "-c", 'ulimit -n 9; exec "$@"', "limited"), {}
@@ -124,7 +124,7 @@ def failing(calls: str, error: str = "EIO") -> Fault:
     """Make these system calls fail for files and folders of the state and the configuration."""
 
     @contextmanager
-    def fault(world: World) -> Iterator[Any]:
+    def fault(world: PreparedHome) -> Iterator[Any]:
         require_strace()
         paths = [path for path in world.own_files() if ".git" not in path.parts]
         paths += {path.parent for path in paths}
@@ -163,9 +163,9 @@ def fill(path: Path) -> None:
             stream.write(bytes(256))
 
 
-def find_problem(world: World, command: str, fault: Fault) -> str | None:
+def find_problem(world: PreparedHome, command: str, fault: Fault) -> str | None:
     """Return what is wrong in the result of a command under a fault, or None."""
-    world.put_back()
+    world.restore()
     with fault(world) as (prefix, env):
         answer = world.call(command, *prefix, env=env)
     report = f"{command}: {answer}"
@@ -183,11 +183,11 @@ def test_every_command_is_in_the_list() -> None:
 
 
 def test_commands_report_a_faulty_state_and_no_bug(hibali: Any) -> None:
-    world = World(hibali, small=True)
+    world = PreparedHome(hibali, small=True)
     faults = [FAULTS[LEAN[number % len(LEAN)]] for number in range(len(SAMPLE))]
     tried = [*zip(SAMPLE, faults, strict=True), ("run", full_state), ("verify", folders_for_files)]
     assert [found for command, fault in tried if (found := find_problem(world, command, fault))] == []
-    world.put_back()
+    world.restore()
     with ExitStack() as stack:
         stack.enter_context(read_only_state(world))
         answer = world.call("run")
@@ -200,7 +200,7 @@ def test_commands_report_a_faulty_state_and_no_bug(hibali: Any) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", FAULTS)
 def test_no_command_reports_a_machine_fault_as_a_bug(hibali: Any, name: str, part: int) -> None:
-    world = World(hibali)
+    world = PreparedHome(hibali)
     some = list(CALLS)[part::PARTS]
     assert [found for command in some if (found := find_problem(world, command, FAULTS[name]))] == []
 
@@ -208,12 +208,12 @@ def test_no_command_reports_a_machine_fault_as_a_bug(hibali: Any, name: str, par
 @pytest.mark.heavy
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_command_reports_a_misplaced_file_as_a_bug(hibali: Any, part: int) -> None:
-    world = World(hibali)
+    world = PreparedHome(hibali)
     files = [path.relative_to(world.folder) for path in world.own_files() if ".git" not in path.parts]
 
     def misplaced(path: Path) -> Fault:
         @contextmanager
-        def fault(world: World) -> Iterator[Any]:
+        def fault(world: PreparedHome) -> Iterator[Any]:
             into_folder(world.folder / path)
             yield PLAIN
 

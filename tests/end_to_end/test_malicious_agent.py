@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.services.session import REPOSITORY
-from tests.support import lying_ssh
+from tests.support import tampering_ssh
 from tests.support.trees import File, make_tree, read_tree, state_of
 
 MTIME = 1_600_000_000_000_000_000
@@ -20,8 +20,8 @@ EXTRA = {b"a/extra": b"only at the target", b"extra": b"this one, too"}
 REFUSED = {6, 8}
 DISCONNECTED = {5, 6, 8}  # a connection that breaks is not a proven false answer
 
-FALSE_LISTINGS = sorted(name for name in lying_ssh.LIES if "-at-" not in name)
-FALSE_FRAMES = sorted(name for name in lying_ssh.LIES if "-at-" in name)
+FALSE_LISTINGS = sorted(name for name in tampering_ssh.TAMPERINGS if "-at-" not in name)
+FALSE_FRAMES = sorted(name for name in tampering_ssh.TAMPERINGS if "-at-" in name)
 WRONG_VALUES = ("null", "-1", '"x"', "[]", "{}", "[null]", "1e300", str(1 << 70))
 
 
@@ -40,7 +40,7 @@ class World:
         python = self.folder.parent / "python"
         python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         python.chmod(0o755)
-        words = json.dumps([sys.executable, "-P", "-m", "tests.support.lying_ssh", name])
+        words = json.dumps([sys.executable, "-P", "-m", "tests.support.tampering_ssh", name])
         self.hibali.home.config.write_text(
             'version = 1\n[sites.liar]\nkind = "ssh"\n[sites.liar.limits]\nlogin_interval = "0s"\nreconnect = "0s"\n'
             f'[sites.liar.ssh]\nhost = "liar"\npersist = "no"\ncommand = {words}\n'
@@ -155,12 +155,14 @@ def test_a_target_that_reports_false_commits_is_detected(world: World, name: str
 
 FIELDS = (
     "greeting:protocol", "expand:path", "stat:found", "lstat:found", "open:path", "list:count",
-    "list:problems", "list:orphans", "space:bytes", "space:inodes", "remove:problems", "landed:done",
-    "landed:failed", "landed:unit", "data:sizes", "data:digests", "data:problems", "data:unit",
+    "list:problems", "list:orphans", "space:bytes", "space:inodes", "remove:problems", "committed:done",
+    "committed:failed", "committed:unit", "data:sizes", "data:digests", "data:problems", "data:unit",
     "digest:digest", "digest:problem",
 )  # fmt: skip
 # Where a wrong value is a valid one (an empty list of problems, a number of inodes), exit 0 is correct, too.
-WORDS = sorted({field.partition(":")[0] for field in FIELDS} | {"lock", "unlock", "land", "landed"})
+WORDS = sorted(
+    {field.partition(":")[0] for field in FIELDS} | {"lock", "unlock", "start_receiving", "committed"}
+)
 
 
 @pytest.mark.heavy

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hibali.annex_key import key_of
-from tests.support.annex_conversation import Conversation
-from tests.support.faulty_proxy import LongProxy
+from tests.support.annex_protocol import AnnexRemoteClient
+from tests.support.faulty_proxy import LatencyProxy
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 
@@ -27,13 +27,13 @@ TREE = {
 
 
 @pytest.fixture
-def distant(transfers_to: Any) -> Iterator[Callable[[str], tuple[Transfers, LongProxy]]]:
+def distant(transfers_to: Any) -> Iterator[Callable[[str], tuple[Transfers, LatencyProxy]]]:
     """Return a function that makes an ssh site with a long round trip; the settings are added to its ssh table."""
-    proxies: list[LongProxy] = []
+    proxies: list[LatencyProxy] = []
 
-    def make(settings: str) -> tuple[Transfers, LongProxy]:
+    def make(settings: str) -> tuple[Transfers, LatencyProxy]:
         there = transfers_to("ssh")
-        proxy = LongProxy(there.place.server.port, 0.02)
+        proxy = LatencyProxy(there.place.server.port, 0.02)
         proxies.append(proxy)
         config = there.hibali.home.config
         through = (
@@ -106,19 +106,19 @@ def test_contents_of_git_annex_are_sent_over_many_connections(distant: Any, tmp_
     there, proxy = distant("channels = 4")
     contents = [LARGE, LARGE[::-1], LARGE[:9_000_000], b"small"]
     keys = [key_of(len(one), hashlib.sha256(one).hexdigest()) for one in contents]
-    conversation = Conversation(there.hibali.env, there.hibali.home.home, "there:annex")
+    conversation = AnnexRemoteClient(there.hibali.env, there.hibali.home.home, "there:annex")
     try:
-        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        assert conversation.request("INITREMOTE") == "INITREMOTE-SUCCESS"
         for key, content in zip(keys, contents, strict=True):
             (tmp_path / "content").write_bytes(content)
-            stored = conversation.ask(f"TRANSFER STORE {key} {tmp_path}/content")
+            stored = conversation.request(f"TRANSFER STORE {key} {tmp_path}/content")
             assert stored == f"TRANSFER-SUCCESS STORE {key}"
         for key, content in zip(keys, contents, strict=True):
-            fetched = conversation.ask(f"TRANSFER RETRIEVE {key} {tmp_path}/fetched-{key}")
+            fetched = conversation.request(f"TRANSFER RETRIEVE {key} {tmp_path}/fetched-{key}")
             assert fetched == f"TRANSFER-SUCCESS RETRIEVE {key}"
             assert (tmp_path / f"fetched-{key}").read_bytes() == content
-            assert conversation.ask(f"REMOVE {key}") == f"REMOVE-SUCCESS {key}"
-            assert conversation.ask(f"CHECKPRESENT {key}") == f"CHECKPRESENT-FAILURE {key}"
+            assert conversation.request(f"REMOVE {key}") == f"REMOVE-SUCCESS {key}"
+            assert conversation.request(f"CHECKPRESENT {key}") == f"CHECKPRESENT-FAILURE {key}"
     finally:
         conversation.kill()
     assert there.place.files("annex") == {}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
+from tests.support.backends import BucketBackend, DavBackend, FolderBackend, add_site, make_backend
 from tests.support.globus_sites import globus_sites
-from tests.support.places import BucketPlace, DavPlace, FolderPlace, add_site, make_place
 from tests.support.small_filesystem import mounted
 from tests.support.transfers import Transfers
 from tests.support.trees import make_tree, read_tree
@@ -150,12 +150,12 @@ def test_sites_with_the_same_folder_are_recognized(
 ) -> None:
     there = transfers_to(word)
     place = there.place
-    assert isinstance(place, FolderPlace)
+    assert isinstance(place, FolderBackend)
     make_tree(there.root, TREE)
     config = there.hibali.home.config
     for name, kind in (("local", "local"), ("ssh", "ssh"), ("sftp", "sftp")):
-        other = make_place(kind, there.folder, request.getfixturevalue)
-        assert isinstance(other, FolderPlace)
+        other = make_backend(kind, there.folder, request.getfixturevalue)
+        assert isinstance(other, FolderBackend)
         other.root = place.root
         add_site(config, name, other)
     (place.root / "link").symlink_to(there.root)
@@ -186,7 +186,7 @@ def test_sites_with_the_same_folder_are_recognized(
 def test_prefixes_of_one_bucket_are_compared(transfers_to: MakeTransfers) -> None:
     there = transfers_to("s3")
     place = there.place
-    assert isinstance(place, BucketPlace)
+    assert isinstance(place, BucketBackend)
     place.plant("data", TREE)
     table = place.table().replace("{name}", "again")
     config = there.hibali.home.config
@@ -211,7 +211,7 @@ def test_prefixes_of_one_bucket_are_compared(transfers_to: MakeTransfers) -> Non
 def test_folders_of_one_webdav_server_are_compared(transfers_to: MakeTransfers) -> None:
     there = transfers_to("webdav")
     place = there.place
-    assert isinstance(place, DavPlace)
+    assert isinstance(place, DavBackend)
     place.plant("data", TREE)
     config = there.hibali.home.config
     table = place.table().replace("{name}", "again").replace(place.url, f"{place.url}/data/")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.half_way import settle
-from tests.support.places import PARTIAL
+from tests.support.agent_signals import wait_for_agent_exit
+from tests.support.backends import PARTIAL
 from tests.support.transfers import STORES, Transfers, actions, failed
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, many_files, read_tree, sha256
 
@@ -213,7 +213,7 @@ def test_a_push_killed_between_packs_is_resumed(each_store: Transfers, tmp_path:
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    settle(there)
+    wait_for_agent_exit(there)
     receipt = there.hibali(*words, exit=0).last
     assert receipt["files_kept"] >= 3 * 8
     assert receipt["files_moved"] + receipt["files_kept"] == 300
@@ -235,7 +235,7 @@ def test_a_push_killed_in_a_large_file_is_resumed(folder_there: Transfers) -> No
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    settle(there)
+    wait_for_agent_exit(there)
     receipt = there.push("--pack").last
     assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
     if there.place.word == "ssh":

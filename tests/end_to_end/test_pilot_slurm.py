@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
-from tests.support.counted_slurm import counted_slurm
 from tests.support.pilots import journal
-from tests.support.putting_back import is_let_begin, put_back
+from tests.support.recording_slurm import recording_slurm
+from tests.support.slurm_requeue import requeue_job, start_job_now
 from tests.support.sweeps import descriptor_in, ran
 from tests.support.waiting import wait_for
 
@@ -85,8 +85,8 @@ def test_a_requeued_job_continues_by_itself(bench: Bench, slurm: Any) -> None:
     wait_for(lambda: ran(bench) == ["a", "b"], QUEUE_SECONDS)
     skip_sleep(folder, 2)
     job = job_of(folder)
-    put_back(slurm, job)
-    wait_for(lambda: is_let_begin(slurm, job))
+    requeue_job(slurm, job)
+    wait_for(lambda: start_job_now(slurm, job))
     wait_for((folder / "chunks" / "1" / "again").exists, QUEUE_SECONDS)
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=0, timeout=QUEUE_SECONDS).last
     assert ended["counts"] == {"SUCCEEDED": 2}
@@ -149,7 +149,7 @@ def test_a_kill_during_the_submission_of_the_next_job_submits_it_once(
 def test_a_thousand_tasks_in_one_job_have_their_own_results_and_logs(
     hibali: Any, slurm: Any, tmp_path: Path
 ) -> None:
-    with counted_slurm(tmp_path, slurm) as node:
+    with recording_slurm(tmp_path, slurm) as node:
         bench = Bench(hibali, doing("echo [SAY]; echo [SAY] >&2; echo [SAY] >[OUT]; exit [CODE]"))
         bench.add_site("cluster", node.table(bench.folder / "work-cluster", 'poll = "5s"'))
         bench.answers()

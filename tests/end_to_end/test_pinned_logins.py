@@ -11,14 +11,14 @@ import pytest
 from hibali.config.model import Limits, SshSettings
 from hibali.ssh import sessions
 from hibali.ssh.sessions import Login
-from tests.support.faulty_proxy import LongProxy
+from tests.support.faulty_proxy import LatencyProxy
 
 LIMITS = Limits(login_interval_seconds=0)
 
 
 @pytest.fixture
-def two_ways(ssh_server: Any) -> Iterator[tuple[LongProxy, LongProxy]]:
-    proxies = (LongProxy(ssh_server.port, 0), LongProxy(ssh_server.port, 0))
+def two_ways(ssh_server: Any) -> Iterator[tuple[LatencyProxy, LatencyProxy]]:
+    proxies = (LatencyProxy(ssh_server.port, 0), LatencyProxy(ssh_server.port, 0))
     yield proxies
     for proxy in proxies:
         proxy.close()
@@ -46,7 +46,7 @@ def lead_to(port: int, ssh_server: Any, tmp_path: Path, more: str = "") -> None:
     ({"192.0.2.1", "192.0.2.2"}, "  CanonicalizeHostname yes\n", False),
 ])  # fmt: skip
 def test_a_further_login_reaches_the_machine_of_the_first(
-    two_ways: tuple[LongProxy, LongProxy],
+    two_ways: tuple[LatencyProxy, LatencyProxy],
     settings: SshSettings,
     ssh_server: Any,
     tmp_path: Path,

@@ -14,7 +14,7 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
 from tests.support.crates import required_issues
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 VARYING = "mkdir [OUT]; cp [IN] [OUT]/same; echo [SAY] >[OUT]/note; [ [CODE] = 0 ] || touch [OUT]/more"
 
@@ -165,7 +165,7 @@ def test_a_report_is_one_page(bench: Bench) -> None:
 def test_a_browser_shows_the_page_without_running_scripts(bench: Bench, tmp_path: Path) -> None:
     browser = shutil.which("chromium")
     if browser is None:
-        lacks("chromium is not installed")
+        skip_or_fail("chromium is not installed")
     run_at(bench, "--name", HOSTILE, say=HOSTILE)
     bench.hibali("runs", "report", "-o", "runs.html", exit=0)
     words = [

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.browser import browser
+from tests.support.ledger_generator import DAYS, SCHEDULES, LedgerGenerator
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers
-from tests.support.two_months import DAYS, SCHEDULES, TwoMonths
 
 DRAW = "HIBALI_PICTURES" in os.environ  # HIBALI_PICTURES=1 redraws the pictures of docs/
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -52,7 +52,7 @@ def test_the_report_shows_failures_and_survives_a_full_disk(local_there: Transfe
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_the_report_shows_two_months_of_eight_schedules_on_one_page(hibali: Any, tmp_path: Path) -> None:
-    made = TwoMonths(hibali).make()
+    made = LedgerGenerator(hibali).make()
     assert (made.firings, made.runs) == (DAYS * sum(SCHEDULES.values()), 3000)
     times = []
     for _ in range(3):
@@ -76,11 +76,14 @@ def test_the_report_shows_two_months_of_eight_schedules_on_one_page(hibali: Any,
             bars = "[...document.querySelectorAll('.days .bar')].filter(e => e.getBoundingClientRect().height >= 1).length"
             assert shown.evaluate(bars) >= DAYS
             assert shown.evaluate("document.documentElement.scrollWidth") <= width
-            found = [(each["id"], [node["target"] for node in each["nodes"]]) for each in shown.judge()]
+            found = [
+                (each["id"], [node["target"] for node in each["nodes"]])
+                for each in shown.accessibility_problems()
+            ]
             assert found == [], name
             shown.photograph(tmp_path / f"report-{name}.png", height=2300)
         assert shown.said == []
-        assert [each for each in shown.asked if not each.startswith("file:")] == []
+        assert [each for each in shown.requested if not each.startswith("file:")] == []
     if DRAW:
         PICTURES.mkdir(exist_ok=True)
         for picture in tmp_path.glob("report-*.png"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
-from tests.support.places import BucketPlace, DavPlace, FolderPlace, add_site, make_place
+from tests.support.backends import BucketBackend, DavBackend, FolderBackend, add_site, make_backend
 from tests.support.small_filesystem import mounted, small_filesystem
 from tests.support.terminal import Terminal
 from tests.support.transfers import Transfers, actions, counts, failed
@@ -45,7 +45,7 @@ def lock_of(pid: int, **more: object) -> bytes:
 
 def plant_lock(there: Transfers, folder: bytes, content: bytes) -> None:
     there.place.plant("", {folder + b"/.hibali/lock": content})
-    if isinstance(there.place, FolderPlace):
+    if isinstance(there.place, FolderBackend):
         at = there.place.root / os.fsdecode(folder) / ".hibali"
         at.chmod(0o700)
 
@@ -123,7 +123,7 @@ def test_targets_of_symlinks_are_not_removed(transfers_to: MakeTransfers) -> Non
 
 def test_protected_folders_are_not_removed(local_there: Transfers) -> None:
     there = local_there
-    assert isinstance(there.place, FolderPlace)
+    assert isinstance(there.place, FolderBackend)
     there.place.plant("data", {b"root/file": b"1", b"kept/file": b"2", b"free": b"3"})
     home = there.hibali.home
     (home.home / "mine").write_bytes(b"4")
@@ -153,14 +153,14 @@ def test_a_configured_root_is_protected_under_every_name(
     local_there: Transfers, request: pytest.FixtureRequest
 ) -> None:
     there = local_there
-    assert isinstance(there.place, FolderPlace)
+    assert isinstance(there.place, FolderBackend)
     there.place.plant("data", {b"deep/root/file": b"1", b"other/file": b"2", b"free/file": b"3"})
     root, home = there.root / "deep/root", there.hibali.home
     table = '[sites.{}]\nkind = "{}"\ndefault_root = "r"\n[sites.{}.roots]\nr = "{}"\n'
     # the name that hibali gives to this machine
     text = home.config.read_text() + table.format("here", "local", "here", root)
-    host = make_place("ssh", there.folder, request.getfixturevalue)
-    assert isinstance(host, FolderPlace)
+    host = make_backend("ssh", there.folder, request.getfixturevalue)
+    assert isinstance(host, FolderBackend)
     host.root = there.root / "other"
     home.config.write_text(text)
     add_site(home.config, "far", host)
@@ -209,16 +209,16 @@ def test_the_root_of_another_site_at_the_same_service_is_protected(
     there = transfers_to(word)
     there.place.plant("data", {b"inner/root/file": b"1", b"free/file": b"2"})
     config = there.hibali.home.config
-    if isinstance(there.place, BucketPlace):
+    if isinstance(there.place, BucketBackend):
         table = there.place.table().replace("{name}", "again").replace("127.0.0.1", "localhost")
         config.write_text(f'{config.read_text()}[sites.again]\n{table}prefix = "data/inner/root/"\n')
-    elif isinstance(there.place, DavPlace):
+    elif isinstance(there.place, DavBackend):
         url = f"{there.place.url}/data/inner/root"
         table = there.place.table().replace("{name}", "again").replace(there.place.url, url)
         config.write_text(f"{config.read_text()}[sites.again]\n{table.replace('127.0.0.1', 'localhost')}\n")
     else:
-        other = make_place("local", there.folder, request.getfixturevalue)
-        assert isinstance(other, FolderPlace)
+        other = make_backend("local", there.folder, request.getfixturevalue)
+        assert isinstance(other, FolderBackend)
         other.root = there.root / "inner/root"
         add_site(config, "again", other)
     before = there.there()
@@ -291,7 +291,7 @@ def test_files_of_an_active_operation_below_are_not_removed(local_there: Transfe
 
 def test_records_and_markers_in_a_bucket_are_removed(bucket_there: Transfers) -> None:
     there = bucket_there
-    assert isinstance(there.place, BucketPlace)
+    assert isinstance(there.place, BucketBackend)
     there.make(TREE)
     there.push()
     there.hibali("push", there.source / "gone", "there:data/gone", exit=0)

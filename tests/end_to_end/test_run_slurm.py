@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import Bench
-from tests.support.putting_back import is_let_begin, put_back
+from tests.support.slurm_requeue import requeue_job, start_job_now
 
 
 @pytest.fixture
@@ -134,10 +134,10 @@ def test_a_requeued_job_does_nothing_and_is_never_reported_as_success(bench: Ben
     folder = bench.folder / "work-cluster" / "runs" / run_id
     wait_until((folder / "started" / "job").exists)
     job = (folder / "started" / "job").read_text().strip()
-    put_back(slurm, job)
+    requeue_job(slurm, job)
     wait_until((folder / "exit.json").exists)
     assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
-    wait_until(lambda: is_let_begin(slurm, job))
+    wait_until(lambda: start_job_now(slurm, job))
     wait_until((folder / "again").exists, 150.0)
     assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
 

@@ -11,9 +11,9 @@ import pytest
 
 from hibali.config.settings import load_sites
 from hibali.locations import read_location
+from tests.support.backends import BucketBackend, add_site, make_backend
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import items_of, put
-from tests.support.places import BucketPlace, add_site, make_place
 from tests.support.trees import sha256
 from transfers.stores.base import Committed, Origin
 from transfers.stores.open_store import open_store
@@ -43,7 +43,7 @@ class Buckets:
 
 @pytest.fixture
 def buckets(hibali: Any, tmp_path: Any, request: Any, monkeypatch: pytest.MonkeyPatch) -> Buckets:
-    places = [make_place("s3", tmp_path, request.getfixturevalue) for _ in range(2)]
+    places = [make_backend("s3", tmp_path, request.getfixturevalue) for _ in range(2)]
     for name, place in zip(("one", "two"), places, strict=True):
         add_site(hibali.home.config, name, place)
     hibali.env.update(places[0].env)
@@ -213,4 +213,4 @@ def test_buckets_of_different_servers_are_not_copied_by_the_server(buckets: Buck
     assert not target.copies(here)
     assert target.copies(buckets.open("one:t"))
     assert isinstance(target, S3Store)
-    assert isinstance(buckets.one, BucketPlace)
+    assert isinstance(buckets.one, BucketBackend)

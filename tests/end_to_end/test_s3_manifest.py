@@ -13,7 +13,7 @@ import pytest
 from benchmarks.measuring import measure
 from hibali.config.settings import load_sites
 from hibali.locations import read_location
-from tests.support.places import add_site, make_place
+from tests.support.backends import add_site, make_backend
 from transfers.stores.open_store import open_store
 from transfers.stores.s3.manifest import (
     Keyed,
@@ -43,7 +43,7 @@ def bucket(
     hibali: Any, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Any]:
     """Return a bucket that is the site `bucket`, for hibali's commands and for this process."""
-    place = make_place("s3", tmp_path, request.getfixturevalue)
+    place = make_backend("s3", tmp_path, request.getfixturevalue)
     add_site(hibali.home.config, "bucket", place)
     hibali.env.update(place.env)
     for name, value in place.env.items():

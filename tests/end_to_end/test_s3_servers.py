@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.contracts.subjects import object_stores
+from tests.support.backends import add_site, make_backend
 from tests.support.manifests import read_lines
-from tests.support.places import add_site, make_place
 from tests.support.trees import make_tree, read_tree
 
 LARGE = random.Random(2).randbytes((36 << 20) + 3)  # noqa: S311 - three parts
@@ -42,7 +42,7 @@ FACTS: dict[str, dict[str, Any]] = {
 def test_the_features_of_a_server_are_detected_and_it_stores_data(
     word: str, hibali: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    place = make_place(word, tmp_path, request.getfixturevalue)
+    place = make_backend(word, tmp_path, request.getfixturevalue)
     add_site(hibali.home.config, "bucket", place)
     hibali.env.update(place.env)
     facts = hibali("sites", "check", "bucket", "--json", exit=0).last["facts"]

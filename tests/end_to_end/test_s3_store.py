@@ -13,8 +13,8 @@ import pytest
 
 from hibali.config.settings import load_sites
 from hibali.locations import read_location
+from tests.support.backends import add_site, make_backend
 from tests.support.payloads import MTIME, file_entry, items_of, payloads_of, put
-from tests.support.places import add_site, make_place
 from tests.support.trees import sha256
 from transfers.stores.base import Item, Payload, Unit
 from transfers.stores.open_store import open_store
@@ -54,7 +54,7 @@ class Study:
 def study(
     hibali: Any, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Study]:
-    place = make_place("s3", tmp_path, request.getfixturevalue)
+    place = make_backend("s3", tmp_path, request.getfixturevalue)
     add_site(hibali.home.config, "bucket", place)
     hibali.env.update(place.env)
     for name, value in place.env.items():

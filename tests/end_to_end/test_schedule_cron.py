@@ -15,9 +15,9 @@ import pytest
 
 from runs.schedules.records import Trigger, read_triggers
 from tests.services.processes import MARK
-from tests.support.own_server import OwnServer, own_server
-from tests.support.places import add_site, make_place
+from tests.support.backends import add_site, make_backend
 from tests.support.private_cron import PrivateCron
+from tests.support.restartable_server import RestartableServer, restartable_server
 
 MINUTES = 10
 AWAY = (4, 5, 6)  # the minutes without the ssh server
@@ -34,15 +34,17 @@ def cron(tmp_path: Path) -> Iterator[PrivateCron]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[OwnServer]:
-    with own_server("ssh", tmp_path) as found:
+def server(tmp_path: Path) -> Iterator[RestartableServer]:
+    with restartable_server("ssh", tmp_path) as found:
         yield found
 
 
 class CronSetup:
     """Three schedules that run every minute: over ssh, to a bucket, and one whose first run takes longer than a minute."""
 
-    def __init__(self, hibali: Any, cron: PrivateCron, server: OwnServer, bucket: Any, folder: Path) -> None:
+    def __init__(
+        self, hibali: Any, cron: PrivateCron, server: RestartableServer, bucket: Any, folder: Path
+    ) -> None:
         self.hibali, self.cron, self.server, self.bucket = hibali, cron, server, bucket
         self.sources = {name: folder / name for name in ("over-ssh", "to-bucket", "slow")}
         self.notices = folder / "notices"
@@ -99,9 +101,9 @@ def ran(triggers: list[Trigger]) -> list[Trigger]:
 
 
 def test_schedules_run_every_minute_for_ten_minutes(
-    hibali: Any, cron: PrivateCron, server: OwnServer, tmp_path: Path, request: pytest.FixtureRequest
+    hibali: Any, cron: PrivateCron, server: RestartableServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    setup = CronSetup(hibali, cron, server, make_place("s3", tmp_path, request.getfixturevalue), tmp_path)
+    setup = CronSetup(hibali, cron, server, make_backend("s3", tmp_path, request.getfixturevalue), tmp_path)
     cron.put(FOREIGN)
     wait_for_second(5)
     setup.run("schedule", "notify", "--command", f"/usr/bin/tee -a {setup.notices}")

@@ -18,14 +18,14 @@ from cryptography.x509 import CertificateBuilder, Name, NameAttribute
 from cryptography.x509.oid import NameOID
 
 from tests.services.processes import MARK
+from tests.support.backends import add_site, make_backend
 from tests.support.clock import half_a_day_away
-from tests.support.own_server import OwnServer, own_server
-from tests.support.places import add_site, make_place
+from tests.support.restartable_server import RestartableServer, restartable_server
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[OwnServer]:
-    with own_server("ssh", tmp_path) as found:
+def server(tmp_path: Path) -> Iterator[RestartableServer]:
+    with restartable_server("ssh", tmp_path) as found:
         yield found
 
 
@@ -67,7 +67,7 @@ def keygen(*words: str | Path) -> None:
     subprocess.run(["ssh-keygen", "-q", *words], check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
 
-def test_problems_of_ssh_logins_are_reported(hibali: Any, server: OwnServer, tmp_path: Path) -> None:
+def test_problems_of_ssh_logins_are_reported(hibali: Any, server: RestartableServer, tmp_path: Path) -> None:
     add_site(hibali.home.config, "far", server.place)
     preflight = Preflight(hibali, tmp_path / "source")
     sshd = Path(server.place.server.folder)  # type: ignore[attr-defined]
@@ -172,7 +172,7 @@ def test_the_certificate_of_a_generated_proxy_must_be_valid_at_the_run(
 def test_object_store_keys_missing_in_cron_are_reported(
     hibali: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    bucket = make_place("s3", tmp_path, request.getfixturevalue)
+    bucket = make_backend("s3", tmp_path, request.getfixturevalue)
     add_site(hibali.home.config, "bucket", bucket)
     preflight = Preflight(hibali, tmp_path / "source")
     # with this shell's environment it would work

@@ -16,7 +16,7 @@ from tests.services.podman import write_tools
 from tests.services.processes import MissingPackageError, program
 from tests.services.torque import torque_environment
 from tests.support.clusters import SECONDS, SITES, Cluster, add_cluster, fixture_of, make_cluster
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 from tests.support.waiting import wait_for
 
 # The variables with the number of a task, of every scheduler.
@@ -235,7 +235,7 @@ def test_a_tool_runs_in_a_container(kind: str, make: Make, tmp_path: Path) -> No
         program("bwrap", "bubblewrap")
         write_tools(archive, "localhost/tool:1", {"mark": b"of the image"})
     except MissingPackageError as problem:
-        lacks(str(problem))
+        skip_or_fail(str(problem))
     boxed = {
         **doing("cat /mark [IN] >[OUT]"),
         "container-image": {"type": "docker", "image": "localhost/tool:1"},
@@ -335,7 +335,7 @@ def test_pbs_commands_work_with_slurms_wrappers(hibali: Any, slurm: Any) -> None
     try:
         environment = torque_environment()
     except MissingPackageError as problem:
-        lacks(str(problem))
+        skip_or_fail(str(problem))
     bench = Bench(hibali)
     hibali.env.update({**slurm.env, **environment})
     work = bench.folder / "work"

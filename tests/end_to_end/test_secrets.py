@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.planted import check_absent, watching_arguments
+from tests.support.secret_search import check_secrets_absent, watch_process_arguments
 from tests.support.transfers import Transfers
 from tests.support.trees import many_files
 
@@ -32,7 +32,7 @@ def test_keys_in_the_environment_do_not_leak(bucket: Transfers, tmp_path: Path) 
     there = bucket
     secrets = [there.hibali.env["AWS_SECRET_ACCESS_KEY"]]
     there.make(many_files(100, 2000))
-    with watching_arguments(secrets) as found:
+    with watch_process_arguments(secrets) as found:
         answers = [
             there.hibali("push", there.source, "there:data", "-v", "--json", exit=0),
             there.hibali("ls", "there:data", "-v", exit=0),
@@ -42,7 +42,7 @@ def test_keys_in_the_environment_do_not_leak(bucket: Transfers, tmp_path: Path) 
             there.hibali("pull", "there:nothing", tmp_path / "back2", "-v", "--json", exit=3),
         ]
     assert found == []
-    check_absent(secrets, there.hibali, *answers)
+    check_secrets_absent(secrets, there.hibali, *answers)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_refused_keys_are_4_and_not_repeated(bucket: Transfers, changes: dict[st
         there.hibali("ls", "there:data", env=changes, exit=4),
     ]
     assert answers[0].last["hint"]
-    check_absent([WRONG, "PLANTEDtoken"], there.hibali, *answers)
+    check_secrets_absent([WRONG, "PLANTEDtoken"], there.hibali, *answers)
 
 
 def test_no_keys_at_all_is_4_with_a_hint(bucket: Transfers) -> None:
@@ -83,7 +83,7 @@ def test_keys_from_a_command_do_not_leak(bucket: Transfers, tmp_path: Path) -> N
     config = there.hibali.home.config
     config.write_text(config.read_text() + f'credentials_command = ["cat", "{vault}/keys.json"]\n')
     there.make({b"a": b"1"})
-    with watching_arguments([secret]) as found:
+    with watch_process_arguments([secret]) as found:
         answers = [there.hibali("push", there.source, "there:data", "-v", "--json", exit=0)]
         (vault / "keys.json").write_text(f'{{"Version": 1, "SecretAccessKey": "{secret}", broken')
         answers.append(there.hibali("push", there.source, "there:data", "-v", "--json"))
@@ -92,7 +92,7 @@ def test_keys_from_a_command_do_not_leak(bucket: Transfers, tmp_path: Path) -> N
         answers.append(there.hibali("push", there.source, "there:data", "-v", "--json"))
         assert answers[-1].exit in {2, 4}, str(answers[-1])
     assert found == []
-    check_absent([secret], there.hibali, *answers)
+    check_secrets_absent([secret], there.hibali, *answers)
 
 
 def test_files_of_hibali_are_private(there: Transfers) -> None:

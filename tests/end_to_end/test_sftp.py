@@ -16,7 +16,7 @@ import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
 from tests.end_to_end.run_tools import Bench
-from tests.services.gated import asked_of
+from tests.services.forced_command import requested_commands
 from tests.services.sshd import SshServer
 from tests.support.trees import Folder, Link, Tree
 
@@ -158,16 +158,18 @@ def test_sftp_is_selected_once_if_nothing_else_works(
     """Check a host that rejects the agent with text on standard output and exit 0: the agent is tried once."""
     root = add_there(automation_node)
     (tmp_path / "file").write_bytes(b"1")
-    before = len(asked_of(automation_node))
+    before = len(requested_commands(automation_node))
     first = hibali("push", tmp_path / "file", "there:a/", exit=0)
     second = hibali("push", tmp_path / "file", "there:b/", exit=0)
     assert (b"SFTP" in first.err, b"SFTP" in second.err) == (True, False)
-    tried = [line for line in asked_of(automation_node)[before:] if "python3" in line]
+    tried = [line for line in requested_commands(automation_node)[before:] if "python3" in line]
     assert 1 <= len(tried) <= 2
     assert (root / "b/file").read_bytes() == b"1"
     facts = hibali("sites", "check", "there", "--json", exit=0).last["facts"]
     assert facts["transport"] == "sftp"
-    assert len([line for line in asked_of(automation_node)[before:] if "python3" in line]) > len(tried)
+    assert len([line for line in requested_commands(automation_node)[before:] if "python3" in line]) > len(
+        tried
+    )
 
 
 def test_sftp_is_selected_if_it_is_configured_or_python_is_missing(
@@ -220,7 +222,11 @@ def test_a_run_works_through_a_forced_command_wrapper(
     assert (receipt["files_moved"], receipt["proof_moved"]) == (1, "digest")
     assert (bench.folder / "back" / "out.txt").read_text() == "hello\n"
     assert jobs_of(slurm, run["id"]) == 1
-    words = {line.partition(" ")[0] for line in asked_of(automation_node) if line and "python" not in line}
+    words = {
+        line.partition(" ")[0]
+        for line in requested_commands(automation_node)
+        if line and "python" not in line
+    }
     assert {"sbatch", "squeue"} <= words
 
 
@@ -230,9 +236,9 @@ def test_a_lost_submission_reply_is_recovered_without_a_second_job(
     """Check that a command killed between the submission and its answer finds the job by its name."""
     add_cluster(bench, automation_node)
     line = bench.line(bench.answers(sleep=2), "--wait")
-    before = len(asked_of(automation_node))
+    before = len(requested_commands(automation_node))
     process = bench.hibali.start(*line)
-    wait_until(lambda: any("sbatch" in command for command in asked_of(automation_node)[before:]))
+    wait_until(lambda: any("sbatch" in command for command in requested_commands(automation_node)[before:]))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for answer in (bench.folder / "work" / "runs").glob("*/submit/answer.json"):
@@ -241,13 +247,22 @@ def test_a_lost_submission_reply_is_recovered_without_a_second_job(
     assert ended["state"] == "SUCCEEDED"
     assert jobs_of(slurm, ended["id"]) == 1
     assert (
-        len([command for command in asked_of(automation_node)[before:] if command.startswith("sbatch")]) == 1
+        len(
+            [
+                command
+                for command in requested_commands(automation_node)[before:]
+                if command.startswith("sbatch")
+            ]
+        )
+        == 1
     )
 
 
 @pytest.mark.heavy
-def test_the_forced_command_allows_only_the_commands_of_hibali(bench: Bench, gate: SshServer) -> None:
-    add_cluster(bench, gate)
+def test_the_forced_command_allows_only_the_commands_of_hibali(
+    bench: Bench, forced_command_server: SshServer
+) -> None:
+    add_cluster(bench, forced_command_server)
     assert bench.hibali("sites", "check", "cluster", "--json").last["facts"]["transport"] == "agent"
     assert bench.run(bench.answers(), "--wait", exit=0).last["state"] == "SUCCEEDED"
     config = bench.hibali.home.config
@@ -255,16 +270,16 @@ def test_the_forced_command_allows_only_the_commands_of_hibali(bench: Bench, gat
         config.read_text().replace("[sites.cluster.ssh]", '[sites.cluster.ssh]\ntransport = "sftp"')
     )
     assert bench.run(bench.answers(say="again"), "--wait", exit=0).last["state"] == "SUCCEEDED"
-    assert gate.run("squeue --noheader").returncode == 0
+    assert forced_command_server.run("squeue --noheader").returncode == 0
     for line in (
         "", "id", "sh -c id", "squeue; id", "squeue && id", "squeue $(id)", "squeue `id`", "squeue\nid",
         "squeue | id", "squeue >x", "exec python3 -I -S -c 'print(1)'", "/bin/id", "env squeue", "squeue 'a'",
     ):  # fmt: skip
         refused = (
-            gate.run(line)
+            forced_command_server.run(line)
             if line
             else subprocess.run(
-                [*gate.command, gate.host],
+                [*forced_command_server.command, forced_command_server.host],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.run_tools import Bench
-from tests.support.annex_conversation import Conversation
-from tests.support.half_way import settle, signal_half_way
-from tests.support.signalled import ENDS, NUMBERS, TOLERATED_SECONDS, check_end, signal_after
+from tests.support.agent_signals import signal_working_agent, wait_for_agent_exit
+from tests.support.annex_protocol import AnnexRemoteClient
+from tests.support.command_signals import ENDS, NUMBERS, TOLERATED_SECONDS, check_end, signal_after
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 from tests.support.waiting import wait_for
@@ -39,7 +39,7 @@ def test_a_signal_ends_a_push_with_a_bandwidth_limit(local_there: Transfers, num
     check_end(there.hibali, process, end, number)
     last = json.loads((there.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
     assert (last["code"], last["exit"]) == ("interrupted", end.code)
-    settle(there)
+    wait_for_agent_exit(there)
     there.push()
     assert there.there() == FEW
     there.check_no_own_files()
@@ -165,7 +165,7 @@ def test_a_signal_ends_a_scheduled_run_and_its_command(local_there: Transfers, n
     end = signal_after(process, 0, number)
     assert end.code != 0
     check_end(there.hibali, process, end, number)
-    settle(there)
+    wait_for_agent_exit(there)
     there.push()
     assert there.there() == FEW
 
@@ -173,9 +173,9 @@ def test_a_signal_ends_a_scheduled_run_and_its_command(local_there: Transfers, n
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_special_remote_of_git_annex(local_there: Transfers, number: int) -> None:
     there = local_there
-    conversation = Conversation(there.hibali.env, there.hibali.home.home, "there:annex")
+    conversation = AnnexRemoteClient(there.hibali.env, there.hibali.home.home, "there:annex")
     try:
-        assert conversation.ask("INITREMOTE") == "INITREMOTE-SUCCESS"
+        assert conversation.request("INITREMOTE") == "INITREMOTE-SUCCESS"
         began = time.monotonic()
         conversation.process.send_signal(number)
         assert conversation.process.wait(10) in ENDS[signal.Signals(number)]
@@ -192,7 +192,7 @@ def test_a_signal_to_an_agent_causes_a_reconnect(transfers_to: Any, number: int)
     config.write_text(config.read_text().replace('reconnect = "0s"', 'reconnect = "1m"'))
     there.make(TREE)
     process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "2M")
-    holder = signal_half_way(there.root, number)
+    holder = signal_working_agent(there.root, number)
     began = time.monotonic()
     wait_for(lambda: not process_start(holder))
     assert time.monotonic() - began <= TOLERATED_SECONDS

@@ -14,9 +14,9 @@ import pytest
 from tests.services.image import write_image
 from tests.services.session import REPOSITORY
 from tests.support import strace
+from tests.support.backends import add_site, make_backend
 from tests.support.catalogues import git, raw
-from tests.support.lacking import lacks
-from tests.support.places import add_site, make_place
+from tests.support.requirements import skip_or_fail
 
 _CALLS = {"rename": strace.RENAME, "sync": strace.SYNC, "mkdir": strace.MAKE_FOLDER, "link": strace.LINK}
 
@@ -42,7 +42,7 @@ def outcomes(answer: Any) -> dict[str, str]:
 def test_pipelines_are_shared_between_accounts_over_ssh(
     hibali: Any, other: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    place = make_place("ssh", tmp_path, request.getfixturevalue)
+    place = make_backend("ssh", tmp_path, request.getfixturevalue)
     add_site(hibali.home.config, "cluster", place)
     add_pipeline(hibali, "tool")
     hibali("pipelines", "remotes", "add", "lab", "cluster:shared/pipelines", exit=0)
@@ -62,7 +62,7 @@ def test_pipelines_are_shared_between_accounts_over_ssh(
 def test_images_are_stored_below_the_remote_and_fetched_on_request(
     hibali: Any, other: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest, word: str
 ) -> None:
-    place = make_place(word, tmp_path, request.getfixturevalue)
+    place = make_backend(word, tmp_path, request.getfixturevalue)
     hibali.env.update(place.env)
     add_site(hibali.home.config, "cluster", place)
     add_pipeline(hibali, "tool", **{"container-image": {"type": "docker", "image": "lab/tool:1"}})
@@ -100,7 +100,7 @@ def test_sites_are_distinguished_from_hosts_of_git(hibali: Any, tmp_path: Path) 
 
 
 def test_a_bare_repository_at_a_site_is_reported(hibali: Any, tmp_path: Path) -> None:
-    place = make_place("local", tmp_path, None)
+    place = make_backend("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
     git(tmp_path, "init", "-q", "--bare", str(tmp_path / "local-root/lab.git"))
     hibali("pipelines", "remotes", "add", "lab", "here:lab.git", exit=0)
@@ -109,7 +109,7 @@ def test_a_bare_repository_at_a_site_is_reported(hibali: Any, tmp_path: Path) ->
 
 
 def test_nothing_is_published_to_a_read_only_site(hibali: Any, tmp_path: Path) -> None:
-    place = make_place("local", tmp_path, None)
+    place = make_backend("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
     text = hibali.home.config.read_text()
     hibali.home.config.write_text(
@@ -175,7 +175,7 @@ def test_a_killed_publication_is_completed_by_the_same_command(
 ) -> None:
     """Kill hibali or its agent at each such system call: nothing incomplete is offered, and the same command completes it."""
     strace.require_strace()
-    place = make_place("local", tmp_path, None)
+    place = make_backend("local", tmp_path, None)
     add_site(hibali.home.config, "here", place)
     for number in range(1, 60):
         name = f"tool-{number}"
@@ -210,7 +210,7 @@ def clone_by_datalad(hibali: Any, url: str, target: Path) -> None:
     }
     annex = subprocess.run(["git", "annex", "version"], env=environment, capture_output=True, check=False)
     if annex.returncode != 0:
-        lacks("git-annex is missing")
+        skip_or_fail("git-annex is missing")
     done = subprocess.run(
         [datalad, "clone", url, target], env=environment, capture_output=True, check=False, timeout=120
     )

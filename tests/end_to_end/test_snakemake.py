@@ -12,8 +12,8 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
-from tests.support.calling import calls_of, environment_with_hibali
-from tests.support.lacking import lacks
+from tests.support.external_programs import calls_of, environment_with_hibali
+from tests.support.requirements import skip_or_fail
 
 _SNAKEMAKE = REPOSITORY / ".cache" / "snakemake" / "bin" / "snakemake"
 _SNAKEFILE = """
@@ -64,7 +64,7 @@ def bench(hibali: Any) -> Bench:
 def snakemake(bench: Bench) -> Callable[..., str]:
     """Return a function that runs Snakemake and returns its output; each call of hibali is logged in `calls`."""
     if not _SNAKEMAKE.exists():
-        lacks("snakemake: sh tests/prepare.sh snakemake")
+        skip_or_fail("snakemake: sh tests/prepare.sh snakemake")
     environment = environment_with_hibali(bench, _SNAKEMAKE.parent)
 
     def run(*more: str) -> str:

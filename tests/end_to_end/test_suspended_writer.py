@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.half_way import signal_half_way
+from tests.support.agent_signals import signal_working_agent
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import make_tree, many_files, sha256
 from tests.support.waiting import wait_for
@@ -32,7 +32,7 @@ def test_a_writer_that_was_suspended_past_its_lease_stops(folder_there: Transfer
 
     with Watcher(there.place, "data", right):
         process = there.hibali.start("push", there.source, "there:data", "--json")
-        holder = signal_half_way(there.root, signal.SIGSTOP)
+        holder = signal_working_agent(there.root, signal.SIGSTOP)
         try:
             past = time.time() - 1000
             os.utime(lock, (past, past))

@@ -17,8 +17,8 @@ import pytest
 
 from hibali.text import read_ranges
 from tests.end_to_end.run_tools import Bench
-from tests.support.counted_slurm import CountedSlurm, counted_slurm
-from tests.support.putting_back import is_let_begin, put_back
+from tests.support.recording_slurm import RecordingSlurm, recording_slurm
+from tests.support.slurm_requeue import requeue_job, start_job_now
 from tests.support.sweeps import descriptor_in, ran
 
 TASKS = 1000
@@ -57,7 +57,7 @@ def test_a_small_sweep_by_ssh(bench: Bench) -> None:
 def test_tasks_beyond_the_queue_limit_are_submitted_when_others_end(
     hibali: Any, slurm: Any, tmp_path: Path
 ) -> None:
-    with counted_slurm(tmp_path, slurm) as node:
+    with recording_slurm(tmp_path, slurm) as node:
         bench = Bench(hibali, descriptor_in(hibali.home.folder))
         bench.add_site("cluster", node.table(bench.folder / "work", 'queued_jobs = 4\npoll = "1s"'))
         bench.answers(sleep=1)
@@ -149,9 +149,9 @@ def test_a_requeued_task_runs_its_tool_once(bench: Bench, slurm: Any) -> None:
     wait_until(lambda: len(ran(bench)) == 2)
     folder = bench.folder / "work-cluster" / "runs" / run["id"]
     job = f"{(folder / 'chunks' / '1' / 'started' / 'job').read_text().strip()}_1"
-    put_back(slurm, job)
+    requeue_job(slurm, job)
     wait_until((folder / "tasks" / "1" / "exit.json").exists)
-    wait_until(lambda: is_let_begin(slurm, job))
+    wait_until(lambda: start_job_now(slurm, job))
     wait_until((folder / "tasks" / "1" / "again").exists, 150.0)
     bench.hibali("runs", "cancel", run["id"], exit=0)
     bench.hibali("runs", "wait", run["id"], "--max-time", "60s")
@@ -159,8 +159,8 @@ def test_a_requeued_task_runs_its_tool_once(bench: Bench, slurm: Any) -> None:
 
 
 @pytest.fixture
-def node(slurm: Any, tmp_path: Path) -> Iterator[CountedSlurm]:
-    with counted_slurm(tmp_path, slurm) as counted:
+def node(slurm: Any, tmp_path: Path) -> Iterator[RecordingSlurm]:
+    with recording_slurm(tmp_path, slurm) as counted:
         yield counted
 
 
@@ -201,7 +201,7 @@ def seconds_of(text: str) -> float:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1200)
-def test_a_thousand_tasks_need_one_login_and_thirty_commands(hibali: Any, node: CountedSlurm) -> None:
+def test_a_thousand_tasks_need_one_login_and_thirty_commands(hibali: Any, node: RecordingSlurm) -> None:
     bench = Bench(hibali, descriptor_in(hibali.home.folder))
     bench.add_site("cluster", node.table(bench.folder / "work", 'queued_jobs = 2000\npoll = "10s"'))
     bench.answers()

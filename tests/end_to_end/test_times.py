@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.services.session import REPOSITORY
-from tests.support.places import add_site
+from tests.support.backends import add_site
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import File, Tree, read_tree
 from transfers.agent.protocol import IS_FILE, Record, pack_record, unpack_records

@@ -14,7 +14,7 @@ from hibali_cli.handlers.site_check import tune_and_print
 from hibali_cli.options import Common
 from hibali_cli.output import Output
 from tests.schemas import check_lines
-from tests.support.faulty_proxy import LongProxy
+from tests.support.faulty_proxy import LatencyProxy
 from tests.support.transfers import Transfers
 from transfers import check
 from transfers.check import Trial, propose, settings_to_try
@@ -42,10 +42,10 @@ def test_the_smallest_sufficient_setting_is_proposed() -> None:
 
 
 @pytest.fixture
-def distant(transfers_to: Any) -> Iterator[tuple[Transfers, LongProxy]]:
+def distant(transfers_to: Any) -> Iterator[tuple[Transfers, LatencyProxy]]:
     """Return an ssh site behind a connection with a round trip of 30 ms."""
     there = transfers_to("ssh")
-    proxy = LongProxy(there.place.server.port, 0.015)
+    proxy = LatencyProxy(there.place.server.port, 0.015)
     config = there.hibali.home.config
     through = f', "-o", "Port={proxy.port}", "-o", "HostKeyAlias={there.place.server.host}"]\n'
     config.write_text(
@@ -56,7 +56,7 @@ def distant(transfers_to: Any) -> Iterator[tuple[Transfers, LongProxy]]:
 
 
 def test_a_refused_login_is_not_measured(
-    distant: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch
+    distant: tuple[Transfers, LatencyProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, proxy = distant
     ssh = there.folder / "ssh"
@@ -79,7 +79,9 @@ def test_a_refused_login_is_not_measured(
 
 
 def test_a_slow_connection_is_measured_and_no_files_remain(
-    distant: tuple[Transfers, LongProxy], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    distant: tuple[Transfers, LatencyProxy],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     there, proxy = distant
     there.make({b"mine": b"stays"})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documented import REPOSITORY, is_as_shown, sessions
+from tests.support.documented_commands import REPOSITORY, is_as_shown, sessions
 
 END = "== the command ended =="
 

@@ -13,8 +13,8 @@ from typing import Any
 import bagit
 import pytest
 
+from tests.support.backends import FolderBackend, add_site
 from tests.support.faulty_proxy import CuttingProxy
-from tests.support.places import FolderPlace, add_site
 from tests.support.transfers import Transfers, failed
 from tests.support.trees import HOSTILE_NAMES, Link, make_tree, many_files, sha256
 
@@ -182,7 +182,7 @@ def test_only_digests_cross_the_network(counted: tuple[Transfers, _Counter], tmp
 def test_two_sites_hash_their_own_files(transfers_to: Any, ssh_server: Any) -> None:
     """Check that a bucket is read for this, while the other site hashes its own files."""
     there = transfers_to("s3")
-    cluster = FolderPlace("ssh", there.folder / "cluster", ssh_server)
+    cluster = FolderBackend("ssh", there.folder / "cluster", ssh_server)
     add_site(there.hibali.home.config, "cluster", cluster)
     for place in (there.place, cluster):
         place.plant("data", TREE)

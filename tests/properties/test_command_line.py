@@ -145,8 +145,8 @@ def test_values_reach_the_tool_unchanged(first: str, second: str, several: list[
 def test_a_separator_never_ends_the_command(first: str, second: str, separator: str, shell: str) -> None:
     tool = make_tool("printf '%s\\0' [LIST]", make_input("list", list=True, list_separator=separator))
     [arrived] = run_line(tool, {"list": [first, second]}, shell)
-    meant = {"\\;": ";", "' '": " "}.get(separator, separator)
-    assert arrived == first + meant + second
+    expected = {"\\;": ";", "' '": " "}.get(separator, separator)
+    assert arrived == first + expected + second
 
 
 @quick

@@ -46,12 +46,12 @@ CONDITIONS = st.recursive(
 
 
 @given(CONDITIONS)
-def test_a_condition_means_what_python_means(text: str) -> None:
-    expected = bool(eval(text, {"__builtins__": {}}, dict(ANSWERS)))  # noqa: S307  # the line was made here
+def test_a_condition_has_the_same_result_as_in_python(text: str) -> None:
+    expected = bool(eval(text, {"__builtins__": {}}, dict(ANSWERS)))  # noqa: S307  # the expression was generated here
     assert read_condition(text, KNOWN).holds(ANSWERS) is expected
 
 
 @given(st.text(alphabet="nst()[]'\"<>=!., +-*/_:and or not in 012", max_size=40))
-def test_whatever_is_written_is_judged_or_refused(text: str) -> None:
+def test_any_text_is_evaluated_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
         read_condition(text, KNOWN).holds(ANSWERS)

@@ -63,7 +63,7 @@ def tools(draw: Any) -> Pipeline:
     return make_tool("x", *inputs, groups=groups)
 
 
-def converse(pipeline: Pipeline, reply: Callable[[ExampleDialogue], str]) -> dict[str, Any] | None:
+def run_dialogue(pipeline: Pipeline, reply: Callable[[ExampleDialogue], str]) -> dict[str, Any] | None:
     """Return the resulting invocation; None after too many answers, or if no invocation can be valid."""
     lines = 0
 
@@ -74,11 +74,11 @@ def converse(pipeline: Pipeline, reply: Callable[[ExampleDialogue], str]) -> dic
         lines += 1
         if lines > MOST_LINES:
             raise KeyboardInterrupt
-        return reply(asking)
+        return reply(dialogue)
 
-    asking = ExampleDialogue(pipeline, read)
+    dialogue = ExampleDialogue(pipeline, read)
     try:
-        return asking.run()
+        return dialogue.run()
     except (KeyboardInterrupt, UsageError):
         return None
 
@@ -86,38 +86,38 @@ def converse(pipeline: Pipeline, reply: Callable[[ExampleDialogue], str]) -> dic
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(tools(), st.data())
 def test_the_dialogue_yields_a_valid_invocation(pipeline: Pipeline, data: st.DataObject) -> None:
-    def reply(asking: ExampleDialogue) -> str:
-        step = next_step(asking._dialogue)
-        sense = sensible(asking)
+    def reply(dialogue: ExampleDialogue) -> str:
+        step = next_step(dialogue._dialogue)
+        valid = valid_reply(dialogue)
         if isinstance(step, OfferInputs):
             return data.draw(st.sampled_from(["", "", *(each.id for each in step.inputs), *JUNK]))
-        return data.draw(st.sampled_from([sense, sense, sense, *JUNK]))
+        return data.draw(st.sampled_from([valid, valid, valid, *JUNK]))
 
-    values = converse(pipeline, reply)
+    values = run_dialogue(pipeline, reply)
     if values is not None:
         assert find_invocation_problems(pipeline, values) == []
         assert list(values) == [each.id for each in pipeline.inputs if each.id in values]
 
 
-def sensible(asking: ExampleDialogue) -> str:
-    """Return a sensible answer, one line at a time."""
-    dialogue, step = asking._dialogue, next_step(asking._dialogue)
+def valid_reply(dialogue: ExampleDialogue) -> str:
+    """Return the next line of a valid answer."""
+    state, step = dialogue._dialogue, next_step(dialogue._dialogue)
     if isinstance(step, ChooseInput):
         return step.members[0].id
     if not isinstance(step, AskInput):
         return ""
-    others = {key: value for key, value in dialogue.values.items() if key != step.tool_input.id}
-    found = (satisfy_input(dialogue.pipeline, others, step.tool_input.id) or {}).get(step.tool_input.id)
+    others = {key: value for key, value in state.values.items() if key != step.tool_input.id}
+    found = (satisfy_input(state.pipeline, others, step.tool_input.id) or {}).get(step.tool_input.id)
     if found is not None and step.tool_input.is_list:
-        return typed_entry(asking, found if isinstance(found, list) else [found])
+        return typed_entry(dialogue, found if isinstance(found, list) else [found])
     return "" if found is None else write_typed(found)
 
 
-def typed_entry(asking: ExampleDialogue, values: list[Any]) -> str:
-    """Type the entries one after the other, then the empty line that ends them."""
-    told = getattr(asking, "told", None) or []
-    asking.told = [*told, 1] if len(told) < len(values) else []  # type: ignore[attr-defined]
-    return write_typed(values[len(told)]) if len(told) < len(values) else ""
+def typed_entry(dialogue: ExampleDialogue, values: list[Any]) -> str:
+    """Return the next entry of a list, or the empty line that ends it."""
+    entered = getattr(dialogue, "entered", None) or []
+    dialogue.entered = [*entered, 1] if len(entered) < len(values) else []  # type: ignore[attr-defined]
+    return write_typed(values[len(entered)]) if len(entered) < len(values) else ""
 
 
 def corpus() -> list[Any]:
@@ -134,17 +134,17 @@ def test_sensible_answers_complete_the_dialogue_for_the_corpus(item: Item) -> No
     try:
         make_example(pipeline)
     except UsageError:
-        return  # there is none
+        return  # no example exists
     offered: list[int] = []
 
-    def reply(asking: ExampleDialogue) -> str:
-        step = next_step(asking._dialogue)
+    def reply(dialogue: ExampleDialogue) -> str:
+        step = next_step(dialogue._dialogue)
         if isinstance(step, OfferInputs):
             offered.append(1)
             return "" if len(offered) > 1 else " ".join(each.id for each in step.inputs)
-        return sensible(asking)
+        return valid_reply(dialogue)
 
-    values = converse(pipeline, reply)
+    values = run_dialogue(pipeline, reply)
     assert values is not None
     assert find_invocation_problems(pipeline, values) == []
     assert json.loads(json.dumps(values)) == values

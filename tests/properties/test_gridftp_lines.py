@@ -1,4 +1,4 @@
-"""What globus-url-copy is told: lists that mean what was meant whatever the names, pieces that cover each file once."""
+"""Test the input of globus-url-copy: lists are correct for every name, and pieces cover each file once."""
 
 from __future__ import annotations
 
@@ -37,10 +37,8 @@ def item(number: int, size: int) -> Item:
 
 
 @given(paths, paths, st.integers(0, 1 << 50), st.integers(1, 1 << 40))
-def test_a_line_is_taken_apart_as_its_manual_says(
-    source: bytes, target: bytes, offset: int, length: int
-) -> None:
-    """URLs in double quotes, spaces between, comments begin with #."""
+def test_list_lines_follow_the_manual(source: bytes, target: bytes, offset: int, length: int) -> None:
+    """Test the manual's syntax: URLs in double quotes, separated by spaces; comments begin with #."""
     line = list_line(
         url_of(HERE, source), url_of(URL, target), Unit((item(0, 1),), offset, length, segment=True)
     )
@@ -56,9 +54,11 @@ def test_a_line_is_taken_apart_as_its_manual_says(
 
 
 @given(paths)
-def test_no_name_becomes_a_command_of_its_own(path: bytes) -> None:
-    told = is_supported_path(URL, path)
-    assert told == (not set(path) & {10, 13} and not path.startswith(b"/~") and fits_list_file(URL, path))
+def test_no_name_starts_a_new_list_line(path: bytes) -> None:
+    supported = is_supported_path(URL, path)
+    assert supported == (
+        not set(path) & {10, 13} and not path.startswith(b"/~") and fits_list_file(URL, path)
+    )
     assert not is_supported_path(URL, b"/" + b"%" * 200)
     assert not is_supported_path(URL, path[1:])
 
@@ -68,24 +68,26 @@ def test_no_name_becomes_a_command_of_its_own(path: bytes) -> None:
     st.floats(0, 2),
     st.integers(1, 64),
 )
-def test_pieces_cover_what_is_left_once(files: list[tuple[int, float]], round_trip: float, most: int) -> None:
+def test_pieces_cover_the_rest_of_each_file_once(
+    files: list[tuple[int, float]], round_trip: float, most: int
+) -> None:
     starts = [(item(number, size), int(size * share)) for number, (size, share) in enumerate(files)]
     size = sum(one.entry.size - start for one, start in starts)
     parameters = choose_parameters(size, round_trip, most)
     assert 1 <= parameters.connections <= most
     lanes = distribute_pieces(starts, parameters)
     assert len(lanes) <= parameters.connections
-    # taken in turns they are in the order of the files, which fill from their starts
-    in_turn = [lane[turn] for turn in range(len(lanes[0])) for lane in lanes if turn < len(lane)]
+    # one piece of each lane after the other, the pieces are in the order of the files and their offsets
+    in_order = [lane[index] for index in range(len(lanes[0])) for lane in lanes if index < len(lane)]
     for one, start in starts:
-        pieces = [unit for unit in in_turn if unit.items[0].number == one.number]
+        pieces = [unit for unit in in_order if unit.items[0].number == one.number]
         ends = [start, *(unit.offset + unit.length for unit in pieces)]
         assert [unit.offset for unit in pieces] == ends[:-1]
         assert ends[-1] == one.entry.size
         assert all(0 < unit.length <= parameters.piece for unit in pieces)
 
 
-def test_the_distance_decides() -> None:
+def test_parameters_depend_on_the_round_trip_time() -> None:
     assert (choose_parameters(2 << 30, 0.0005, 4).streams, choose_parameters(2 << 30, 0.0005, 4).buffer) == (
         1,
         0,
@@ -98,15 +100,15 @@ def test_the_distance_decides() -> None:
     assert "-tcp-bs" not in argv("/list", choose_parameters(2 << 30, 0.0005, 4))
 
 
-def test_the_longest_path_maps() -> None:
+def test_the_longest_matching_path_is_mapped() -> None:
     paths = {"/": "/all", "/data": "/d/", "/data/big": "/"}
-    told = [server_path(path, paths) for path in (b"/data/x", b"/data/big/x", b"/database", b"/data")]
-    assert told == [b"/d/x", b"/x", b"/all/database", b"/d"]
+    mapped = [server_path(path, paths) for path in (b"/data/x", b"/data/big/x", b"/database", b"/data")]
+    assert mapped == [b"/d/x", b"/x", b"/all/database", b"/d"]
     assert server_path(b"/x", {}) == b"/x"
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "code"),
+    ("output", "kind", "code"),
     [
         (
             b"globus_credential: The proxy credential: /tmp/\xff\xfe\n  expired 3 minutes ago.",
@@ -127,7 +129,7 @@ def test_the_longest_path_maps() -> None:
         (b"530 Login incorrect. : No local mapping", AccessError, "gridftp-denied"),
         (b"globus_xio: System error in connect: Connection refused", TryLaterError, "gridftp-unreachable"),
         (b"globus_libc_getaddrinfo failed.\nName or service not known", TryLaterError, "gridftp-unreachable"),
-        # what `-st` says of a server that hangs
+        # the output of `-st` for a server that does not answer
         (b"globus_ftp_client: the operation was aborted", TryLaterError, "gridftp-unreachable"),
         (
             b"an end-of-file was reached\nglobus_xio: An end of file occurred",
@@ -136,15 +138,15 @@ def test_the_longest_path_maps() -> None:
         ),
     ],
 )
-def test_faults_are_worded(said: bytes, kind: type, code: str) -> None:
+def test_errors_have_codes(output: bytes, kind: type, code: str) -> None:
     noise = b"debug: sending command\nUSER :globus-mapping:\n\nerror: "
-    problem = explain(noise + said + b"\n", URL)
+    problem = explain(noise + output + b"\n", URL)
     assert isinstance(problem, kind)
     assert (problem.code, problem.subject) == (code, URL)  # type: ignore[union-attr]
 
 
-def test_a_refusal_is_no_failure_of_the_line() -> None:
-    said = b"\nerror: the server responded with an error\n500 500-Command failed. : open failed.\n500-No such file\n"
-    problem = explain(said, URL)
+def test_a_refused_command_is_not_a_lost_connection() -> None:
+    output = b"\nerror: the server responded with an error\n500 500-Command failed. : open failed.\n500-No such file\n"
+    problem = explain(output, URL)
     assert isinstance(problem, DeclinedError)
     assert "No such file" in str(problem)

@@ -12,7 +12,7 @@ from transfers.stores.s3.manifest import Cursor, Keyed, Known, ManifestLines, di
 KEYS = st.sampled_from([b"a", b"a-x", b"a.b", b"a/b", b"a/b/c", b"a0", b"\xff", b"\n", b"z" * 300])
 KNOWN = st.builds(Known, st.sampled_from(["e", "f"]), st.integers(0, 3), st.none(), st.just(5), st.just(-1))
 PAIRS = st.lists(st.tuples(KEYS, KNOWN), max_size=8)
-GONE = st.lists(KEYS, max_size=6)
+REMOVED = st.lists(KEYS, max_size=6)
 IN_MEMORY = st.sampled_from([0, 500, 1 << 20])  # every line on disk, some, none
 
 
@@ -28,7 +28,7 @@ def as_lines(pairs: list[tuple[bytes, Known]]) -> list[Keyed]:
 
 
 @given(PAIRS, IN_MEMORY, st.booleans())
-def test_lines_come_in_order_and_the_last_of_a_key_wins(
+def test_lines_are_sorted_and_the_last_of_a_key_wins(
     pairs: list[tuple[bytes, Known]], in_memory: int, ordered: bool
 ) -> None:
     given_lines = as_lines(sorted(pairs, key=lambda pair: pair[0]) if ordered else pairs)
@@ -38,23 +38,23 @@ def test_lines_come_in_order_and_the_last_of_a_key_wins(
         assert list(lines) == sorted(dict(given_lines).items()), "a second time, too"
 
 
-@given(PAIRS, PAIRS, GONE, PAIRS, IN_MEMORY)
+@given(PAIRS, PAIRS, REMOVED, PAIRS, IN_MEMORY)
 def test_a_merged_manifest_is_a_merged_dict(
     old: list[tuple[bytes, Known]],
     learned: list[tuple[bytes, Known]],
-    gone: list[bytes],
-    landed: list[tuple[bytes, Known]],
+    removed: list[bytes],
+    committed: list[tuple[bytes, Known]],
     in_memory: int,
 ) -> None:
     before = dict(as_lines(old))
     expected = {**before, **dict(as_lines(learned))}
-    expected = {key: line for key, line in expected.items() if key not in gone}
-    expected.update(as_lines(landed))
+    expected = {key: line for key, line in expected.items() if key not in removed}
+    expected.update(as_lines(committed))
     with (
         closing(gather(as_lines(old), in_memory)) as first,
         closing(gather(as_lines(learned), in_memory)) as second,
-        closing(gather([(key, b"") for key in gone], in_memory)) as third,
-        closing(gather(as_lines(landed), in_memory)) as fourth,
+        closing(gather([(key, b"") for key in removed], in_memory)) as third,
+        closing(gather(as_lines(committed), in_memory)) as fourth,
     ):
         assert list(merged(first, newest(second, third, fourth))) == sorted(expected.items())
         assert differs(first, newest(second, third, fourth)) == (expected != before)
@@ -62,12 +62,12 @@ def test_a_merged_manifest_is_a_merged_dict(
 
 @given(PAIRS, st.lists(KEYS, max_size=9), IN_MEMORY)
 def test_a_cursor_finds_what_a_dict_has(
-    pairs: list[tuple[bytes, Known]], asked: list[bytes], in_memory: int
+    pairs: list[tuple[bytes, Known]], queried: list[bytes], in_memory: int
 ) -> None:
     held = dict(pairs)
     with closing(gather(as_lines(pairs), in_memory)) as lines:
         cursor = Cursor(lines)
-        for key in sorted(asked):
+        for key in sorted(queried):
             wanted = held.get(key)
             counts = wanted is not None and (wanted.etag, wanted.size) == ("e", 1)
             assert cursor.find(key, "e", 1) == (wanted if counts else None)

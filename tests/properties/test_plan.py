@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.properties.trees import EMPTY, FOLDER, Model, ModelSide, buckets, carried_out, parents, trees
+from tests.properties.trees import EMPTY, FOLDER, Model, ModelSide, buckets, execute_plan, parents, trees
 from transfers.actions import Action, Conflict, Verb, decide
 from transfers.entry import Entry, Kind, Verification
 from transfers.planner import TransferPlan, plan_transfer
@@ -43,7 +43,7 @@ def planned(source: ModelSide, target: ModelSide, rules: Rules) -> Iterator[Tran
 def after(source: Model, target: Model, rules: Rules) -> tuple[Model, set[bytes]]:
     """Return the resulting target and the names in conflict; check that a second plan is empty."""
     with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), rules) as found:
-        result = carried_out(source, target, found)
+        result = execute_plan(source, target, found)
         conflicts = {(conflict.entry.path, conflict.code) for conflict in found.conflicts}
     with planned(ModelSide(source, POSIX), ModelSide(result, POSIX), rules) as again:
         assert [action for action in again.moves if action.entry.path not in dict(conflicts)] == []
@@ -69,7 +69,7 @@ def test_without_delete_nothing_is_deleted_and_everything_else_arrives(source: M
         assert (path in conflicts) or _shown({path: result[path]}) == _shown({path: node})
     for path, node in target.items():
         if path not in source or path in conflicts:
-            assert result[path] == node, "it was nobody's to touch"
+            assert result[path] == node, "the plan may not change it"
 
 
 @patient
@@ -108,14 +108,14 @@ def test_excluded_entries_are_neither_moved_nor_deleted(
         touched = [action.entry for action in (*found.moves, *found.deletions)]
         for entry in (*touched, *(conflict.entry for conflict in found.conflicts)):
             assert takes(entry), entry
-        gone = {
+        removed = {
             action.entry.path
             for action in found.moves
             if action.verb is Verb.RETYPE and action.entry.kind is Kind.FILE
         }
         for path, node in target.items():
             if not takes(_entry(path, node)):
-                assert not gone.intersection(parents(path)), "it lies in a folder that makes room"
+                assert not removed.intersection(parents(path)), "a file replaced its parent folder"
 
 
 @patient
@@ -136,9 +136,9 @@ def test_a_folder_with_excluded_entries_is_kept(source: Model, target: Model, pa
 @given(trees(), trees())
 def test_the_counts_match_the_actions(source: Model, target: Model) -> None:
     with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), DELETING) as found:
-        result = carried_out(source, target, found)
+        result = execute_plan(source, target, found)
         moved = [action.entry for action in found.moves if action.entry.kind is not Kind.FOLDER]
-        gone = [
+        removed = [
             path
             for path, node in target.items()
             if node.kind is not Kind.FOLDER and result.get(path, FOLDER).kind is Kind.FOLDER
@@ -147,7 +147,7 @@ def test_the_counts_match_the_actions(source: Model, target: Model) -> None:
         assert found.bytes == sum(len(node.content) for node in source.values())
         assert (found.files_to_move, found.files_kept) == (len(moved), found.files - len(moved))
         assert found.bytes_to_move == sum(entry.size for entry in moved)
-        assert found.files_to_delete == len(gone)
+        assert found.files_to_delete == len(removed)
         assert found.target_files == sum(node.kind is not Kind.FOLDER for node in target.values())
 
 
@@ -155,21 +155,21 @@ def test_the_counts_match_the_actions(source: Model, target: Model) -> None:
 @given(trees(), buckets())
 def test_a_bucket_gets_everything_that_it_supports(source: Model, target: Model) -> None:
     sides = ModelSide(source, POSIX), ModelSide(target, BUCKET)
-    holdable = {
+    supported = {
         path: node
         for path, node in source.items()
         if node.kind is Kind.FILE and b"\xff" not in path and b"\n" not in path
     }
     with planned(*sides, DELETING) as found:
-        result = carried_out(source, target, found, folders=False)
+        result = execute_plan(source, target, found, folders=False)
         conflicts = {conflict.entry.path: conflict for conflict in found.conflicts}
-    lost = {path for path, node in source.items() if node.kind is not Kind.FOLDER} - set(holdable)
-    assert set(conflicts) == lost, "whatever cannot be held is named, and nothing else"
+    lost = {path for path, node in source.items() if node.kind is not Kind.FOLDER} - set(supported)
+    assert set(conflicts) == lost, "conflicts are exactly the names that the target does not support"
     for path, conflict in conflicts.items():
         assert conflict.refuse == (source[path].kind is not Kind.LINK)
     kept = {path: node for path, node in result.items() if path not in lost}
     assert {path: node.content for path, node in kept.items()} == {
-        path: node.content for path, node in holdable.items()
+        path: node.content for path, node in supported.items()
     }
 
 
@@ -180,11 +180,11 @@ def test_keys_that_conflict_in_a_folder_are_refused(source: Model, target: Model
     with planned(ModelSide(source, BUCKET), ModelSide(target, POSIX), Rules(delete=delete)) as found:
         refused = {conflict.entry.path for conflict in found.conflicts if conflict.refuse}
         moved = {action.entry.path for action in found.moves}
-    # What lies below a name in the way is not done for that reason, and named by it.
-    in_the_way = {path for path, node in target.items() if node.kind is not Kind.FOLDER and not delete}
+    # A key below an existing file has a conflict for that file instead.
+    existing_files = {path for path, node in target.items() if node.kind is not Kind.FOLDER and not delete}
     together = {path for path in source if any(above in source for above in parents(path))}
     assert refused <= together
-    assert together - refused <= {path for path in together if in_the_way & set(parents(path))}
+    assert together - refused <= {path for path in together if existing_files & set(parents(path))}
     assert not together & moved
 
 
@@ -194,7 +194,7 @@ def test_a_folder_gets_the_contents_of_a_bucket(source: Model, target: Model) ->
     """Existing folders are kept, because a bucket has no folders."""
     possible = {path: node for path, node in source.items() if not set(parents(path)) & source.keys()}
     with planned(ModelSide(possible, BUCKET), ModelSide(target, POSIX), DELETING) as found:
-        result = carried_out(possible, target, found)
+        result = execute_plan(possible, target, found)
         assert found.conflicts == []
     assert {path: node for path, node in result.items() if node.kind is not Kind.FOLDER} == possible
     with planned(ModelSide(possible, BUCKET), ModelSide(result, POSIX), DELETING) as again:
@@ -220,7 +220,7 @@ def test_every_source_name_gets_one_decision_and_folders_come_first(
     position = {path: number for number, path in enumerate(decided)}
     for path in source:
         for above in parents(path):
-            assert position[above] < position[path], "a folder is made before what it holds"
+            assert position[above] < position[path], "a folder is created before its entries"
 
 
 def _entry(path: bytes, node: object) -> Entry:
@@ -231,5 +231,5 @@ def _entry(path: bytes, node: object) -> Entry:
 
 
 def _shown(tree: Model) -> dict[bytes, tuple[object, ...]]:
-    """Return the promised state of each name; of a folder only that it exists."""
+    """Return the guaranteed state of each name; for a folder only that it exists."""
     return {path: (node.kind,) if node.kind is Kind.FOLDER else tuple(node) for path, node in tree.items()}

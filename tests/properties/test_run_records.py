@@ -1,4 +1,4 @@
-"""Records of runs that earlier versions wrote: read as then, shown as then, and read again as they are written now."""
+"""Test that runs recorded by earlier versions are read and shown as when they were recorded."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def read(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_bytes()))
 
 
-# fields by what they were called when they were recorded
-THEN = {
+# the fields' names at the time of the recordings
+RECORDED_NAMES = {
     "argv": "words",
     "begun": "submitting",
     "cancel_accepted": "told",
@@ -37,7 +37,7 @@ DERIVED = ("on_hold", "needs", "reference", "waits")
 
 
 def flat(run: Run) -> Any:
-    """Every field of a run by its name in the recordings, and what is derived from several."""
+    """Return every field of a run by its name in the recordings, and the derived values."""
     grouped = {each.name: getattr(run, each.name) for each in dataclasses.fields(run)}
     found: dict[str, Any] = {name: grouped.pop(name) for name in ("id", "key", "created", "task")}
     found["is_sweep"] = grouped.pop("sweep") is not None
@@ -46,7 +46,7 @@ def flat(run: Run) -> Any:
     found |= {name: getattr(run, name) for name in DERIVED}
     found |= {"folder": run.folder.decode("latin-1"), "failure_exit": int(run.failure_exit)}
     plain = json.loads(json.dumps(found, default=_plain))
-    return {THEN.get(name, name): value for name, value in plain.items()}
+    return {RECORDED_NAMES.get(name, name): value for name, value in plain.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -67,7 +67,7 @@ def test_a_recorded_run_is_read_and_shown_as_it_was_when_it_was_recorded(path: P
 
 
 @given(some.sampled_from(RECORDINGS).map(read), some.data())
-def test_a_known_end_stays_whatever_is_noted_later(recorded: dict[str, Any], data: Any) -> None:
+def test_a_final_state_is_not_changed_by_later_records(recorded: dict[str, Any], data: Any) -> None:
     run_id, [first, *more] = recorded["fields"]["id"], recorded["records"]
     singles = [
         each for each in more if each["kind"] in {"seen", "submitted", "cancel", "cancel-told", "reported"}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hibali.errors import RefusedError
 from tests.properties.test_plan import BUCKET, POSIX, planned
-from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, carried_out, files, trees
+from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, execute_plan, files, trees
 from tests.schemas import check_lines
 from transfers.actions import Action
 from transfers.entry import Kind
@@ -93,7 +93,7 @@ def test_a_saved_plan_has_the_same_result_as_a_direct_transfer(source: Model, ta
         assert sorted(map(done, found.deletions)) == sorted(map(done, first.deletions))
         assert found.planned() == first.planned()
         assert found.target_files == first.target_files
-        assert carried_out(source, target, found) == carried_out(source, target, first)
+        assert execute_plan(source, target, found) == execute_plan(source, target, first)
         found.close()
 
 
@@ -118,13 +118,13 @@ def test_an_interrupted_plan_is_completed(source: Model, target: Model, data: st
         stack.callback(part.close)
         moves, deletions = list(whole.moves), list(whole.deletions)
         count = data.draw(st.integers(0, len(moves)))
-        gone = data.draw(st.integers(0, len(deletions))) if count == len(moves) else 0
-        for action in (*moves[:count], *deletions[:gone]):
+        deleted = data.draw(st.integers(0, len(deletions))) if count == len(moves) else 0
+        for action in (*moves[:count], *deletions[:deleted]):
             part.count(action)
-        halfway = carried_out(source, target, part)
+        halfway = execute_plan(source, target, part)
         rest = again(saved, here, ModelSide(halfway, POSIX))
         stack.callback(rest.close)
-        assert carried_out(source, halfway, rest) == carried_out(source, target, whole)
+        assert execute_plan(source, halfway, rest) == execute_plan(source, target, whole)
         assert rest.files == whole.files
 
 
@@ -161,8 +161,8 @@ def test_a_plan_changes_only_its_own_names(source: Model, target: Model, other: 
         try:
             found = again(saved, here, ModelSide(now, POSIX))
         except RefusedError:
-            return  # what came lies where something is to go
-        result = carried_out(source, now, found)
+            return  # another change is in a folder that the plan replaces
+        result = execute_plan(source, now, found)
         for path in now.keys() - names:
             assert result.get(path) == now[path]
         found.close()
@@ -233,7 +233,7 @@ def test_an_invalid_line_is_refused_even_with_a_matching_digest(data: st.DataObj
     harmless = {"files_from", "newer_ns", "min_size", "max_size", "max_delete", "require_proof"}
     assume(key not in harmless)
     assume(place[key] != before)
-    # An etag or a mode may be there or not, of the right kind.
+    # an etag or a mode is optional, but must have the right type
     assume(not (key in {"include", "exclude"} and place[key] == []))
     refused(sealed(records))
 

@@ -1,4 +1,4 @@
-"""Test that sparse files arrive unchanged, whatever the order of their pieces, and that zeros use no space."""
+"""Test that sparse files arrive unchanged for any order of their pieces, and that zeros use no disk space."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_byte_arrives(content: bytes, cuts: list[int], left: bytes, order:
         assert os.pread(file.fileno(), len(content) + 1, 0) == content
 
 
-def test_blocks_of_zeros_take_no_room_and_a_dense_file_stays_dense() -> None:
+def test_blocks_of_zeros_use_no_disk_space_and_a_dense_file_stays_dense() -> None:
     content = memoryview(b"1" + bytes(64 * BLOCK) + b"2" + bytes(64 * BLOCK))
     allocated = []
     for item in (SPARSE, {"sparse": False}):

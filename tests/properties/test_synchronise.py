@@ -24,7 +24,7 @@ DELETING = Rules(delete=True, delete_limit=DeleteLimit(percent=100), allow_empty
 few = settings(
     deadline=None,
     max_examples=12,
-    # every example has folders of its own; what the fixture gives is only where hibali keeps its ledger
+    # every example creates its own folders; the fixture only provides the folder of hibali's ledger
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -42,7 +42,7 @@ def leaves(tree: Model) -> dict[bytes, Leaf]:
 
 
 def details(root: Path) -> dict[bytes, tuple[int, bool]]:
-    """Time and execute bit of every file."""
+    """Return time and execute bit of every file."""
     return {
         path: (status.st_mtime_ns, bool(status.st_mode & 0o100))
         for path, status in walk_paths(root)

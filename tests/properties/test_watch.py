@@ -18,7 +18,7 @@ QUIET = 3.0
 NAMES = [b"a", b"a-x", b"a.b", b"a0", b"d/a", b"d/b", b"log"]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["write", "remove", "rename", "look", "fail"]),
+        st.sampled_from(["write", "remove", "rename", "cycle", "fail"]),
         st.sampled_from(NAMES),
         st.sampled_from(NAMES),
     ),
@@ -65,8 +65,8 @@ class Target:
         self.watch.grows = lambda entry: entry.path == b"log"
         self.touched: dict[bytes, float] = {}
 
-    def look(self, now: float, failing: set[bytes]) -> bool:
-        """One round; whether there was anything to do."""
+    def run_cycle(self, now: float, failing: set[bytes]) -> bool:
+        """Run one scan-and-transfer cycle; return whether the plan had any work."""
         self.watch.scan(now)
         work = self.watch.plan(now)
         left = set()
@@ -104,25 +104,25 @@ def test_only_finished_files_are_sent_and_finally_all_of_them(
     target = Target(source, {path: Entry(path, Kind.FILE, 1, 5, inode=1) for path in before})
     failing: set[bytes] = set()
     now = 100
-    for what, path, other in steps:
+    for step, path, other in steps:
         now += 1
-        if what == "write":
+        if step == "write":
             source.write(path, now)
             target.touched[path] = now
-        elif what == "remove":
+        elif step == "remove":
             source.names.pop(path, None)
-        elif what == "rename" and path in source.names and other != path:
+        elif step == "rename" and path in source.names and other != path:
             source.names[other] = source.names.pop(path)._replace(path=other)
             target.touched[other] = -1.0
-        elif what == "fail":
+        elif step == "fail":
             failing ^= {path}
-        elif what == "look":
-            target.look(now, failing)
+        elif step == "cycle":
+            target.run_cycle(now, failing)
     target.watch.end()
     for _ in range(2):
         now += 1
-        target.look(now, set())
-    assert not target.look(now, set())
+        target.run_cycle(now, set())
+    assert not target.run_cycle(now, set())
     for path, entry in source.names.items():
         assert target.there[path][:4] == entry[:4]
     assert not target.watch.retries

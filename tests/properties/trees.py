@@ -1,4 +1,4 @@
-"""Trees in memory: random ones, how a side lists them, and what carrying out a plan makes of them."""
+"""Generate random trees in memory, list them as a source or target, and execute plans on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transfers.stores.base import Facts, Problem, Side
 BASE = 1_600_000_000_123_456_789
 SECOND = 1_000_000_000
 
-# Around `a` lie the names that sort between `a` and `a/`; the others are merely nasty.
+# Some names sort between `a` and `a/`; the others have characters that programs often mishandle.
 COMPONENTS = (
     b"a",
     b"a-x",
@@ -48,7 +48,7 @@ Model = dict[bytes, Node]
 
 
 def parents(path: bytes) -> Iterator[bytes]:
-    """The folders above, from the top."""
+    """Yield the parent folders, from the top."""
     parts = path.split(b"/")
     for count in range(1, len(parts)):
         yield b"/".join(parts[:count])
@@ -56,7 +56,7 @@ def parents(path: bytes) -> Iterator[bytes]:
 
 @st.composite
 def files(draw: st.DrawFn, *, any_time: bool = False) -> Node:
-    """A file; its time follows from its content, or else only digests can tell two of one size apart."""
+    """Generate a file. Its time depends on its content: otherwise only digests distinguish files of one size."""
     number = draw(st.integers(0, len(CONTENTS) - 1))
     time = draw(st.integers(0, 1)) if any_time else number
     mode = draw(st.sampled_from((0o644, 0o755)))
@@ -69,7 +69,7 @@ PATHS = st.lists(st.sampled_from(COMPONENTS), min_size=1, max_size=3).map(b"/".j
 
 @st.composite
 def trees(draw: st.DrawFn, *, any_time: bool = False) -> Model:
-    """A tree of a filesystem: whatever lies in a folder has that folder."""
+    """Generate a tree of a filesystem, in which every entry has its parent folders."""
     leaves = st.one_of(files(any_time=any_time), files(any_time=any_time), LINKS, st.just(FOLDER))
     tree: Model = {}
     for path, leaf in draw(st.lists(st.tuples(PATHS, leaves), max_size=10)):
@@ -83,7 +83,7 @@ def trees(draw: st.DrawFn, *, any_time: bool = False) -> Model:
 
 @st.composite
 def buckets(draw: st.DrawFn) -> Model:
-    """Keys of an object store, where `a` and `a/b` may both be files and there are no folders."""
+    """Generate keys of an object store, where `a` and `a/b` may both be files and there are no folders."""
     return draw(st.dictionaries(PATHS, files(), max_size=10))
 
 
@@ -93,14 +93,14 @@ def entry_of(path: bytes, node: Node) -> Entry:
 
 @dataclass
 class ModelSide(Side):
-    """A side as a plan is made from it (transfers.stores.base.Side)."""
+    """A source or target from which a plan is made (transfers.stores.base.Side)."""
 
     tree: Model
-    holds: Facts
+    side_facts: Facts
 
     @property
     def facts(self) -> Facts:
-        return self.holds
+        return self.side_facts
 
     def list(self) -> Iterator[Entry]:
         return iter(sorted((entry_of(*item) for item in self.tree.items()), key=lambda entry: entry.order))
@@ -111,11 +111,11 @@ class ModelSide(Side):
 
 
 class ImpossibleError(Exception):
-    """The plan asks for what no store does: a file below a file, a folder gone with all that is in it."""
+    """The plan needs an operation that no store has: a file below a file, or removing a folder with its content."""
 
 
-def carried_out(source: Model, target: Model, found: TransferPlan, *, folders: bool = True) -> Model:
-    """The target after the plan, as any store would have carried it out: moves in order, then deletions in theirs."""
+def execute_plan(source: Model, target: Model, found: TransferPlan, *, folders: bool = True) -> Model:
+    """Return the target after the plan, as every store executes it: moves in their order, then deletions in theirs."""
     result = dict(target)
     for action in found.moves:
         _move(result, source, action, folders=folders)
@@ -133,11 +133,11 @@ def _move(result: Model, source: Model, action: Action, *, folders: bool) -> Non
     existing = result.get(path)
     other = existing is not None and (existing.kind is Kind.FOLDER) != (action.entry.kind is Kind.FOLDER)
     if other and not clear:
-        raise ImpossibleError(f"{path!r} over a name of another kind that was not agreed to go")
+        raise ImpossibleError(f"{path!r} over a name of another kind, which the plan does not replace")
     if clear and action.entry.kind is not Kind.FOLDER:
         for below in [name for name in result if name.startswith(path + b"/")]:
             del result[below]
-    # A folder that only keys of a bucket imply has no node of its own.
+    # the source has no node for a folder that only a bucket's keys imply
     result[path] = FOLDER if action.entry.kind is Kind.FOLDER else source[path]
 
 

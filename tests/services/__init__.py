@@ -1,1 +1,1 @@
-"""Run real servers on loopback for the tests: started once per test session or by hand, stopped at its end."""
+"""Run real servers on loopback for the tests: started once per test session or manually, and stopped at its end."""

@@ -1,4 +1,4 @@
-"""Start the servers by hand: `python -m tests.services up DIR [NAME...]`, `down DIR`."""
+"""Start the servers manually: `python -m tests.services up DIR [NAME...]`, `down DIR`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def up(folder: Path, names: list[str]) -> int:
             print(f"{folder} is not empty", file=sys.stderr)
             return 2
         prepare_session(folder)
-        (folder / "guarded").touch()  # started by hand: they run until `down`
+        (folder / "guarded").touch()  # started manually: they run until `down`
     status = 0
     for name in names:
         try:

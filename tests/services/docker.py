@@ -18,7 +18,7 @@ class Docker:
 
     @property
     def env(self) -> dict[str, str]:
-        """What a command on this machine needs."""
+        """Return the variables that local commands need to reach it."""
         return {"DOCKER_HOST": f"unix://{self.folder}/socket", MARK: f"{self.session}/"}
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.schemas import check_line
 from tests.services.docker import Docker
-from tests.services.forked import Ended, Forks
+from tests.services.fork_server import Ended, ForkServer
 from tests.services.globus import Globus
 from tests.services.grid import Grid
 from tests.services.oar import Oar
@@ -30,7 +30,7 @@ from tests.services.sge import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.sshd import SshServer
 from tests.services.webdav import DavServer
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 SESSION = "HIBALI_TEST_SESSION"  # passes the session's folder to its workers
 FORKS = "HIBALI_TEST_FROM_NOTHING" not in os.environ  # if set, each command starts a new interpreter
@@ -76,7 +76,7 @@ def _server(name: str, *, optional: bool = False) -> Any:
     except (MissingPackageError, ServiceError) as problem:
         if optional and isinstance(problem, MissingPackageError):
             pytest.skip(f"{name}: {problem}")
-        lacks(f"{name}: {problem}")
+        skip_or_fail(f"{name}: {problem}")
 
 
 @pytest.fixture(scope="session")
@@ -105,14 +105,14 @@ def plain_sftp_server() -> SshServer:
 
 @pytest.fixture(scope="session")
 def automation_node() -> SshServer:
-    """Return an sshd with a forced-command wrapper that allows transfers and Slurm commands; `asked_of` lists the requests."""
+    """Return an sshd with a forced-command wrapper that allows transfers and Slurm commands; `requested_commands` lists the requests."""
     return _server("automation-node")
 
 
 @pytest.fixture(scope="session")
-def gate() -> SshServer:
+def forced_command_server() -> SshServer:
     """Return an sshd with hibali's forced command."""
-    return _server("gate")
+    return _server("forced-command")
 
 
 @pytest.fixture(scope="session")
@@ -329,8 +329,8 @@ class Answer:
 
 
 @functools.cache
-def _forks() -> Forks:
-    return Forks()
+def _fork_server() -> ForkServer:
+    return ForkServer()
 
 
 class Hibali:
@@ -374,7 +374,7 @@ class Hibali:
     ) -> Ended | None:
         if not self.forks or tuple(command[: len(START)]) != START:
             return None
-        return _forks().run(command[len(START) :], env, cwd, stdin, timeout)
+        return _fork_server().run(command[len(START) :], env, cwd, stdin, timeout)
 
     def start(
         self, *words: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None

@@ -1,4 +1,4 @@
-"""Run a small grid: a certificate authority, host and user certificates, proxies, GridFTP and MyProxy servers."""
+"""Run a test grid: a certificate authority, host and user certificates, proxies, GridFTP and MyProxy servers."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def _make_certificates(grid: Grid) -> None:
         f"cond_subjects globus  '\"{ORGANISATION}/*\"'\n"
     )
     usage = "keyUsage=critical,digitalSignature,keyEncipherment"
-    names = "subjectAltName=DNS:localhost,IP:127.0.0.1,DNS:far.test"  # at the far end of an emulated link
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1,DNS:far.test"  # the server at the other end of an emulated link
     _issue(
         folder,
         "host",
@@ -255,12 +255,12 @@ def _issue(
     out: Path | None = None,
 ) -> None:
     out = out or folder / name
-    wanted, key, told = out / f"{name}req.pem", out / f"{name}key.pem", out / "extensions"
-    told.write_text("\n".join(["basicConstraints=critical,CA:FALSE", *extensions, ""]))
+    wanted, key, extension_file = out / f"{name}req.pem", out / f"{name}key.pem", out / "extensions"
+    extension_file.write_text("\n".join(["basicConstraints=critical,CA:FALSE", *extensions, ""]))
     _openssl(
         ["req", "-new", "-newkey", "rsa:2048", "-nodes", "-subj", subject, "-keyout", key, "-out", wanted]
     )
-    sign = ["x509", "-req", "-sha256", "-days", DAYS, "-in", wanted, "-extfile", told]
+    sign = ["x509", "-req", "-sha256", "-days", DAYS, "-in", wanted, "-extfile", extension_file]
     sign += ["-CA", folder / "ca/cacert.pem", "-CAkey", folder / "ca/cakey.pem"]
     _openssl([*sign, "-set_serial", f"0x{secrets.token_hex(8)}", "-out", out / f"{name}cert.pem"])
     key.chmod(0o400)

@@ -110,7 +110,7 @@ def _read(stream: BinaryIO) -> bytes:
 def _exactly(stream: BinaryIO, size: int) -> bytes:
     content = stream.read(size)
     if len(content) < size:
-        raise EOFError("the client is gone")
+        raise EOFError("the client disconnected")
     return content
 
 

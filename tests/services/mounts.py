@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def unmount_below(folder: Path) -> None:
-    """Unmount all filesystems below a folder, as far as permissions allow."""
+    """Unmount all filesystems below a folder, if permissions allow it."""
     if os.geteuid() != 0:
         return
     for line in Path("/proc/self/mounts").read_text().splitlines()[::-1]:

@@ -63,7 +63,7 @@ def start_oar(session: Path, folder: Path) -> Oar:
     pid = start(session, [*inside, programs["Almighty"]], log)
     wait_until(lambda: answers(server), pid, log)
     _add_cores(inside, known)
-    wait_until(lambda: "alive" in _told(inside, known, "oarnodes").lower(), pid, log)
+    wait_until(lambda: "alive" in _output_of(inside, known, "oarnodes").lower(), pid, log)
     ssh = start_sshd_as(session, folder / "ssh", (ACCOUNT, NUMBER), inside)
     return Oar(folder=ssh.folder, port=ssh.port, user=ssh.user)
 
@@ -138,8 +138,8 @@ def _start_postgresql(session: Path, folder: Path, port: int) -> None:
     )
     words = [binaries / "postgres", "-D", data, "-p", str(port), "-k", sockets, "-F", "-h", "127.0.0.1"]
     pid = start(session, [*as_owner, *words], log)
-    ask = [binaries / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
-    wait_until(lambda: succeeds(ask, known), pid, log)
+    argv = [binaries / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
+    wait_until(lambda: succeeds(argv, known), pid, log)
 
 
 def _make_tables(folder: Path, inside: list[str], known: Mapping[str, str]) -> None:
@@ -175,12 +175,14 @@ def _start_node(session: Path, folder: Path, inside: list[str], port: int) -> No
 
 
 def _add_cores(inside: list[str], known: Mapping[str, str]) -> None:
-    _told(inside, known, "oarproperty", "-a", "core")
+    _output_of(inside, known, "oarproperty", "-a", "core")
     for number in range(1, CORES + 1):
-        _told(inside, known, "oarnodesetting", "-a", "-h", "localhost", "-p", f"core={number}", "-s", "Alive")
+        _output_of(
+            inside, known, "oarnodesetting", "-a", "-h", "localhost", "-p", f"core={number}", "-s", "Alive"
+        )
 
 
-def _told(inside: list[str], known: Mapping[str, str], *words: str) -> str:
+def _output_of(inside: list[str], known: Mapping[str, str], *words: str) -> str:
     answer = subprocess.run(
         [*inside, *words],
         env={**known, "PATH": SYSTEM_PATH},

@@ -76,14 +76,14 @@ def start(
 
 
 def wait_until(ready: Callable[[], bool], pid: int, log: Path, seconds: float = 60) -> None:
-    """Poll until the server is ready; raise `ServiceError` with its log if it died or takes too long."""
+    """Poll until the server is ready; raise `ServiceError` with its log if it ended or is not ready in time."""
     deadline = time.monotonic() + seconds
     while not ready():
         late = time.monotonic() > deadline
         if late or not is_alive(pid):
             text = log.read_text(errors="replace") if log.exists() else ""
-            fate = f"was not ready after {seconds:.0f} s" if late else "ended"
-            raise ServiceError(f"{log.stem} {fate}; the end of {log}:\n{text[-2000:]}")
+            reason = f"was not ready after {seconds:.0f} s" if late else "ended"
+            raise ServiceError(f"{log.stem} {reason}; the end of {log}:\n{text[-2000:]}")
         time.sleep(0.02)
 
 
@@ -128,7 +128,7 @@ def end_all(marked: Path) -> None:
     SIGKILL is safe because the folder with their state is deleted afterwards.
     """
     for _ in range(50):
-        found = _belonging_to(marked)
+        found = _processes_of(marked)
         if not found:
             return
         for pid in found:
@@ -137,7 +137,7 @@ def end_all(marked: Path) -> None:
         time.sleep(0.02)
 
 
-def _belonging_to(marked: Path) -> set[int]:
+def _processes_of(marked: Path) -> set[int]:
     mark = f"{MARK}={marked}/".encode()
     recorded = set((marked / RECORD).read_text().splitlines()) if (marked / RECORD).exists() else set()
     parents: dict[int, int] = {}
@@ -154,8 +154,8 @@ def _belonging_to(marked: Path) -> set[int]:
                 or _names_in_title(entry, marked)
             ):
                 found.add(pid)
-    found = {pid for pid in parents if any(step in found for step in _line_of(pid, parents))}
-    return found - set(_line_of(os.getpid(), parents))
+    found = {pid for pid in parents if any(step in found for step in _ancestry(pid, parents))}
+    return found - set(_ancestry(os.getpid(), parents))
 
 
 def _names_in_title(entry: Path, marked: Path) -> bool:
@@ -164,7 +164,7 @@ def _names_in_title(entry: Path, marked: Path) -> bool:
     return title.startswith((b"ssh:", b"conmon", b"/usr/bin/conmon")) and os.fsencode(marked) + b"/" in title
 
 
-def _line_of(pid: int, parents: Mapping[int, int]) -> list[int]:
+def _ancestry(pid: int, parents: Mapping[int, int]) -> list[int]:
     line = []
     while pid > 1:
         line.append(pid)

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.services.ceph import start_ceph
 from tests.services.docker import Docker, start_docker
-from tests.services.gated import start_automation_node, start_gated
+from tests.services.forced_command import start_automation_node, start_forced_command
 from tests.services.globus import GlobusServer, start_globus
 from tests.services.grid import Grid, start_grid
 from tests.services.mounts import unmount_below
@@ -60,9 +60,9 @@ SERVICES: dict[str, tuple[type, Start]] = {
         SshServer,
         lambda session, folder: start_automation_node(session, folder, ensure(session, "slurm").conf),
     ),
-    "gate": (
+    "forced-command": (
         SshServer,
-        lambda session, folder: start_gated(
+        lambda session, folder: start_forced_command(
             session, folder, ensure(session, "slurm").conf, forced_command_script("python3")
         ),
     ),
@@ -164,7 +164,7 @@ def guard(session: Path, pid: int) -> None:
 
 
 def _guard(session: Path) -> None:
-    """Start the session's guard process once, unless the session was started by hand."""
+    """Start the session's guard process once, unless the session was started by `up`."""
     owner, guarded = session / "owner", session / "guarded"
     with _locked(session / "guard.lock"):
         if guarded.exists() or not owner.exists():

@@ -111,8 +111,8 @@ def _start_munge(session: Path, folder: Path) -> Path:
         "--num-threads=4",
     ]
     pid = start(session, [*words, *files], log)
-    ask = [program("munge", "munge"), "-n", "-S", str(sock)]
-    wait_until(lambda: succeeds(ask, server_environment(session)), pid, log)
+    argv = [program("munge", "munge"), "-n", "-S", str(sock)]
+    wait_until(lambda: succeeds(argv, server_environment(session)), pid, log)
     return sock
 
 

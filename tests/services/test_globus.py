@@ -31,9 +31,9 @@ def transfer(globus: Globus, monkeypatch: pytest.MonkeyPatch) -> Iterator[globus
         yield globus_sdk.TransferClient(app=app)
 
 
-def _task(here: MadeCollection, far: MadeCollection, *items: tuple[str, str], **options: Any) -> Any:
+def _task(here: MadeCollection, target: MadeCollection, *items: tuple[str, str], **options: Any) -> Any:
     options = {"verify_checksum": True, **options}
-    data = globus_sdk.TransferData(here.id, far.id, **options)
+    data = globus_sdk.TransferData(here.id, target.id, **options)
     for source, destination in items:
         data.add_item(source, destination)
     return data
@@ -50,14 +50,14 @@ def _two(globus: Globus, folder: Path) -> tuple[MadeCollection, MadeCollection]:
 def test_bytes_move_once_for_each_submission_id(
     globus: Globus, transfer: globus_sdk.TransferClient, tmp_path: Path
 ) -> None:
-    here, far = _two(globus, tmp_path)
-    data = _task(here, far, ("/", "/got/"), preserve_timestamp=True)
+    here, target = _two(globus, tmp_path)
+    data = _task(here, target, ("/", "/got/"), preserve_timestamp=True)
     data["submission_id"] = transfer.get_submission_id()["value"]
     held = globus.fault("held")
     lost = globus.fault("lost_answer", times=1)
     again = transfer.submit_transfer(data)  # the SDK retries when a connection is closed
     assert (again["code"], lost.hits) == ("Duplicate", 1)
-    other = _task(here, far, ("/", "/got/"))
+    other = _task(here, target, ("/", "/got/"))
     with pytest.raises(globus_sdk.TransferAPIError) as refused:
         transfer.submit_transfer(other)
     assert (refused.value.http_status, refused.value.code) == (409, "Conflict")
@@ -66,27 +66,27 @@ def test_bytes_move_once_for_each_submission_id(
     assert transfer.task_wait(again["task_id"], timeout=20, polling_interval=1)
     done = transfer.get_task(again["task_id"])
     assert (done["status"], done["files_transferred"], done["directories"]) == ("SUCCEEDED", 4, 2)
-    assert (far.root / "got/in/ünïcode 'x'").read_bytes() == "in/ünïcode 'x'".encode() * 1000
+    assert (target.root / "got/in/ünïcode 'x'").read_bytes() == "in/ünïcode 'x'".encode() * 1000
     moved = {item["destination_path"] for item in transfer.task_successful_transfers(again["task_id"])}
     assert moved == {"/got/one", "/got/two", "/got/in/three", "/got/in/ünïcode 'x'"}
-    listed = transfer.operation_ls(far.id, path="/got/", limit=2, offset=1)
+    listed = transfer.operation_ls(target.id, path="/got/", limit=2, offset=1)
     assert [file["name"] for file in listed] == ["one", "two"]
-    transfer.operation_rename(far.id, "/got/one", "/got/uno")
-    transfer.operation_mkdir(far.id, "/made")
-    delete = globus_sdk.DeleteData(far.id, recursive=True)
+    transfer.operation_rename(target.id, "/got/one", "/got/uno")
+    transfer.operation_mkdir(target.id, "/made")
+    delete = globus_sdk.DeleteData(target.id, recursive=True)
     delete.add_item("/got")
     globus.wait(transfer.submit_delete(delete)["task_id"])
-    assert [path.name for path in far.root.iterdir()] == ["made"]
+    assert [path.name for path in target.root.iterdir()] == ["made"]
     assert len(globus.tasks()) == 2
 
 
 def test_faults_are_told_while_the_task_is_tried_again_and_fatal_ones_end_it(
     globus: Globus, transfer: globus_sdk.TransferClient, tmp_path: Path
 ) -> None:
-    here, far = _two(globus, tmp_path)
-    quota = globus.fault("quota", collection=far.id, path="/x/two")
+    here, target = _two(globus, tmp_path)
+    quota = globus.fault("quota", collection=target.id, path="/x/two")
     wire = globus.fault("checksum", path="/x/one", times=1)
-    task = transfer.submit_transfer(_task(here, far, ("/one", "/x/one"), ("/two", "/x/two")))["task_id"]
+    task = transfer.submit_transfer(_task(here, target, ("/one", "/x/one"), ("/two", "/x/two")))["task_id"]
     active = globus.wait(task, nice_status="QUOTA_EXCEEDED")
     assert (active["status"], active["is_ok"]) == ("ACTIVE", False)
     assert quota.clear() >= 1
@@ -94,29 +94,31 @@ def test_faults_are_told_while_the_task_is_tried_again_and_fatal_ones_end_it(
     codes = {event["code"] for event in transfer.task_event_list(task)}
     assert codes >= {"STARTED", "QUOTA_EXCEEDED", "VERIFY_CHECKSUM", "PROGRESS", "SUCCEEDED"}
     assert wire.hits == 1
-    assert (far.root / "x/one").read_bytes() == (here.root / "one").read_bytes()
+    assert (target.root / "x/one").read_bytes() == (here.root / "one").read_bytes()
     with globus_ends(globus, "file_not_found", path="/two", after=1, fatal=True):
-        task = transfer.submit_transfer(_task(here, far, ("/one", "/y/one"), ("/two", "/y/two")))["task_id"]
+        task = transfer.submit_transfer(_task(here, target, ("/one", "/y/one"), ("/two", "/y/two")))[
+            "task_id"
+        ]
         failed = globus.wait(task)
     assert (failed["status"], failed["fatal_error"]["code"]) == ("FAILED", "FILE_NOT_FOUND")
     skipping = transfer.submit_transfer(
-        _task(here, far, ("/nothing", "/n"), ("/one", "/z"), skip_source_errors=True)
+        _task(here, target, ("/nothing", "/n"), ("/one", "/z"), skip_source_errors=True)
     )["task_id"]
     assert globus.wait(skipping)["subtasks_skipped_errors"] == 1
     assert [found["error_code"] for found in transfer.task_skipped_errors(skipping)] == ["FILE_NOT_FOUND"]
-    pause = globus.fault("paused", collection=far.id, message="by the night shift")
-    task = transfer.submit_transfer(_task(here, far, ("/one", "/p")))["task_id"]
+    pause = globus.fault("paused", collection=target.id, message="by the night shift")
+    task = transfer.submit_transfer(_task(here, target, ("/one", "/p")))["task_id"]
     assert globus.wait(task, nice_status="PAUSED")["is_paused"]
     assert transfer.task_pause_info(task)["pause_rules"][0]["message"] == "by the night shift"
     pause.clear()
     assert globus.wait(task)["status"] == "SUCCEEDED"
     soon = datetime.now(UTC) + timedelta(seconds=0.3)
-    with globus_ends(globus, "offline", collection=far.id):
-        task = transfer.submit_transfer(_task(here, far, ("/one", "/q"), deadline=soon))["task_id"]
+    with globus_ends(globus, "offline", collection=target.id):
+        task = transfer.submit_transfer(_task(here, target, ("/one", "/q"), deadline=soon))["task_id"]
         with pytest.raises(globus_sdk.TransferAPIError, match="GCDisconnected"):
-            transfer.operation_ls(far.id)
+            transfer.operation_ls(target.id)
         assert globus.wait(task)["fatal_error"]["code"] == "EXPIRED"
-        task = transfer.submit_transfer(_task(here, far, ("/one", "/q")))["task_id"]
+        task = transfer.submit_transfer(_task(here, target, ("/one", "/q")))["task_id"]
         assert transfer.cancel_task(task)["code"] == "Canceled"
     assert globus.wait(task)["fatal_error"]["code"] == "CANCELED"
 
@@ -124,7 +126,7 @@ def test_faults_are_told_while_the_task_is_tried_again_and_fatal_ones_end_it(
 def test_options_of_a_task_mean_what_they_say(
     globus: Globus, transfer: globus_sdk.TransferClient, tmp_path: Path
 ) -> None:
-    here, far = _two(globus, tmp_path)
+    here, target = _two(globus, tmp_path)
     os.utime(here.root / "one", (1_700_000_000.9, 1_700_000_000.9))
     os.mkfifo(here.root / "pipe")
     (here.root / "link").symlink_to("one")
@@ -132,19 +134,19 @@ def test_options_of_a_task_mean_what_they_say(
     def ends(data: Any) -> dict[str, Any]:
         return globus.wait(transfer.submit_transfer(data)["task_id"])
 
-    data = _task(here, far, ("/", "/to"), sync_level="checksum", preserve_timestamp=True)
+    data = _task(here, target, ("/", "/to"), sync_level="checksum", preserve_timestamp=True)
     data.add_filter_rule("three", method="exclude", type="file")
     assert ends(data)["files_transferred"] == 3
-    assert (far.root / "to/one").stat().st_mtime == 1_700_000_000
-    assert not (far.root / "to/pipe").exists()
-    (far.root / "to/extra").write_bytes(b"")
-    (far.root / "to/two").write_bytes(b"x")
-    data = _task(here, far, ("/", "/to"), sync_level="checksum", delete_destination_extra=True)
+    assert (target.root / "to/one").stat().st_mtime == 1_700_000_000
+    assert not (target.root / "to/pipe").exists()
+    (target.root / "to/extra").write_bytes(b"")
+    (target.root / "to/two").write_bytes(b"x")
+    data = _task(here, target, ("/", "/to"), sync_level="checksum", delete_destination_extra=True)
     assert [ends(data)[name] for name in ("files_transferred", "files_skipped", "files")] == [2, 2, 4]
-    assert not (far.root / "to/extra").exists()
+    assert not (target.root / "to/extra").exists()
 
     md5 = hashlib.md5((here.root / "two").read_bytes()).hexdigest()  # noqa: S324 - Globus's default
-    data = globus_sdk.TransferData(here.id, far.id, skip_source_errors=True, verify_checksum=True)
+    data = globus_sdk.TransferData(here.id, target.id, skip_source_errors=True, verify_checksum=True)
     data.add_item(
         "/one", "/x1", external_checksum=hashlib.sha256(b"").hexdigest(), checksum_algorithm="SHA256"
     )
@@ -152,11 +154,11 @@ def test_options_of_a_task_mean_what_they_say(
     with globus_ends(globus, "corrupted_later", path="/x2"):
         task = ends(data)
     assert (task["subtasks_skipped_errors"], task["files_transferred"]) == (1, 1)
-    assert (far.root / "x2").read_bytes() != (here.root / "two").read_bytes()
-    with globus_ends(globus, "permission_denied", collection=far.id, path="/y", times=1):
-        task = ends(_task(here, far, ("/one", "/y"), skip_source_errors=True))
+    assert (target.root / "x2").read_bytes() != (here.root / "two").read_bytes()
+    with globus_ends(globus, "permission_denied", collection=target.id, path="/y", times=1):
+        task = ends(_task(here, target, ("/one", "/y"), skip_source_errors=True))
     assert (task["faults"], task["files_transferred"]) == (1, 1)  # not an error of the source
-    data, submission = _task(here, far, ("/one", "/z")), transfer.get_submission_id()["value"]
+    data, submission = _task(here, target, ("/one", "/z")), transfer.get_submission_id()["value"]
     impatient = _impatient(globus)
     data["submission_id"] = submission
     with globus_ends(globus, "lost_answer"), pytest.raises(globus_sdk.NetworkError):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.services.globus import Globus
 from tests.services.session import REPOSITORY
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 _CLI = REPOSITORY / ".cache" / "globus" / "bin" / "globus"
 
@@ -20,7 +20,7 @@ _CLI = REPOSITORY / ".cache" / "globus" / "bin" / "globus"
 def cli(globus: Globus, tmp_path: Path) -> Callable[..., str]:
     """Run globus-cli and return its output as JSON or text; fail on an unexpected exit code."""
     if not _CLI.exists():
-        lacks("globus-cli: sh tests/prepare.sh globus")
+        skip_or_fail("globus-cli: sh tests/prepare.sh globus")
     environment = {
         **globus.env,
         "HOME": str(tmp_path / "home"),
@@ -44,14 +44,14 @@ def cli(globus: Globus, tmp_path: Path) -> Callable[..., str]:
 @pytest.mark.heavy
 def test_globus_cli_moves_files_and_waits(globus: Globus, cli: Callable[..., str], tmp_path: Path) -> None:
     here = globus.make_collection(tmp_path / "a", "the laptop", entity_type="GCP_mapped_collection")
-    far = globus.make_collection(tmp_path / "b", "the cluster", data_access=True)
+    target = globus.make_collection(tmp_path / "b", "the cluster", data_access=True)
     for name in ("one", "in/two", "in/'three' ü"):
         path = here.root / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(name.encode() * 1000)
 
     assert globus.client_id in cli("whoami")
-    assert far.id in cli("endpoint", "search", "cluster", "--jmespath", "DATA[].id")
+    assert target.id in cli("endpoint", "search", "cluster", "--jmespath", "DATA[].id")
     assert "the laptop" in cli("endpoint", "show", here.id)
     assert cli("ls", f"{here.id}:/").splitlines() == ["in/", "one"]
     assert cli("ls", "--recursive", f"{here.id}:/").split("\n")[:4] == [
@@ -60,10 +60,10 @@ def test_globus_cli_moves_files_and_waits(globus: Globus, cli: Callable[..., str
         "in/'three' ü",
         "in/two",
     ]
-    cli("mkdir", f"{far.id}:/new")  # globus-cli requests the missing consent itself
-    assert "Directory" in cli("stat", f"{far.id}:/new") or "dir" in cli("stat", f"{far.id}:/new")
+    cli("mkdir", f"{target.id}:/new")  # globus-cli requests the missing consent itself
+    assert "Directory" in cli("stat", f"{target.id}:/new") or "dir" in cli("stat", f"{target.id}:/new")
 
-    words = ("transfer", "--recursive", f"{here.id}:/", f"{far.id}:/new", "--label", "all of it")
+    words = ("transfer", "--recursive", f"{here.id}:/", f"{target.id}:/new", "--label", "all of it")
     submitted = cli("task", "generate-submission-id").strip()
     quota = globus.fault("quota", path="*/one")
     task = json.loads(cli(*words, "--submission-id", submitted, "-F", "json"))["task_id"]
@@ -81,13 +81,13 @@ def test_globus_cli_moves_files_and_waits(globus: Globus, cli: Callable[..., str
     again = json.loads(cli(*words, "--submission-id", submitted, "-F", "json"))
     assert (again["task_id"], again["code"]) == (task, "Duplicate")
     assert cli("task", "show", "--successful-transfers", task).count("/new/") == 3
-    assert (far.root / "new/in/'three' ü").read_bytes() == (here.root / "in/'three' ü").read_bytes()
+    assert (target.root / "new/in/'three' ü").read_bytes() == (here.root / "in/'three' ü").read_bytes()
 
-    cli("rename", far.id, "/new/one", "/new/uno")
-    cli("rm", "--recursive", f"{far.id}:/new/in", "--polling-interval", "1")
-    assert sorted(path.name for path in (far.root / "new").iterdir()) == ["uno"]
+    cli("rename", target.id, "/new/one", "/new/uno")
+    cli("rm", "--recursive", f"{target.id}:/new/in", "--polling-interval", "1")
+    assert sorted(path.name for path in (target.root / "new").iterdir()) == ["uno"]
     paused = globus.fault("paused", message="for the night")
-    task = json.loads(cli("delete", f"{far.id}:/new/uno", "-F", "json"))["task_id"]
+    task = json.loads(cli("delete", f"{target.id}:/new/uno", "-F", "json"))["task_id"]
     globus.wait(task, nice_status="PAUSED")
     assert "for the night" in cli("task", "pause-info", task)
     assert "cancelled successfully" in cli("task", "cancel", task)

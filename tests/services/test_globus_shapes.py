@@ -18,8 +18,8 @@ README = Path(__file__).parent / "README.md"
 ALL = str(TransferScopes.all)
 
 
-class Asked:
-    """Provide a collection, a completed task, and clients for raw requests."""
+class DoubleAnswers:
+    """Send requests to the double, with a collection and a completed task."""
 
     def __init__(self, globus: Globus, folder: Path) -> None:
         self.globus = globus
@@ -30,13 +30,13 @@ class Asked:
             authorizer=globus_sdk.AccessTokenAuthorizer(self.token), retry_config=_once()
         )
         self.here = globus.make_collection(folder / "here")
-        self.far = globus.make_collection(folder / "far")
+        self.target = globus.make_collection(folder / "target")
         (self.here.root / "file").write_bytes(b"1234")
         self.submitted = self.transfer.submit_transfer(self._data("/file"))
         globus.wait(self.submitted["task_id"])
 
     def _data(self, *paths: str) -> Any:
-        data = globus_sdk.TransferData(self.here.id, self.far.id, verify_checksum=True)
+        data = globus_sdk.TransferData(self.here.id, self.target.id, verify_checksum=True)
         for path in paths:
             data.add_item(path, path)
         return data
@@ -45,7 +45,7 @@ class Asked:
         return self.refused(lambda: self.transfer.submit_transfer(self._data()))
 
     def delete(self) -> Any:
-        data = globus_sdk.DeleteData(self.far.id)
+        data = globus_sdk.DeleteData(self.target.id)
         data.add_item("/file")
         return self.transfer.submit_delete(data)
 
@@ -103,30 +103,36 @@ def _once() -> Any:
     return globus_sdk.transport.RetryConfig(max_retries=0)
 
 
-COMPARED: dict[str, Callable[[Asked], Any]] = {
-    "auth.get_consents default": Asked.consents,
-    "auth.oauth2_client_credentials_tokens default": lambda asked: asked.tokens,
-    "auth.oauth2_client_credentials_tokens openid": Asked.openid,
-    "auth.oauth2_exchange_code_for_tokens default": Asked.person_grant,
-    "auth.oauth2_exchange_code_for_tokens invalid_grant": Asked.wrong_code,
-    "auth.oauth2_revoke_token default": lambda asked: asked.login.oauth2_revoke_token("any"),
-    "auth.oauth2_token_introspect default": lambda asked: asked.login.oauth2_token_introspect(asked.token),
-    "auth.userinfo unauthorized": Asked.unauthorized,
-    "transfer.cancel_task default": Asked.cancel,
-    "transfer.endpoint_manager_task_successful_transfers default": Asked.successes,
-    "transfer.get_endpoint default": lambda asked: asked.transfer.get_endpoint(asked.here.id),
-    "transfer.get_submission_id default": lambda asked: asked.transfer.get_submission_id(),
-    "transfer.operation_mkdir default": lambda asked: asked.transfer.operation_mkdir(asked.here.id, "/made"),
-    "transfer.operation_rename default": Asked.rename,
-    "transfer.operation_stat default": lambda asked: asked.transfer.operation_stat(asked.here.id, "/file"),
-    "transfer.operation_stat not_found": lambda asked: asked.refused(
-        lambda: asked.transfer.operation_stat(asked.here.id, "/nothing")
+COMPARED: dict[str, Callable[[DoubleAnswers], Any]] = {
+    "auth.get_consents default": DoubleAnswers.consents,
+    "auth.oauth2_client_credentials_tokens default": lambda answers: answers.tokens,
+    "auth.oauth2_client_credentials_tokens openid": DoubleAnswers.openid,
+    "auth.oauth2_exchange_code_for_tokens default": DoubleAnswers.person_grant,
+    "auth.oauth2_exchange_code_for_tokens invalid_grant": DoubleAnswers.wrong_code,
+    "auth.oauth2_revoke_token default": lambda answers: answers.login.oauth2_revoke_token("any"),
+    "auth.oauth2_token_introspect default": lambda answers: answers.login.oauth2_token_introspect(
+        answers.token
     ),
-    "transfer.operation_stat permission_denied": Asked.denied,
-    "transfer.submit_delete default": Asked.delete,
-    "transfer.submit_transfer default": lambda asked: asked.submitted,
-    "transfer.submit_transfer failure": Asked.no_items,
-    "transfer.task_list default": lambda asked: asked.transfer.task_list(
+    "auth.userinfo unauthorized": DoubleAnswers.unauthorized,
+    "transfer.cancel_task default": DoubleAnswers.cancel,
+    "transfer.endpoint_manager_task_successful_transfers default": DoubleAnswers.successes,
+    "transfer.get_endpoint default": lambda answers: answers.transfer.get_endpoint(answers.here.id),
+    "transfer.get_submission_id default": lambda answers: answers.transfer.get_submission_id(),
+    "transfer.operation_mkdir default": lambda answers: answers.transfer.operation_mkdir(
+        answers.here.id, "/made"
+    ),
+    "transfer.operation_rename default": DoubleAnswers.rename,
+    "transfer.operation_stat default": lambda answers: answers.transfer.operation_stat(
+        answers.here.id, "/file"
+    ),
+    "transfer.operation_stat not_found": lambda answers: answers.refused(
+        lambda: answers.transfer.operation_stat(answers.here.id, "/nothing")
+    ),
+    "transfer.operation_stat permission_denied": DoubleAnswers.denied,
+    "transfer.submit_delete default": DoubleAnswers.delete,
+    "transfer.submit_transfer default": lambda answers: answers.submitted,
+    "transfer.submit_transfer failure": DoubleAnswers.no_items,
+    "transfer.task_list default": lambda answers: answers.transfer.task_list(
         limit=1000, filter="status:SUCCEEDED/type:TRANSFER"
     ),
 }
@@ -145,11 +151,11 @@ def test_answers_have_the_shapes_of_the_sdks_own_fixtures(
 ) -> None:
     for name, value in globus.env.items():
         monkeypatch.setenv(name, value)
-    asked = Asked(globus, tmp_path)
-    for name, ask in COMPARED.items():
+    answers = DoubleAnswers(globus, tmp_path)
+    for name, call in COMPARED.items():
         set_id, case = name.split()
         fixture = get_response_set(set_id).lookup(case)
-        found = ask(asked)
+        found = call(answers)
         is_error = isinstance(found, globus_sdk.GlobusAPIError)
         status = found.http_status
         assert (status == fixture.status) or (status, fixture.status) == (202, 200), name

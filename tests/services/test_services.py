@@ -34,17 +34,17 @@ def test_all_workers_share_one_server(ssh_server: SshServer, number: int) -> Non
     assert sum(1 for _ in ssh_server.home.parent.parent.glob("ssh.json")) == 1, (listeners, number)
 
 
-def test_a_chatty_login_shell_talks_before_the_command(
+def test_a_chatty_login_shell_prints_before_the_command(
     chatty_server: SshServer, request: pytest.FixtureRequest
 ) -> None:
     shell = request.node.callspec.params["chatty_server"]
     answer = chatty_server.run("echo $0; echo $HOME; pwd")
     assert b"Welcome!" in answer.stdout
     assert b"Modules" in answer.stderr
-    told = answer.stdout.decode(errors="replace").split()
+    words = answer.stdout.decode(errors="replace").split()
     if shell != "fish":  # fish has no $0
-        assert any(Path(word).name == shell for word in told), told
-    assert told[-2:] == [str(chatty_server.home)] * 2
+        assert any(Path(word).name == shell for word in words), words
+    assert words[-2:] == [str(chatty_server.home)] * 2
 
 
 def _submit(slurm: Slurm, name: str, script: str, output: Path) -> str:
@@ -71,35 +71,35 @@ def test_a_batch_job_runs_and_is_logged(slurm: Slurm, tmp_path: Path) -> None:
     number = _submit(slurm, "first", "echo done in $SLURM_JOB_ID; pwd; exit 3", output)
     _wait_for_end(slurm, "first")
     assert output.read_text().splitlines() == [f"done in {number}", str(slurm.home)]
-    asked = subprocess.run(
+    shown = subprocess.run(
         ["scontrol", "show", "job", number],
         env={"PATH": SYSTEM_PATH, **slurm.env},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "ExitCode=3:0" in asked.stdout
+    assert "ExitCode=3:0" in shown.stdout
 
 
 @pytest.mark.heavy
-def test_accounting_remembers_a_job(slurm_with_accounting: Slurm, tmp_path: Path) -> None:
+def test_accounting_records_an_ended_job(slurm_with_accounting: Slurm, tmp_path: Path) -> None:
     number = _submit(slurm_with_accounting, "counted", "exit 3", tmp_path / "output")
     _wait_for_end(slurm_with_accounting, "counted")
     deadline = time.monotonic() + 30
-    told = b""
-    while b"FAILED|3:0" not in told and time.monotonic() < deadline:
-        told = slurm_with_accounting.run(f"sacct -nPX -j {number} -o State,ExitCode").stdout
-    assert told == b"FAILED|3:0\n"
+    printed = b""
+    while b"FAILED|3:0" not in printed and time.monotonic() < deadline:
+        printed = slurm_with_accounting.run(f"sacct -nPX -j {number} -o State,ExitCode").stdout
+    assert printed == b"FAILED|3:0\n"
 
 
-def test_objects_are_kept_in_a_fresh_bucket(object_store: Buckets) -> None:
+def test_each_bucket_has_its_own_objects(object_store: Buckets) -> None:
     bucket, other = object_store.bucket(), object_store.bucket()
     bucket.put("a/b", b"content")
     assert bucket.get("a/b") == b"content"
     assert (bucket.keys(), other.keys()) == (["a/b"], [])
 
 
-def test_many_buckets_find_room(object_store: Buckets) -> None:
+def test_twenty_buckets_can_be_created(object_store: Buckets) -> None:
     for _ in range(20):
         object_store.bucket().put("key", b"content")
 
@@ -130,7 +130,7 @@ def test_the_image_is_the_same_each_time(tmp_path: Path) -> None:
     )
 
 
-def test_a_proxy_opens_the_grid(grid: Grid, tmp_path: Path) -> None:
+def test_a_proxy_authenticates_to_the_grid(grid: Grid, tmp_path: Path) -> None:
     assert logs_in(grid)
     info = ["grid-proxy-info", "-exists", "-valid", "0:1"]
     env = {"PATH": SYSTEM_PATH, **grid.env}
@@ -150,14 +150,14 @@ def test_a_proxy_opens_the_grid(grid: Grid, tmp_path: Path) -> None:
     assert subprocess.run(info, env=env, check=False).returncode == 0
 
 
-def test_hibali_runs_with_a_home_of_its_own(hibali: Hibali, hibali_home: HibaliHome) -> None:
+def test_hibali_runs_with_a_private_home(hibali: Hibali, hibali_home: HibaliHome) -> None:
     answer = hibali("--version", exit=0)
     assert answer.out.startswith(b"hibali")
     assert hibali.env["HOME"] == str(hibali_home.home)
     assert len(str(hibali_home.runtime)) < 40
 
 
-def test_a_master_left_by_a_test_ends_with_it(ssh_server: SshServer, hibali_home: HibaliHome) -> None:
+def test_an_ssh_master_ends_with_its_test(ssh_server: SshServer, hibali_home: HibaliHome) -> None:
     socket = hibali_home.runtime / "master"
     subprocess.run(
         [*ssh_server.command, "-M", "-S", socket, "-o", "ControlPersist=60", "-f", "-N", ssh_server.host],
@@ -167,15 +167,15 @@ def test_a_master_left_by_a_test_ends_with_it(ssh_server: SshServer, hibali_home
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    ask = [*ssh_server.command, "-S", str(socket), "-O", "check", ssh_server.host]
-    assert subprocess.run(ask, capture_output=True, check=False).returncode == 0
+    argv = [*ssh_server.command, "-S", str(socket), "-O", "check", ssh_server.host]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == 0
     end_all(hibali_home.runtime)
-    assert subprocess.run(ask, capture_output=True, check=False).returncode != 0
+    assert subprocess.run(argv, capture_output=True, check=False).returncode != 0
 
 
-def test_a_port_is_given_once_also_to_another_suite() -> None:
+def test_a_reserved_port_is_not_used_by_another_suite() -> None:
     port = free_port()
-    asks = (
+    program = (
         "import itertools, secrets\n"
         "from tests.services.processes import free_port\n"
         f"wanted = itertools.chain([{port - 11_000}], range(9_000))\n"
@@ -183,7 +183,7 @@ def test_a_port_is_given_once_also_to_another_suite() -> None:
         "print(free_port())\n"
     )
     other = subprocess.run(
-        [sys.executable, "-c", asks], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
     assert int(other.stdout) != port
 

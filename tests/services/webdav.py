@@ -140,9 +140,9 @@ def _sha1(password: str) -> str:
 
 
 def _speaks(server: DavServer) -> bool:
-    asked = urllib.request.Request(server.url + "/", method="OPTIONS", headers=server.authorization)  # noqa: S310
+    request = urllib.request.Request(server.url + "/", method="OPTIONS", headers=server.authorization)  # noqa: S310
     try:
-        with urllib.request.urlopen(asked, timeout=2) as answer:  # noqa: S310 - a loopback address
+        with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310 - a loopback address
             return "1" in answer.headers.get("DAV", "")
     except urllib.error.HTTPError as answer:
         answer.close()

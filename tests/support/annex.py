@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 
 def annex_environment(environment: Mapping[str, str], home: Path) -> dict[str, str]:
@@ -21,9 +21,11 @@ def annex_environment(environment: Mapping[str, str], home: Path) -> dict[str, s
     """
     path = f"{Path(sys.executable).parent}:{environment.get('PATH', os.defpath)}"
     if shutil.which("git-annex", path=path) is None:
-        lacks("git-annex is missing: install the Python package git-annex")
-    named = {f"GIT_{who}_{what}": "tester" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    return {**environment, **named, "PATH": path, "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"}
+        skip_or_fail("git-annex is missing: install the Python package git-annex")
+    identity = {
+        f"GIT_{role}_{part}": "tester" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")
+    }
+    return {**environment, **identity, "PATH": path, "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class AnnexRepository:
     folder: Path
     env: dict[str, str]
 
-    def ended(self, *words: str | bytes, timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
-        """Run git and return the ended process, whatever its exit code."""
+    def run_unchecked(self, *words: str | bytes, timeout: float = 120) -> subprocess.CompletedProcess[bytes]:
+        """Run git and return the completed process, with any exit code."""
         return subprocess.run(
             ["git", *words],
             cwd=self.folder,
@@ -46,8 +48,8 @@ class AnnexRepository:
         )
 
     def run(self, *words: str | bytes, timeout: float = 120) -> bytes:
-        """Return what git prints; it must succeed."""
-        ended = self.ended(*words, timeout=timeout)
+        """Return the output of git; fail the test if git fails."""
+        ended = self.run_unchecked(*words, timeout=timeout)
         assert ended.returncode == 0, f"git {words}\n{ended.stdout.decode()}\n{ended.stderr.decode()}"
         return ended.stdout
 

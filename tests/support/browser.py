@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.session import REPOSITORY
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
-_PATIENCE = 90.0  # seconds; a busy machine starts it slowly
+_TIMEOUT = 90.0  # seconds; its start is slow on a busy machine
 _AXE = REPOSITORY / ".cache" / "axe"
 _ISOLATED = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
 
 
 @dataclass
 class Browser:
-    """One page of the browser; `said` are console messages, `asked` the requested addresses."""
+    """One page of the browser; `said` are console messages, `requested` the requested addresses."""
 
     process: subprocess.Popen[bytes]
     to: int
     back: int
     said: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     page: str = ""
     _count: int = 0
     _read: bytes = b""
@@ -51,7 +51,7 @@ class Browser:
         return result
 
     def _next(self) -> dict[str, Any]:
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _TIMEOUT
         while b"\0" not in self._read:
             ready, _, _ = select.select([self.back], [], [], max(0.0, end - time.monotonic()))
             some = os.read(self.back, 1 << 16) if ready else b""
@@ -69,7 +69,7 @@ class Browser:
         elif event.get("method") in {"Runtime.consoleAPICalled", "Runtime.exceptionThrown"}:
             self.said.append(json.dumps(parameters))
         elif event.get("method") == "Network.requestWillBeSent":
-            self.asked.append(parameters["request"]["url"])
+            self.requested.append(parameters["request"]["url"])
 
     def open(self, page: Path, *, width: int, height: int = 900, dark: bool = False) -> None:
         """Show a file in a window of this size."""
@@ -105,7 +105,7 @@ class Browser:
         shot = self.do("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
-    def judge(self) -> list[dict[str, Any]]:
+    def accessibility_problems(self) -> list[dict[str, Any]]:
         """Return axe-core's findings that are serious or worse."""
         [script] = _AXE.glob("lib/python3*/site-packages/axe_playwright_python/axe.min.js")
         self.evaluate(script.read_text("utf-8") + ";0")
@@ -115,12 +115,12 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """Start a browser with an empty profile; start it once more if it dies during its start."""
+    """Start a browser with an empty profile; retry once if it ends during its start."""
     program = shutil.which("chromium")
     if program is None:
-        lacks("chromium is not installed")
+        skip_or_fail("chromium is not installed")
     if not _AXE.exists():
-        lacks("axe-core: sh tests/prepare.sh axe")
+        skip_or_fail("axe-core: sh tests/prepare.sh axe")
     try:
         made = _start(program, profile / "1")
     except (ConnectionError, BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Accounts with their own catalogues that share a remote, and a git repository changed by another account."""
+"""Create accounts that share a remote, each with its own catalogue, and change its git repository as another account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def raw(name: str = "tool", version: str = "1.0", **more: object) -> bytes:
 
 
 def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
-    person = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    person = {f"GIT_{role}_{part}": "a@b" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
     environment = {**os.environ, **person, "GIT_CONFIG_GLOBAL": "/dev/null"}
     done = subprocess.run(
         ["git", *words], cwd=folder, check=True, capture_output=True, env=environment, input=stdin
@@ -44,7 +44,7 @@ class Site:
 
     def publish(self, *references: str) -> dict[str, str]:
         wanted = [self.catalogue.find(each) for each in references] or self.catalogue.all()
-        return fates(publish(self.catalogue, self.remote, "lab", self.seen, wanted, "somebody"))
+        return outcomes(publish(self.catalogue, self.remote, "lab", self.seen, wanted, "somebody"))
 
     def fetch(self, *names: str, accept_rewritten: bool = False) -> dict[str, str]:
         done = fetch(
@@ -56,18 +56,18 @@ class Site:
             self.policy,
             accept_rewritten=accept_rewritten,
         )
-        return fates(done)
+        return outcomes(done)
 
     def references(self) -> list[str]:
         return [f"{name}@{version}" for name, version in sorted(self.catalogue.pins())]
 
 
-def fates(done: list[Exchanged]) -> dict[str, str]:
+def outcomes(done: list[Exchanged]) -> dict[str, str]:
     return {each.pipeline.reference: each.result for each in done}
 
 
 def forge(repository: Path, files: dict[str, bytes | None], *, symlink: bool = False) -> None:
-    """Commit to the remote without the accounts' knowledge."""
+    """Commit directly to the git remote, not through an account's catalogue."""
     index = {"GIT_INDEX_FILE": str(repository / "forged")}
     os.environ.update(index)
     try:

@@ -43,7 +43,7 @@ class Chain:
         return found
 
     def receipts(self) -> list[dict[str, Any]]:
-        """Return the receipts of all transfers so far, in the order in which they ended."""
+        """Return the receipts of all transfers so far, in the order of their ends."""
         folder = self.hibali.home.state / "operations"
         journals = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
         lines = [line for path in journals for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A site with a scheduler, used through hibali's commands and through the scheduler's own."""
+"""Set up a site with a scheduler, used through hibali's commands and the scheduler's own commands."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class Cluster:
 
     def status(self, host: RemoteHost, job: str) -> Status:
         """Return the scheduler's status of a job."""
-        asked = self.scheduler.status_argv([job])
-        return self.scheduler.read_status(host.run(asked), [job])[job]
+        argv = self.scheduler.status_argv([job])
+        return self.scheduler.read_status(host.run(argv), [job])[job]
 
     def tasks(self, host: RemoteHost, job: str) -> dict[int, Phase]:
         """Return the phases of the tasks of an array."""
-        asked = self.scheduler.status_argv([job])
-        found = self.scheduler.read_tasks(host.run(asked), [job])[job]
+        argv = self.scheduler.status_argv([job])
+        found = self.scheduler.read_tasks(host.run(argv), [job])[job]
         return {number: status.phase for number, status in found.items()}
 
     def record(self, run: str) -> dict[str, Any]:

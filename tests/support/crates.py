@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 _PYTHON = Path(__file__).resolve().parents[2] / ".cache" / "crates" / "bin" / "python"
-_JUDGE = Path(__file__).with_name("judge_crate.py")
+_SCRIPT = Path(__file__).with_name("validate_crate.py")
 
 
 def has_validator() -> bool:
@@ -18,15 +18,15 @@ def has_validator() -> bool:
     return _PYTHON.exists()
 
 
-def judge(crate: Path) -> list[dict[str, Any]]:
+def crate_issues(crate: Path) -> list[dict[str, Any]]:
     """Return all required, recommended and optional issues; skip the test without the validator."""
     import rocrate
 
     if not has_validator():
-        lacks("roc-validator: sh tests/prepare.sh crates")
+        skip_or_fail("roc-validator: sh tests/prepare.sh crates")
     terms = Path(rocrate.__file__).parent / "data" / "ro-crate.jsonld"
     finished = subprocess.run(
-        [_PYTHON, _JUDGE, crate, terms], capture_output=True, text=True, check=False, timeout=120
+        [_PYTHON, _SCRIPT, crate, terms], capture_output=True, text=True, check=False, timeout=120
     )
     assert finished.returncode == 0, finished.stderr[-2000:]
     found: list[dict[str, Any]] = json.loads(finished.stdout)["issues"]
@@ -35,4 +35,4 @@ def judge(crate: Path) -> list[dict[str, Any]]:
 
 def required_issues(crate: Path) -> list[dict[str, Any]]:
     """Return the violations of required rules."""
-    return [each for each in judge(crate) if each["severity"] == "REQUIRED"]
+    return [each for each in crate_issues(crate) if each["severity"] == "REQUIRED"]

@@ -1,4 +1,4 @@
-"""A local server whose answers never end: it sends continuously, or one byte now and then."""
+"""Run a local server whose answers never end: it sends continuously, or single bytes with pauses."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class EndlessServer:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                line, _ = self._listener.accept()
-                threading.Thread(target=self._answer, args=(line,), daemon=True).start()
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
-    def _answer(self, line: socket.socket) -> None:
-        with line, contextlib.suppress(OSError):
-            asked = b""
-            while b"\r\n\r\n" not in asked:
-                got = line.recv(65536)
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            request = b""
+            while b"\r\n\r\n" not in request:
+                got = connection.recv(65536)
                 if not got:
                     return
-                asked += got
-            self.seen.append(asked.partition(b"\r\n")[0].decode())
-            line.sendall(self.head)
+                request += got
+            self.seen.append(request.partition(b"\r\n")[0].decode())
+            connection.sendall(self.head)
             for piece in self.pieces():
-                line.sendall(piece)
+                connection.sendall(piece)
                 self.sent += len(piece)
                 if self._over.wait(self.pause):
                     return

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.support.documented import REPOSITORY
+from tests.support.documented_commands import REPOSITORY
 
 PACKAGES = ("hibali", "transfers", "registry", "runs", "hibali_cli")
 _CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
@@ -21,21 +21,21 @@ def error_codes() -> dict[str, list[str]]:
         for package in PACKAGES
         for path in (REPOSITORY / package).rglob("*.py")
     }
-    places = defaultdict(set)
+    positions = defaultdict(set)
     for tree in trees.values():
-        for name, place in _takers(tree):
-            places[name].add(place)
+        for name, position in _code_parameters(tree):
+            positions[name].add(position)
     codes = defaultdict(list)
     for path, tree in trees.items():
         constants = dict(_constants(tree))
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            found = [*_codes_of(call, places.get(_name(call), set()), constants), *_unknown_plugins(call)]
+            found = [*_codes_of(call, positions.get(_name(call), set()), constants), *_unknown_plugins(call)]
             for code in found:
                 codes[code].append(f"{path.relative_to(REPOSITORY)}:{call.lineno}")
     return dict(codes)
 
 
-def _takers(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _code_parameters(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield functions and classes that take `code` as a positional argument, with its position."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
@@ -52,7 +52,7 @@ def _takers(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """The values of the module's names, which may be codes."""
+    """Yield the names and values of the module's constants, which may be codes."""
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -70,8 +70,8 @@ def _unknown_plugins(call: ast.Call) -> Iterator[str]:
             yield f"unknown-{package.rpartition('.')[2].removesuffix('s')}"
 
 
-def _codes_of(call: ast.Call, places: set[int], constants: dict[str, ast.expr]) -> Iterator[str]:
-    given = [call.args[place] for place in places if place < len(call.args)]
+def _codes_of(call: ast.Call, positions: set[int], constants: dict[str, ast.expr]) -> Iterator[str]:
+    given = [call.args[position] for position in positions if position < len(call.args)]
     given += [keyword.value for keyword in call.keywords if keyword.arg == "code"]
     if _name(call).endswith("Error"):
         given += call.args[:1]

@@ -1,4 +1,4 @@
-"""One working call of every command in a prepared home, and ways to damage the files that it uses."""
+"""Call every command in a prepared home, and damage or restore the files that it uses."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ def remove_busy(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-class World:
+class PreparedHome:
     """A home with a site, data, runs, a plan, a schedule and a remote; restored before every call."""
 
     def __init__(self, hibali: Any, *, small: bool = False) -> None:
-        """Make the home; `small` omits what few commands need."""
+        """Make the home; `small` omits data that few commands need."""
         self.hibali = hibali
         self.folder: Path = hibali.home.folder
         bench = Bench(hibali)
@@ -160,8 +160,8 @@ class World:
             "tool": bench.reference,
             "folder": str(self.folder),
         }
-        self.kept = self.folder.with_name("kept")
-        shutil.copytree(self.folder, self.kept, symlinks=True)
+        self.backup = self.folder.with_name("backup")
+        shutil.copytree(self.folder, self.backup, symlinks=True)
 
     def _add_more(self, run: str) -> None:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key"], check=True)
@@ -174,14 +174,14 @@ class World:
         """Return the call of a command."""
         return tuple(word.format(**self._names) for word in (*command.split(" "), *CALLS[command]))
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore all files; the top folder stays, because it may be a mount point."""
         for each in self.folder.iterdir():
             if each.is_dir() and not each.is_symlink():
                 remove_busy(each)
             else:
                 each.unlink()
-        shutil.copytree(self.kept, self.folder, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(self.backup, self.folder, symlinks=True, dirs_exist_ok=True)
 
     def own_files(self) -> list[Path]:
         """Return every file of hibali's state and configuration."""
@@ -193,12 +193,12 @@ class World:
         json = () if command in {"cat", "schedule add"} else ("--json",)
         if not prefix:
             return self.hibali(*self.words(command), *json, env=env, timeout=100)
-        ends = self.hibali.command
-        self.hibali.command = lambda *words: (*prefix, *ends(*words))
+        command_line = self.hibali.command
+        self.hibali.command = lambda *words: (*prefix, *command_line(*words))
         try:
             return self.hibali(*self.words(command), *json, env=env, timeout=100)
         finally:
-            self.hibali.command = ends
+            self.hibali.command = command_line
 
 
 def into_folder(path: Path) -> None:

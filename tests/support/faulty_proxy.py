@@ -1,4 +1,4 @@
-"""Proxies on loopback between hibali and a server: they cut TCP connections, or spoil HTTP requests."""
+"""Run proxies on loopback between hibali and a server, which cut TCP connections or change HTTP messages."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _Listener:
         raise NotImplementedError
 
     def cut(self, *, reset: bool = False) -> None:
-        """End every connection now; with `reset` like a host that no longer knows them."""
+        """End every connection now; with `reset` by a RST, like a host that was restarted."""
         for one in list(self._open):
             with contextlib.suppress(OSError):
                 if reset:
@@ -97,7 +97,7 @@ class _Listener:
 
 
 class CuttingProxy(_Listener):
-    """Forwards bytes, and cuts all connections after `cut_after` bytes to the server; None for never.
+    """Forward bytes, and cut all connections after `cut_after` bytes to the server; None for never.
 
     With `reset` they end by a RST; with `once` later connections are not cut.
     """
@@ -142,7 +142,7 @@ class CuttingProxy(_Listener):
 
 
 class NarrowProxy(CuttingProxy):
-    """Forwards the first bytes at once, then about 600 kB a second towards the server."""
+    """Forward the first bytes at once, then about 600 kB a second towards the server."""
 
     freely = 200_000
 
@@ -156,8 +156,8 @@ class NarrowProxy(CuttingProxy):
             server.sendall(content)
 
 
-class LongProxy(_Listener):
-    """Forwards bytes `seconds` late in each direction, like a long-distance link; counts those to the server.
+class LatencyProxy(_Listener):
+    """Forward bytes `seconds` late in each direction, like a long-distance link, and count those to the server.
 
     Connections beyond `most` at a time are closed at once, as by a server at its limit.
     """
@@ -173,14 +173,14 @@ class LongProxy(_Listener):
         if self.most is not None and len(self._open) > 2 * self.most:  # both sockets of each are open
             return
         self.connections += 1
-        back = threading.Thread(target=self._late, args=(server, client), daemon=True)
+        back = threading.Thread(target=self._forward_late, args=(server, client), daemon=True)
         back.start()
-        self._late(client, server, count=True)
+        self._forward_late(client, server, count=True)
         back.join()
 
-    def _late(self, source: socket.socket, target: socket.socket, *, count: bool = False) -> None:
+    def _forward_late(self, source: socket.socket, target: socket.socket, *, count: bool = False) -> None:
         waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-        threading.Thread(target=self._pass_on, args=(waiting, target), daemon=True).start()
+        threading.Thread(target=self._send_when_due, args=(waiting, target), daemon=True).start()
         content = b"."
         while content:
             try:
@@ -196,7 +196,7 @@ class LongProxy(_Listener):
         return content
 
     @staticmethod
-    def _pass_on(waiting: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
+    def _send_when_due(waiting: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 due, content = waiting.get()
@@ -207,7 +207,7 @@ class LongProxy(_Listener):
                 target.sendall(content)
 
 
-class LosingProxy(LongProxy):
+class LosingProxy(LatencyProxy):
     """Slow connections that are lost after `losses(number)` bytes in either direction, numbered from 0.
 
     Each carries `rate` bytes a second, so that others are established while the first still have work. The
@@ -266,7 +266,7 @@ def _shut(one: socket.socket) -> None:
 
 
 class FaultyHttpProxy(_Listener):
-    """Forwards HTTP/1.1; `fault` sees every exchange and may spoil it."""
+    """Forward HTTP/1.1; `fault` is called for every exchange and may change it."""
 
     def __init__(self, port: int, fault: Callable[[Exchange], None]) -> None:
         self.fault = fault
@@ -275,20 +275,20 @@ class FaultyHttpProxy(_Listener):
         super().__init__(port)
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        with client.makefile("rb") as asks, server.makefile("rb") as answers:
-            while self._exchange(client, server, asks, answers):
+        with client.makefile("rb") as requests, server.makefile("rb") as answers:
+            while self._exchange(client, server, requests, answers):
                 pass
 
     def _exchange(
-        self, client: socket.socket, server: socket.socket, asks: BinaryIO, answers: BinaryIO
+        self, client: socket.socket, server: socket.socket, requests: BinaryIO, answers: BinaryIO
     ) -> bool:
-        head = _read_head(asks)
+        head = _read_head(requests)
         if not head:
             return False
         if _EXPECT.search(head):
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             head = _EXPECT.sub(b"", head)
-        content = b"".join(_body(asks, head, has_body=True))
+        content = b"".join(_body(requests, head, has_body=True))
         method, target = head.split(b" ", 2)[:2]
         with self._lock:
             exchange = Exchange(method.decode(), target.decode("latin-1"), len(self.exchanges), content, head)

@@ -1,4 +1,4 @@
-"""Sites with collections at the Globus double: a laptop's, two with ssh, and one with Globus only."""
+"""Configure sites with collections at the Globus double: a laptop, sites with ssh, and sites with Globus only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.globus import Globus, MadeCollection
-from tests.support.places import PARTIAL, FolderPlace, add_site, make_place
+from tests.support.backends import PARTIAL, FolderBackend, add_site, make_backend
 from tests.support.trees import Tree, make_tree, read_tree
 
 SECRET = "GLOBUS_TEST_SECRET"
@@ -18,13 +18,13 @@ SECRET = "GLOBUS_TEST_SECRET"
 
 @dataclass
 class GlobusSites:
-    """`here` is the folder of this machine that its collection shows; `host`, `north` and `vault` are sites by these names."""
+    """Sites with collections; `here` is the folder that this machine's collection exports, `laptop` that collection."""
 
     hibali: Any
     globus: Globus
     here: Path
     laptop: MadeCollection
-    place: Callable[[str], FolderPlace]
+    place: Callable[[str], FolderBackend]
     collections: dict[str, MadeCollection] = field(default_factory=dict)
     roots: dict[str, Path] = field(default_factory=dict)
 
@@ -40,9 +40,9 @@ class GlobusSites:
         return place.root
 
     def add_local(self, name: str, root: Path) -> Path:
-        """Another folder of this machine with a collection of its own: all that a site with ssh has, without a login."""
+        """Add a local site with its own collection, as a site with ssh but without a login; return its root."""
         made = self.globus.make_collection(root, name)
-        place = FolderPlace("local", root)
+        place = FolderBackend("local", root)
         more = (
             f'[sites.{name}.globus]\ncollection = "{made.id}"\npaths = {{ {json.dumps(str(root))} = "/" }}\n'
         )
@@ -98,7 +98,7 @@ class GlobusSites:
 
 
 def globus_sites(hibali: Any, globus: Globus, folder: Path, fixture: Callable[[str], Any]) -> GlobusSites:
-    """Yield a configuration with a confidential client, and a collection of this machine."""
+    """Return a configuration with a confidential client, and a collection of this machine."""
     here = folder / "laptop"
     laptop = globus.make_collection(here, "laptop", entity_type="GCP_mapped_collection")
     hibali.env |= {**globus.env, SECRET: globus.client_secret}
@@ -108,9 +108,9 @@ def globus_sites(hibali: Any, globus: Globus, folder: Path, fixture: Callable[[s
         f'[sites.laptop.globus]\ncollection = "{laptop.id}"\npaths = {{ {json.dumps(str(here))} = "/" }}\n'
     )
 
-    def place(name: str) -> FolderPlace:
-        made = make_place("ssh", folder / name, fixture)
-        assert isinstance(made, FolderPlace)
+    def place(name: str) -> FolderBackend:
+        made = make_backend("ssh", folder / name, fixture)
+        assert isinstance(made, FolderBackend)
         return made
 
     return GlobusSites(hibali, globus, here, laptop, place)

@@ -20,14 +20,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_proxy import CuttingProxy
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 _CLONE_NEWNET = 0x40000000  # setns(2)
 _SIOCSIFFLAGS, _UP_AND_RUNNING = 0x8914, 0x41  # netdevice(7)
 
 
 class Host:
-    """`words` before a command run it on this host; `relays` count its outgoing bytes by port."""
+    """A simulated host; the arguments `words` before a command run it there; `relays` count outgoing bytes by port."""
 
     def __init__(self, name: str, folder: Path, runtime: Path, clock: int) -> None:
         for made in (folder, runtime):
@@ -70,12 +70,12 @@ def _with_clock(seconds: int) -> list[str]:
     """Return the arguments before a command that shift its clock; libfaketime breaks waiting in Python
     3.11."""
     if shutil.which("datefudge") is None:
-        lacks("datefudge is missing")
+        skip_or_fail("datefudge is missing")
     return ["datefudge", f"{abs(seconds)} seconds {'ago' if seconds < 0 else ''}"]
 
 
 def _listening(pid: int, port: int) -> socket.socket:
-    """A socket that listens in another process's network, whose loopback is brought up; made by a thread that goes there."""
+    """Return a socket that listens in another process's network namespace; a thread enters it and enables its loopback."""
     made: list[socket.socket] = []
 
     def make() -> None:
@@ -85,14 +85,14 @@ def _listening(pid: int, port: int) -> socket.socket:
                 return
         finally:
             os.close(space)
-        with socket.socket() as asking:
-            fcntl.ioctl(asking, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _UP_AND_RUNNING))
+        with socket.socket() as control:
+            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _UP_AND_RUNNING))
         made.append(socket.create_server(("127.0.0.1", port)))
 
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
-    assert made, "no way into the namespace"
+    assert made, "the network namespace could not be entered"
     return made[0]
 
 

@@ -22,7 +22,7 @@ def items_of(entries: Iterable[Entry], there: Mapping[bytes, Entry] | None = Non
 
 
 def payload_of(unit: Unit, contents: Mapping[bytes, bytes]) -> Payload:
-    """Return the payload of a unit, as an honest source would have read it."""
+    """Return the payload of a unit with the correct content and digests."""
     data = bytearray()
     sizes: list[int] = []
     digests: list[str | None] = []

@@ -1,4 +1,4 @@
-"""Debian's own `crontab` and `cron` with a private spool; the machine's crontabs and jobs are not touched."""
+"""Run Debian's `crontab` and `cron` with a private spool; the machine's crontabs and jobs do not change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.processes import end_all, start
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 # hide the machine's other jobs and the pid file of its daemon
 _ENTER = (
@@ -20,12 +20,12 @@ _ENTER = (
 
 
 class PrivateCron:
-    """`words` before a command give it this spool; `start` starts the daemon."""
+    """The arguments `words` before a command give it this spool; `start` starts the daemon."""
 
     def __init__(self, folder: Path) -> None:
         for program in ("crontab", "cron"):
             if shutil.which(program, path="/usr/bin:/usr/sbin") is None:
-                lacks(f"{program} is missing; it comes with cron")
+                skip_or_fail(f"{program} is missing; it comes with cron")
         self.folder = folder
         for name in ("spool", "none", "daemon"):
             (folder / name).mkdir(parents=True)
@@ -36,7 +36,7 @@ class PrivateCron:
             os.geteuid() != 0
             or subprocess.run([*self.words, "true"], check=False, capture_output=True).returncode
         ):
-            pytest.skip("only root may have a spool of its own")
+            pytest.skip("only root can use a private spool")
 
     def put(self, content: bytes) -> None:
         """Set the user's crontab, as a user does."""

@@ -18,7 +18,7 @@ GROUP_OF = {field.name: group for group, kind in _GROUPS.items() for field in fi
 
 
 def make_run(**more: Any) -> Run:
-    """Return a run with these fields, whatever their group."""
+    """Return a run with these fields, which may belong to any group."""
     made = Run(
         "20260102-030405-0a1b2c3d",
         "k",

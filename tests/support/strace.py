@@ -1,10 +1,10 @@
-"""Killing or failing a command at its Nth system call, with strace(1)'s fault injection."""
+"""Kill or fail a command at its Nth system call, with strace(1)'s fault injection."""
 
 from __future__ import annotations
 
 import shutil
 
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 # All system calls that a kernel and a libc use for the same operation.
 RENAME = "rename,renameat,renameat2"
@@ -18,7 +18,7 @@ TIMES = "utimensat,fchmod,fchmodat"
 
 def require_strace() -> None:
     if shutil.which("strace") is None:
-        lacks("strace is missing")
+        skip_or_fail("strace is missing")
 
 
 def kill_at(calls: str, number: int) -> list[str]:

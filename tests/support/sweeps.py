@@ -1,4 +1,4 @@
-"""A tool for sweeps, and the record of its runs."""
+"""Define a tool for sweeps, and read the record of its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transfer data as a user does, between folders of a test and the site `there`."""
+"""Transfer data with hibali's commands between folders of a test and the site `there`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.schemas import check_line
-from tests.support.places import PARTIAL, Place
+from tests.support.backends import PARTIAL, Backend
 from tests.support.trees import Leaf, Tree, make_tree, read_tree, state_of
 
 STORES = ("local", "ssh", "s3")
@@ -26,9 +26,9 @@ COUNTS = (
 
 
 class Transfers:
-    """hibali, the site `there` at some place, and a local folder as the source."""
+    """hibali, the site `there` on a backend, and a local folder as the source."""
 
-    def __init__(self, hibali: Any, place: Place, folder: Path) -> None:
+    def __init__(self, hibali: Any, place: Backend, folder: Path) -> None:
         self.hibali = hibali
         self.place = place
         self.folder = folder
@@ -36,7 +36,7 @@ class Transfers:
 
     @property
     def root(self) -> Path:
-        """The folder `data` there, if the place is a filesystem."""
+        """Return the folder `data` there, if the backend is a filesystem."""
         return self.place.at("data")  # type: ignore[attr-defined]
 
     def make(self, tree: Tree) -> Path:
@@ -61,7 +61,7 @@ class Transfers:
 
     @contextlib.contextmanager
     def under(self, *prefix: str) -> Iterator[None]:
-        """Put these words before every hibali command inside."""
+        """Run every hibali command in this context with these words before it."""
         command = self.hibali.command
         self.hibali.command = lambda *words: (*prefix, *command(*words))
         try:

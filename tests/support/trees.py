@@ -46,7 +46,7 @@ HOSTILE_NAMES: tuple[bytes, ...] = (
     "\u00e9".encode() * 127 + b"x",
 )
 
-# An order that is easy to get wrong: here `a` is a folder.
+# Names that many programs sort wrongly: `a` is a folder.
 ORDER_NAMES: tuple[bytes, ...] = (b"a-x", b"a.b", b"a/b", b"a0")
 
 

@@ -10,5 +10,5 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Wait until the condition is true; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A web server over a folder, with index pages, times, ranges and an optional login, as at many sites."""
+"""Run a web server over a folder, with index pages, times, ranges and an optional login."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ It transfers real bytes between real folders. Its answers are compared with the 
 tested with globus-cli (test_globus_cli.py), but not with Globus itself. Fixture `globus`, with a separate state ("world") per test:
 
     here = globus.make_collection(tmp_path / "a")               # a GCSv5 mapped collection of that folder
-    far = globus.make_collection(tmp_path / "b", data_access=True, https=True)   # consent needed; read by HTTPS
+    target = globus.make_collection(tmp_path / "b", data_access=True, https=True)   # consent needed; read by HTTPS
     mine = globus.make_collection(tmp_path / "c", entity_type="GCP_mapped_collection")  # a laptop's
     hibali("push", ..., env=globus.env)                         # GLOBUS_SDK_SERVICE_URL_AUTH and _TRANSFER
     globus.client_id, globus.client_secret                      # a confidential client; globus.native_id a native one
     code = globus.approve(authorize_url)                        # the code that the user copies from the browser
-    fault = globus.fault("quota", collection=far.id, path="*.bin", times=2)   # kinds: KINDS in control.py, copying.py
+    fault = globus.fault("quota", collection=target.id, path="*.bin", times=2)   # kinds: KINDS in control.py, file_copy.py
     fault.clear(); fault.hits                                   # "held" and "paused" keep a task ACTIVE until then
     globus.fault("lost_answer"); globus.fault("too_many_requests", request="GET /v0.10/task", retry_after=1, times=1)
     globus.fault("file_not_found", path="/x", after=3)          # after three files; fatal=True ends the task
@@ -48,7 +48,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class GlobusServer:
-    """The running double; each test creates its own world in it. `env` is for the world of a double started by hand."""
+    """The running double; each test creates its own world in it. `env` selects the world of a double that was started manually."""
 
     url: str
     by_hand: tuple[str, str, str]
@@ -69,7 +69,7 @@ class MadeCollection:
 
 
 @dataclass(frozen=True)
-class SwitchedFault:
+class ActiveFault:
     """An active fault."""
 
     globus: Globus
@@ -77,18 +77,18 @@ class SwitchedFault:
 
     def clear(self) -> int:
         """Deactivate the fault; return how often it occurred."""
-        return int(self.globus.ask("DELETE", f"/_test/faults/{self.id}")["hits"])
+        return int(self.globus.request("DELETE", f"/_test/faults/{self.id}")["hits"])
 
     @property
     def hits(self) -> int:
-        return int(self.globus.ask("GET", f"/_test/faults/{self.id}")["hits"])
+        return int(self.globus.request("GET", f"/_test/faults/{self.id}")["hits"])
 
 
 class Globus:
     """One world of the double, the state of one test."""
 
     def __init__(self, server: str) -> None:
-        self.url: str = _ask(server, "POST", "/_test/worlds", {})["url"]
+        self.url: str = _request(server, "POST", "/_test/worlds", {})["url"]
         self.env = _service_urls(self.url)
         self.client_id, self.client_secret = self.make_client()
         self.user_id = self.make_user("ada@example.org", "Ada")
@@ -96,19 +96,19 @@ class Globus:
     @cached_property
     def native_id(self) -> str:
         """Register a native app, whose user logs in with a browser."""
-        return str(self.ask("POST", "/_test/clients", {"name": "a native app"})["id"])
+        return str(self.request("POST", "/_test/clients", {"name": "a native app"})["id"])
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return _ask(self.url, method, path, body)
+    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return _request(self.url, method, path, body)
 
     def make_client(self) -> tuple[str, str]:
         """Register a confidential client; return its id and secret."""
         secret = f"planted-{secrets.token_urlsafe(24)}"
-        return str(self.ask("POST", "/_test/clients", {"secret": secret})["id"]), secret
+        return str(self.request("POST", "/_test/clients", {"secret": secret})["id"]), secret
 
     def make_user(self, username: str, name: str) -> str:
         """Register a user, who becomes the user of the browser."""
-        return str(self.ask("POST", "/_test/users", {"username": username, "name": name})["id"])
+        return str(self.request("POST", "/_test/users", {"username": username, "name": name})["id"])
 
     def make_collection(
         self, root: Path, name: str = "", *, owner: str | None = None, **facts: Any
@@ -116,12 +116,12 @@ class Globus:
         """Export a folder as a collection; `facts`: data_access, https, home, entity_type, force_verify, disable_verify, connected."""
         root.mkdir(parents=True, exist_ok=True)
         shown = {"display_name": name or root.name, "root": str(root), "owner": owner or self.user_id}
-        found = str(self.ask("POST", "/_test/collections", {**shown, **facts})["id"])
+        found = str(self.request("POST", "/_test/collections", {**shown, **facts})["id"])
         return MadeCollection(found, root, f"{self.url}/collections/{found}")
 
-    def fault(self, kind: str, **where: Any) -> SwitchedFault:
+    def fault(self, kind: str, **where: Any) -> ActiveFault:
         """Activate a fault; `where`: collection, path (a glob), request, task, times, after, fatal, code, message, retry_after, status, body."""
-        return SwitchedFault(self, str(self.ask("POST", "/_test/faults", {"kind": kind, **where})["id"]))
+        return ActiveFault(self, str(self.request("POST", "/_test/faults", {"kind": kind, **where})["id"]))
 
     def approve(self, authorize_url: str) -> str:
         """Open the authorization page as the world's user; return the code, or the error after a denial."""
@@ -132,42 +132,44 @@ class Globus:
         except urllib.error.HTTPError as answer:
             if answer.code != 302:
                 raise
-            asked = urllib.parse.parse_qs(urllib.parse.urlsplit(answer.headers["Location"]).query)
+            query = urllib.parse.parse_qs(urllib.parse.urlsplit(answer.headers["Location"]).query)
             answer.close()
-            return asked.get("code", asked.get("error", [""]))[0]
+            return query.get("code", query.get("error", [""]))[0]
         raise AssertionError("the page did not lead anywhere")
 
     def settings(self, **values: Any) -> None:
         """Change settings: token_seconds, folder_limit, page_limit (of tasks and events), user (of the browser), denies."""
-        self.ask("POST", "/_test/settings", values)
+        self.request("POST", "/_test/settings", values)
 
     def expire(self, **what: Any) -> None:
         """Expire tokens ("access" or "refresh"), a task (by id) or the consents for collections (True)."""
-        self.ask("POST", "/_test/expire", what)
+        self.request("POST", "/_test/expire", what)
 
     def cancel(self, task: str) -> None:
         """Cancel a task as a collection's administrator."""
-        self.ask("POST", f"/_test/cancel/{task}")
+        self.request("POST", f"/_test/cancel/{task}")
 
     def tasks(self) -> list[dict[str, Any]]:
         """Return all tasks, oldest first: their documents with `body` (the request) and `events`, oldest first."""
-        return list(self.ask("GET", "/_test/tasks")["tasks"])
+        return list(self.request("GET", "/_test/tasks")["tasks"])
 
     def wait(self, task: str, *, nice_status: str = "") -> dict[str, Any]:
         """Wait until the task has ended or has this nice status; return its document."""
-        return self.ask("GET", f"/_test/wait/{task}" + (f"?nice_status={nice_status}" if nice_status else ""))
+        return self.request(
+            "GET", f"/_test/wait/{task}" + (f"?nice_status={nice_status}" if nice_status else "")
+        )
 
     def submissions(self) -> list[dict[str, Any]]:
         """Return every submission: kind, submission_id, code (Accepted, Duplicate or an error's), task_id, lost, body."""
-        return list(self.ask("GET", "/_test/log")["submissions"])
+        return list(self.request("GET", "/_test/log")["submissions"])
 
     def requests(self) -> list[dict[str, Any]]:
         """Return every request: method, path, query, status, lost."""
-        return list(self.ask("GET", "/_test/log")["requests"])
+        return list(self.request("GET", "/_test/log")["requests"])
 
     def close(self) -> None:
         """Delete the world and end its tasks."""
-        self.ask("DELETE", "/_test")
+        self.request("DELETE", "/_test")
 
 
 def start_globus(session: Path, folder: Path) -> GlobusServer:
@@ -191,7 +193,7 @@ def _service_urls(url: str) -> dict[str, str]:
     }
 
 
-def _ask(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _request(url: str, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url + path, data, method=method)  # noqa: S310 - the test server
     try:

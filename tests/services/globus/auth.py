@@ -14,7 +14,7 @@ from typing import Any
 from globus_sdk.scopes import Scope, ScopeParser
 
 from tests.services.globus.http import Answer, Request, route
-from tests.services.globus.signing import signed
+from tests.services.globus.id_tokens import signed
 from tests.services.globus.world import AUTH, ApiError, Client, World, now
 
 _OPENID = frozenset({"openid", "email", "profile"})
@@ -155,7 +155,7 @@ def _client_credentials(world: World, client: Client, form: dict[str, str]) -> d
 
 
 def _refresh(world: World, client: Client, form: dict[str, str]) -> dict[str, Any]:
-    known = world.live(form.get("refresh_token", ""), refresh=True)
+    known = world.valid_token(form.get("refresh_token", ""), refresh=True)
     if known is None or known.client != client.id:
         raise oauth_error(400, "invalid_grant")
     answer = token_answer(world, client, known.identity, list(known.scopes), refresh=False)
@@ -163,50 +163,50 @@ def _refresh(world: World, client: Client, form: dict[str, str]) -> dict[str, An
 
 
 def _exchange_code(world: World, client: Client, form: dict[str, str]) -> dict[str, Any]:
-    asked = world.codes.pop(form.get("code", ""), None)
+    login = world.codes.pop(form.get("code", ""), None)
     if (
-        asked is None
-        or asked["client_id"] != client.id
-        or asked["redirect_uri"] != form.get("redirect_uri")
-        or not _is_verified(asked, form.get("code_verifier", ""))
+        login is None
+        or login["client_id"] != client.id
+        or login["redirect_uri"] != form.get("redirect_uri")
+        or not _is_verified(login, form.get("code_verifier", ""))
     ):
         raise oauth_error(401, "invalid_grant")
-    scopes = [scope.scope_string for scope in ScopeParser.parse(asked["scope"])]
-    offline = asked.get("access_type") == "offline"
+    scopes = [scope.scope_string for scope in ScopeParser.parse(login["scope"])]
+    offline = login.get("access_type") == "offline"
     return token_answer(
-        world, client, asked["identity"], scopes, refresh=offline, state=asked.get("state", "_default")
+        world, client, login["identity"], scopes, refresh=offline, state=login.get("state", "_default")
     )
 
 
-def _is_verified(asked: dict[str, Any], verifier: str) -> bool:
+def _is_verified(login: dict[str, Any], verifier: str) -> bool:
     """Check the PKCE verifier (RFC 7636): the client that exchanges the code started the login."""
-    if "code_challenge" not in asked:
+    if "code_challenge" not in login:
         return True
     digest = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    return secrets.compare_digest(digest, asked["code_challenge"])
+    return secrets.compare_digest(digest, login["code_challenge"])
 
 
 @route("GET", "/v2/oauth2/authorize")
 def authorize(request: Request) -> Answer:
     """Serve the authorization page; the world's user consents or denies immediately."""
-    world, asked = request.world, dict(request.query)
-    client = world.clients.get(asked.get("client_id", ""))
+    world, query = request.world, dict(request.query)
+    client = world.clients.get(query.get("client_id", ""))
     if (
         client is None
-        or "redirect_uri" not in asked
-        or (client.secret is None and "code_challenge" not in asked)
+        or "redirect_uri" not in query
+        or (client.secret is None and "code_challenge" not in query)
     ):
         raise oauth_error(400, "invalid_request")
-    given = {"state": asked.get("state", "_default")}
+    given = {"state": query.get("state", "_default")}
     if world.denies:
         given["error"] = "access_denied"
     else:
         with world.changed:
-            consent(world, client.id, world.user, ScopeParser.parse(asked.get("scope", "")))
+            consent(world, client.id, world.user, ScopeParser.parse(query.get("scope", "")))
             given["code"] = secrets.token_urlsafe(16)
-            world.codes[given["code"]] = {**asked, "identity": world.user}
-    separator = "&" if "?" in asked["redirect_uri"] else "?"
-    return Answer(302, {}, {"Location": asked["redirect_uri"] + separator + urllib.parse.urlencode(given)})
+            world.codes[given["code"]] = {**query, "identity": world.user}
+    separator = "&" if "?" in query["redirect_uri"] else "?"
+    return Answer(302, {}, {"Location": query["redirect_uri"] + separator + urllib.parse.urlencode(given)})
 
 
 @route("GET", "/v2/web/auth-code")

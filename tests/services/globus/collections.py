@@ -24,7 +24,7 @@ def transfer_token(request: Request) -> Token:
     """Return the identity behind a request; raise an activated fault, or 401 for an invalid token."""
     fail_if_asked(request)
     about = f"{request.method} {request.path}"
-    known = request.world.live(request.bearer(), refresh=False)
+    known = request.world.valid_token(request.bearer(), refresh=False)
     refused = request.world.take("unauthorized", request=about) is not None
     if refused or known is None or known.resource_server != TRANSFER or TRANSFER_ALL not in known.scopes:
         raise ApiError(
@@ -40,11 +40,11 @@ def check_consent(request: Request, token: Token, collections: list[Collection])
         "request": f"{request.method} {request.path}",
         "collections": [found.id for found in collections],
     }
-    asked = world.take("consent_required", **about)
+    fault = world.take("consent_required", **about)
     missing = [
         found.id
         for found in collections
-        if (asked is not None and asked.collection in {None, found.id})
+        if (fault is not None and fault.collection in {None, found.id})
         or (
             found.data_access
             and not world.consented(token.client, token.identity, (TRANSFER_ALL, data_access(found.id)))

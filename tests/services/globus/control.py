@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tests.services.globus.copying import KINDS
+from tests.services.globus.file_copy import KINDS
 from tests.services.globus.http import Request, route
 from tests.services.globus.world import ApiError, Client, Collection, Fault, Identity, new_id
 

@@ -189,8 +189,8 @@ def rename(request: Request, collection: str) -> dict[str, Any]:
 
 
 def _result(request: Request, kind: str, code: str, message: str) -> dict[str, Any]:
-    told = {"DATA_TYPE": kind, "code": code, "message": message}
-    return {**told, "request_id": request.id, "resource": request.path}
+    document = {"DATA_TYPE": kind, "code": code, "message": message}
+    return {**document, "request_id": request.id, "resource": request.path}
 
 
 def _when(seconds: float) -> str:

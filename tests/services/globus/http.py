@@ -234,14 +234,14 @@ def serve(ready: Path) -> None:
 def main() -> None:
     # these modules register their routes
     from tests.services.globus import (  # noqa: F401
+        access_rules,
         auth,
         collections,
         control,
         files,
         https,
         openid,
-        sharing,
-        submitting,
+        submissions,
         tasks,
     )
 

@@ -21,7 +21,7 @@ def read(request: Request, collection: str) -> Answer:
     fail_if_asked(request)
     world = request.world
     found = world.collection(collection)
-    known = world.live(request.bearer(), refresh=False)
+    known = world.valid_token(request.bearer(), refresh=False)
     if known is None or known.resource_server != collection:
         raise ApiError(401, "Unauthorized", "A token of this collection is needed")
     if f"https://auth.globus.org/scopes/{collection}/https" not in known.scopes:
@@ -41,11 +41,11 @@ def read(request: Request, collection: str) -> Answer:
 def _part(request: Request, file: BinaryIO, size: int) -> Answer:
     """Return the whole file or the requested range."""
     headers = {"Content-Type": "application/octet-stream", "Accept-Ranges": "bytes"}
-    asked = _RANGE.fullmatch(request.headers.get("Range", ""))
-    if asked is None:
+    byte_range = _RANGE.fullmatch(request.headers.get("Range", ""))
+    if byte_range is None:
         data = file.read() if request.method == "GET" else b""
         return Answer(200, data, {**headers, "Content-Length": str(size)})
-    first, last = int(asked[1]), min(int(asked[2] or size - 1), size - 1)
+    first, last = int(byte_range[1]), min(int(byte_range[2] or size - 1), size - 1)
     if first > last:
         return Answer(416, b"", {"Content-Range": f"bytes */{size}"})
     file.seek(first)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.services.globus.auth import client_of
 from tests.services.globus.http import Request, route
-from tests.services.globus.signing import jwk
+from tests.services.globus.id_tokens import jwk
 from tests.services.globus.world import AUTH, ApiError, Token
 
 
@@ -16,7 +16,7 @@ def introspect(request: Request) -> dict[str, Any]:
     form = request.form()
     client_of(request, form)
     world = request.world
-    known = world.live(form.get("token", ""))
+    known = world.valid_token(form.get("token", ""))
     if known is None:
         return {"active": False}
     person = world.identities[known.identity]
@@ -106,7 +106,7 @@ def keys(_: Request) -> dict[str, Any]:
 
 
 def _auth_token(request: Request) -> Token:
-    known = request.world.live(request.bearer(), refresh=False)
+    known = request.world.valid_token(request.bearer(), refresh=False)
     if known is None or known.resource_server != AUTH:
         raise ApiError(401, "UNAUTHORIZED", "Call must be authenticated")
     return known

@@ -68,7 +68,7 @@ class Task:
         """Return the number of files transferred or items deleted."""
         return self.counts["files_transferred" if self.kind == "TRANSFER" else "files"]
 
-    def tell(self, code: str, description: str, details: str, *, is_error: bool = False) -> None:
+    def add_event(self, code: str, description: str, details: str, *, is_error: bool = False) -> None:
         """Add an event; listings have the newest first."""
         self.events.append(
             {
@@ -265,5 +265,5 @@ def cancel(request: Request, task_id: str) -> dict[str, Any]:
 
 
 def _result(request: Request, code: str, message: str) -> dict[str, Any]:
-    told = {"DATA_TYPE": "result", "code": code, "message": message}
-    return {**told, "request_id": request.id, "resource": request.path}
+    document = {"DATA_TYPE": "result", "code": code, "message": message}
+    return {**document, "request_id": request.id, "resource": request.path}

@@ -179,7 +179,7 @@ class World:
         self.tokens[value] = token
         return token
 
-    def live(self, value: str, *, refresh: bool | None = None) -> Token | None:
+    def valid_token(self, value: str, *, refresh: bool | None = None) -> Token | None:
         """Return the token with that text, unless it expired or was revoked."""
         token = self.tokens.get(value)
         if token is None or token.expires <= time.time() or refresh not in {None, token.refresh}:

@@ -17,7 +17,7 @@ from registry.remotes.base import gather
 from registry.remotes.git import GitRemote
 from registry.signature import Policy, sign, signed_text
 from tests.support.catalogues import Site, forge, git, raw
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def over_git(tmp_path: Path, repository: Path) -> tuple[Site, Site]:
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     if shutil.which("ssh-keygen") is None:
-        lacks("ssh-keygen is missing")
+        skip_or_fail("ssh-keygen is missing")
     path = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path

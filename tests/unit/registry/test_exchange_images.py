@@ -21,7 +21,7 @@ from registry.remotes.git import GitRemote
 from registry.signature import Policy, sign, signed_text
 from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 IMAGE = "tool/1.0/image.json"
 DESCRIPTOR = raw(**{"container-image": {"type": "docker", "image": "lab/tool:1"}})
@@ -262,7 +262,7 @@ def test_a_failed_image_upload_prevents_publishing(
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     if shutil.which("ssh-keygen") is None:
-        lacks("ssh-keygen is missing")
+        skip_or_fail("ssh-keygen is missing")
     path = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path

@@ -14,7 +14,7 @@ import pytest
 from hibali.errors import UsageError
 from runs.schedules.schedule import read_expression
 from runs.schedules.trigger import decide, jitter_of, pause_before_retry
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -73,7 +73,7 @@ def test_conversion_to_systemd_calendars() -> None:
 )
 def test_systemd_agrees_on_the_due_times(text: str) -> None:
     if shutil.which("systemd-analyze") is None:
-        lacks("systemd-analyze is missing")
+        skip_or_fail("systemd-analyze is missing")
     moment = datetime(2026, 1, 10, 12, tzinfo=UTC)
     expression = read_expression(text)
     words = [

@@ -1,4 +1,4 @@
-"""A login node for one test, which records every Slurm command and every login."""
+"""Run a login node for one test, which records every Slurm command and every login."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _WORDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
 
 
 @dataclass(frozen=True)
-class CountedSlurm:
+class RecordingSlurm:
     """An sshd whose Slurm commands are wrappers around the real ones that record each call."""
 
     server: SshServer
-    called: Path
-    opened: Path
+    call_log: Path
+    session_log: Path
 
     def commands(self) -> list[tuple[float, str]]:
-        """Return when each command was called (seconds since the epoch), and its name."""
-        return _read(self.called)
+        """Return the time of each call (seconds since the epoch), and the command's name."""
+        return _read(self.call_log)
 
     def sessions(self) -> list[tuple[float, str]]:
         """Return when each session began, and over which connection."""
-        return _read(self.opened)
+        return _read(self.session_log)
 
     @property
     def logins(self) -> int:
@@ -52,22 +52,22 @@ def _read(path: Path) -> list[tuple[float, str]]:
 
 
 @contextmanager
-def counted_slurm(folder: Path, slurm: Slurm) -> Iterator[CountedSlurm]:
+def recording_slurm(folder: Path, slurm: Slurm) -> Iterator[RecordingSlurm]:
     """Start the login node in `folder`; at the end stop it with its processes, except jobs."""
     session = folder / "counted"
     programs = session / "programs"
     programs.mkdir(parents=True)
-    called, opened = session / "called", session / "opened"
+    call_log, session_log = session / "call_log", session / "session_log"
     for name in _WORDS:
         real = shutil.which(name, path=SYSTEM_PATH)
         wrapper = programs / name
-        wrapper.write_text(f'#!/bin/sh\necho "$(date +%s.%N) {name}" >>{called}\nexec {real} "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\necho "$(date +%s.%N) {name}" >>{call_log}\nexec {real} "$@"\n')
         wrapper.chmod(0o755)
     environment = {"SLURM_CONF": slurm.conf, "PATH": f"{programs}:{SYSTEM_PATH}"}
     try:
         server = start_sshd(session, session / "ssh", environment)
         with (server.home / ".bashrc").open("a") as start_up:  # Debian's bash reads it under sshd
-            start_up.write(f'echo "$(date +%s.%N) $SSH_CONNECTION" >>{opened}\n')
-        yield CountedSlurm(server, called, opened)
+            start_up.write(f'echo "$(date +%s.%N) $SSH_CONNECTION" >>{session_log}\n')
+        yield RecordingSlurm(server, call_log, session_log)
     finally:
         end_all(session)

@@ -1,4 +1,4 @@
-"""Two months of a group's ledger: real operations on a shifted clock, and copies of them at other times."""
+"""Generate a group's ledger of two months: real operations on a faked clock, and copies of them at other times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.end_to_end.run_tools import DESCRIPTOR
 from tests.services.session import REPOSITORY
-from tests.support.lacking import lacks
+from tests.support.requirements import skip_or_fail
 
 DAYS, RUNS = 60, 3000
 _DAY = 86400
@@ -50,7 +50,7 @@ default_root = "data"
 
 
 @dataclass(frozen=True)
-class Made:
+class GeneratedCounts:
     """The numbers of operations, and of triggers that are not copies."""
 
     firings: int
@@ -71,7 +71,7 @@ class _Firing:
     def began(self) -> float:
         return _seconds(self.begun["at"])
 
-    def moved_to(self, at: float, number: int) -> tuple[str, str, str]:
+    def copy_at(self, at: float, number: int) -> tuple[str, str, str]:
         """Return a copy at another time, with new names for the operation and its journal, and new lines."""
         operation, other, firing = (
             self.ended["operations"][0],
@@ -86,8 +86,8 @@ class _Firing:
         return other, journal, lines
 
 
-class TwoMonths:
-    """Fills the state folder of a test's hibali; at the end one schedule's source is gone, another's is
+class LedgerGenerator:
+    """Fill the state folder of a test's hibali; at the end one schedule's source is missing, another's is
     empty."""
 
     def __init__(self, hibali: Any) -> None:
@@ -96,13 +96,15 @@ class TwoMonths:
         self.state: Path = hibali.home.state
         self.now = time.time() - 1800
 
-    def make(self) -> Made:
+    def make(self) -> GeneratedCounts:
         """Run real operations for about two minutes, then copy them."""
         self._configure()
-        self._do_really()
-        fired = sum(self._copy_firings(name, often) for name, often in SCHEDULES.items())
+        self._run_real_operations()
+        fired = sum(self._copy_firings(name, per_day) for name, per_day in SCHEDULES.items())
         runs = self._copy_runs()
-        return Made(fired, _REAL * len(SCHEDULES), runs, len(list((self.state / "operations").iterdir())))
+        return GeneratedCounts(
+            fired, _REAL * len(SCHEDULES), runs, len(list((self.state / "operations").iterdir()))
+        )
 
     def _configure(self) -> None:
         self.hibali.home.config.write_text(_SITES.format(folder=self.folder))
@@ -115,10 +117,10 @@ class TwoMonths:
     def _schedules(self, faked: dict[str, str]) -> Iterator[dict[str, Any]]:
         """Yield steps that add schedules; triggers inherit no environment, so each sets its clock."""
         clock = [word for name, value in faked.items() for word in ("--env", f"{name}={value}")]
-        for name, often in SCHEDULES.items():
+        for name, per_day in SCHEDULES.items():
             site = "cluster" if name in {"figures", "results"} else "bucket"
             command = ["push", name, f"{site}:{name}", *(["--delete"] if name == "to-partner" else [])]
-            cron = "0 3 * * *" if often == 1 else "10 0-21 * * *"
+            cron = "0 3 * * *" if per_day == 1 else "10 0-21 * * *"
             words = [
                 "schedule",
                 "add",
@@ -143,10 +145,10 @@ class TwoMonths:
     def _firing(self, name: str, nth: int, at: float) -> dict[str, Any]:
         code = {"mri-scans": 3, "to-partner": 8}.get(name, 0) if nth == _REAL - 1 else 0
         files = {f"{name}/day-{nth}/part-{k}.dat": 100_000 * (1 + nth + k + len(name)) for k in range(3)}
-        gone = [name] if code == 3 else [f"{name}/day-{day}" for day in range(nth)] if code else []
-        return self._step(["schedule", "run", name], at, code, write={} if code else files, remove=gone)
+        removed = [name] if code == 3 else [f"{name}/day-{day}" for day in range(nth)] if code else []
+        return self._step(["schedule", "run", name], at, code, write={} if code else files, remove=removed)
 
-    def _by_hand(self) -> Iterator[dict[str, Any]]:
+    def _single_commands(self) -> Iterator[dict[str, Any]]:
         begin = self.now - DAYS * _DAY
         yield self._step(["pipelines", "add", "tool.json"], begin)
         yield self._step(["pipelines", "trust", "count-letters@1.0"], begin)
@@ -162,18 +164,18 @@ class TwoMonths:
         step = {"words": words, "at": at, "exit": code, "folder": str(self.folder)}
         return {"write": {}, "remove": [], "env": {}, **step, **more}
 
-    def _do_really(self) -> None:
+    def _run_real_operations(self) -> None:
         found = [path for path in Path("/usr/lib").glob(f"*/{_LIBRARY}") if path.is_file()]
         if not found:
-            lacks("libfaketime is not installed")
+            skip_or_fail("libfaketime is not installed")
         clock = self.folder / "clock"
         clock.write_text("+0")
         shared = set(Path("/dev/shm").glob("*faketime*"))
         faked = {"LD_PRELOAD": str(found[0]), "FAKETIME_NO_CACHE": "1", "FAKETIME_TIMESTAMP_FILE": str(clock)}
-        steps = [*self._schedules(faked), *self._firings(), *self._by_hand()]
+        steps = [*self._schedules(faked), *self._firings(), *self._single_commands()]
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-m", "tests.support.shifted"],
+                [sys.executable, "-P", "-m", "tests.support.fake_clock"],
                 input="".join(json.dumps(step) + "\n" for step in steps).encode(),
                 env={**self.hibali.env, **faked, "PYTHONPATH": str(REPOSITORY)},
                 cwd=self.folder,
@@ -182,12 +184,12 @@ class TwoMonths:
                 timeout=400,
             )
         finally:
-            for left in set(Path("/dev/shm").glob("*faketime*")) - shared:
-                left.unlink(missing_ok=True)
+            for remaining in set(Path("/dev/shm").glob("*faketime*")) - shared:
+                remaining.unlink(missing_ok=True)
         assert done.returncode == 0, done.stderr.decode()[-2000:]
 
-    def _copy_firings(self, name: str, often: int) -> int:
-        """Copy real triggers, as often as the schedule is due; copy the last one for the last hours."""
+    def _copy_firings(self, name: str, per_day: int) -> int:
+        """Copy real triggers to all times at which the schedule was due; copy the last one for the last hours."""
         record = self.state / "schedules" / name / "firings.jsonl"
         lines = [json.loads(line) for line in record.read_text().splitlines()]
         real = [self._real(lines[number], lines[number + 1]) for number in range(0, len(lines), 2)]
@@ -196,14 +198,14 @@ class TwoMonths:
             for each in real
         ]
         first = list(SCHEDULES).index(name)
-        for number in range(_REAL, DAYS * often):
-            at = self.now - number * _DAY / often
+        for number in range(_REAL, DAYS * per_day):
+            at = self.now - number * _DAY / per_day
             like = real[-1] if at > self.now - _DAY / 3 or number % 67 == 0 else real[1 + number % 3]
-            other, journal, told = like.moved_to(at, number * len(SCHEDULES) + first)
+            other, journal, lines = like.copy_at(at, number * len(SCHEDULES) + first)
             if name == "results":  # as of a server that reports no digests
-                journal, told = (text.replace('"digest"', '"claimed"') for text in (journal, told))
+                journal, lines = (text.replace('"digest"', '"claimed"') for text in (journal, lines))
             self._write(self.state / "operations" / f"{other}.jsonl", journal, at)
-            found.append((at, told))
+            found.append((at, lines))
         self._write(record, "".join(text for _, text in sorted(found)), self.now)
         return len(found)
 

@@ -36,7 +36,7 @@ class TroubleError(Exception):
         self.at_source, self.fatal = at_source, fatal
 
 
-def in_the_way(world: World, task: Task, about: dict[str, Any]) -> None:
+def raise_fault_before_writing(world: World, task: Task, about: dict[str, Any]) -> None:
     """Raise the fault that a test activated for these paths, before anything is written."""
     fault = world.take(*(kind for kind in KINDS if kind not in _MIDWAY), **about)
     if fault is not None:
@@ -64,9 +64,9 @@ def copy_file(
     options = task.options
     if options["sync_level"] is not None and _is_same(source, destination, int(options["sync_level"])):
         return None
-    in_the_way(world, task, about)
-    asked = about["paths"][0]
-    _check_external(source, item, asked)
+    raise_fault_before_writing(world, task, about)
+    source_path = about["paths"][0]
+    _check_external(source, item, source_path)
     midway = world.take(*_MIDWAY, **about)
     flipped = world.take("checksum", **about)
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,9 @@ def copy_file(
         task.counts["bytes_checksummed"] += sent
         if digest_of(source) != digest_of(destination):
             message = "Checksums of source and destination differ"
-            raise TroubleError("VERIFY_CHECKSUM", asked, message, fatal=flipped is not None and flipped.fatal)
+            raise TroubleError(
+                "VERIFY_CHECKSUM", source_path, message, fatal=flipped is not None and flipped.fatal
+            )
     if options["preserve_timestamp"]:
         seconds = int(source.stat().st_mtime)  # GridFTP has whole seconds only
         os.utime(destination, (seconds, seconds))
@@ -119,13 +121,13 @@ def _is_same(source: Path, destination: Path, level: int) -> bool:
     return level == 1 or digest_of(source) == digest_of(destination)
 
 
-def _check_external(source: Path, item: dict[str, Any], asked: str) -> None:
+def _check_external(source: Path, item: dict[str, Any], path: str) -> None:
     wanted = item.get("external_checksum")
     if not wanted:
         return
     algorithm = (item.get("checksum_algorithm") or "md5").lower().replace("-", "")
     if digest_of(source, algorithm) != wanted.lower():
-        raise TroubleError("EXTERNAL_CHECKSUM_MISMATCH", asked, f"The source's {algorithm} is not {wanted}")
+        raise TroubleError("EXTERNAL_CHECKSUM_MISMATCH", path, f"The source's {algorithm} is not {wanted}")
 
 
 def digest_of(path: Path, algorithm: str = "md5") -> str:

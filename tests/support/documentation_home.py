@@ -1,4 +1,4 @@
-"""A home in which the commands of the documentation work, with their hosts, bucket, pipelines and files."""
+"""Set up a home in which the documentation's commands work: hosts, bucket, pipelines and files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from tests.support.documented import REPOSITORY
+from tests.support.documented_commands import REPOSITORY
 from tests.support.private_cron import PrivateCron
 
 HOSTS = ("juwels", "jureca")
@@ -72,8 +72,8 @@ def descriptor(name: str, version: str) -> dict[str, Any]:
     }
 
 
-class TypedWorld:
-    """One shell in its own folder; `juwels` and `jureca` are one sshd with Slurm, `bucket` is a real
+class DocumentationHome:
+    """A shell in its own folder; `juwels` and `jureca` are one sshd with Slurm, `bucket` is a real
     bucket."""
 
     def __init__(self, hibali: Any, slurm: Any, buckets: Any) -> None:
@@ -83,7 +83,7 @@ class TypedWorld:
         self.home: Path = hibali.home.home
         self.slurm = slurm
         self.bucket = buckets.bucket()
-        self.instead = {
+        self.replacements = {
             "https://s3.example.org": buckets.endpoint,
             "--bucket study": f"--bucket {self.bucket.name}",
             "--bucket bigbrain": f"--bucket {self.bucket.name}",
@@ -110,7 +110,7 @@ class TypedWorld:
             ("compare-images", ["true"]),
         ):
             path = programs / name
-            more = "" if words == ["cat"] else '"$@"'  # it only reads its standard input
+            more = "" if words == ["cat"] else '"$@"'  # cat must read its standard input only
             path.write_text(f"#!/bin/sh\nexec {shlex.join(words)} {more}\n")
             path.chmod(0o755)
         self.hibali.env["PATH"] = f"{programs}:{self.hibali.env['PATH']}"
@@ -182,7 +182,7 @@ class TypedWorld:
         for name in ("raw/a.nii.gz", "raw/b"):
             self.bucket.client.put_object(Bucket=self.bucket.name, Key=name, Body=name.encode())
 
-    def know_pipelines(self) -> None:
+    def add_pipelines(self) -> None:
         """Add all pipelines, with consent to run without a container."""
         for name, version in PIPELINES.items():
             self.hibali("pipelines", "add", f"{name}.json", exit=0)
@@ -211,12 +211,12 @@ class TypedWorld:
             for line in lines:
                 limit = Timer(_SECONDS, os.killpg, (shell.pid, signal.SIGKILL))
                 limit.start()
-                yield line, *self._type(shell, self._here(line))
+                yield line, *self._type(shell, self._with_replacements(line))
                 limit.cancel()
 
-    def _here(self, line: str) -> str:
-        for shown, here in self.instead.items():
-            line = line.replace(shown, here)
+    def _with_replacements(self, line: str) -> str:
+        for shown, actual in self.replacements.items():
+            line = line.replace(shown, actual)
         if re.search(r"\b(A_ID|B_ID)\b", line):
             line = line.replace("A_ID", self.newest()[-2]).replace("B_ID", self.newest()[-1])
         if re.search(_ID, line):

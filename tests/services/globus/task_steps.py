@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.services.globus.collections import normal_path, real_path
-from tests.services.globus.copying import TroubleError, copy_file, digest_of, in_the_way
+from tests.services.globus.file_copy import TroubleError, copy_file, digest_of, raise_fault_before_writing
 from tests.services.globus.world import Collection, World
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class Steps:
         counts = self.task.counts
         source, destination = self.ends
         paths = real_path(source, step.source), real_path(destination, step.destination)
-        asked = {**self.about, "paths": [step.source, step.destination], "done": self.task.done}
-        sent = copy_file(self.world, self.task, paths, step.item, asked)
+        about = {**self.about, "paths": [step.source, step.destination], "done": self.task.done}
+        sent = copy_file(self.world, self.task, paths, step.item, about)
         counts["files"] += 1
         if sent is None:
             counts["files_skipped"] += 1
@@ -153,7 +153,9 @@ class Steps:
 
     def delete(self, step: Step) -> list[Step]:
         body, path = self.task.body, real_path(self.task.source, step.source)
-        in_the_way(self.world, self.task, {**self.about, "paths": [step.source], "done": self.task.done})
+        raise_fault_before_writing(
+            self.world, self.task, {**self.about, "paths": [step.source], "done": self.task.done}
+        )
         if not os.path.lexists(path):
             if body.get("ignore_missing"):
                 return []
@@ -161,7 +163,7 @@ class Steps:
         if path == self.task.source.root:
             raise PermissionError(errno.EACCES, "The collection itself stays")
         if path.is_dir() and not path.is_symlink() and not body.get("recursive"):
-            raise TroubleError("IS_A_DIRECTORY", step.source, "recursive was not asked for")
+            raise TroubleError("IS_A_DIRECTORY", step.source, "recursive is not set")
         _remove(path)
         self.task.counts["files"] += 1
         return []

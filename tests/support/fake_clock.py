@@ -21,14 +21,14 @@ def main() -> None:
         clock.write_text(f"{step['at'] - time.time():+.0f}")
         child = os.fork()
         if child == 0:
-            _become(step)
+            _run_step(step)
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         if code != step["exit"]:
             sys.exit(f"{step['words']} ended with {code}")
 
 
-def _become(step: dict[str, Any]) -> NoReturn:
+def _run_step(step: dict[str, Any]) -> NoReturn:
     from hibali_cli.main import main as hibali
 
     os.environ.update(step["env"])

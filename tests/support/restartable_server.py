@@ -1,4 +1,4 @@
-"""A server for one test, which can be stopped with all its processes and restarted."""
+"""Start a server for one test, which can be stopped with all its processes and restarted."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.services.fixtures import Buckets
 from tests.services.object_store import end_object_store, start_object_store
 from tests.services.processes import RECORD, answers, end_all, program, start, wait_until
 from tests.services.sshd import start_sshd
-from tests.support.places import BucketPlace, FolderPlace, Place
+from tests.support.backends import Backend, BucketBackend, FolderBackend
 
 
-class OwnServer:
-    """`place` is what it serves; the port stays the same."""
+class RestartableServer:
+    """A server that serves `place`; the port stays the same after a restart."""
 
     def __init__(
         self,
         folder: Path,
-        place: Place,
+        place: Backend,
         port: int,
         words: list[str],
         *,
@@ -47,8 +47,8 @@ class OwnServer:
 
 
 @contextmanager
-def own_server(word: str, folder: Path, *, sshd: str = "") -> Iterator[OwnServer]:
-    """Start a server for a place of kind `ssh` or `s3`; `sshd` are lines before sshd's configuration."""
+def restartable_server(word: str, folder: Path, *, sshd: str = "") -> Iterator[RestartableServer]:
+    """Start a server for a backend of kind `ssh` or `s3`; `sshd` are lines before sshd's configuration."""
     session = folder / "own"
     session.mkdir()
     try:
@@ -58,11 +58,11 @@ def own_server(word: str, folder: Path, *, sshd: str = "") -> Iterator[OwnServer
         end_object_store(session)
 
 
-def _sshd(session: Path, root: Path, lines: str) -> OwnServer:
+def _sshd(session: Path, root: Path, lines: str) -> RestartableServer:
     server = start_sshd(session, session / "ssh")
     config = session / "ssh" / "sshd_config"
     words = [program("sshd", "openssh-server"), "-D", "-e", "-f", str(config)]
-    own = OwnServer(session, FolderPlace("ssh", root, server), server.port, words)
+    own = RestartableServer(session, FolderBackend("ssh", root, server), server.port, words)
     if lines:
         config.write_text(f"{lines}\n{config.read_text()}")  # sshd uses the first line of a keyword
         own.stop()
@@ -70,22 +70,24 @@ def _sshd(session: Path, root: Path, lines: str) -> OwnServer:
     return own
 
 
-def _object_store(session: Path) -> OwnServer:
+def _object_store(session: Path) -> RestartableServer:
     store = start_object_store(session, session / "object-store")
     process = Path("/proc") / (session / RECORD).read_text().split()[0]
-    words, told = ((process / name).read_bytes().decode().split("\0")[:-1] for name in ("cmdline", "environ"))
+    words, environ = (
+        (process / name).read_bytes().decode().split("\0")[:-1] for name in ("cmdline", "environ")
+    )
     buckets = Buckets(store)
     bucket = buckets.bucket()
 
     def ready() -> bool:
         return _works(lambda: bucket.put("ready", b"1"))
 
-    return OwnServer(
+    return RestartableServer(
         session,
-        BucketPlace(buckets, bucket),
+        BucketBackend(buckets, bucket),
         int(store.endpoint.rpartition(":")[2]),
         words,
-        environment=dict(variable.split("=", 1) for variable in told),
+        environment=dict(variable.split("=", 1) for variable in environ),
         ready=ready,
     )
 

@@ -62,22 +62,22 @@ ROWS = st.lists(
 
 
 def contents(key: str, size: int, more: str, *, amazon: bool) -> str:
-    """One entry as servers write it: in the order of Amazon or of SeaweedFS, with or without what nobody asked for."""
-    told = [
+    """Return an entry as servers write it: in the order of Amazon or of SeaweedFS, with or without optional elements."""
+    elements = [
         f"<ETag>&quot;e{size}&quot;</ETag>",
         f"<Size>{size}</Size>",
         "<LastModified>2026-01-02T03:04:05Z</LastModified>",
     ]
     if amazon:
-        told = [told[2], told[0], told[1]]
-    told.append(
+        elements = [elements[2], elements[0], elements[1]]
+    elements.append(
         {"": "", "owner": "<Owner><ID>i</ID></Owner>", "checksum": "<ChecksumType>c</ChecksumType>"}[more]
     )
-    return f"<Contents><Key>{escape(key)}</Key>{''.join(told)}</Contents>"
+    return f"<Contents><Key>{escape(key)}</Key>{''.join(elements)}</Contents>"
 
 
 @given(ROWS)
-def test_a_page_cut_in_rows_lists_what_a_parser_finds(rows: list[tuple[str, int, str, bool]]) -> None:
+def test_a_page_split_into_rows_equals_a_parsed_page(rows: list[tuple[str, int, str, bool]]) -> None:
     listed = "".join(contents(key, size, more, amazon=amazon) for key, size, more, amazon in rows)
     body = f'<?xml version="1.0"?>\n<ListBucketResult xmlns="s3"><Name>b</Name>{listed}<KeyCount>1</KeyCount></ListBucketResult>'.encode()
     whole = list(listing._entries(requests.parse(body, "x"), b"", "x", encoded=False))
@@ -88,7 +88,7 @@ def test_a_page_cut_in_rows_lists_what_a_parser_finds(rows: list[tuple[str, int,
     assert sorted(found) == sorted(whole)
     assert requests.text(root, "KeyCount") == "1"
     if rows and not rows[0][2] and "&" not in escape(rows[0][0]):
-        assert cut, "the usual layout takes the short way"
+        assert cut, "the usual layout uses the fast path"
 
 
 LINES = st.dictionaries(

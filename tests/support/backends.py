@@ -1,5 +1,5 @@
-"""Places that a test can push to, also accessible without hibali: plain files for local and ssh, botocore
-for S3."""
+"""Create storage backends to which a test transfers data, and access them without hibali: as plain files, or
+by botocore for S3."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, re
 from tests.support.web_server import WebServer
 
 OWN_KEYS = ".hibali/"
-_APACHES = re.compile(rb"(^|/)\.(DAV|davfs\.tmp[^/]*)(/|$)")
-_SAY_LOGIN = "import json, os, sys; print(json.dumps({'username': sys.argv[1], 'password': os.environ['TEST_DAV_SECRET']}))"
+_APACHE_FILES = re.compile(rb"(^|/)\.(DAV|davfs\.tmp[^/]*)(/|$)")
+_PRINT_LOGIN = "import json, os, sys; print(json.dumps({'username': sys.argv[1], 'password': os.environ['TEST_DAV_SECRET']}))"
 PROBE = b".hibali/probe/"
 # a lost connection only raises its error; test_lost_connections.py and test_server_outages.py test reconnecting
 _LIMITS = '[sites.{name}.limits]\nreconnect = "0s"\n'
@@ -34,12 +34,12 @@ PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}(/.*)?", re.DOTALL)
 
 
 def is_own_key(name: bytes) -> bool:
-    """Return whether hibali keeps this name beside data: each former target folder has its own `.hibali/`."""
+    """Return whether the name belongs to hibali: each earlier target folder has its own `.hibali/`."""
     return b"/.hibali/" in b"/" + name
 
 
-class Place(Protocol):
-    """One site with a fresh root; paths are bytes below the folder `path` of that root."""
+class Backend(Protocol):
+    """A new root for one test, which becomes a site; names are bytes below the folder `path` of that root."""
 
     word: str  # the kind of store: the name of its module
     env: dict[str, str]  # variables and secrets for hibali
@@ -74,8 +74,8 @@ class Place(Protocol):
         """Change one byte; the size, and the mtime if there is one, stay the same."""
 
 
-class FolderPlace:
-    """A folder of this machine, reached as a local site or through sshd."""
+class FolderBackend:
+    """A folder of this machine, accessed as a local site or through sshd."""
 
     holds_folders = True
     holds_links = True
@@ -143,7 +143,7 @@ class FolderPlace:
         flip_byte(self.at(path) / os.fsdecode(name))
 
 
-class WebPlace(FolderPlace):
+class WebBackend(FolderBackend):
     """A folder of this machine behind a web server, which is only read through it."""
 
     holds_links = False
@@ -157,7 +157,7 @@ class WebPlace(FolderPlace):
         return f'kind = "url"\nurl = "{self.endpoint}"\n{_LIMITS}'
 
 
-class GlobusPlace(FolderPlace):
+class GlobusBackend(FolderBackend):
     """A folder shown by a collection of the Globus double, also over HTTPS; only tasks write to it."""
 
     holds_links = False
@@ -176,7 +176,7 @@ class GlobusPlace(FolderPlace):
         )
 
 
-class DavPlace(FolderPlace):
+class DavBackend(FolderBackend):
     """A fresh folder on a WebDAV server. Apache keeps properties and incoming files under hidden names."""
 
     holds_links = False
@@ -191,22 +191,22 @@ class DavPlace(FolderPlace):
             self.env = {"TEST_DAV_SECRET": server.login[1]}
 
     def table(self) -> str:
-        words = json.dumps([sys.executable, "-c", _SAY_LOGIN, self.dav.login[0]]) if self.dav.login else ""
+        words = json.dumps([sys.executable, "-c", _PRINT_LOGIN, self.dav.login[0]]) if self.dav.login else ""
         login = f"credentials_command = {words}\n" if words else ""
         return f'kind = "url"\nurl = "{self.url}"\n{login}{_LIMITS}'
 
     def names(self, path: str) -> set[bytes]:
-        return {name for name in super().names(path) if not _APACHES.search(name)}
+        return {name for name in super().names(path) if not _APACHE_FILES.search(name)}
 
     def tree(self, path: str) -> dict[bytes, Leaf]:
-        return {name: leaf for name, leaf in super().tree(path).items() if not _APACHES.search(name)}
+        return {name: leaf for name, leaf in super().tree(path).items() if not _APACHE_FILES.search(name)}
 
     def versions(self, path: str) -> dict[bytes, object]:
         found = super().versions(path)
-        return {name: version for name, version in found.items() if not _APACHES.search(name)}
+        return {name: version for name, version in found.items() if not _APACHE_FILES.search(name)}
 
 
-class BucketPlace:
+class BucketBackend:
     """A bucket, and a prefix in it."""
 
     word = "s3"
@@ -240,10 +240,10 @@ class BucketPlace:
         return f"{path}/{name.decode()}" if path else name.decode()
 
     def names(self, path: str) -> set[bytes]:
-        # rclone keeps listing a name that it could not write: the too long one that hibali tries
-        return {name for name in self._objects(path) if PROBE not in name or self._stands(path, name)}
+        # rclone lists a name that it could not write: the too long name of hibali's probe
+        return {name for name in self._objects(path) if PROBE not in name or self._exists(path, name)}
 
-    def _stands(self, path: str, name: bytes) -> bool:
+    def _exists(self, path: str, name: bytes) -> bool:
         try:
             self.bucket.client.head_object(Bucket=self.bucket.name, Key=self._key(path, name))
         except self.bucket.client.exceptions.ClientError:
@@ -294,28 +294,30 @@ class BucketPlace:
         )
 
 
-def add_site(config: Path, name: str, place: Place, more: str = "") -> None:
-    """Append the place to config.toml as the site `name`."""
+def add_site(config: Path, name: str, backend: Backend, more: str = "") -> None:
+    """Append the backend to config.toml as the site `name`."""
     text = config.read_text() if config.exists() else "version = 1\n"
-    config.write_text(f"{text}[sites.{name}]\n{place.table().replace('{name}', name)}{more}\n")
+    config.write_text(f"{text}[sites.{name}]\n{backend.table().replace('{name}', name)}{more}\n")
     config.chmod(0o600)
 
 
-def make_place(word: str, folder: Path, ask: Any) -> Place:
-    """Make a fresh place of that kind; `ask` returns a pytest fixture by its name."""
+def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
+    """Create an empty backend of that kind; `get_fixture` returns a pytest fixture by name."""
     if word == "local":
-        return FolderPlace(word, folder / "local-root")
+        return FolderBackend(word, folder / "local-root")
     if word == "ssh":
-        return FolderPlace(word, folder / "ssh-root", ask("ssh_server"))
+        return FolderBackend(word, folder / "ssh-root", get_fixture("ssh_server"))
     if word == "sftp":
-        return FolderPlace(word, folder / "sftp-root", ask("sftp_server"))
+        return FolderBackend(word, folder / "sftp-root", get_fixture("sftp_server"))
     if word in OBJECT_STORES:
-        store = ask(OBJECT_STORES[word])
-        return BucketPlace(store, store.bucket())
+        store = get_fixture(OBJECT_STORES[word])
+        return BucketBackend(store, store.bucket())
     if word in {"webdav", "webdav-plain"}:
-        return DavPlace(word, ask("webdav_server" if word == "webdav" else "plain_webdav_server"))
+        return DavBackend(word, get_fixture("webdav_server" if word == "webdav" else "plain_webdav_server"))
     if word == "globus":
-        return GlobusPlace(word, folder / "globus-root", ask("globus"))
+        return GlobusBackend(word, folder / "globus-root", get_fixture("globus"))
     if word == "url":
-        return WebPlace(word, folder / "web-root")
-    raise LookupError(f"no test place for the store {word!r}: add one in tests/support/places.py")
+        return WebBackend(word, folder / "web-root")
+    raise LookupError(
+        f"there is no test backend for the store {word!r}: add one to tests/support/backends.py"
+    )

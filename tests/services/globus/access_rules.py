@@ -42,13 +42,13 @@ def rules(request: Request, collection: str) -> dict[str, Any]:
 
 @route("POST", "/v0.10/endpoint/{collection}/access")
 def add_rule(request: Request, collection: str) -> Answer:
-    shared, asked = _shared(request, collection), request.json()
-    path, kind = str(asked.get("path", "")), asked.get("principal_type")
-    if kind not in _PRINCIPALS or asked.get("permissions") not in {"r", "rw"}:
+    shared, body = _shared(request, collection), request.json()
+    path, kind = str(body.get("path", "")), body.get("principal_type")
+    if kind not in _PRINCIPALS or body.get("permissions") not in {"r", "rw"}:
         raise ApiError(400, "ClientError.BadRequest", "principal_type or permissions have no such value")
     if not path.startswith("/") or not path.endswith("/"):
         raise ApiError(400, "InvalidPath", "Path must be absolute, and a folder's name ends in '/'")
-    principal = str(asked.get("principal", ""))
+    principal = str(body.get("principal", ""))
     known = request.world.rules.setdefault(collection, {})
     key = (kind, principal, normal_path(shared, path))
     if any(
@@ -63,16 +63,16 @@ def add_rule(request: Request, collection: str) -> Answer:
         "principal_type": kind,
         "principal": principal,
         "path": path,
-        "permissions": asked["permissions"],
+        "permissions": body["permissions"],
         "role_id": None,
         "role_type": None,
         "create_time": now(),
-        "expiration_date": asked.get("expiration_date"),
+        "expiration_date": body.get("expiration_date"),
     }
-    told = _result(
+    document = _result(
         request, "access_create_result", "Created", "Access rule created successfully.", access_id=rule_id
     )
-    return Answer(201, told)
+    return Answer(201, document)
 
 
 @route("GET", "/v0.10/endpoint/{collection}/access/{rule}")
@@ -82,10 +82,10 @@ def rule(request: Request, collection: str, rule: str) -> dict[str, Any]:
 
 @route("PUT", "/v0.10/endpoint/{collection}/access/{rule}")
 def change_rule(request: Request, collection: str, rule: str) -> dict[str, Any]:
-    found, asked = _rule(request, collection, rule), request.json()
-    if asked.get("permissions", "r") not in {"r", "rw"}:
+    found, body = _rule(request, collection, rule), request.json()
+    if body.get("permissions", "r") not in {"r", "rw"}:
         raise ApiError(400, "ClientError.BadRequest", "permissions have no such value")
-    found |= {name: asked[name] for name in ("permissions", "expiration_date") if name in asked}
+    found |= {name: body[name] for name in ("permissions", "expiration_date") if name in body}
     return _result(request, "result", "Updated", "Access rule updated successfully.")
 
 
@@ -121,15 +121,15 @@ def bookmarks(request: Request) -> dict[str, Any]:
 
 @route("POST", "/v0.10/bookmark")
 def add_bookmark(request: Request) -> Answer:
-    owner, asked = transfer_token(request).identity, request.json()
-    name = _check_name(request, owner, asked.get("name"))
-    collection = request.world.collection(str(asked.get("endpoint_id")))
+    owner, body = transfer_token(request).identity, request.json()
+    name = _check_name(request, owner, body.get("name"))
+    collection = request.world.collection(str(body.get("endpoint_id")))
     made = {
         "DATA_TYPE": "bookmark",
         "id": new_id(),
         "name": name,
         "endpoint_id": collection.id,
-        "path": str(asked.get("path", "/")),
+        "path": str(body.get("path", "/")),
         "pinned": False,
     }
     request.world.bookmarks[owner, made["id"]] = made
@@ -143,9 +143,9 @@ def bookmark(request: Request, bookmark: str) -> dict[str, Any]:
 
 @route("PUT", "/v0.10/bookmark/{bookmark}")
 def rename_bookmark(request: Request, bookmark: str) -> dict[str, Any]:
-    found, asked = _bookmark(request, bookmark), request.json()
-    if asked.get("name", found["name"]) != found["name"]:
-        found["name"] = _check_name(request, transfer_token(request).identity, asked["name"])
+    found, body = _bookmark(request, bookmark), request.json()
+    if body.get("name", found["name"]) != found["name"]:
+        found["name"] = _check_name(request, transfer_token(request).identity, body["name"])
     return found
 
 

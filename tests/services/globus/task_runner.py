@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tests.services.globus.collections import is_offline
-from tests.services.globus.copying import TroubleError
-from tests.services.globus.moving import Step, Steps
+from tests.services.globus.file_copy import TroubleError
+from tests.services.globus.task_steps import Step, Steps
 from tests.services.globus.world import World, now
 
 if TYPE_CHECKING:
     from tests.services.globus.tasks import Task
 
-_PATIENCE = 0.2  # seconds before the first retry, doubled up to
+_RETRY_SECONDS = 0.2  # seconds before the first retry, doubled up to
 _LONGEST = 5.0
 _CODES = {
     errno.ENOENT: "FILE_NOT_FOUND",
@@ -45,37 +45,37 @@ class OverError(Exception):
         self.code, self.description = code, description
 
 
-class Run:
+class RunningTask:
     """A running task."""
 
     def __init__(self, world: World, task: Task) -> None:
         self.world, self.task = world, task
         self.steps = Steps(world, task)
         self.ends = self.steps.ends
-        self.told = time.monotonic()
+        self.reported = time.monotonic()
 
-    def go(self) -> None:
+    def run(self) -> None:
         """Run all steps and retry failed ones until none is left."""
         task, counts = self.task, self.task.counts
         self.check()
-        task.tell("STARTED", "started", json.dumps({"type": task.kind.lower()}))
-        pending, patience = self.steps.first(), _PATIENCE
+        task.add_event("STARTED", "started", json.dumps({"type": task.kind.lower()}))
+        pending, seconds = self.steps.first(), _RETRY_SECONDS
         counts["subtasks_total"] = len(pending)
         while pending:
             again: list[Step] = []
             for step in pending:
                 self.check()
-                if time.monotonic() - self.told > 1:
-                    self._tell_progress()
+                if time.monotonic() - self.reported > 1:
+                    self._report_progress()
                 again += self._attempt(step)
             stuck = [step for step in again if step in pending]
             counts["subtasks_pending"], counts["subtasks_retrying"] = len(again), len(stuck)
-            self._tell_progress()
+            self._report_progress()
             if not stuck:
                 task.trouble = task.trouble_details = None
             if stuck and len(stuck) == len(again):
-                self._wait(patience)
-                patience = min(patience * 2, _LONGEST)
+                self._wait(seconds)
+                seconds = min(seconds * 2, _LONGEST)
             pending = again
 
     def _attempt(self, step: Step) -> list[Step]:
@@ -84,18 +84,18 @@ class Run:
         try:
             found = step.do(step)
         except TroubleError as problem:
-            return self._in_trouble(step, problem)
+            return self._after_error(step, problem)
         except OSError as problem:
             code = _CODES.get(problem.errno or 0, "ENDPOINT_ERROR")
             message = problem.strerror or str(problem)
             at_source = not self.steps.is_at_destination(step, problem.filename)
             path = step.source if at_source else step.destination
-            return self._in_trouble(step, TroubleError(code, path, message, at_source=at_source))
+            return self._after_error(step, TroubleError(code, path, message, at_source=at_source))
         counts["subtasks_succeeded"] += 1
         counts["subtasks_total"] += len(found)
         return found
 
-    def _in_trouble(self, step: Step, problem: TroubleError) -> list[Step]:
+    def _after_error(self, step: Step, problem: TroubleError) -> list[Step]:
         task, counts = self.task, self.task.counts
         counts["faults"] += 1
         collection = self.ends[0 if problem.at_source else -1]
@@ -104,7 +104,7 @@ class Run:
             f"Endpoint: {collection.display_name} ({collection.id})\n"
             f"File: {problem.path}\nMessage: {problem.message}\n"
         )
-        task.tell(problem.code, problem.code.lower().replace("_", " "), details, is_error=True)
+        task.add_event(problem.code, problem.code.lower().replace("_", " "), details, is_error=True)
         if problem.fatal or (problem.code == "QUOTA_EXCEEDED" and task.options["fail_on_quota_errors"]):
             raise OverError(problem.code, details)
         if problem.at_source and task.options["skip_source_errors"] and problem.code in _SKIPPED:
@@ -114,9 +114,9 @@ class Run:
         task.trouble, task.trouble_details = problem.code, details
         return [step]
 
-    def _tell_progress(self) -> None:
-        self.told, moved = time.monotonic(), self.task.counts["bytes_transferred"]
-        self.task.tell("PROGRESS", "progress", json.dumps({"bytes_transferred": moved}))
+    def _report_progress(self) -> None:
+        self.reported, moved = time.monotonic(), self.task.counts["bytes_transferred"]
+        self.task.add_event("PROGRESS", "progress", json.dumps({"bytes_transferred": moved}))
 
     def _wait(self, seconds: float) -> None:
         with self.world.changed:
@@ -129,23 +129,23 @@ class Run:
         with world.changed:
             held = None
             while True:
-                self._end_if_asked()
-                found = self._holder()
+                self._end_if_cancelled_or_expired()
+                found = self._hold_reason()
                 if found != held:
                     self._show(held, found)
                     held = found
                 if found is None:
                     return
-                world.changed.wait(_PATIENCE)
+                world.changed.wait(_RETRY_SECONDS)
 
-    def _end_if_asked(self) -> None:
+    def _end_if_cancelled_or_expired(self) -> None:
         task = self.task
         if task.cancel or self.world.ended:
             raise OverError("CANCELED", "canceled")
         if datetime.now(UTC) >= task.deadline:
             raise OverError("EXPIRED", "expired")
 
-    def _holder(self) -> tuple[str, str] | None:
+    def _hold_reason(self) -> tuple[str, str] | None:
         """Return the event code and description of the current reason for holding the task."""
         about = {**self.steps.about, "done": self.task.done}
         for kind, code in (("paused", "PAUSED"), ("inactive", "AUTH"), ("held", "Queued")):
@@ -166,10 +166,10 @@ class Run:
         task = self.task
         code, words = found or (None, None)
         if held and held[0] == "PAUSED":
-            task.tell("UNPAUSED", "unpaused", "The task goes on")
+            task.add_event("UNPAUSED", "unpaused", "The task goes on")
         if code and code != "Queued":
             is_error = code != "PAUSED"
-            task.tell(code, code.lower().replace("_", " "), words or "", is_error=is_error)
+            task.add_event(code, code.lower().replace("_", " "), words or "", is_error=is_error)
             task.counts["faults"] += is_error
         task.is_paused = code == "PAUSED"
         task.status = "INACTIVE" if code == "AUTH" else "ACTIVE"
@@ -195,7 +195,7 @@ def _skipped(step: Step, problem: TroubleError, details: str) -> dict[str, Any]:
 def run(world: World, task: Task) -> None:
     """Run the task to its end."""
     try:
-        Run(world, task).go()
+        RunningTask(world, task).run()
         end: OverError | None = None
     except OverError as over:
         end = over
@@ -206,14 +206,14 @@ def run(world: World, task: Task) -> None:
         left -= task.counts["subtasks_skipped_errors"]
         task.counts["subtasks_pending"] = task.counts["subtasks_retrying"] = 0
         if end is None:
-            task.tell(
+            task.add_event(
                 "SUCCEEDED", "succeeded", json.dumps({"files_succeeded": task.counts["files_transferred"]})
             )
         else:
             task.fatal = {"code": end.code, "description": end.description}
             word = {"CANCELED": "canceled", "EXPIRED": "expired"}.get(end.code, "failed")
             task.counts[f"subtasks_{word}"] = left
-            task.tell(end.code, end.code.lower().replace("_", " "), end.description, is_error=True)
+            task.add_event(end.code, end.code.lower().replace("_", " "), end.description, is_error=True)
         task.completed, task.is_paused = now(), False
         task.trouble = task.trouble_details = None
         task.status = "SUCCEEDED" if end is None else "FAILED"

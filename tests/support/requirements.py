@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 
-def lacks(reason: str) -> NoReturn:
+def skip_or_fail(reason: str) -> NoReturn:
     """End the test; in continuous integration, or with HIBALI_REQUIRE_SERVICES=1, it fails."""
     if os.environ.get("CI") == "true" or os.environ.get("HIBALI_REQUIRE_SERVICES") == "1":
         pytest.fail(reason, pytrace=False)

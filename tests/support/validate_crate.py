@@ -1,4 +1,4 @@
-"""Print what roc-validator reports about a crate, as JSON: `python judge_crate.py CRATE.zip CONTEXT.json`.
+"""Print what roc-validator reports about a crate, as JSON: `python validate_crate.py CRATE.zip CONTEXT.json`.
 
 Runs in .cache/crates. The crate's context is on the web, which tests do not use: CONTEXT.json has its terms
 and comes with the library that writes the crate.

@@ -22,25 +22,25 @@ exit 0
 
 
 def start_automation_node(session: Path, folder: Path, slurm_conf: str) -> SshServer:
-    """Start sshd with such a wrapper, which logs the requested commands in the file `asked`."""
+    """Start sshd with such a wrapper, which logs the requested commands in the file `requested`."""
     return _start(session, folder, _WRAPPER, slurm_conf)
 
 
-def start_gated(session: Path, folder: Path, slurm_conf: str, gate: str) -> SshServer:
+def start_forced_command(session: Path, folder: Path, slurm_conf: str, script: str) -> SshServer:
     """Start sshd with the given script as its forced command."""
-    return _start(session, folder, gate, slurm_conf)
+    return _start(session, folder, script, slurm_conf)
 
 
-def asked_of(server: SshServer) -> list[str]:
+def requested_commands(server: SshServer) -> list[str]:
     """Return every command line that the server received."""
-    path = Path(server.folder) / "asked"
+    path = Path(server.folder) / "requested"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def _start(session: Path, folder: Path, text: str, slurm_conf: str) -> SshServer:
     def write_wrapper(server: SshServer) -> str:
         wrapper = folder / "wrapper"
-        named = text.replace("@SFTP@", sftp_server_program()).replace("@LOG@", f"{folder}/asked")
+        named = text.replace("@SFTP@", sftp_server_program()).replace("@LOG@", f"{folder}/requested")
         wrapper.write_text(named.replace("@HOME@", str(server.home)))
         wrapper.chmod(0o755)
         return str(wrapper)

@@ -1,6 +1,6 @@
-"""A replacement of ssh(1) that changes an agent's answers: `lying_ssh.py LIE [ssh's arguments]`.
+"""Replace ssh(1) and change an agent's answers: `tampering_ssh.py TAMPERING [ssh's arguments]`.
 
-The answers of a real agent pass through here frame by frame, and the lie changes them. A lie is a name below,
+The relay reads the answers of a real agent frame by frame and changes them. A tampering is a name below,
 or `answer:REQUEST:JSON`, which replaces the header of every answer to that request, or
 `field:REQUEST:FIELD:JSON`, which replaces one field of it; `data` and `landed` select frames of those kinds.
 """
@@ -23,31 +23,31 @@ from transfers.agent.protocol import Frame
 from transfers.remote.connection import BOOTSTRAP
 
 Output = Iterable[Frame | bytes]
-Lie = Callable[["Liar", Frame], Output]
+Tampering = Callable[["TamperingRelay", Frame], Output]
 
-LIES: dict[str, Lie] = {}
+TAMPERINGS: dict[str, Tampering] = {}
 HUGE = 1 << 62
 
 
 class HangUpError(Exception):
-    """The connection is closed by the lie."""
+    """The tampering closes the connection."""
 
 
-def lie(function: Lie) -> Lie:
-    """Register a lie by its function's name."""
-    LIES[function.__name__.replace("_", "-")] = function
+def tampering(function: Tampering) -> Tampering:
+    """Register a tampering by its function's name."""
+    TAMPERINGS[function.__name__.replace("_", "-")] = function
     return function
 
 
-class Liar:
-    """The intermediary between hibali and an honest agent."""
+class TamperingRelay:
+    """Relay frames between hibali and an unmodified agent, and change some of them."""
 
     def __init__(self, name: str, agent: subprocess.Popen[bytes]) -> None:
         assert agent.stdin is not None
         assert agent.stdout is not None
         self.name = name
-        self.asked: list[str] = []
-        self._answered = 0  # so many of them, in their order
+        self.requests: list[str] = []
+        self._answered = 0  # the first of these requests have complete answers
         self.sent = 0
         self._to_agent: BinaryIO = agent.stdin
         self._from_agent: BinaryIO = agent.stdout
@@ -57,7 +57,7 @@ class Liar:
     @property
     def word(self) -> str:
         """The request being answered: the first one without a complete answer, else the last one."""
-        return self.asked[min(self._answered, len(self.asked) - 1)] if self.asked else ""
+        return self.requests[min(self._answered, len(self.requests) - 1)] if self.requests else ""
 
     def open(self) -> None:
         """Forward the agent's program, and read the nonce that it will send."""
@@ -74,19 +74,19 @@ class Liar:
             seen += self._from_agent.read(1)
         self._to_client.write(nonce)
 
-    def listen(self) -> None:
+    def forward_requests(self) -> None:
         """Forward hibali's messages; runs in a thread."""
         try:
             while (frame := protocol.read_frame(self._from_client)) is not None:
                 if frame.kind == protocol.REQUEST:
-                    self.asked.append(str(frame.header.get("do")))
+                    self.requests.append(str(frame.header.get("do")))
                 protocol.write_frame(self._to_agent, *frame)
         except (OSError, protocol.FrameError):
             pass
         self._to_agent.close()
 
-    def speak(self) -> None:
-        """Forward the agent's messages, changed by the lie."""
+    def forward_answers(self) -> None:
+        """Forward the agent's messages, changed by the tampering."""
         while (frame := protocol.read_frame(self._from_agent)) is not None:
             for sent in self._changed(frame):
                 self.sent += 1
@@ -96,14 +96,14 @@ class Liar:
                     protocol.write_frame(self._to_client, *sent)
             # Receiving continues after its first answer, until the next request.
             whole = frame.kind in {protocol.END, protocol.ERROR} or (
-                frame.kind == protocol.REPLY and self.word == "land"
+                frame.kind == protocol.REPLY and self.word == "start_receiving"
             )
-            self._answered += whole and self._answered < len(self.asked)
+            self._answered += whole and self._answered < len(self.requests)
 
     def _changed(self, frame: Frame) -> Output:
         kind, _, rest = self.name.partition(":")
         if kind not in {"answer", "field"}:
-            return LIES[self.name](self, frame)
+            return TAMPERINGS[self.name](self, frame)
         word, _, rest = rest.partition(":")
         if frame.kind == protocol.ERROR or word != self._subject(frame):
             return [frame]
@@ -113,9 +113,9 @@ class Liar:
         return [frame._replace(header={**frame.header, field: json.loads(value)})]
 
     def _subject(self, frame: Frame) -> str:
-        if not self.asked:
+        if not self.requests:
             return "greeting"
-        return {protocol.DATA: "data", protocol.COMMITTED: "landed"}.get(frame.kind, self.word)
+        return {protocol.DATA: "data", protocol.COMMITTED: "committed"}.get(frame.kind, self.word)
 
     def listed(self, frame: Frame) -> list[protocol.Record] | None:
         """Return the records of a listing's last message; in these tests a listing is one message."""
@@ -129,20 +129,22 @@ def packed(frame: Frame, found: list[protocol.Record], count: int | None = None)
     return frame._replace(header={**frame.header, "count": len(found) if count is None else count}, body=body)
 
 
-def _with_listing(change: Callable[[list[protocol.Record]], list[protocol.Record]], *, count: int = 0) -> Lie:
-    """Return a lie about a listing; its final count is correct, unless `count` changes it."""
+def _with_listing(
+    change: Callable[[list[protocol.Record]], list[protocol.Record]], *, count: int = 0
+) -> Tampering:
+    """Return a tampering of a listing; its final count is correct, unless `count` changes it."""
 
-    def tell(liar: Liar, frame: Frame) -> Output:
-        found = liar.listed(frame)
+    def tamper(relay: TamperingRelay, frame: Frame) -> Output:
+        found = relay.listed(frame)
         if found is None:
             return [frame]
         changed = change(found)
         return [packed(frame, changed, len(changed) + count)]
 
-    return tell
+    return tamper
 
 
-def _added(path: bytes, kind: bytes = protocol.IS_FILE, **fields: object) -> Lie:
+def _added(path: bytes, kind: bytes = protocol.IS_FILE, **fields: object) -> Tampering:
     def change(found: list[protocol.Record]) -> list[protocol.Record]:
         model = next(record for record in found if record.kind == protocol.IS_FILE)
         one = model._replace(path=path, kind=kind, **fields)  # type: ignore[arg-type]
@@ -151,13 +153,13 @@ def _added(path: bytes, kind: bytes = protocol.IS_FILE, **fields: object) -> Lie
     return _with_listing(change)
 
 
-LIES.update({
+TAMPERINGS.update({
     "out-of-order": _with_listing(lambda found: [*found[-1:], *found[:-1]]),
     "backwards": _with_listing(lambda found: found[::-1]),
     "duplicate": _with_listing(lambda found: [*found, found[-1]]),
     "cut-short": _with_listing(lambda found: found[:-1], count=1),
-    "all-gone": lambda liar, frame: (
-        [frame] if (found := liar.listed(frame)) is None else [packed(frame, [], len(found))]
+    "all-gone": lambda relay, frame: (
+        [frame] if (found := relay.listed(frame)) is None else [packed(frame, [], len(found))]
     ),
     "more-than-counted": _with_listing(lambda found: found, count=-1),
     "climb": _added(b"../outside/evil"),
@@ -172,32 +174,32 @@ LIES.update({
 })  # fmt: skip
 
 
-@lie
-def unknown_kind_of_record(liar: Liar, frame: Frame) -> Output:
-    found = liar.listed(frame)
+@tampering
+def unknown_kind_of_record(relay: TamperingRelay, frame: Frame) -> Output:
+    found = relay.listed(frame)
     if found is None:
         return [frame]
     return [packed(frame, [record._replace(kind=b"?") for record in found])]
 
 
-@lie
-def half_a_record(liar: Liar, frame: Frame) -> Output:
-    if liar.listed(frame) is None:
+@tampering
+def half_a_record(relay: TamperingRelay, frame: Frame) -> Output:
+    if relay.listed(frame) is None:
         return [frame]
     return [frame._replace(body=bytes(frame.body)[:-7])]
 
 
-@lie
-def no_count(liar: Liar, frame: Frame) -> Output:
-    if liar.listed(frame) is None:
+@tampering
+def no_count(relay: TamperingRelay, frame: Frame) -> Output:
+    if relay.listed(frame) is None:
         return [frame]
     return [frame._replace(header={})]
 
 
-@lie
-def below_a_link(liar: Liar, frame: Frame) -> Output:
+@tampering
+def below_a_link(relay: TamperingRelay, frame: Frame) -> Output:
     """List a symlink out of the tree, and a file below it."""
-    found = liar.listed(frame)
+    found = relay.listed(frame)
     if found is None:
         return [frame]
     model = next(record for record in found if record.kind == protocol.IS_FILE)
@@ -206,18 +208,18 @@ def below_a_link(liar: Liar, frame: Frame) -> Output:
     return [packed(frame, [*found, link, model._replace(path=b"zz/evil")])]
 
 
-@lie
-def hang_up_while_listing(liar: Liar, frame: Frame) -> Output:
-    found = liar.listed(frame)
+@tampering
+def hang_up_while_listing(relay: TamperingRelay, frame: Frame) -> Output:
+    found = relay.listed(frame)
     if found is None:
         return [frame]
     return _then_hang_up([_raw(protocol.REPLY, b"{}", body=10_000) + b"x" * 100])
 
 
-@lie
-def reply_then_hang_up(liar: Liar, frame: Frame) -> Output:
+@tampering
+def reply_then_hang_up(relay: TamperingRelay, frame: Frame) -> Output:
     """Send records without the end of the listing."""
-    if liar.listed(frame) is None:
+    if relay.listed(frame) is None:
         return [frame]
     return _then_hang_up([frame._replace(kind=protocol.REPLY, header={})])
 
@@ -227,22 +229,22 @@ def _then_hang_up(sent: list[Frame | bytes]) -> Output:
     raise HangUpError
 
 
-def _instead(request: str, sent: bytes) -> Lie:
+def _instead(request: str, sent: bytes) -> Tampering:
     """Send raw bytes instead of the first answer to a request, and keep the connection open."""
 
-    def tell(liar: Liar, frame: Frame) -> Output:
-        return [sent] if liar.word == request else [frame]
+    def tamper(relay: TamperingRelay, frame: Frame) -> Output:
+        return [sent] if relay.word == request else [frame]
 
-    return tell
+    return tamper
 
 
-def _before(request: str, extra: Frame) -> Lie:
+def _before(request: str, extra: Frame) -> Tampering:
     """Send an unsolicited frame before each answer to a request."""
 
-    def tell(liar: Liar, frame: Frame) -> Output:
-        return [extra, frame] if liar.word == request else [frame]
+    def tamper(relay: TamperingRelay, frame: Frame) -> Output:
+        return [extra, frame] if relay.word == request else [frame]
 
-    return tell
+    return tamper
 
 
 def _raw(kind: bytes, header: bytes, length: int | None = None, body: int = 0) -> bytes:
@@ -251,8 +253,8 @@ def _raw(kind: bytes, header: bytes, length: int | None = None, body: int = 0) -
 
 _DEEP = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
 
-for _request in ("list", "lock", "land"):
-    LIES.update({
+for _request in ("list", "lock", "start_receiving"):
+    TAMPERINGS.update({
         f"huge-header-at-{_request}": _instead(_request, _raw(protocol.END, b"", (1 << 32) - 1)),
         f"huge-body-at-{_request}": _instead(_request, _raw(protocol.END, b"{}", body=HUGE)),
         f"unknown-frame-at-{_request}": _instead(_request, _raw(b"!", b"{}")),
@@ -260,7 +262,7 @@ for _request in ("list", "lock", "land"):
         f"no-json-at-{_request}": _instead(_request, _raw(protocol.END, b"\xff\xfe{")),
         f"no-object-at-{_request}": _instead(_request, _raw(protocol.END, b"[1]")),
         f"data-at-{_request}": _before(_request, Frame(protocol.DATA, {"unit": 0, "sizes": []}, b"evil")),
-        f"landed-at-{_request}": _before(_request, Frame(protocol.COMMITTED, {"unit": 7, "done": [0, 1]}, b"")),
+        f"committed-at-{_request}": _before(_request, Frame(protocol.COMMITTED, {"unit": 7, "done": [0, 1]}, b"")),
         f"request-at-{_request}": _before(_request, Frame(protocol.REQUEST, {"do": "put", "path": "/tmp/x"}, b"")),
         f"unit-at-{_request}": _before(_request, Frame(protocol.UNIT, {"unit": 1, "items": []}, b"")),
         f"empty-end-at-{_request}": _before(_request, Frame(protocol.END, {}, b"")),
@@ -277,11 +279,11 @@ def main(name: str, words: list[str]) -> None:
         stdout=subprocess.PIPE,
         bufsize=0,
     )
-    liar = Liar(name, agent)
-    liar.open()
-    threading.Thread(target=liar.listen, daemon=True).start()
+    relay = TamperingRelay(name, agent)
+    relay.open()
+    threading.Thread(target=relay.forward_requests, daemon=True).start()
     try:
-        liar.speak()
+        relay.forward_answers()
     except (HangUpError, OSError, protocol.FrameError):
         agent.kill()
     os._exit(0)

@@ -21,7 +21,7 @@ _TRACE = re.compile(rb"Traceback|Exception ignored")
 
 @dataclass(frozen=True)
 class End:
-    """How a command ended, and how long after the first signal; None if it ended before."""
+    """The exit code of a command, and the seconds from the first signal to its end; None if it ended before."""
 
     code: int
     seconds: float | None
@@ -48,7 +48,7 @@ def signal_after(process: subprocess.Popen[bytes], seconds: float, *numbers: int
 
 
 def check_end(hibali: Any, process: subprocess.Popen[bytes], end: End, number: int) -> None:
-    """Check that it ended in time by the signal, or by itself at that moment, and without a traceback."""
+    """Check that the signal ended the command in time, or that it completed, and that it printed no traceback."""
     position = next(at for at, one in enumerate(hibali._running) if one is process)
     said = (hibali.home.folder / f"{position}.err").read_bytes()
     assert not _TRACE.search(said), said.decode(errors="replace")

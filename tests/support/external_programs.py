@@ -11,8 +11,8 @@ from tests.services.session import REPOSITORY
 
 
 def environment_with_hibali(bench: Bench, programs: Path) -> dict[str, str]:
-    """Return the environment for such a program in `programs`; each call of hibali is recorded in the file
-    `calls`."""
+    """Return the environment for a program in the folder `programs`; a wrapper records each call of hibali in
+    the file `calls`."""
     folder = bench.folder / "programs"
     folder.mkdir()
     wrapper = folder / "hibali"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.services.globus.collections import check_consent, normal_path, transfer_token
 from tests.services.globus.http import Answer, Request, route
-from tests.services.globus.running import run
+from tests.services.globus.task_runner import run
 from tests.services.globus.tasks import Task, deadline_of
 from tests.services.globus.world import ApiError, Token, new_id, now
 

@@ -34,7 +34,7 @@ PACKAGES = ("hibali", "hibali_cli", "transfers", "registry", "runs")
 ENTRY = frozenset({"__main__", "generate", "dial", "flatten"})
 HEAVY = ("botocore.session", "botocore.auth", "botocore.httpsession", "jsonschema", "tomlkit", "tenacity")
 EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_")  # read at the interpreter's startup
-MOST_TOLD = 100_000  # bytes: a message is never truncated
+MOST_REQUEST = 100_000  # bytes: a message is never truncated
 MOST_INPUT = 65_536  # bytes: the capacity of a pipe
 WAIT = struct.Struct("i")
 
@@ -48,8 +48,8 @@ class Ended:
     stderr: bytes
 
 
-class Forks:
-    """The process that has imported hibali; it ends with the process that uses it."""
+class ForkServer:
+    """Start and use the process that has imported hibali; it ends with this process."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -58,14 +58,14 @@ class Forks:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                (sys.executable, "-P", "-m", "tests.services.forked", str(theirs.fileno())),
+                (sys.executable, "-P", "-m", "tests.services.fork_server", str(theirs.fileno())),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 cwd=REPOSITORY,
             )
         self._connection = ours
-        self._asking = threading.Lock()
+        self._sending = threading.Lock()
         atexit.register(self._end)
 
     def _end(self) -> None:
@@ -79,8 +79,8 @@ class Forks:
 
         Raises `subprocess.TimeoutExpired` after `timeout` seconds, as `subprocess.run` does.
         """
-        told = json.dumps([[os.fsdecode(word) for word in words], dict(env), str(cwd)]).encode()
-        if _early(env) != self._early or len(told) > MOST_TOLD or len(stdin) > MOST_INPUT:
+        request = json.dumps([[os.fsdecode(word) for word in words], dict(env), str(cwd)]).encode()
+        if _early(env) != self._early or len(request) > MOST_REQUEST or len(stdin) > MOST_INPUT:
             return None
         with contextlib.ExitStack() as opened:
             given, giving = os.pipe()
@@ -90,8 +90,8 @@ class Forks:
                 opened.callback(os.close, number)
             os.write(giving, stdin)
             os.close(giving)
-            with self._asking:
-                socket.send_fds(self._connection, [told], [given, out, err, ended])
+            with self._sending:
+                socket.send_fds(self._connection, [request], [given, out, err, ended])
             os.close(ended)
             code = _wait(ending, timeout, words)
             return Ended(code, _content(out), _content(err))
@@ -118,10 +118,10 @@ def _wait(ending: int, timeout: float, words: Sequence[str | bytes]) -> int:
                 if pid:
                     os.kill(pid, signal.SIGKILL)
                 raise subprocess.TimeoutExpired([os.fsdecode(word) for word in words], timeout)
-            told = os.read(ending, WAIT.size)
-            if not told:
-                raise RuntimeError("the process that starts the commands has ended")
-            (number,) = WAIT.unpack(told)
+            packed = os.read(ending, WAIT.size)
+            if not packed:
+                raise RuntimeError("the fork server has ended")
+            (number,) = WAIT.unpack(packed)
             if pid:
                 return os.waitstatus_to_exitcode(number)
             pid = number
@@ -141,17 +141,17 @@ def main() -> None:
                     selector.unregister(key.fd)
                     pid, ended = running.pop(key.fd)
                     _, status = os.waitpid(pid, 0)
-                    _tell(ended, status)
+                    _send_number(ended, status)
                     os.close(ended)
                     os.close(key.fd)
                     continue
-                told, numbers, _, _ = socket.recv_fds(connection, MOST_TOLD + 1, 4)
-                if not told:
+                request, numbers, _, _ = socket.recv_fds(connection, MOST_REQUEST + 1, 4)
+                if not request:
                     return
                 pid = os.fork()
                 if pid == 0:
-                    _become(told, numbers)
-                _tell(numbers[3], pid)
+                    _run_command(request, numbers)
+                _send_number(numbers[3], pid)
                 for number in numbers[:3]:
                     os.close(number)
                 watched = os.pidfd_open(pid)
@@ -159,8 +159,8 @@ def main() -> None:
                 selector.register(watched, selectors.EVENT_READ)
 
 
-def _tell(descriptor: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the client has given up
+def _send_number(descriptor: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the client stopped waiting
         os.write(descriptor, WAIT.pack(number))
 
 
@@ -175,9 +175,9 @@ def _import_all() -> None:
             import_module(found.name)
 
 
-def _become(told: bytes, numbers: Sequence[int]) -> NoReturn:
-    """Turn this process into the command: release everything except the imported modules."""
-    words, environment, cwd = json.loads(told)
+def _run_command(request: bytes, numbers: Sequence[int]) -> NoReturn:
+    """Run the command in this process, which keeps only the imported modules."""
+    words, environment, cwd = json.loads(request)
     for target in range(3):
         os.dup2(numbers[target], target)
     os.closerange(3, 1024)  # the objects that own these descriptors are never finalized: see `os._exit` below

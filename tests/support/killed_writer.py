@@ -1,4 +1,4 @@
-"""Write to a store like hibali, and die half-way by SIGKILL: `CONFIG LOCATION FOLDER UNITS`."""
+"""Write to a store like hibali until SIGKILL after some units: `killed_writer CONFIG LOCATION FOLDER UNITS`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from transfers.stores.open_store import open_store
 
 
 def main(config: str, location: str, folder: str, units: int) -> None:
-    """Write the files of `folder`; after `units` units wait briefly for their arrival, then SIGKILL
-    itself."""
+    """Write the files of `folder`; after `units` units wait until the store received them, then SIGKILL
+    this process."""
     contents = {path: leaf for path, leaf in read_tree(folder).items() if isinstance(leaf, bytes)}
     store = open_store(read_location(location, load_sites(config)))
     store.make_root()
@@ -26,15 +26,15 @@ def main(config: str, location: str, folder: str, units: int) -> None:
         store.lock("test")
     items = items_of(file_entry(path, content) for path, content in sorted(contents.items()))
 
-    def until_death() -> Iterator[Payload]:
+    def until_killed() -> Iterator[Payload]:
         for number, payload in enumerate(payloads_of(items, contents)):
             if number == units:
                 time.sleep(0.5)
                 os.kill(os.getpid(), signal.SIGKILL)
             yield payload
 
-    for landed in store.write(until_death()):
-        assert landed.problem is None, landed
+    for committed in store.write(until_killed()):
+        assert committed.problem is None, committed
 
 
 main(*sys.argv[1:4], int(sys.argv[4]))

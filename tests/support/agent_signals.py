@@ -1,4 +1,4 @@
-"""Signal the agent of a push during its work, on fast and slow machines."""
+"""Signal the agent of a push while it writes files, on fast and slow machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.transfers import Transfers
 from transfers.agent.lease import process_start
 
 
-def signal_half_way(root: Path, number: int) -> int:
+def signal_working_agent(root: Path, number: int) -> int:
     """Send a signal to the agent that holds the lock, once it committed a file; return its process id."""
     lock = root / ".hibali" / "lock"
     deadline = time.monotonic() + 60
@@ -22,10 +22,10 @@ def signal_half_way(root: Path, number: int) -> int:
             os.kill(holder, number)
             return holder
         time.sleep(0.002)
-    raise AssertionError("nothing landed")
+    raise AssertionError("the agent committed no file")
 
 
-def settle(there: Transfers) -> None:
+def wait_for_agent_exit(there: Transfers) -> None:
     """Wait until the agent has seen the end of its client."""
     deadline = time.monotonic() + 20
     while there.place.word != "s3" and _holder_lives(there.root / ".hibali" / "lock"):

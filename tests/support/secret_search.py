@@ -10,12 +10,12 @@ from typing import Any
 
 
 @contextmanager
-def watching_arguments(secrets: list[str]) -> Iterator[list[str]]:
-    """Read the arguments of all processes repeatedly; yields a list of those with a secret."""
+def watch_process_arguments(secrets: list[str]) -> Iterator[list[str]]:
+    """Read the arguments of all processes repeatedly; yield a list of those with a secret."""
     found: list[str] = []
     stop = threading.Event()
 
-    def look() -> None:
+    def search_processes() -> None:
         while not stop.is_set():
             for process in Path("/proc").iterdir():
                 if process.name.isdigit():
@@ -25,7 +25,7 @@ def watching_arguments(secrets: list[str]) -> Iterator[list[str]]:
                         continue
                     found.extend(words for secret in secrets if secret in words)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=search_processes)
     thread.start()
     try:
         yield found
@@ -34,7 +34,7 @@ def watching_arguments(secrets: list[str]) -> Iterator[list[str]]:
         thread.join()
 
 
-def check_absent(secrets: list[str], hibali: Any, *answers: Any, but: Sequence[Path] = ()) -> None:
+def check_secrets_absent(secrets: list[str], hibali: Any, *answers: Any, but: Sequence[Path] = ()) -> None:
     """Assert that neither the answers nor hibali's files contain the secrets, except the files `but`."""
     for answer in answers:
         for secret in secrets:

@@ -20,26 +20,26 @@ _BEFORE_A_COMMAND = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
-    """Commands that are pasted together, and their output."""
+class DocumentedSession:
+    """Commands of one block, and their output."""
 
     command: str
     output: str
 
 
-def sessions(page: Path) -> Iterator[Typed]:
+def sessions(page: Path) -> Iterator[DocumentedSession]:
     """Yield the page's `sh` blocks, each with the `text` block of its output."""
     command: str | None = None
     for fence in _FENCE.finditer(page.read_text()):
         if fence["word"] == "sh":
             if command is not None:
-                yield Typed(command, "")
+                yield DocumentedSession(command, "")
             command = fence["text"].rstrip("\n")
         elif fence["word"] == "text" and command is not None:
-            yield Typed(command, fence["text"])
+            yield DocumentedSession(command, fence["text"])
             command = None
     if command is not None:
-        yield Typed(command, "")
+        yield DocumentedSession(command, "")
 
 
 def is_as_shown(shown: str, printed: str) -> bool:

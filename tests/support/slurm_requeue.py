@@ -16,8 +16,8 @@ def _succeeds(slurm: Any, *words: str) -> bool:
     )
 
 
-def put_back(slurm: Any, job: str) -> None:
-    """Requeue a job, and wait until the second in which it ended has passed.
+def requeue_job(slurm: Any, job: str) -> None:
+    """Requeue a job, and wait until the second in which it ended is over.
 
     slurmd counts in whole seconds, and kills a job that starts in the second in which it ended.
     """
@@ -26,6 +26,6 @@ def put_back(slurm: Any, job: str) -> None:
     time.sleep(2)
 
 
-def is_let_begin(slurm: Any, job: str) -> bool:
-    """Let the job start now; false until it has ended. Slurm would delay it by two minutes."""
+def start_job_now(slurm: Any, job: str) -> bool:
+    """Remove Slurm's delay of two minutes before the job starts again; return False while the job still runs."""
     return _succeeds(slurm, "update", f"JobId={job}", "StartTime=now")
