@@ -213,7 +213,7 @@ def _write_nothing() -> None:
 def queue_full_error(run: Run) -> TryLaterError:
     """Return the error for a caller who does not wait for a place in the queue."""
     return TryLaterError(
-        "no-room",
+        "queue-full",
         run.status.reason,
         subject=run.id,
         hint=f"Run the same command again, or `hibali runs wait {run.id}`, to submit it when the queue has a place.",

@@ -240,9 +240,9 @@ class _Merge:
             if self._rules.links == "skip":
                 return []
             if not facts.links:
-                return [Conflict(entry, "cannot-hold-links", "the target does not support symlinks")]
+                return [Conflict(entry, "links-not-supported", "the target does not support symlinks")]
         reason = None if self._plain(entry.path) else name_problem(entry.path, facts)
-        return [Conflict(entry, "unholdable-name", reason, refuse=True)] if reason else None
+        return [Conflict(entry, "unsupported-name", reason, refuse=True)] if reason else None
 
 
 def _file_and_folder(entry: Entry) -> Conflict:

@@ -54,7 +54,7 @@ def require_image_store(common: Common, remote_name: str) -> ImageStore:
     store = open_image_store(common, remote_name)
     if store is None:
         raise UsageError(
-            "no-image-shelf",
+            "no-image-store",
             "this remote has no image store",
             subject=remote_name,
             hint=f'Set one in config.toml: [remotes.{remote_name}] images = "SITE:PATH" or a folder.',

@@ -202,7 +202,7 @@ def test_a_remote_without_an_image_store_is_reported(hibali: Any, tmp_path: Path
     answer = labs.ada("pipelines", "publish", "--to", "bare", exit=0)
     assert b"image stays here" in answer.out
     refused = labs.ada("pipelines", "image", "get", "tool", "--from", "bare", "--json", exit=2).last
-    assert refused["code"] == "no-image-shelf"
+    assert refused["code"] == "no-image-store"
     refused = labs.ada("pipelines", "image", "drop", "tool", "--json", exit=8).last
     assert refused["code"] == "only-copy"
     (tmp_path / "shared").mkdir()

@@ -211,7 +211,7 @@ def test_nothing_of_another_operation_is_overwritten(losing: Losing, tmp_path: P
     before = [name for name, content in there.committed_files().items() if theirs.get(name) == content]
     proxy.down = False
     last = receipt_of(there, process, 5)
-    assert last["code"] == ("overtaken" if meanwhile == "done" else "locked")
+    assert last["code"] == ("written-by-another" if meanwhile == "done" else "locked")
     assert f"pid {second.pid}" in last["message"] or meanwhile == "done"
     if meanwhile == "at work":
         second.send_signal(signal.SIGINT)

@@ -138,10 +138,10 @@ def test_a_source_that_sends_false_data_is_detected(world: World, name: str) -> 
 
 
 FALSE_COMMITS = (
-    "field:landed:unit:99", "field:landed:done:[99]", "field:landed:done:[0,0]", "field:landed:done:[]",
-    'field:landed:failed:[[99,["x","y",false]]]', "field:landed:failed:[[0]]", "field:landed:failed:[1]",
-    "field:landed:done:[[0]]", 'field:landed:done:["0"]', "answer:landed:{}", 'answer:landed:{"unit":null}',
-    'answer:landed:{"unit":"x"}', 'field:landed:failed:[[0,["a","b",true]]]',
+    "field:committed:unit:99", "field:committed:done:[99]", "field:committed:done:[0,0]", "field:committed:done:[]",
+    'field:committed:failed:[[99,["x","y",false]]]', "field:committed:failed:[[0]]", "field:committed:failed:[1]",
+    "field:committed:done:[[0]]", 'field:committed:done:["0"]', "answer:committed:{}", 'answer:committed:{"unit":null}',
+    'answer:committed:{"unit":"x"}', 'field:committed:failed:[[0,["a","b",true]]]',
 )  # fmt: skip
 
 

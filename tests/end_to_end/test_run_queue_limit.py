@@ -52,7 +52,7 @@ def test_jobs_beyond_the_limit_wait_and_are_submitted_when_others_end(bench: Ben
     run, refusal = full.lines
     assert (run["state"], run["tasks"][0]["job"]) == ("STAGED", "")
     assert run["tasks"][0]["reason"] == refusal["message"] == "the queue is full: 1 of 1 jobs"
-    assert (refusal["code"], refusal["about"]) == ("no-room", run["id"])
+    assert (refusal["code"], refusal["about"]) == ("queue-full", run["id"])
     again = bench.hibali(*named(bench, "second"), "--json", exit=5).lines[0]
     assert again["id"] == run["id"]
     assert len(bench.run_ids()) == 2

@@ -2,7 +2,7 @@
 
 The relay reads the answers of a real agent frame by frame and changes them. A tampering is a name below,
 or `answer:REQUEST:JSON`, which replaces the header of every answer to that request, or
-`field:REQUEST:FIELD:JSON`, which replaces one field of it; `data` and `landed` select frames of those kinds.
+`field:REQUEST:FIELD:JSON`, which replaces one field of it; `data` and `committed` select frames of those kinds.
 """
 
 from __future__ import annotations

@@ -290,7 +290,9 @@ def set_time(descriptor: int, mtime_ns: int) -> None:
             errno.EOVERFLOW,
         ):
             raise
-        raise RefusedError("time-not-held", "the filesystem cannot store its modification time") from None
+        raise RefusedError(
+            "time-not-supported", "the filesystem cannot store its modification time"
+        ) from None
 
 
 def remove_partial(parent: int, name: bytes) -> None:

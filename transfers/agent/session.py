@@ -207,7 +207,7 @@ class Session(object):
         except LockedError as problem:
             if call and problem.holder.get("call") == call:
                 raise RefusedError(
-                    "former-holds", "the agent of the lost connection still holds the lock of the target"
+                    "stale-agent-locks", "the agent of the lost connection still holds the lock of the target"
                 ) from None
             raise
         self._call = call
@@ -216,7 +216,8 @@ class Session(object):
                 self._lease.release()
                 self._lease = None
                 raise RefusedError(
-                    "overtaken", "another client may have written to the target after the connection was lost"
+                    "written-by-another",
+                    "another client may have written to the target after the connection was lost",
                 )
             self._walked = bool(header.get("walked"))
         self._channel.send(protocol.END, {"token": self._lease.token})

@@ -186,7 +186,7 @@ class Connection:
             seen += chunk
             if len(seen) > _CHATTER:
                 raise IncompleteError(
-                    "chatter",
+                    "startup-output",
                     "the shell start-up files at the site print too much",
                     subject=self.subject,
                     hint="Change them so that they print nothing without a terminal.",
@@ -308,7 +308,7 @@ class Connection:
         message = printable(message_of(code, str(header.get("message", ""))))
         if code == FAILED:
             return agent_failed(message, subject)
-        if code == "overtaken":
+        if code == "written-by-another":
             hint = "Run the same command again: it checks what is there now, and continues."
             return TryLaterError(code, message, subject=subject, hint=hint, transient=False)
         return error_from(code, message, subject)
@@ -410,7 +410,7 @@ def _error_of(code: str) -> type[HibaliError]:
         return RefusedError
     if code in {
         "lease-lost",
-        "former-holds",
+        "stale-agent-locks",
         "peer-lost",
         "errno-econnreset",
     }:

@@ -90,7 +90,7 @@ class Holding:
         with connection.understanding():
             if RUNNING in reply.header["found"]:
                 message = "hibali's agent of a lost connection is still running"
-                raise TryLaterError("former-agent", message, subject=connection.subject)
+                raise TryLaterError("stale-agent", message, subject=connection.subject)
         # Agents on another host or of an earlier boot stop at their next lock check.
         self._stale_agents = []
         connection.request_all(

@@ -286,7 +286,7 @@ class _Whole:
 class S3Writer(RequestWriter):
     """The writer of objects: `committed` are their manifest lines, `continued` says if parts were reused."""
 
-    cannot_store = Problem("cannot-hold", "an object store cannot store symlinks and special files")
+    cannot_store = Problem("unsupported-kind", "an object store cannot store symlinks and special files")
 
     def __init__(self, write_target: WriteTarget) -> None:
         super().__init__(write_target.holder, write_target.pool, _MOST_JOBS)

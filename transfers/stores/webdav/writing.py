@@ -257,7 +257,7 @@ class _Large:
 class WebdavWriter(RequestWriter):
     """The writer of files, through partial files."""
 
-    cannot_store = Problem("cannot-hold", "a WebDAV server cannot store symlinks and special files")
+    cannot_store = Problem("unsupported-kind", "a WebDAV server cannot store symlinks and special files")
 
     def __init__(self, write_target: WebdavTarget, pool: Executor) -> None:
         super().__init__(write_target.holder, pool, _MOST_JOBS)
