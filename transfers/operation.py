@@ -619,8 +619,8 @@ def end_with(operation: Operation, problem: BaseException) -> BaseException:
             problem.code,
             problem.message,
             subject=problem.subject,
-            hint=f"Before this, {counted(receipt.files_moved, 'file')} moved: hibali history {receipt.id}."
-            " When the cause is removed, run the same command again to resume.",
+            hint=f"{counted(receipt.files_moved, 'file')} moved before this. Remove the cause, then run the same command"
+            f" again to resume. What was moved: hibali history {receipt.id}",
         )
     finish(operation, problem)
     return problem

@@ -394,6 +394,6 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
                 "weak-verification",
                 f"the files were moved, but verified by {receipt.proof_moved} only, which is weaker than required",
                 subject=receipt.target,
-                hint="Require less with --require-proof, or check them: hibali verify",
+                hint="Require less with --require-proof, or read them back with `verify`.",
             )
         )
