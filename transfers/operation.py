@@ -620,7 +620,7 @@ def end_with(operation: Operation, problem: BaseException) -> BaseException:
             problem.message,
             subject=problem.subject,
             hint=f"{counted(receipt.files_moved, 'file')} moved before this. Remove the cause, then run the same command"
-            f" again to resume. What was moved: hibali history {receipt.id}",
+            f" again to resume. What was moved: hibali history show {receipt.id}",
         )
     finish(operation, problem)
     return problem
