@@ -1,0 +1,1 @@
+"""Pilots: one job that runs many tasks of a sweep."""

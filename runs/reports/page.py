@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -41,6 +42,7 @@ def clock(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+@functools.cache  # it keeps compiled templates
 def _environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(_TEMPLATES),

@@ -1,0 +1,1 @@
+"""Sweeps: runs of one pipeline with many sets of input values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ PACKAGES = ("hibali", "transfers", "registry", "runs", "hibali_cli")
 _CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 
 
+@functools.cache
 def error_codes() -> dict[str, list[str]]:
     """Return every code passed to an error, or to a function or value with a `code`, with its locations
     (`file:line`)."""

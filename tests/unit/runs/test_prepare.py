@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 from dataclasses import replace
@@ -16,6 +17,7 @@ from hibali.errors import RefusedError, UsageError
 from hibali.plugins import built_in_names
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
+from registry.pipeline import Pipeline
 from runs.containers.bare import CONTAINER as BARE
 from runs.containers.base import Started
 from runs.containers.podman import CONTAINER as PODMAN
@@ -34,6 +36,11 @@ FOLDER = f"/w/runs/{RUN}"
 BOXED = {**DESCRIPTOR, "container-image": {"type": "docker", "image": "a/b"}}
 
 
+@functools.cache
+def tool(*, boxed: bool) -> Pipeline:
+    return read_descriptor(json.dumps(BOXED if boxed else DESCRIPTOR).encode(), "tool.json")
+
+
 def prepared(
     values: dict[str, Any],
     container: Any = BARE,
@@ -42,8 +49,7 @@ def prepared(
     gpus: Gpus | None = None,
     **settings: Any,
 ) -> Prepared:
-    document = BOXED if container.isolates else DESCRIPTOR
-    pipeline = read_descriptor(json.dumps(document).encode(), "tool.json")
+    pipeline = tool(boxed=container.isolates)
     invocation = check_invocation(pipeline, {"in": "x", **values})
     inputs = [
         Input(each.id, each.number, each.text, "name", source="/c/0") for each in list_inputs(invocation)
