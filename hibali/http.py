@@ -134,9 +134,8 @@ class Deadline:
         for found in (self._socket, getattr(self._connection, "sock", None)):
             if isinstance(found, socket.socket):
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(
-                        found, socket.SHUT_RDWR
-                    )  # not the shutdown of TLS, which is not thread-safe
+                    # not the shutdown of TLS, which is not thread-safe
+                    socket.socket.shutdown(found, socket.SHUT_RDWR)
 
 
 _current = threading.local()

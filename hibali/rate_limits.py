@@ -21,9 +21,8 @@ from hibali.text import counted, printable
 
 _HOUR = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2})\.jsonl")
 _RETENTION = timedelta(days=8)
-_MOST_BYTES = (
-    4 << 20
-)  # bytes of an hour's file, some forty thousand requests; beyond that the count is approximate
+# bytes of an hour's file, some forty thousand requests; beyond that the count is approximate
+_MOST_BYTES = 4 << 20
 
 
 def note_use(*names: str, request: str, times: int = 1) -> None:

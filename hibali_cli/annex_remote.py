@@ -175,9 +175,8 @@ class Conversation:
         return self._contents
 
     def _on_event(self, event: Event) -> None:
-        if (
-            isinstance(event, Noted) and event.message not in self._noted
-        ):  # each content is a separate operation
+        # each content is a separate operation
+        if isinstance(event, Noted) and event.message not in self._noted:
             self._noted.add(event.message)
             self.send_info(printable(event.message))
 

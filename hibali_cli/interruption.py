@@ -1,8 +1,9 @@
 """Convert SIGINT, SIGTERM, SIGHUP and `--max-time` into exceptions, and end the process in time.
 
-The interpreter's own handler, in C, writes the signal's number to a pipe. A thread reads it, wakes up all waits,
-and ends the process when the main thread has not done so in time: it may be blocked in a call that no exception reaches, such as
-waiting for a thread that reads from a server. The handler in Python sets a flag and raises; it takes no lock and calls nothing.
+The interpreter's own handler, in C, writes the signal's number to a pipe. A thread reads it, wakes up all waits, and
+after a signal ends the process when the main thread has not done so in time: it may be blocked in a call that no
+exception reaches, such as waiting for a thread that reads from a server. `--max-time` only wakes up waits. The handler
+in Python sets a flag and raises; it takes no lock and calls nothing.
 """
 
 from __future__ import annotations

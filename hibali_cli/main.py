@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 def main() -> NoReturn:
     """Run the command line of this process and exit with its code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # until the handlers are installed, Ctrl-C ends the process silently
+        # until the handlers are installed, Ctrl-C ends the process silently
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(_run())
 
 
@@ -26,9 +25,8 @@ def _run() -> int:
     from hibali_cli.output import prepare_streams
 
     prepare_streams()
-    gc.set_threshold(
-        50_000, 20, 100
-    )  # entries have no reference cycles; with hundreds of thousands, the search took a tenth of the time
+    # entries have no reference cycles; with hundreds of thousands, the search took a tenth of the time
+    gc.set_threshold(50_000, 20, 100)
     if sys.argv[1:] == ["--version"]:
         from hibali_cli.version import show_version
 

@@ -139,9 +139,8 @@ def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
 
     copied = copy.deepcopy(dict(document))
     if copied.get("container-image", {}).get("type") == "rootfs":
-        del copied[
-            "container-image"
-        ]  # the validator reads an image name from it; the schema has checked the remaining keys
+        # the validator reads an image name from it; the schema has checked the remaining keys
+        del copied["container-image"]
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             validate_descriptor(copied)

@@ -326,9 +326,8 @@ class History:
         apart = {"GIT_INDEX_FILE": str(index)}
         try:
             with contextlib.suppress(OSError):
-                shutil.copyfile(
-                    self._git.folder / "index", index
-                )  # the index has the state of files, so that git does not read unchanged ones again
+                # the index has the state of files, so that git does not read unchanged ones again
+                shutil.copyfile(self._git.folder / "index", index)
             self._git.check_output("add", "--all", "--", ".", environment=apart)
             tree = self._git.check_output("write-tree", environment=apart).decode().strip()
             known = self._head()

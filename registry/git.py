@@ -48,13 +48,13 @@ _SERVER_SETTINGS = {
     "gc.auto": "0",
     "maintenance.auto": "false",
 }
+# a partial clone would fetch from any host
 _SERVER_ENVIRONMENT = (
     "GIT_ALLOW_PROTOCOL=none",
     "GIT_NO_LAZY_FETCH=1",
-)  # a partial clone would fetch from any host
-_LOCAL = re.compile(
-    r"file://|[^:]*(?:/|$)"
-)  # git-fetch(1), GIT URLS: a path has a slash before its first colon
+)
+# git-fetch(1), GIT URLS: a path has a slash before its first colon
+_LOCAL = re.compile(r"file://|[^:]*(?:/|$)")
 _OF_REPOSITORY = frozenset({b"local", b"worktree"})
 _HOOK_SETTING = re.compile(rb"hook\.", re.IGNORECASE)
 

@@ -35,12 +35,13 @@ _RESERVED = frozenset(
 _SHELLS = {
     f"{folder}{name}": name
     for name in ("sh", "bash")
+    # in the last one Docker's image of bash has it
     for folder in (
         "",
         "/bin/",
         "/usr/bin/",
         "/usr/local/bin/",
-    )  # in the last one Docker's image of bash has it
+    )
 }
 # Parts of the word after `<<` that hibali reads as a shell does: without blanks, expansions and nested quotes.
 _DELIMITER = re.compile(

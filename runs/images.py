@@ -206,9 +206,8 @@ class SiteImages:
             "environment": _environment(facts.get("environment")),
             "entrypoint": _arguments(facts.get("entrypoint")),
         }
-        self._commands.run(
-            ("sync", "-f", as_text(ready))
-        )  # the record must not outlive what it describes (S19)
+        # the record must not outlive what it describes (S19)
+        self._commands.run(("sync", "-f", as_text(ready)))
         self._host.put(ready + b"/" + _RECORD, canonical_json(known))
         lock.check()
         self._host.move(ready, folder + b"/" + _READY)

@@ -238,9 +238,8 @@ def submit_chunks(
         run = run_store.load(run.id)
         if run.submission.cancelled:
             break
-        begun = (
-            holder_of(run.id, chunk.number) in QueuePlaces(run.site).held()
-        )  # an earlier call reserved its places
+        # an earlier call reserved its places
+        begun = holder_of(run.id, chunk.number) in QueuePlaces(run.site).held()
         begin = partial(run_store.note, run.id, "submitting", {"chunk": chunk.number})
         if not reserve_queue_places(
             host,

@@ -355,9 +355,8 @@ def guard_lines(folder: str, needs: Sequence[Dependency]) -> str:
 
 
 REQUIRED_SCRIPT = "outputs.sh"
-ID = re.compile(
-    r"[A-Za-z0-9_,.-]{1,200}"
-)  # wider than the schema, but without characters that are special in a shell or JSON
+# wider than the schema, but without characters that are special in a shell or JSON
+ID = re.compile(r"[A-Za-z0-9_,.-]{1,200}")
 # A required output may be a symlink or unreadable: it counts as created, and collecting reports the problem (S12).
 # The list is part of the exit record, whose size is limited.
 _HEAD = r"""

@@ -15,9 +15,8 @@ from runs.model import Run, State
 from runs.schedulers.base import Phase, Status
 from runs.script import ID
 
-CANCEL_REQUESTED = (
-    "cancel"  # in place of a signal: cancellation was requested before the tool ended, and no signal arrived
-)
+# in place of a signal: cancellation was requested before the tool ended, and no signal arrived
+CANCEL_REQUESTED = "cancel"
 _MOST_NAMED = 5
 _TIMES = re.compile(r"(\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s (\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s ?")
 
@@ -160,9 +159,8 @@ def _resolve_unsignalled(
     """Resolve with a record of a tool that saw no signal; a signal may still have killed its child."""
     if record.signal == CANCEL_REQUESTED:
         if best.phase is Phase.RUNNING:
-            return Observation(
-                State.RUNNING, best.native, best.reason
-            )  # the scheduler has not reported a cancellation yet
+            # the scheduler has not reported a cancellation yet
+            return Observation(State.RUNNING, best.native, best.reason)
         ended = best.phase is Phase.CANCELLED or (
             cancel_accepted and best.phase not in {Phase.ENDED, Phase.KILLED}
         )
@@ -185,9 +183,8 @@ def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, res
     if best.phase is Phase.CANCELLED or (cancelled and best.phase is not Phase.KILLED):
         return Observation(State.CANCELLED, best.native, best.reason, record)
     if best.phase is Phase.RUNNING:
-        return Observation(
-            State.RUNNING, best.native, best.reason
-        )  # the scheduler has not reported the reason yet
+        # the scheduler has not reported the reason yet
+        return Observation(State.RUNNING, best.native, best.reason)
     if restarted or best.phase in {Phase.WAITING, Phase.BROKEN}:
         return Observation(
             State.LOST, best.native, "the scheduler stopped the tool and requeued the job", record

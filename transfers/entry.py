@@ -9,9 +9,8 @@ from typing import NamedTuple, TypeVar
 Value = TypeVar("Value")
 
 _BLOCK = 4096  # the smallest size of a hole
-MOST_NS = (
-    2**63 * 10**9
-)  # no time that a filesystem reports, in nanoseconds, is this far from 1970 (time_t has 64 bits)
+# no time that a filesystem reports, in nanoseconds, is this far from 1970 (time_t has 64 bits)
+MOST_NS = 2**63 * 10**9
 
 
 class Kind(StrEnum):

@@ -81,7 +81,7 @@ class FurtherNames:
         self._further.close()
 
 
-_RUN = 20_000  # actions sorted in memory at a time
+_SORTED_AT_ONCE = 20_000  # actions sorted in memory at a time
 _BATCH_COUNT = 1024  # entries looked up on record before those without a recorded digest are hashed
 
 
@@ -436,7 +436,9 @@ def permissions_of(entry: Entry, rules: Rules) -> int | None:
 
 def sorted_actions(actions: Iterable[Action]) -> Iterator[Action]:
     """Sort actions in canonical order: sorted runs on disk, then merged."""
-    return sort_on_disk(actions, attrgetter("entry.order"), lambda: Spool(in_memory=_RUN), _RUN)
+    return sort_on_disk(
+        actions, attrgetter("entry.order"), lambda: Spool(in_memory=_SORTED_AT_ONCE), _SORTED_AT_ONCE
+    )
 
 
 def check_plan(plan: TransferPlan, rules: Rules, subject: str) -> None:

@@ -40,10 +40,11 @@ def check_read_only_roots(target: Location, root_path: bytes, on_event: Listener
         with closing(open_host(site, on_event=on_event)) as host:
             real = _real_paths(host, [root_path, *(host.expand(root) for root in roots)])
     except UsageError:
+        # no host resolves them
         real = [
             root_path,
             *(root.encode("utf-8", "surrogateescape") for root in roots),
-        ]  # no host resolves them
+        ]
     for name, root in zip(site.read_only, real[1:], strict=True):
         relation = path_relation(real[0], root)
         if relation is not None:

@@ -19,9 +19,8 @@ from hibali.text import nearest
 
 T = TypeVar("T")
 Default = TypeVar("Default")
-Note = Callable[
-    ..., None
-]  # note(message, *keys): what is wrong with the value at `keys`, relative to the table
+# note(message, *keys): what is wrong with the value at `keys`, relative to the table
+Note = Callable[..., None]
 Reader = Callable[[Any, Note], T]  # returns the value, or raises ValueError with the reason
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # and bytes that are not UTF-8

@@ -183,7 +183,7 @@ class Login:
         if not self.shared:
             self._check_port()
             self._check_proxy()
-            self._check_welcome()
+            self._check_refusals()
             return
         if self._is_up():
             return
@@ -229,7 +229,7 @@ class Login:
         return (*argv, "-o", "GSSAPIAuthentication=yes") if self._settings.auth == "gsi" else argv
 
     def _log_in_with_retries(self) -> None:
-        self._check_welcome()
+        self._check_refusals()
         try:
             with_retries(
                 self._log_in_first,
@@ -243,7 +243,7 @@ class Login:
             raise
         self._forget_refusals()
 
-    def _check_welcome(self) -> None:
+    def _check_refusals(self) -> None:
         """Raise `TryLaterError` where the host refused too often in a row; users at a terminal may try."""
         if self._refusals is not None and not self._may_prompt():
             self._refusals.check()
@@ -263,7 +263,7 @@ class Login:
             self._forget_refusals()
 
     def _log_in_once(self) -> None:
-        """Log in; a site that refused a further login does not get another login attempt."""
+        """Log in; after a refused further login, no further login is attempted."""
         if self._refused is not None:
             raise self._refused
         try:

@@ -48,7 +48,7 @@ _DATE = 8
 
 
 _HEADINGS = ("run", "state", "for", "pipeline", "site", "name", "remark")
-_RUN, _STATE, _FOR, _PIPELINE, _SITE, _NAME, _ABOUT = range(len(_HEADINGS))
+_RUN, _STATE, _FOR, _PIPELINE, _SITE, _NAME, _REMARK = range(len(_HEADINGS))
 _IMPORTANCE = (_RUN, _STATE, _FOR, _PIPELINE, _SITE, _NAME)  # the last column gets what is left
 _MOST = (24, 9, 12, 30, 20, 20, 80)
 _LEAST_ABOUT = 10
@@ -112,7 +112,7 @@ def table_lines(rows: Sequence[Row], width: int, height: int, now: float) -> lis
     """Return a heading, the counts, and as many rows as fit: unfinished runs come before ended ones."""
     label = f"{counted(len(rows), 'run')}: {count_states(row.run.state for row in rows)}"
     lines = [plain_line(shortened(label, width, front=1.0), "bold")]
-    shown = _most_wanted(rows, max(1, height - 3))
+    shown = _most_important(rows, max(1, height - 3))
     cells = [row.cells(now) for row in shown]
     widths = _widths(cells, width)
     lines.append(plain_line(_joined(_HEADINGS, widths), "dim"))
@@ -128,7 +128,7 @@ def table_lines(rows: Sequence[Row], width: int, height: int, now: float) -> lis
     return lines
 
 
-def _most_wanted(rows: Sequence[Row], most: int) -> list[Row]:
+def _most_important(rows: Sequence[Row], most: int) -> list[Row]:
     """Return the most important rows, in the order in which they were created."""
     if len(rows) <= most:
         return list(rows)
@@ -149,9 +149,9 @@ def _widths(cells: Sequence[Sequence[str]], available: int) -> list[int]:
         if wanted and (taken <= left or column == _RUN):
             widths[column] = min(wanted, left)
             left -= min(taken, left)
-    longest = max((cell_len(row[_ABOUT]) for row in cells), default=0)
+    longest = max((cell_len(row[_REMARK]) for row in cells), default=0)
     if longest and left - len(_GAP) >= _LEAST_ABOUT:
-        widths[_ABOUT] = min(left - len(_GAP), _MOST[_ABOUT], max(longest, len(_HEADINGS[_ABOUT])))
+        widths[_REMARK] = min(left - len(_GAP), _MOST[_REMARK], max(longest, len(_HEADINGS[_REMARK])))
     return widths
 
 
@@ -159,7 +159,7 @@ def _joined(texts: Sequence[str], widths: Sequence[int]) -> str:
     parts = []
     for column, (text, width) in enumerate(zip(texts, widths, strict=True)):
         if width:
-            cut = shortened(text, width, front=1.0 if column == _ABOUT else 0.6)
+            cut = shortened(text, width, front=1.0 if column == _REMARK else 0.6)
             parts.append(cut + " " * (width - cell_len(cut)))
     return _GAP.join(parts).rstrip()
 

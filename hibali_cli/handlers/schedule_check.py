@@ -32,9 +32,8 @@ from runs.schedules.schedule import Schedule, load_schedules
 from runs.store import RunStore
 from transfers.stores.open_store import open_store
 
-UNSAFE_CHARACTERS = re.compile(
-    r"[\x00-\x1f\x7f\ud800-\udfff]"
-)  # control characters, and bytes that are not UTF-8
+# control characters, and bytes that are not UTF-8
+UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def check_argv(argv: Sequence[str]) -> tuple[str, ...]:

@@ -412,9 +412,8 @@ class Allocation:
             pass
         signalled: set[int] = set()
         deadline = time.monotonic() + GRACE_SECONDS
-        quiet = (
-            time.monotonic() + 2 * JOURNAL_SECONDS
-        )  # tasks that started just before `stop` was created report themselves
+        # tasks that started just before `stop` was created report themselves
+        quiet = time.monotonic() + 2 * JOURNAL_SECONDS
         while time.monotonic() < deadline and (monitor.running or time.monotonic() < quiet):
             for number, pid in monitor.running.items():
                 if pid not in signalled and is_in(pid, self._tasks.folder(number)):

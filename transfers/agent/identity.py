@@ -21,9 +21,8 @@ _MOST_BYTES = 1024 * 1024  # of mount names below one folder; further ones are n
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 Mount = Tuple[bytes, str, bytes]  # mount point, device of the filesystem, its mounted folder
-Place = Tuple[
-    str, bytes, bytes
-]  # device, path on that filesystem, mount point relative to the folder ("" for itself)
+# device, path on that filesystem, mount point relative to the folder ("" for itself)
+Place = Tuple[str, bytes, bytes]
 Identity = Dict[str, Any]
 
 

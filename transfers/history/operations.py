@@ -186,9 +186,8 @@ def _site_of(text: str) -> str:
     return text.partition(":")[0] if ":" in text.partition("/")[0] else ""
 
 
-_END = (
-    64 * 1024
-)  # bytes at the start and the end of a journal: they include the lines before the first and after the last file
+# bytes at the start and the end of a journal: they include the lines before the first and after the last file
+_END = 64 * 1024
 _BEFORE_FILES = frozenset({"operation", "origin", "place", "empty", "compacted"})
 
 

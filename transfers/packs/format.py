@@ -294,9 +294,8 @@ def filler(length: int) -> bytes:
     blocks = []
     while length:
         comment_size = min(length - BLOCK, _COMMENT)
-        if (
-            length - BLOCK - comment_size == BLOCK
-        ):  # a single remaining block would be a header without content
+        # a single remaining block would be a header without content
+        if length - BLOCK - comment_size == BLOCK:
             comment_size -= BLOCK
         start = b"%d comment=" % comment_size
         blocks.append(

@@ -12,9 +12,8 @@ from hibali.events import Connected, Listener, Noted, ignore
 from transfers.remote.connection import Connection
 from transfers.stores.base import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BYTES
 
-_CHANNEL_RATE_BYTES = (
-    2 * 1024 * 1024
-)  # window of an OpenSSH channel: its bytes per round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
+# window of an OpenSSH channel: its bytes per round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
+_CHANNEL_RATE_BYTES = 2 * 1024 * 1024
 _RATE = 1_250_000_000  # assumed bandwidth of a site in bytes per second (10 Gbit/s)
 _LONG_SECONDS = 0.01
 _MIN_BYTES_PER_CHANNEL = 8 * 1024 * 1024  # opening a channel is worthwhile for this many bytes

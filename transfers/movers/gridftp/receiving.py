@@ -69,9 +69,8 @@ def _next_hashed(connection: Connection, waiting: dict[int, Item]) -> Hashed:
 DECLINED = "gridftp-declined"
 _MOST_OPEN_FILES = 64  # concurrent files: the agent keeps each of them open
 
-_Event = (
-    protocol.Frame | tuple[CopyProcess, bool] | Hashed | BaseException | None
-)  # a CopyProcess with whether it has ended
+# a CopyProcess with whether it has ended
+_Event = protocol.Frame | tuple[CopyProcess, bool] | Hashed | BaseException | None
 
 
 @dataclass(frozen=True, slots=True)

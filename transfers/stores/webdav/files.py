@@ -35,10 +35,11 @@ from transfers.stores.webdav.multistatus import (
 from transfers.stores.webdav.requests import WebdavClient, error_of
 
 _SECOND = 1_000_000_000
+# of the years 1000 and 9999: the range of an HTTP date
 _FIRST_SECOND, _LAST_SECOND = (
     -30_610_224_000,
     253_402_300_799,
-)  # of the years 1000 and 9999: the range of an HTTP date
+)
 _FIRST_IN_HEADER = 86_401  # Nextcloud returns 500 for an X-OC-Mtime of the first day of 1970 or before
 _KNOWN_VALUE = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
 
@@ -311,9 +312,8 @@ class Files:
                     )
 
         headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
-        limit = (
-            most if length is None else max(length, _MOST_WHOLE)
-        )  # the whole file if the server has no ranges
+        # the whole file if the server has no ranges
+        limit = most if length is None else max(length, _MOST_WHOLE)
         try:
             response = self.client.request(
                 "GET",

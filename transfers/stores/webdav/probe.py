@@ -249,9 +249,8 @@ class _Probe:
         return self._files.delete(self._path(b"t"), {"If-Match": '"no tag of it"'}) == 412
 
     def _names(self) -> dict[str, Any]:
-        tried = {
-            b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD
-        }  # servers may decode `%41` to `A`
+        # servers may decode `%41` to `A`
+        tried = {b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD}
         byte, long, upper = b"x\xff", b"l" * LONG_NAME, b"UPPER"
         for name in (*tried, byte, long, upper):
             self._try(name)
