@@ -478,6 +478,8 @@ def check_space(plan: TransferPlan, target: Store, subject: str) -> None:
         return
     space = target.space()
     to_hold = plan.bytes_to_move - (plan.bytes_in_holes if target.facts.holes else 0)
+    if space.free_bytes is not None and to_hold > space.free_bytes:
+        to_hold = max(0, to_hold - target.partial_bytes())
     names = counted(plan.names_to_make, "name")
     for resource, code, needed, free, format_free, message in (
         ("bytes", "no-space", to_hold, space.free_bytes, format_size, f"{format_size(to_hold)} to move"),

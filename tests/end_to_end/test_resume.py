@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import flip_byte
 from tests.support.waiting import wait_for
@@ -66,6 +67,18 @@ def push_again(there: Transfers) -> Any:
         if answer.exit != 5 or time.monotonic() > deadline:
             assert answer.exit == 0, str(answer)
             return answer
+
+
+def test_the_space_of_the_received_part_is_not_needed_again(folder_there: Transfers) -> None:
+    there = folder_there
+    there.make({b"deep/large": LARGE})
+    with small_filesystem(
+        there.root, "size=120m"
+    ):  # the file has 96 MiB: less than that is free after the kill
+        kill_half_way(there, 40 * MIB)
+        assert counts(push_again(there))["files_moved"] == 1
+        assert there.committed_files() == {b"deep/large": LARGE}
+        there.check_no_own_files()
 
 
 def test_the_same_command_sends_only_the_rest(folder_there: Transfers) -> None:

@@ -257,6 +257,11 @@ def read_partial_files(root: Root) -> List[PartialFile]:
     return list(parts.values())
 
 
+def partial_bytes(root: Root) -> int:
+    """Return how many bytes of incomplete large files are stored below the root; a transfer resumes them."""
+    return sum(part.received for part in read_partial_files(root) if root.lstat(part.partial) is not None)
+
+
 def _read_line(parts: Dict[str, PartialFile], record: Dict[str, Any]) -> None:
     partial = record["partial"]
     if "path" in record:

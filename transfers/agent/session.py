@@ -88,6 +88,7 @@ class Session(object):
             "check_path": self._check_path,
             "identity": self._identity,
             "list": self._list,
+            "partial_bytes": self._partial_bytes,
             "lock": self._lock,
             "unlock": self._unlock,
             "start_receiving": self._start_receiving,
@@ -195,6 +196,11 @@ class Session(object):
         self._targets_below, self._partials = walk.targets_below, walk.orphans + walk.in_use
         closing = {"count": walk.count, "problems": problems, "orphans": orphans}
         self._channel.send(protocol.END, {**closing, "pages": packed.end_block()}, packed.block)
+
+    def _partial_bytes(self, header: Dict[str, Any]) -> None:
+        """Report the bytes of incomplete large files, which need no more space when they are resumed."""
+        del header
+        self._channel.send(protocol.END, {"bytes": journal.partial_bytes(self._opened())})
 
     def _lock(self, header: Dict[str, Any]) -> None:
         """Lock the target; with `back` (lost channel, same call), refuse if others may have written since."""

@@ -665,6 +665,16 @@ class PosixStore(Store):
         with self._connection.understanding():
             return within_quotas(space, reply.header["rooms"])
 
+    def partial_bytes(self) -> int:
+        """See Store."""
+        try:
+            self._open()
+        except NotFoundError:
+            return 0
+        reply = self._connection.request("partial_bytes")
+        with self._connection.understanding():
+            return max(0, int(reply.header["bytes"]))
+
     def close(self) -> None:
         """See Store."""
         patience = 5.0 if self._under_way else 0.1

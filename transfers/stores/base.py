@@ -555,6 +555,10 @@ class Store(Source):
         """Return the free space, as far as it is known."""
         return Space(None, None)
 
+    def partial_bytes(self) -> int:
+        """Return the bytes of incomplete files here that the next transfer resumes: they are not free, but needed by it."""
+        return 0
+
     @abstractmethod
     def close(self) -> None:
         """Close connections and processes; safe to call twice."""
@@ -791,6 +795,10 @@ class StoreView(Store):
     def space(self) -> Space:
         """See Store."""
         return self.store.space()
+
+    def partial_bytes(self) -> int:
+        """See Store."""
+        return self.store.partial_bytes()
 
     def close(self) -> None:
         """See Store."""

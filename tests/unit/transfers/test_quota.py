@@ -102,11 +102,15 @@ def test_the_smallest_limit_applies() -> None:
 class _Full:
     facts = Facts("test", Verification.DIGEST, Verification.DIGEST, holes=True)
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, partial: int = 0) -> None:
         self._space = space
+        self._partial = partial
 
     def space(self) -> Space:
         return self._space
+
+    def partial_bytes(self) -> int:
+        return self._partial
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,15 @@ def test_a_full_target_is_refused_with_its_reason(space: Space, code: str) -> No
         check_space(found, _Full(space), "there")  # type: ignore[arg-type]
     assert caught.value.code == code
     assert ("quota of" in caught.value.message) == (code == "no-quota")
+    found.close()
+
+
+def test_the_received_part_of_a_file_needs_no_more_space() -> None:
+    found = TransferPlan()
+    found.count(Action(Verb.COPY, Entry(b"large", Kind.FILE, 80), "new"))
+    check_space(found, _Full(Space(40, 1), partial=40), "there")  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match="41 B to move"):
+        check_space(found, _Full(Space(40, 1), partial=39), "there")  # type: ignore[arg-type]
     found.close()
 
 
