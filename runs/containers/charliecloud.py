@@ -13,7 +13,11 @@ from runs.containers.base import (
     unsafe_path,
 )
 
-_USER = "USER=${USER:-$(id -un)}\nexport USER\n"
+# ch-run creates its mount point, and fails if another task of the job creates it at the same time
+_PREPARE = """USER=${USER:-$(id -un)}
+export USER
+mkdir -m 700 "/var/tmp/$USER.ch" "/var/tmp/$USER.ch/mnt" 2>/dev/null
+"""
 
 
 class Charliecloud(Container):
@@ -41,7 +45,7 @@ class Charliecloud(Container):
         after = [task.image, "--"]
         after += [task.shell, task.sees_command] if task.argv is None else [*task.entrypoint, *task.argv]
         known = forwarded_variables(task, """set -- "$@" "--set-env=$name='$value'\"""")
-        return f'{_USER}set --\n{known}exec {quoted(argv)} "$@" {quoted(after)}'
+        return f'{_PREPARE}set --\n{known}exec {quoted(argv)} "$@" {quoted(after)}'
 
     def convert_argv(self, archive: str, result: str, kind: str, image: str) -> tuple[tuple[str, ...], ...]:
         """Convert the flat tar with ch-convert(1), which detects formats by file names."""
