@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from rich.cells import cell_len, chop_cells
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.live import Live
-from rich.text import Text
 
-Lines = Callable[[ConsoleOptions], Sequence[RenderableType]]
+if TYPE_CHECKING:  # start-up: most commands draw nothing
+    from rich.console import ConsoleOptions, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+Lines: TypeAlias = "Callable[[ConsoleOptions], Sequence[RenderableType]]"
 
 
 class Drawing:
@@ -19,6 +22,8 @@ class Drawing:
 
     def __init__(self, lines: Lines, a_second: float) -> None:
         """`lines` must not draw or wait; `a_second` is how often per second it is called."""
+        from rich.console import Console  # start-up: only to draw
+
         self._lines = lines
         self._a_second = a_second
         self._drawing = threading.RLock()
@@ -27,11 +32,15 @@ class Drawing:
 
     def line(self, text: str) -> None:
         """Print a safe line above it."""
+        from rich.text import Text  # start-up: only to draw
+
         with self._drawing:
             self._console.print(Text(text), soft_wrap=True)
 
     def show(self) -> None:
         """Draw it, unless it is drawn."""
+        from rich.live import Live  # start-up: only to draw
+
         if self._live is not None:
             return
         with self._drawing:
@@ -55,12 +64,16 @@ class Drawing:
                 live.stop()
 
     def _drawn(self) -> RenderableType:
+        from rich.console import Group  # start-up: only to draw
+
         options = self._console.options
         return Group(*self._lines(options)[: max(1, options.size.height - 1)])
 
 
 def plain_line(text: str, style: str = "") -> Text:
     """Return text as one line."""
+    from rich.text import Text  # start-up: only to draw
+
     return Text(text, style=style, no_wrap=True, overflow="crop")
 
 

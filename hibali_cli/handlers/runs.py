@@ -6,9 +6,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.text import Text
 
 from hibali.amounts import format_duration, format_size
 from hibali.errors import HibaliError, NotFoundError, OutputsMissingError, RunFailedError, TryLaterError
@@ -22,6 +22,9 @@ from runs.cancel import cancel_run, check_releasable, release_run
 from runs.model import Run, State, Sweep
 from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
+
+if TYPE_CHECKING:  # start-up: only to draw
+    from rich.text import Text
 
 
 def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
