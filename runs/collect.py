@@ -136,9 +136,11 @@ def collect(
     return receipt
 
 
-def may_complete(receipt: Receipt) -> bool:
+def may_complete(receipt: Receipt | None) -> bool:
     """Return whether collecting again may bring what is missing: something failed that the tool did not cause."""
-    return receipt.exit is Exit.INCOMPLETE and any(each.code not in _BY_TOOL for each in receipt.failures)
+    if receipt is None or receipt.exit is not Exit.INCOMPLETE:
+        return False
+    return any(each.code not in _BY_TOOL for each in receipt.failures)
 
 
 def work_of(run: Run, site: Site) -> Location:

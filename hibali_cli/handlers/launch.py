@@ -291,7 +291,7 @@ def launch_and_follow(common: Common, request: Request, options: RunOptions) -> 
     if receipt is not None:
         report_collected(common, receipt)
     if options.wait or run.state.ended:
-        report_ends(common, run_store, [run], resumable=receipt is not None and may_complete(receipt))
+        report_ends(common, run_store, [run], resumable=may_complete(receipt))
     else:
         report_unfinished(common, run)
     return int(receipt.exit) if receipt is not None else 0

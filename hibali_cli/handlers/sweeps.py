@@ -231,7 +231,7 @@ def _launch_and_follow(common: Common, request: Request, options: RunOptions) ->
     if receipt is not None:
         report_collected(common, receipt)
     if options.wait or run.state.ended:
-        report_ends(common, run_store, [run], resumable=receipt is not None and may_complete(receipt))
+        report_ends(common, run_store, [run], resumable=may_complete(receipt))
     elif common.json:
         common.output.record("run", run.to_record())
     else:
