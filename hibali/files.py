@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
-import secrets
-import socket
 import stat
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -90,6 +86,8 @@ def control_folder() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and len(runtime) < 40 and os.access(runtime, os.W_OK | os.X_OK):
         return private_folder(Path(runtime) / "hibali")
+    import tempfile  # start-up: only for ssh
+
     return private_folder(Path(tempfile.gettempdir()) / f"hibali-{os.geteuid()}")
 
 
@@ -107,6 +105,9 @@ def check_private_file(path: Path, what: str) -> None:
 
 def account_names() -> tuple[str, str]:
     """Return a name and an address for commits: the account, and the account at this host."""
+    import getpass  # start-up: only for commits
+    import socket  # start-up: only for commits
+
     try:
         account = getpass.getuser()
     except (KeyError, OSError):
@@ -127,7 +128,7 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o600, mtime_ns: int
 
 
 def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None) -> None:
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         try:
@@ -177,7 +178,7 @@ class WholeFile:
             pass
         except OSError as problem:
             raise _unwritable(path, problem) from None
-        self._partial = self.path.with_name(f".{self.path.name[:200]}.{secrets.token_hex(8)}")
+        self._partial = self.path.with_name(f".{self.path.name[:200]}.{os.urandom(8).hex()}")
         try:
             self._stream: IO[bytes] = self._partial.open("xb")
         except OSError as problem:

@@ -10,13 +10,15 @@ import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hibali.documents import line_of_json, read_json
 from hibali.errors import TryLaterError
-from hibali.events import Listener, Noted, ignore
 from hibali.files import write_atomic
 from hibali.retry import growing_intervals, pause
+
+if TYPE_CHECKING:  # start-up: lists of pipelines have no events
+    from hibali.events import Listener
 
 _NUMBERED = re.compile(r"([0-9]{1,9})\.json")
 _SILENT_SECONDS = 0.1  # a longer wait is reported with the holder
@@ -82,7 +84,9 @@ def acquire_lock(folder: Path) -> FolderLock:
             return FolderLock(folder, highest + 1)
 
 
-def wait_for_lock(folder: Path, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> FolderLock:
+def wait_for_lock(
+    folder: Path, *, on_event: Listener | None = None, longest_wait: float = 600.0
+) -> FolderLock:
     """`acquire_lock`, waiting while another process holds it; raises what that raises after `longest_wait` seconds."""
     intervals = growing_intervals(0.02, 2.0)
     waited = 0.0
@@ -93,7 +97,9 @@ def wait_for_lock(folder: Path, *, on_event: Listener = ignore, longest_wait: fl
         except TryLaterError as locked:
             if waited >= longest_wait:
                 raise
-            if not notified and waited > _SILENT_SECONDS:
+            if on_event is not None and not notified and waited > _SILENT_SECONDS:
+                from hibali.events import Noted  # start-up: only after a long wait
+
                 on_event(Noted(f"waiting: {locked.message}"))
                 notified = True
         step = intervals.next_pause()

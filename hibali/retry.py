@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import random
 import select
 import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hibali.errors import HibaliError, TryLaterError
-from hibali.events import Listener, Retried, ignore
+
+if TYPE_CHECKING:  # start-up: every command imports this module
+    from hibali.events import Listener
 
 Result = TypeVar("Result")
 
@@ -27,7 +28,7 @@ def with_retries(
     first_wait: float = 0.5,
     longest_wait: float = 20.0,
     patience: float = math.inf,
-    on_event: Listener = ignore,
+    on_event: Listener | None = None,
 ) -> Result:
     """Call `attempt` until it succeeds; errors marked transient are retried after growing, jittered pauses.
 
@@ -42,12 +43,16 @@ def with_retries(
         failures = [problem]
     import tenacity  # start-up: only after a failure
 
+    from hibali.events import Retried  # start-up: only after a failure
+
     def next_attempt() -> Result:
         if failures:
             raise failures.pop()
         return attempt()
 
     def before_pause(state: tenacity.RetryCallState) -> None:
+        if on_event is None:
+            return
         problem = state.outcome.exception() if state.outcome else None
         wait = state.next_action.sleep if state.next_action else 0.0
         on_event(Retried(subject, state.attempt_number, wait, getattr(problem, "message", str(problem))))
@@ -113,7 +118,7 @@ def retry_after(
 
 
 def when_free(
-    attempt: Callable[[], Result], *, subject: str, patience: float, on_event: Listener = ignore
+    attempt: Callable[[], Result], *, subject: str, patience: float, on_event: Listener | None = None
 ) -> Result:
     """Call `attempt` until it does not fail with `locked`: another process works there, or the lease of a dead one has not expired.
 
@@ -130,7 +135,10 @@ def when_free(
             if problem.code != "locked" or time.monotonic() + wait > deadline:
                 raise
             tries += 1
-            on_event(Retried(subject, tries, wait, problem.message))
+            if on_event is not None:
+                from hibali.events import Retried  # start-up: only after a failure
+
+                on_event(Retried(subject, tries, wait, problem.message))
         pause(wait)
 
 
@@ -219,6 +227,8 @@ class Intervals:
 
     def next_pause(self) -> float:
         """Return the next pause, jittered so that many clients do not poll at the same time."""
+        import random  # start-up: only where something is polled
+
         current = self._next
         self._next = min(self._longest, current * self._factor)
         return current * random.uniform(0.95, 1.05)  # noqa: S311  # a jitter, not a secret

@@ -13,8 +13,6 @@ import click
 
 from hibali import __version__
 from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError, exit_of_interruption
-from hibali.files import private_folder, state_folder, state_root, write_atomic
-from hibali.subprocesses import without_secrets
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, interruption_hint
 from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_message
@@ -26,6 +24,9 @@ def write_bug_report(failure: BaseException) -> str | None:
     It contains neither the command line nor values of variables, which may be secret (S16), and secrets in the exception's
     message are hidden.
     """
+    from hibali.files import private_folder, state_folder, write_atomic  # start-up: only after a bug
+    from hibali.subprocesses import without_secrets  # start-up: only after a bug
+
     now = datetime.now(UTC)
     lines = [
         f"hibali {__version__}, python {platform.python_version()}, {sys.platform}, {now.isoformat()}\n\n",
@@ -77,6 +78,7 @@ def _as_error(failure: BaseException) -> tuple[HibaliError, int]:
 
 def _refused_by_the_system(failure: BaseException) -> HibaliError | None:
     """Return the error for a full, read-only or broken filesystem, or for a limit of this machine; None for a bug."""
+    from hibali.files import state_root  # start-up: only after an error
     from hibali.system_errors import explain  # start-up: only after an error
 
     if isinstance(failure, FileNotFoundError) and not failure.filename:

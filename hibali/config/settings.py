@@ -24,7 +24,6 @@ from hibali.config.schema import Note, Wrong, collect, read_table, setting, tabl
 from hibali.errors import UsageError
 from hibali.files import check_private_file, config_file
 from hibali.plugins import plugin_names
-from hibali.subprocesses import hide_variable
 from hibali.system_errors import unreadable
 from hibali.text import counted, did_you_mean, nearest, printable
 
@@ -96,6 +95,8 @@ def load_sites(config: str | None = None) -> Settings:
     text = _read_text(path)
     settings = parse_settings(text, path) if text else Settings(path, {})
     for name in _secret_variables(settings):
+        from hibali.subprocesses import hide_variable  # start-up: only for settings with such variables
+
         hide_variable(name)
     return settings
 

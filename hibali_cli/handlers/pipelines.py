@@ -14,7 +14,6 @@ from hibali_cli.options import Common
 from hibali_cli.output import Cell, Output
 from registry.catalogue import Catalogue
 from registry.catalogue_folder import Deprecation
-from registry.command_line import refuse_unrunnable
 from registry.images.record import ImageRecord
 from registry.pipeline import Change, Input, OutputFile, Pipeline, find_changes, split_reference
 from registry.search import Damaged, Summary, search_pipelines
@@ -207,6 +206,7 @@ def _states(site: SiteRuns) -> str:
 
 
 def _why_unrunnable(pipeline: Pipeline) -> str:
+    from registry.command_line import refuse_unrunnable  # start-up: only to show one pipeline
 
     try:
         refuse_unrunnable(pipeline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hibali.config.model import Site
 from hibali.config.settings import require_built_for_runs
@@ -11,13 +12,11 @@ from hibali.errors import HibaliError
 from hibali.events import Listener
 from hibali_cli.options import Common
 from runs.model import Run
-from runs.monitor import note_usage
-from runs.poll import update
-from runs.queue_limits import can_submit_more, submit_more
-from runs.rate_limits import open_limited_host
-from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
-from transfers.remote.host import RemoteHost
+
+# `hibali runs list` imports this module: what contacts a site is imported when a site is contacted.
+if TYPE_CHECKING:
+    from transfers.remote.host import RemoteHost
 
 
 def run_site(common: Common, name: str) -> Site:
@@ -29,11 +28,16 @@ def run_site(common: Common, name: str) -> Site:
 
 def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
     """Return a function that connects to the machine at a site."""
+    from runs.rate_limits import open_limited_host  # start-up: only where a site is contacted
+
     return lambda: open_limited_host(site, on_event)
 
 
 def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listener) -> Run:
     """Record the accounting data of a run that has ended, unless it is known; return the updated run."""
+    from runs.monitor import note_usage  # start-up: only where a site is contacted
+    from runs.schedulers.base import load_scheduler  # start-up: only where a site is contacted
+
     scheduler = load_scheduler(run.placement.scheduler)
     if (
         not run.state.final
@@ -57,6 +61,10 @@ def update_runs(
 
     With `submit_next` a pilot whose allocation has ended gets the next one.
     """
+    from runs.poll import update  # start-up: only where a site is contacted
+    from runs.queue_limits import can_submit_more, submit_more  # start-up: only where a site is contacted
+    from runs.schedulers.base import load_scheduler  # start-up: only where a site is contacted
+
     fresh = {run.id: run for run in runs}
     active = [run for run in runs if run.job and not run.state.final]
     for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in active}):

@@ -18,9 +18,7 @@ from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
 from hibali_cli.progress import listening
-from runs.cancel import cancel_run, check_releasable, release_run
 from runs.model import Run, State, Sweep
-from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
 
 if TYPE_CHECKING:  # start-up: only to draw
@@ -410,6 +408,9 @@ def report_ends(common: Common, run_store: RunStore, runs: list[Run], *, resumab
 
 def cancel_and_show(common: Common, run_id: str) -> int | None:
     """Cancel a run and show its state."""
+    from runs.cancel import cancel_run  # start-up: only where a site is contacted
+    from runs.schedulers.base import load_scheduler  # start-up: only where a site is contacted
+
     run_store = RunStore()
     run = run_store.load(run_id)
     if not run.state.final:
@@ -454,6 +455,9 @@ def list_runs(common: Common, *, update: bool, states: tuple[str, ...], site_nam
 
 def release_and_show(common: Common, run_id: str) -> int | None:
     """Release a run on hold and show its state."""
+    from runs.cancel import check_releasable, release_run  # start-up: only where a site is contacted
+    from runs.schedulers.base import load_scheduler  # start-up: only where a site is contacted
+
     run_store = RunStore()
     run = run_store.load(run_id)
     check_releasable(run)

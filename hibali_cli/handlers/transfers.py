@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,7 +23,6 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
 from transfers.entry import Verification
-from transfers.follow.watcher import QUIET_SECONDS, FollowOptions, read_marker
 from transfers.journal import Receipt
 from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
@@ -32,6 +31,9 @@ from transfers.planner import TransferPlan, incomplete
 from transfers.request import Request, SaveOptions
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.stores.globus.paths import TaskTimeouts
+
+if TYPE_CHECKING:  # start-up: only to follow
+    from transfers.follow.watcher import FollowOptions
 
 
 def pop_selection(options: dict[str, Any]) -> dict[str, Any]:
@@ -89,6 +91,8 @@ def pop_follow_options(options: dict[str, Any]) -> FollowOptions | None:
     for option in ("pack", "detailed_exit_code"):
         if options[option]:
             raise _wrong_use(f"--follow cannot be used with --{option.replace('_', '-')}")
+
+    from transfers.follow.watcher import QUIET_SECONDS, FollowOptions, read_marker  # start-up: only to follow
 
     marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]
     return FollowOptions(
