@@ -94,6 +94,12 @@ class TryLaterError(HibaliError):
         super().__init__(code, message, subject=subject, hint=hint, transient=transient)
 
 
+class CancelledError(HibaliError):
+    """The program that started the operation cancelled it (`hibali.Cancellation`)."""
+
+    exit = Exit.INTERRUPTED
+
+
 class IncompleteError(HibaliError):
     """Not everything was done, or not everything is verified."""
 

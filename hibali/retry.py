@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
+from hibali.cancellation import current_cancellation
 from hibali.errors import HibaliError, TryLaterError
 
 if TYPE_CHECKING:  # start-up: every command imports this module
@@ -160,9 +161,12 @@ def _interruption() -> tuple[int, int]:
 
 
 def _interrupted_within(seconds: float | None) -> bool:
-    """Wait for `seconds`, None for ever; return True early when the command is interrupted."""
+    """Wait for `seconds`, None for ever; return True early when the command is interrupted or the operation cancelled."""
     poll = select.poll()
     poll.register(_interruption()[0], select.POLLIN)
+    cancellation = current_cancellation()
+    if cancellation is not None:
+        poll.register(cancellation, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 

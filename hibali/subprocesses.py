@@ -12,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
+from hibali.cancellation import current_cancellation
 from hibali.errors import AccessError, IncompleteError, NotFoundError, TryLaterError
 from hibali.retry import after_interruption
 from hibali.system_errors import reason_of
@@ -39,8 +41,22 @@ class CommandResult:
     stderr: bytes
 
 
+_in_library = False
+
+
+def work_as_library() -> None:
+    """Leave the terminal and the environment to the program that imported hibali, from now on.
+
+    Nothing prompts. `hide_variable` leaves the variable in `os.environ`; programs that hibali starts do not inherit it.
+    """
+    global _in_library  # noqa: PLW0603  # a process has one terminal and one environment
+    _in_library = True
+
+
 def has_terminal() -> bool:
     """Return whether stdin and stderr are a terminal, so that a user can answer a question."""
+    if _in_library:
+        return False
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -265,9 +281,9 @@ class BackgroundProcess:
             os.killpg(self._process.pid, number)
 
 
-_running: dict[
-    int, subprocess.Popen[bytes]
-] = {}  # by process id; reading and writing it is atomic in CPython
+# by process id; reading and writing them is atomic in CPython
+_running: dict[int, subprocess.Popen[bytes]] = {}
+_uncancelled: dict[int, Callable[[], None]] = {}
 
 
 @cache
@@ -300,7 +316,7 @@ def _start(
             stdout=stdout,
             stderr=stderr,
             bufsize=0,
-            env=dict(environment) if environment is not None else None,
+            env=_without_hidden(os.environ if environment is None else environment),
             start_new_session=not foreground,
             pass_fds=leave,
             umask=umask,
@@ -315,9 +331,36 @@ def _start(
         ) from None
     for pid in [pid for pid, one in list(_running.items()) if one.returncode is not None]:
         _running.pop(pid, None)
+        _uncancelled.pop(pid, _nothing)()
     _running[process.pid] = process
     _watch_for_interruption()
+    cancellation = current_cancellation()
+    if cancellation is not None:
+        running = weakref.ref(process)
+        _uncancelled[process.pid] = cancellation.on_cancel(lambda: _kill_later(running))
     return process
+
+
+def _without_hidden(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in _hidden}
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _kill_later(running: weakref.ref[subprocess.Popen[bytes]]) -> None:
+    """Kill a program of a cancelled operation, unless it ends by itself soon."""
+
+    def kill() -> None:
+        process = running()
+        if process is not None:
+            _send_kill(process)
+
+    if running() is not None:
+        timer = threading.Timer(_PATIENCE_SECONDS, kill)
+        timer.daemon = True
+        timer.start()
 
 
 def _widen(*pipes: BinaryIO) -> None:
@@ -372,8 +415,8 @@ _hidden: dict[str, bytes] = {}
 
 
 def hide_variable(name: str) -> None:
-    """Remove a variable from the environment: jobs would inherit it."""
-    value = os.environ.pop(name, None)
+    """Remove a variable from the environment of programs that are started: jobs would inherit it."""
+    value = os.environ.get(name) if _in_library else os.environ.pop(name, None)
     if value is not None:
         _hidden[name] = os.fsencode(value)
 

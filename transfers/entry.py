@@ -82,6 +82,11 @@ class Entry(NamedTuple):
     same_as: bytes = b""
 
     @property
+    def name(self) -> str:
+        """The path as text; bytes that are not UTF-8 are surrogate escapes, as `os.fsdecode` returns them."""
+        return self.path.decode("utf-8", "surrogateescape")
+
+    @property
     def sparse(self) -> bool:
         """Whether a file has holes, or uses less space than its size (compressed, on tape)."""
         return self.kind is Kind.FILE and 0 <= self.allocated <= self.size - _BLOCK

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hibali.cancellation import as_cancelled
 from hibali.errors import Exit, HibaliError, exit_of_interruption
 from hibali.events import (
     Adjusted,
@@ -187,6 +188,8 @@ class Recorder:
         Raises:
             IncompleteError: the journal cannot be written.
         """
+        if problem is not None:
+            problem = as_cancelled(problem)
         receipt = self.complete(problem, code)
         if self._journal is not None:
             if isinstance(problem, HibaliError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from hibali.cancellation import as_cancelled
 from hibali.errors import AccessError, Exit, HibaliError, IncompleteError, RefusedError, TryLaterError
 from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Listing, Moved, Noted, ignore
 from hibali.locations import Location, check_writable
@@ -611,9 +612,9 @@ def end_with(operation: Operation, problem: BaseException) -> BaseException:
     """Write the receipt after `problem`, and return the error to raise.
 
     A refusal says that nothing was changed. After changes, in an earlier attempt or cycle, the operation is
-    incomplete instead.
+    incomplete instead. After a cancellation, every error is its consequence.
     """
-    receipt = operation.recorder.receipt
+    problem, receipt = as_cancelled(problem), operation.recorder.receipt
     if isinstance(problem, RefusedError) and receipt.has_changes:
         problem = IncompleteError(
             problem.code,

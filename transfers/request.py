@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from hibali.config.settings import Settings
+from hibali.errors import UsageError
 from hibali.locations import Location
+from hibali.text import nearest
 from transfers.entry import Entry
 from transfers.plan_file import SavedPlan
 from transfers.rules import Rules
 from transfers.stores.globus.paths import TaskTimeouts
+
+PACK_BYTES = 1024**3
+_LEAST_PACK_BYTES = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +96,28 @@ class Request:
         """Return the location with the lowest rate as its site's bandwidth."""
         limits = replace(location.site.limits, bandwidth=self.lowest_rate)
         return replace(location, site=replace(location.site, limits=limits))
+
+
+def check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
+    """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
+    found = source.typed_local, target.typed_local
+    if found == {"push": (True, False), "pull": (False, True)}[operation]:
+        return
+    place = source if operation == "pull" else target
+    name, _, rest = place.text.partition("/")
+    if found == (True, True) and name in settings.sites:
+        meant = f"{name} is a site: {name}:{rest}"
+    else:
+        command = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
+        similar = nearest(name, settings.sites) if found == (True, True) else None
+        line = shlex.join(["hibali", command, source.text, target.text])
+        meant = f"Did you mean {similar}:{rest}, or {line}?" if similar else f"Did you mean: {line}"
+    way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
+    raise UsageError("wrong-direction", f"{operation} copies from {way}", subject=place.text, hint=meant)
+
+
+def pack_bytes(size: int | None) -> int:
+    """Return the largest size of a pack, by default 1 GiB. Raises `UsageError` for less than 1 MiB."""
+    if size is not None and size < _LEAST_PACK_BYTES:
+        raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
+    return size or PACK_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections import Counter
 from contextlib import closing
@@ -13,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.amounts import format_size
-from hibali.config.settings import Settings
 from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError, exit_of_interruption
-from hibali.locations import Location, read_location, read_target
+from hibali.locations import read_location, read_target
 from hibali.system_errors import unreadable
-from hibali.text import counted, nearest
+from hibali.text import counted
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -28,7 +26,7 @@ from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
 from transfers.plan_file import check_trust, read_plan
 from transfers.planner import TransferPlan, incomplete
-from transfers.request import Request, SaveOptions
+from transfers.request import Request, SaveOptions, check_direction, pack_bytes
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.stores.globus.paths import TaskTimeouts
 
@@ -70,8 +68,6 @@ def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> SaveOptions:
     return SaveOptions(not no_save, push_to)
 
 
-_PACK_BYTES = 1024**3
-_LEAST_PACK_BYTES = 1024**2
 _FOLLOW_OPTIONS = ("quiet_for", "done_marker", "append", "until")
 
 
@@ -121,7 +117,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     push_to, no_save = options.pop("push_to"), options.pop("no_save")
     ends = read_location(source, settings), read_target(target, settings)
     if operation in {"push", "pull"}:
-        _check_direction(operation, *ends, settings)
+        check_direction(operation, *ends, settings)
     return Request(
         operation,
         with_local_collection(ends[0], settings),
@@ -138,32 +134,12 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     )
 
 
-def _check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
-    """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
-    found = source.typed_local, target.typed_local
-    if found == {"push": (True, False), "pull": (False, True)}[operation]:
-        return
-    place = source if operation == "pull" else target
-    name, _, rest = place.text.partition("/")
-    if found == (True, True) and name in settings.sites:
-        meant = f"{name} is a site: {name}:{rest}"
-    else:
-        command = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
-        similar = nearest(name, settings.sites) if found == (True, True) else None
-        line = shlex.join(["hibali", command, source.text, target.text])
-        meant = f"Did you mean {similar}:{rest}, or {line}?" if similar else f"Did you mean: {line}"
-    way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
-    raise UsageError("wrong-direction", f"{operation} copies from {way}", subject=place.text, hint=meant)
-
-
 def _pop_pack_bytes(options: dict[str, Any]) -> int:
     """Return the largest size of a pack; 0 without --pack."""
     packs, size = options.pop("pack", False), options.pop("pack_size", None)
     if not packs and size is not None:
         raise UsageError("usage", "--pack-size needs --pack", hint="See: hibali push --help")
-    if size is not None and size < _LEAST_PACK_BYTES:
-        raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
-    return (size or _PACK_BYTES) if packs else 0
+    return pack_bytes(size) if packs else 0
 
 
 def pop_recorded(options: dict[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from hibali import subprocesses
 from tests.schemas import check_line
 from tests.services.docker import Docker
 from tests.services.fork_server import Ended, ForkServer
@@ -281,6 +282,7 @@ def hibali_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hib
 
     Processes that the test's commands leave running, such as ssh masters, end with the test.
     """
+    monkeypatch.setattr(subprocesses, "_in_library", False)  # the Python API sets it for the whole process
     runtime = Path(tempfile.mkdtemp(dir=_session() / "r", prefix=""))
     folder = tmp_path / "hibali"
     home, state = folder / "home", folder / "state"

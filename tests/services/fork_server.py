@@ -29,7 +29,7 @@ from typing import NoReturn
 from tests.services.processes import MARK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("hibali", "hibali_cli", "transfers", "registry", "runs")
+PACKAGES = ("hibali", "hibali_api", "hibali_cli", "transfers", "registry", "runs")
 # these modules are run or sent to other hosts, never imported
 ENTRY = frozenset({"__main__", "generate", "dial", "flatten"})
 HEAVY = ("botocore.session", "botocore.auth", "botocore.httpsession", "jsonschema", "tomlkit", "tenacity")

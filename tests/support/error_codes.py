@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tests.support.documented_commands import REPOSITORY
 
-PACKAGES = ("hibali", "transfers", "registry", "runs", "hibali_cli")
+PACKAGES = ("hibali", "hibali_api", "transfers", "registry", "runs", "hibali_cli")
 _CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 
 

@@ -246,6 +246,9 @@ class _OpenFile(object):
         found = os.fstat(self._descriptor)
         if found.st_size != self._item["size"] or found.st_mtime_ns != self._item["mtime_ns"]:
             raise ChangedError("the file changed after it was listed")
+        inode = self._item.get("inode")  # only for pieces, which no digest of the whole file protects
+        if inode and found.st_ino != inode:
+            raise ChangedError("the file was replaced after it was listed")
 
     def read_into(self, buffer: memoryview) -> None:
         """Fill `buffer` with the next bytes; fewer bytes mean that the source changed."""

@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from hibali.cancellation import in_this_context
 from hibali.system_errors import message_of
 from transfers.agent import protocol
 from transfers.entry import Kind, Verification
@@ -164,7 +165,7 @@ class Jobs(Generic[_Result]):
 
     def run(self, feed: Callable[[], None]) -> Generator[_Result, None, None]:
         """Yield the results until all jobs end. Closing it stops the feeding and waits for running jobs."""
-        feeder = threading.Thread(target=self._feed, args=(feed,), name="feed", daemon=True)
+        feeder = threading.Thread(target=in_this_context(self._feed), args=(feed,), name="feed", daemon=True)
         feeder.start()
         try:
             while (result := self._results.get()) is not None:
@@ -203,7 +204,7 @@ class Jobs(Generic[_Result]):
                 return None
             self._under_way += 1
             self._bytes_held += size
-        return self._pool.submit(self._guarded, size, job, *args)
+        return self._pool.submit(in_this_context(self._guarded), size, job, *args)
 
     def _guarded(self, size: int, job: Callable[..., None], *args: Any) -> None:
         try:
@@ -312,7 +313,10 @@ def unit_header(unit: Unit, number: int) -> dict[str, Any]:
         "segment": unit.segment,
         "offset": unit.offset,
         "length": unit.length,
-        "items": [item_header(item) for item in unit.items],
+        "items": [
+            {**item_header(item), **({"inode": item.entry.inode} if unit.piece else {})}
+            for item in unit.items
+        ],
     }
 
 

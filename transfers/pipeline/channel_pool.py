@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from hibali.cancellation import in_this_context
 from hibali.errors import HibaliError
 from hibali.events import Connected, Listener, Noted, ignore
 from transfers.remote.connection import Connection
@@ -93,7 +94,9 @@ class ChannelPool:
         while self._started < count and count > 1:
             self._started += 1
             name = f"channel {self._started}"
-            threading.Thread(target=self._run, args=(self._started,), name=name, daemon=True).start()
+            threading.Thread(
+                target=in_this_context(self._run), args=(self._started,), name=name, daemon=True
+            ).start()
 
     def _run(self, number: int) -> None:
         assert self._open_channel is not None
@@ -138,7 +141,10 @@ class ChannelPool:
         lost.close(0.1)
         if is_replaced:
             threading.Thread(
-                target=self._run_later, args=(number,), name=f"channel {number}", daemon=True
+                target=in_this_context(self._run_later),
+                args=(number,),
+                name=f"channel {number}",
+                daemon=True,
             ).start()
 
     def _run_later(self, number: int) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 
+from hibali.cancellation import in_this_context
 from hibali.config.model import Site
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
@@ -112,7 +113,7 @@ def _begin(site: Site, logins: list[Login]) -> None:
     """
     if _logs_in_early(site, logins) and not logins[0].waits_for_the_first:
         for login in logins[1:]:
-            threading.Thread(target=_log_in_quietly, args=(login,), daemon=True).start()
+            threading.Thread(target=in_this_context(_log_in_quietly), args=(login,), daemon=True).start()
 
 
 def _logs_in_early(site: Site, logins: list[Login]) -> bool:

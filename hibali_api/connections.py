@@ -1,0 +1,152 @@
+"""Keep stores of sites open between calls, and share them between threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from hibali.config.kinds import kind_of
+from hibali.errors import HibaliError, NotFoundError, RefusedError
+from hibali.locations import Location
+from transfers.stores.base import Store
+from transfers.stores.open_store import open_store
+
+_MOST_IN_USE = 4  # for each site and start: further threads wait
+_IDLE_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Idle:
+    store: Store
+    since: float
+
+
+class Connections:
+    """Stores that one thread at a time uses; a lost one is replaced, an idle one is closed after a minute."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._idle: dict[object, list[_Idle]] = {}
+        self._in_use: dict[object, int] = {}
+        self._by_folder: set[str] = set()  # sites whose stores have no `substore`
+        self._timer: threading.Timer | None = None
+        self._process = os.getpid()
+
+    @contextmanager
+    def folder(self, location: Location) -> Iterator[Store]:
+        """Yield a store whose root is the folder at a location, until the block ends.
+
+        Where one connection serves all folders of a site, it is kept; elsewhere each folder has its own store.
+        """
+        start, below = _start_of(location)
+        if location.site.name not in self._by_folder:
+            with self._store((location.site.name, start.path), start) as (store, close_later):
+                if store.facts.substores:
+                    yield store.substore(below)[0] if below else store
+                    return
+                self._by_folder.add(location.site.name)
+                close_later()
+        with self._store((location.site.name, location.bucket, location.path), location) as (store, _):
+            yield store
+
+    @contextmanager
+    def keys(self, location: Location) -> Iterator[Store]:
+        """Yield the store of a whole bucket or share, whose entries are keys, until the block ends."""
+        start = replace(location, path="", slash=True)
+        with self._store((location.site.name, location.bucket, ""), start) as (store, _):
+            yield store
+
+    @contextmanager
+    def _store(self, key: object, location: Location) -> Iterator[tuple[Store, Callable[[], None]]]:
+        """Yield an idle or new store, and a function that keeps it from being kept."""
+        store = self._take(key)
+        kept = True
+
+        def close_later() -> None:
+            nonlocal kept
+            kept = False
+
+        try:
+            if store is None:
+                store = open_store(location)
+            yield store, close_later
+        except BaseException as problem:
+            # after any other error it may be lost, or in the middle of an answer
+            kept = kept and isinstance(problem, NotFoundError | RefusedError)
+            raise
+        finally:
+            self._give_back(key, store, kept=kept)
+
+    def _take(self, key: object) -> Store | None:
+        with self._changed:
+            self._forget_after_fork()
+            while self._in_use.get(key, 0) >= _MOST_IN_USE:
+                self._changed.wait()
+            self._in_use[key] = self._in_use.get(key, 0) + 1
+            idle = self._idle.get(key)
+            return idle.pop().store if idle else None
+
+    def _give_back(self, key: object, store: Store | None, *, kept: bool) -> None:
+        if store is not None and not kept:
+            _close(store)
+        with self._changed:
+            self._in_use[key] -= 1
+            if store is not None and kept:
+                self._idle.setdefault(key, []).append(_Idle(store, time.monotonic()))
+                self._start_timer()
+            self._changed.notify_all()
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(_IDLE_SECONDS, self._close_idle)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _close_idle(self) -> None:
+        """Close what was not used for a minute; agents at a site must not stay behind a notebook."""
+        ended = []
+        with self._changed:
+            self._timer = None
+            before = time.monotonic() - _IDLE_SECONDS
+            for key, idle in list(self._idle.items()):
+                ended += [each.store for each in idle if each.since <= before]
+                self._idle[key] = [each for each in idle if each.since > before]
+            if any(self._idle.values()):
+                self._start_timer()
+        for store in ended:
+            _close(store)
+
+    def close(self) -> None:
+        """Close all idle stores."""
+        with self._changed:
+            idle, self._idle = self._idle, {}
+        for stores in idle.values():
+            for each in stores:
+                _close(each.store)
+
+    def _forget_after_fork(self) -> None:
+        """Leave the parent's connections to the parent."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._idle, self._in_use, self._timer = {}, {}, None
+
+
+def _close(store: Store) -> None:
+    with contextlib.suppress(HibaliError):
+        store.close()
+
+
+def _start_of(location: Location) -> tuple[Location, bytes]:
+    """Return the home, root variable or `/` with which the path starts, or the bucket, and the path below it."""
+    if kind_of(location.site).has_keys:
+        return replace(location, path="", slash=True), location.raw
+    first, slash, rest = location.path.partition("/")
+    start = first or "/"
+    return replace(location, path=start, text=f"{location.site.name}:{start}", slash=True), os.fsencode(
+        rest.rstrip("/") if slash else ""
+    )

@@ -1,0 +1,117 @@
+"""List, measure, make and remove files at a place: `ls`, `stat`, `du`, `mkdir` and `rm`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Unpack
+
+from hibali.errors import NotFoundError, RefusedError
+from hibali.events import Listener
+from hibali.locations import Location
+from hibali_api.calls import CallOptions, Place, calling, split_options
+from hibali_api.transfers import check_receipt
+from transfers.entry import Entry, Kind
+from transfers.inventory import Usage, usages
+from transfers.journal import Receipt
+from transfers.packs.view import PackAwareOpener
+from transfers.remove import RemovalPlan, RemovalRequest, remove
+from transfers.rules import DeleteLimit, read_delete_limit
+from transfers.single_files import make_place
+from transfers.stores.base import Store
+from transfers.stores.open_store import open_store
+
+
+def ls(place: Place, *, recursive: bool = False, **options: Unpack[CallOptions]) -> list[Entry]:
+    """List the entries of a folder, sorted by name; of a file itself.
+
+    Args:
+        place: a path of this machine or SITE:PATH.
+        recursive: also list what is in folders below.
+        **options: see `CallOptions`.
+
+    Raises:
+        NotFoundError: there is no such file or folder.
+        IncompleteError: a part could not be read.
+
+    >>> import hibali
+    >>> [entry.name for entry in hibali.ls("scratch:scans")]
+    ['a.nii', 'b.nii']
+    """
+    split_options("ls", options, frozenset())
+    with calling(options) as call:
+        return _listed(call.location(place), call.on_event, recursive=recursive)
+
+
+def stat(place: Place, **options: Unpack[CallOptions]) -> Entry | None:
+    """Return what is at a place, with the path "" below itself; None if there is nothing."""
+    split_options("stat", options, frozenset())
+    with calling(options) as call:
+        store, found = _open(call.location(place), call.on_event)
+        store.close()
+        return found
+
+
+def du(place: Place, depth: int = 0, **options: Unpack[CallOptions]) -> list[Usage]:
+    """Count the files and bytes of a tree, as a transfer of it would; also of its folders down to `depth`."""
+    split_options("du", options, frozenset())
+    with calling(options) as call:
+        entries = _listed(call.location(place), call.on_event, recursive=True)
+    return list(usages(iter(entries), depth))
+
+
+def mkdir(place: Place, **options: Unpack[CallOptions]) -> bool:
+    """Create a folder and its parents; return whether it was missing."""
+    split_options("mkdir", options, frozenset())
+    with calling(options) as call:
+        return make_place(call.target(place), call.on_event)
+
+
+def rm(
+    place: Place,
+    *,
+    recursive: bool = False,
+    max_delete: int | str | None = None,
+    **options: Unpack[CallOptions],
+) -> Receipt:
+    """Remove a file, or with `recursive` a folder and its content.
+
+    Args:
+        place: SITE:PATH, or a path of this machine.
+        recursive: a folder is removed only with it.
+        max_delete: more files than this, a number or "5%", are refused and nothing is removed; by default the larger
+            of 50 and a tenth.
+        **options: see `CallOptions`.
+
+    Raises:
+        RefusedError: a rule forbids it; nothing was removed.
+        IncompleteTransferError: a part could not be removed.
+    """
+    split_options("rm", options, frozenset())
+    limit = DeleteLimit() if max_delete is None else read_delete_limit(str(max_delete))
+    with calling(options) as call:
+        sites = tuple(call.settings.sites.values())
+        request = RemovalRequest(call.target(place), recursive, limit, sites)
+        return check_receipt(remove(request, _confirm, call.on_event))
+
+
+def _confirm(plan: RemovalPlan) -> None:
+    """Confirm every removal within the limit."""
+    del plan
+
+
+def _open(location: Location, on_event: Listener) -> tuple[Store, Entry | None]:
+    return PackAwareOpener(lambda at: open_store(at, on_event=on_event)).find(location)
+
+
+def _listed(location: Location, on_event: Listener, *, recursive: bool) -> list[Entry]:
+    store, found = _open(location, on_event)
+    with closing(store):
+        if found is None:
+            raise NotFoundError(
+                "no-such-place", "no file or folder with that name exists", subject=location.text
+            )
+        if found.kind is Kind.FOLDER:
+            return list(store.list(shallow=not recursive))
+        if location.slash:
+            raise RefusedError("not-a-folder", "this is a file", subject=location.text)
+        return [found._replace(path=location.name)]

@@ -1,0 +1,69 @@
+"""The catalogue of pipelines on this machine, as `hibali.pipelines`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
+
+from hibali.errors import NotFoundError, UsageError
+from hibali.files import private_folder, state_folder
+from hibali_api.calls import CallOptions, Place, calling, place_text, split_options
+from registry.catalogue import Catalogue
+from registry.descriptor import read_descriptor
+from registry.invocation import Invocation, check_invocation
+from registry.pipeline import Pipeline
+from registry.search import Summary
+from registry.sources import Access, find_candidates
+
+
+def names() -> list[str]:
+    """Return NAME@VERSION of all pipelines, in the order of `hibali pipelines list`."""
+    return [f"{each.name}@{each.version}" for each in Catalogue().entries() if isinstance(each, Summary)]
+
+
+def get(name: str) -> Pipeline:
+    """Return a pipeline by NAME, for its newest version, or NAME@VERSION. Raises `NotFoundError`."""
+    return Catalogue().find(name)
+
+
+def add(source: Place, name: str | None = None, **options: Unpack[CallOptions]) -> Pipeline:
+    """Add the pipeline of a Boutiques descriptor to the catalogue; the same descriptor again changes nothing.
+
+    Args:
+        source: a file of this machine, a URL, `zenodo.ID` or `git+URL`, with one descriptor.
+        name: another name than the descriptor's.
+        **options: see `CallOptions`.
+
+    Raises:
+        UsageError: the descriptor is invalid; the message lists all problems.
+        RefusedError: another descriptor has this name and version.
+    """
+    split_options("add", options, frozenset())
+    place = place_text(source)
+    with calling(options) as call:
+        settings = call.settings.catalogue
+        scratch = private_folder(state_folder() / "catalogue-partial")
+        access = Access(scratch, settings.zenodo, frozenset(settings.origins))
+        found = list(find_candidates(place, access))
+        if not found:
+            raise NotFoundError("no-descriptor", "the source has no Boutiques descriptor", subject=place)
+        if len(found) > 1:
+            raise UsageError(
+                "several-descriptors",
+                f"{len(found)} descriptors were found",
+                subject=place,
+                hint=f"To choose from them: hibali pipelines add {place}",
+            )
+        return Catalogue(history=settings.keep == "git").add(found[0].raw, name, subject=found[0].subject)
+
+
+def validate(descriptor: Place) -> Pipeline:
+    """Read a descriptor of this machine as `add` does, without adding it. Raises `UsageError` with all problems."""
+    path = Path(descriptor)
+    return read_descriptor(path.read_bytes(), str(path))
+
+
+def invocation(name: str, values: Mapping[str, Any]) -> Invocation:
+    """Check values for the inputs of a pipeline. Raises `UsageError` with all problems."""
+    return check_invocation(get(name), dict(values))

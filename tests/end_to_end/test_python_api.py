@@ -1,0 +1,144 @@
+"""Test the Python API: transfers, files and sites, their errors, and cancelling from another thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hibali as api
+from hibali.events import Carried, Event, Moved, Planned
+from tests.support.transfers import Transfers
+
+TREE = {b"a": b"1", b"folder/b": b"22", b"folder/c": b"333"}
+
+
+@pytest.fixture
+def place(there: Transfers, monkeypatch: pytest.MonkeyPatch) -> Transfers:
+    """Return the site `there`, which the API of this process knows too."""
+    for name, value in there.place.env.items():
+        monkeypatch.setenv(name, value)
+    there.make(TREE)
+    return there
+
+
+def test_a_folder_is_planned_pushed_verified_pulled_and_removed(place: Transfers, tmp_path: Path) -> None:
+    plan = api.plan(place.source, "there:data", save_to=tmp_path / "plan")
+    assert sorted(action.entry.name for action in plan.actions if action.entry.size) == [
+        "a",
+        "folder/b",
+        "folder/c",
+    ]
+    assert api.stat("there:data") is None
+    receipt = api.apply(tmp_path / "plan")
+    assert (receipt.files_moved, receipt.bytes_moved, receipt.proof_moved) == (3, 6, "digest")
+    assert not api.plan(place.source, "there:data").changes
+    assert [entry.name for entry in api.ls("there:data")] == ["a", "folder"]
+    assert [entry.name for entry in api.ls("there:data", recursive=True) if entry.size] == [
+        "a",
+        "folder/b",
+        "folder/c",
+    ]
+    assert [(usage.files, usage.bytes) for usage in api.du("there:data")] == [(3, 6)]
+    assert api.verify(place.source, "there:data").files_kept == 3
+    moved: list[Event] = []
+    back = api.pull("there:data/folder", tmp_path / "back", include=["*c"], on_event=moved.append)
+    assert [event.path for event in moved if isinstance(event, Moved) and event.kind == "file"] == [b"c"]
+    assert (back.files_moved, (tmp_path / "back/c").read_bytes()) == (1, b"333")
+    assert api.rm("there:data", recursive=True).files_deleted == 3
+    assert api.stat("there:data") is None
+
+
+def test_files_that_failed_are_an_error_with_the_receipt(place: Transfers) -> None:
+    os.mkfifo(place.source / "pipe")
+    with pytest.raises(api.IncompleteTransferError) as found:
+        api.push(place.source, "there:data")
+    assert (found.value.receipt.files_moved, found.value.receipt.files_failed) == (3, 1)
+    assert found.value.receipt.failures[0].path == b"pipe"
+
+
+def test_wrong_use_is_an_error_before_anything_happens(place: Transfers) -> None:
+    with pytest.raises(api.UsageError, match="push copies from a local path"):
+        api.push("there:data", place.source)
+    with pytest.raises(TypeError, match="delte"):
+        api.push(place.source, "there:data", delte=True)  # type: ignore[call-arg]
+    with pytest.raises(api.UsageError, match="not one of keep, skip"):
+        api.push(place.source, "there:data", links="keeep")  # type: ignore[typeddict-item]
+    with pytest.raises(api.NotFoundError):
+        api.ls("there:nothing")
+    assert api.stat("there:data") is None
+
+
+def test_an_exception_of_the_listener_ends_the_call(place: Transfers) -> None:
+    def fail(event: Event) -> None:
+        if isinstance(event, Planned):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        api.push(place.source, "there:data", on_event=fail)
+    assert api.push(place.source, "there:data").files_moved == 3
+
+
+def test_a_cancelled_push_is_resumed_by_the_same_call(place: Transfers) -> None:
+    place.make({b"large": bytes(range(256)) * 65536})
+    cancellation, began = api.Cancellation(), threading.Event()
+
+    def cancel_later() -> None:
+        began.wait()
+        cancellation.cancel()
+
+    thread = threading.Thread(target=cancel_later)
+    thread.start()
+    with pytest.raises(api.CancelledError):
+        api.push(
+            place.source,
+            "there:data",
+            bwlimit="2M",
+            cancellation=cancellation,
+            on_event=lambda event: began.set() if isinstance(event, Carried) else None,
+        )
+    thread.join()
+    operation = place.hibali("history", "--json").lines[0]
+    assert operation["result"] == "interrupted", operation
+    api.push(place.source, "there:data")
+    assert place.there() == {**TREE, b"large": (place.source / "large").read_bytes()}
+
+
+def test_threads_share_one_login(place: Transfers) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        receipts = list(pool.map(lambda number: api.push(place.source, f"there:data{number}"), range(8)))
+    assert sum(receipt.files_moved for receipt in receipts) == 24
+    assert sum(receipt.logins for receipt in receipts) <= 1
+
+
+def test_nothing_is_printed_and_the_environment_stays(place: Transfers) -> None:
+    program = (
+        "import hibali, os, sys; before = dict(os.environ)\n"
+        "hibali.push(sys.argv[1], 'there:data')\n"
+        "assert dict(os.environ) == before\n"
+    )
+    finished: Any = subprocess.run(
+        [sys.executable, "-P", "-c", program, place.source],
+        env={**place.hibali.env, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        check=False,
+    )
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, b"", b"")
+
+
+@pytest.mark.usefixtures("place")
+def test_sites_are_listed_added_and_checked(tmp_path: Path) -> None:
+    table = {"kind": "local", "roots": {"data": str(tmp_path)}, "default_root": "data"}
+    assert api.sites.add("here", table) == "added"
+    assert api.sites.add("here", table) == "same"
+    assert api.sites.names() == ["here", "there"]
+    assert api.sites.get("here").kind == "local"
+    assert not api.sites.check("there").problems
+    with pytest.raises(api.UsageError):
+        api.sites.get("nowhere")
