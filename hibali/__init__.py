@@ -24,6 +24,7 @@ _API = {
         "UsageError",
     ),
     "hibali_api.files": ("du", "ls", "mkdir", "rm", "stat"),
+    "hibali_api.runs": ("Run", "run"),
     "hibali_api.transfers": (
         "IncompleteTransferError",
         "Plan",
@@ -35,7 +36,7 @@ _API = {
         "verify",
     ),
 }
-_MODULES = ("pipelines", "sites")
+_MODULES = ("pipelines", "runs", "sites")
 _HOME = {name: module for module, names in _API.items() for name in names}
 
 __all__ = ["__version__", *_HOME, *_MODULES]  # noqa: PLE0604  # all of them are strings

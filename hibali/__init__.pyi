@@ -11,12 +11,15 @@ from hibali.errors import RunFailedError as RunFailedError
 from hibali.errors import TryLaterError as TryLaterError
 from hibali.errors import UsageError as UsageError
 from hibali_api import pipelines as pipelines
+from hibali_api import runs as runs
 from hibali_api import sites as sites
 from hibali_api.files import du as du
 from hibali_api.files import ls as ls
 from hibali_api.files import mkdir as mkdir
 from hibali_api.files import rm as rm
 from hibali_api.files import stat as stat
+from hibali_api.runs import Run as Run
+from hibali_api.runs import run as run
 from hibali_api.transfers import IncompleteTransferError as IncompleteTransferError
 from hibali_api.transfers import Plan as Plan
 from hibali_api.transfers import apply as apply

@@ -44,7 +44,7 @@ class Connections:
         Where one connection serves all folders of a site, it is kept; elsewhere each folder has its own store.
         """
         start, below = _start_of(location)
-        if location.site.name not in self._by_folder:
+        if location.site.name not in self._by_folder and not kind_of(location.site).has_keys:
             with self._store((location.site.name, start.path), start) as (store, close_later):
                 if store.facts.substores:
                     yield store.substore(below)[0] if below else store

@@ -18,7 +18,7 @@ from hibali_api.calls import Call, calling
 from hibali_api.connections import Connections
 from hibali_api.os_errors import NoSuchFileError, UnfinishedError, as_os_error
 from hibali_api.transfers import check_receipt
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry, Kind, enclosing
 from transfers.operation import synchronise
 from transfers.reconnect import is_lost
 from transfers.remove import RemovalRequest, remove
@@ -147,6 +147,8 @@ class SiteFiles:
             return [(path, found.entry)]
         with self._stores.folder(found.location) as store:
             entries = list(store.list(shallow=not recursive))
+            if recursive and not store.facts.folders:
+                entries += _folders_of(entries)
         named = [(below(path, entry.name), entry) for entry in entries]
         return [(name, self._behind(call, name, entry)) for name, entry in named]
 
@@ -236,6 +238,12 @@ class SiteFiles:
     def close(self) -> None:
         """Close the connections that are not in use."""
         self._stores.close()
+
+
+def _folders_of(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the folders that the names of an object store imply."""
+    paths = {folder for entry in entries for folder in enclosing(entry.path)} - {b""}
+    return [Entry(path, Kind.FOLDER) for path in sorted(paths)]
 
 
 def below(folder: str, name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,86 +16,15 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
 # `hibali run --help` imports this module: slow imports are local.
 if TYPE_CHECKING:
     from runs.fast_storage import FastOptions
+    from runs.options import CollectOptions, RunOptions, SweepOptions
     from runs.schedulers.base import Resources
 
 Decorator = Callable[[Any], Any]
 
 _MIB = 1024**2
-_PROXY_OPTIONS = ("--no-proxy", "--with-proxy")
 _GPU_COUNT = click.IntRange(0, 1024)
 _COUNT = click.IntRange(1, 1_000_000)
 _LONGEST_NAME = 200
-
-
-@dataclass(frozen=True, slots=True)
-class StartOptions:
-    """The start of a run: `after` other runs, by id, or on `hold`.
-
-    With `wait`, hibali waits for the other runs. A `sweep` starts after the end of every run whose outputs it takes. `polled`: the states of the
-    other runs in the ledger are recent, and their sites are not queried again.
-    """
-
-    after: tuple[str, ...] = ()
-    hold: bool = False
-    wait: bool = False
-    sweep: bool = False
-    polled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CollectOptions:
-    """The target of the outputs after a run: a folder, or one in a DataLad dataset; and the table of a sweep."""
-
-    folder: str | None = None
-    dataset: str | None = None
-    no_save: bool = False
-    table: str | None = None
-
-    @property
-    def target(self) -> str | None:
-        """The folder for the outputs, None if they stay at the site."""
-        return self.dataset or self.folder
-
-
-@dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """The tasks of a sweep, and the maximum number of jobs of a pilot; 0 for job arrays."""
-
-    each: Path | None
-    parameters: tuple[str, ...] = ()
-    allocations: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedJob:
-    """The job options of the command line; None for `resources` and `fast` is none, `proxy` None leaves the site's default."""
-
-    resources: Resources | None = None
-    fast: FastOptions | None = None
-    proxy: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of `hibali run`.
-
-    `sites` are as typed, `explain` shows how they compare. `sweep` is None for a single run. `wait` follows
-    the run to its end, `notify` is the target notified of it. `reuse` returns an earlier run that computed
-    the same.
-    """
-
-    sites: tuple[str, ...] = ()
-    explain: bool = False
-    name: str = ""
-    new: bool = False
-    image: str = ""
-    job: RequestedJob = field(default_factory=RequestedJob)
-    sweep: SweepOptions | None = None
-    start: StartOptions = field(default_factory=StartOptions)
-    collect: CollectOptions = field(default_factory=CollectOptions)
-    reuse: bool = False
-    wait: bool = False
-    notify: str | None = None
 
 
 def _read_time_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
@@ -300,6 +228,13 @@ def _add(options: Sequence[Decorator], function: Callable[..., Any]) -> Callable
 
 def read_run_options(values: Mapping[str, Any]) -> RunOptions:
     """Read the values of the options of `hibali run`; raises `UsageError` for options that contradict each other."""
+    from runs.options import (  # start-up: not for --help
+        CollectOptions,
+        RequestedJob,
+        RunOptions,
+        StartOptions,
+    )
+
     wait, name = values["wait"], values["name"]
     sweep = _read_sweep_options(values)
     collect = CollectOptions(*(values[each] for each in ("folder", "dataset", "no_save", "table")))
@@ -358,6 +293,7 @@ def _read_sweep_options(values: Mapping[str, Any]) -> SweepOptions | None:
             "usage", "only a pilot has allocations", subject="--allocations", hint="Add --pilot."
         )
     from runs.model import MOST_ALLOCATIONS  # start-up: not for --help
+    from runs.options import SweepOptions  # start-up: not for --help
 
     most = (MOST_ALLOCATIONS if allocations is None else allocations) if pilot else 0
     return SweepOptions(None if each is None else Path(each), parameters, most)
@@ -424,28 +360,8 @@ def read_resource_options(values: Mapping[str, Any]) -> Resources:
 
 def parse_resource_argv(argv: Iterable[str]) -> Resources:
     """Read the resources from options that `resource_argv` wrote."""
+    from runs.options import PROXY_OPTIONS  # start-up: not for --help
+
     command: Any = add_resource_options(click.command()(lambda: None))
-    options = [str(each) for each in argv if each not in _PROXY_OPTIONS]
+    options = [str(each) for each in argv if each not in PROXY_OPTIONS]
     return read_resource_options(command.make_context("run", options).params)
-
-
-def resource_argv(resources: Resources) -> tuple[str, ...]:
-    """Return the options that request these resources."""
-    amounts = {
-        "nodes": resources.nodes,
-        "tasks": resources.tasks,
-        "cores": resources.cores,
-        "memory": None if resources.memory_megabytes is None else f"{resources.memory_megabytes}M",
-        "time": None if resources.seconds is None else f"{resources.seconds}s",
-        "gpus": resources.gpus,
-        "partition": resources.partition,
-        "account": resources.account,
-        "reservation": resources.reservation,
-    }
-    options = [f"--{name}={value}" for name, value in amounts.items() if value is not None]
-    return (*options, *(f"--directive={text}" for text in resources.directives))
-
-
-def proxy_argv(proxy: bool | None) -> tuple[str, ...]:  # noqa: FBT001  # as the option has it
-    """Return the option for the job's proxy; none for the site's default."""
-    return () if proxy is None else (_PROXY_OPTIONS[proxy],)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hibali_cli.command import command
 from hibali_cli.options import Common
-from hibali_cli.run_options import RunOptions, add_run_options
+from hibali_cli.run_options import add_run_options
+
+if TYPE_CHECKING:  # start-up: not for --help
+    from runs.options import RunOptions
 
 
 @command(

@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import command, command_group
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common, duration_of
-from hibali_cli.run_options import CollectOptions, check_collecting, notify_option
+from hibali_cli.run_options import check_collecting, notify_option
 
 if TYPE_CHECKING:
     from runs.logs import Stream
@@ -365,6 +365,7 @@ def rerun_command(
     new one.
     """
     from hibali_cli.handlers.sweeps import rerun
+    from runs.options import CollectOptions
 
     collect = CollectOptions(folder, None, no_save, table)
     check_collecting(collect, wait=wait)

@@ -20,12 +20,10 @@ from hibali_cli.handlers.pipeline_exchange import policy_of
 from hibali_cli.handlers.pipelines import open_catalogue
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.handlers.run_watch import wait_for_runs
-from hibali_cli.handlers.runs import find_failure
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
-from hibali_cli.run_options import RunOptions
 from registry.catalogue import Catalogue
 from registry.exchange import check_image_record
 from registry.images.record import FILE as IMAGE
@@ -61,8 +59,10 @@ from runs.bundles.read import (
 from runs.collect import collect
 from runs.compare import OutputComparison, OutputResult, compare_outputs
 from runs.containers.base import load_container
+from runs.failure import find_failure
 from runs.images import Pinned
 from runs.model import RUN_ID, Input, Run, State
+from runs.options import RunOptions
 from runs.outputs import hash_outputs
 from runs.queue_limits import queue_full_error
 from runs.request import Request, with_job_proxy

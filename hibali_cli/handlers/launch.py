@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,41 +15,34 @@ from hibali.events import Listener
 from hibali.ledger import new_identifier
 from hibali.locations import read_target
 from hibali.text import counted
-from hibali_cli.handlers.pipelines import pinned_image
 from hibali_cli.handlers.run_sites import fetch_usage, opener, run_site, update_runs
 from hibali_cli.handlers.run_watch import notifying, wait_for_runs
 from hibali_cli.handlers.runs import report_ends, report_unfinished
-from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, load_dependencies, texts_of
+from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
 from hibali_cli.options import Common
 from hibali_cli.output import Output, flush_results
 from hibali_cli.progress import listening
-from hibali_cli.run_options import CollectOptions, RequestedJob, RunOptions, proxy_argv, resource_argv
 from registry.catalogue import Catalogue
-from registry.invocation import Invocation, read_invocation
+from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
+from runs import new_request
 from runs.collect import collect, may_complete
 from runs.containers.base import Container, find_consent_reasons
-from runs.dataset import dataset_saving, find_dataset, recorded_request, typed_request
-from runs.dependencies import must_end_before, needed_parts, require_success
-from runs.fast_storage import NO_FAST_OPTIONS, NOTHING_FAST, FastOptions, choose_fast_storage
+from runs.dataset import dataset_saving, find_dataset, recorded_request
 from runs.inputs import (
     Located,
     copy_collected,
-    dependencies_of,
     find_collected_copy,
-    list_inputs,
-    list_references,
-    locate_for_site,
     locate_inputs,
 )
 from runs.launch import launch
 from runs.model import Run, State, ignore_run
-from runs.outputs import Reference
+from runs.new_request import require_trust
+from runs.options import CollectOptions, RunOptions
 from runs.prepare import Prepared, prepare_dry_run
-from runs.request import ComputeSite, JobOptions, Request, Workload, compute_site, run_key, with_job_proxy
+from runs.request import Request, run_key, with_job_proxy
 from runs.resources import DecidedResources, show_value
 from runs.reuse import Reuse
-from runs.schedulers.base import Resources
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.journal import Receipt
@@ -128,87 +121,22 @@ def read_request(
     identify: bool,
     located: Sequence[Located] | None = None,
 ) -> Request:
-    """Read and check the request of a single run, as far as possible without contacting its site.
-
-    Args:
-        common: The common options.
-        pipeline: The pipeline to run.
-        invocation_path: The file with the values of its inputs.
-        site_name: The site to run it at.
-        options: The other options of the command line.
-        identify: Hash the inputs; without it nothing is read, as for a dry run.
-        located: The inputs, if they were located without a site before.
-    """
-    compute = compute_site(run_site(common, site_name))
-    settings, site = common.settings(), compute.site
-    invocation = read_invocation(pipeline, invocation_path)
-    compute.container.image_name(pipeline.container)
-    if identify:
-        references = list_references(list_inputs(invocation), settings)
-        first = require_dependencies(common, references, options, compute)
-    else:
-        first = load_dependencies(options)
-    if located is None:
-        located = locate_inputs(invocation, settings, site, identify=identify)
-    else:
-        located = locate_for_site(located, site, settings)
-    typed = typed_request(invocation_path, located, options.image).to_fields()
-    fast = options.job.fast or NO_FAST_OPTIONS
-    request = make_request(pipeline, invocation, located, compute, options.image, typed, first, fast)
-    request = request.with_workload(name=options.name)
-    dependencies = replace(request.job.dependencies, hold=options.start.hold)
-    request = replace(request.with_job(dependencies=dependencies), new=options.new)
-    return with_requested_job(request, options.job)
-
-
-def make_request(
-    pipeline: Pipeline,
-    invocation: Invocation,
-    located: Sequence[Located],
-    compute: ComputeSite,
-    image: str,
-    typed: Mapping[str, Any],
-    first: Sequence[Run] = (),
-    fast: FastOptions | None = None,
-) -> Request:
-    """Make the request for an invocation at a site, with the site's defaults for the job.
-
-    `first` are the runs that must succeed before. Without `fast` nothing is copied to fast storage; a sweep
-    decides it for each task.
-    """
-    site, container = compute.site, compute.container
-    inputs = tuple(each.input for each in located)
-    in_place = [each.identity is None or each.input.in_place for each in located]
-    names_archive = bool(image) and not image.startswith("sha256:")
-    takes_pinned = container.isolates and bool(container.formats) and not names_archive
-    from_runs = [each.run_input for each in located if each.run_input]
-    return Request(
-        Workload(
-            pipeline,
-            invocation,
-            inputs,
-            locations=tuple(each.place for each in located),
-            identities=tuple(each.identity for each in located),
-            after=tuple(run.id for run in first),
-        ),
-        compute,
-        JobOptions(
-            dependencies=dependencies_of(from_runs, first, site, hold=False),
-            fast=NOTHING_FAST if fast is None else choose_fast_storage(site, inputs, in_place, fast),
-            proxy=site.proxy is not None and site.proxy.jobs,
-        ),
-        image=image,
-        pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
-        typed=typed,
+    """Read and check the request of a single run; the runs that come first are queried, or with `--wait` waited for."""
+    return new_request.read_request(
+        common.settings(),
+        (pipeline, read_invocation(pipeline, invocation_path), invocation_path),
+        site_name,
+        options,
+        partial(follow_first, common, wait=options.start.wait),
+        identify=identify,
+        located=located,
     )
 
 
-def with_requested_job(request: Request, job: RequestedJob) -> Request:
-    """Apply the job options of the command line, and record them with the command as it was typed."""
-    resources = job.resources or Resources()
-    typed = {**request.typed, "options": [*resource_argv(resources), *proxy_argv(job.proxy)]}
-    proxy = request.job.proxy if job.proxy is None else job.proxy
-    return replace(request.with_job(resources=resources, proxy=proxy), typed=typed)
+def follow_first(common: Common, runs: list[Run], *, wait: bool) -> None:
+    """Query runs that come before another one, or wait for their ends."""
+    with listening(common, "waiting for runs that come first") as on_event:
+        (wait_for_runs if wait else update_runs)(common, RunStore(), runs, on_event)
 
 
 def warn_of_shortfalls(common: Common, request: Request) -> None:
@@ -225,57 +153,18 @@ def check_dataset(request: Request, dataset: str | None) -> None:
         )
 
 
-def require_dependencies(
-    common: Common, references: Sequence[Reference], options: RunOptions, compute: ComputeSite
-) -> list[Run]:
-    """Return the runs of `--after`, once all runs that must have ended before the submission have succeeded.
-
-    The scheduler waits for the others. Raises `NotFoundError`, and what `runs.dependencies.require_success` does.
-    """
-    run_store, start = RunStore(), options.start
-    by_run: dict[str, list[Reference]] = {run_id: [] for run_id in start.after}
-    for each in references:
-        by_run.setdefault(each.run, []).append(each)
-
-    def needed(run: Run) -> list[Run]:
-        return needed_parts(run, [] if run.id in start.after else by_run[run.id])
-
-    first = [
-        run
-        for run in map(run_store.load, by_run)
-        if start.sweep
-        or must_end_before(
-            run, by_run[run.id], needed(run), compute.site, compute.container, compute.scheduler
-        )
-    ]
-    unfinished = [run for run in first if not all(part.state.final for part in needed(run))]
-    if unfinished and not start.polled:
-        with listening(common, "waiting for runs that come first") as on_event:
-            (wait_for_runs if start.wait else update_runs)(common, run_store, unfinished, on_event)
-    for run in first:
-        for part in needed(run_store.load(run.id)):
-            require_success(part)
-    return load_dependencies(options)
-
-
 def require_consent(common: Common, catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
-    """Prompt for consent, or raise `RefusedError`, if this pipeline needs it (S10, S11).
-
-    Without a container the tool is its author's code with all of the user's rights.
-    """
-    reasons = find_consent_reasons(pipeline, container)
-    if not reasons or catalogue.is_trusted(pipeline.digest):
-        return
-    question = f"{pipeline.reference} {'; it '.join(reasons)}. Trust it?"
-    if not common.json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True):
+    """Prompt for consent, or raise `RefusedError`, if this pipeline needs it (S10, S11)."""
+    try:
+        require_trust(catalogue, pipeline, container)
+    except RefusedError:
+        question = (
+            f"{pipeline.reference} {'; it '.join(find_consent_reasons(pipeline, container))}. Trust it?"
+        )
+        may_prompt = not common.json and sys.stdin.isatty() and sys.stderr.isatty()
+        if not (may_prompt and click.confirm(question, err=True)):
+            raise
         catalogue.trust(pipeline.reference)
-        return
-    raise RefusedError(
-        "not-trusted",
-        f"this pipeline {'; it '.join(reasons)}, and you have not trusted it yet",
-        subject=pipeline.reference,
-        hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
-    )
 
 
 def launch_and_follow(common: Common, request: Request, options: RunOptions) -> int:

@@ -16,7 +16,7 @@ from hibali.events import Event, Noted
 from hibali.files import account_names, private_folder, state_folder
 from hibali.locations import Location, read_location
 from hibali.text import counted
-from hibali_cli.handlers.pipelines import open_catalogue, pinned_image, pipeline_record, print_image
+from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record, print_image
 from hibali_cli.handlers.run_sites import opener, run_site
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -30,6 +30,7 @@ from registry.remotes.git import GitRemote, is_repository
 from registry.signature import Policy, sign, signed_text
 from runs.containers.base import Container, load_container
 from runs.images import Pinned, Staged, open_images, stage_archive, stage_pinned
+from runs.new_request import pinned_image
 from runs.site_remotes import SiteImageStore, SiteRemote
 from runs.stage import Synchroniser
 

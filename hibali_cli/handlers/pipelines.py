@@ -20,7 +20,6 @@ from registry.search import Damaged, Summary, search_pipelines
 
 if TYPE_CHECKING:
     from registry.sources import Access
-    from runs.images import Pinned
     from runs.store import SiteRuns
 
 FindDeprecation = Callable[[Summary], Deprecation | None]
@@ -42,14 +41,6 @@ def access_of(common: Common) -> Access:
     settings = common.settings().catalogue
     scratch = private_folder(state_folder() / "catalogue-partial")
     return Access(scratch, settings.zenodo, frozenset(settings.origins))
-
-
-def pinned_image(catalogue: Catalogue, pipeline: Pipeline) -> Pinned | None:
-    """Return the image of a pipeline in the catalogue; its content is searched only when needed."""
-    from runs.images import Pinned  # start-up: lists need nothing of runs
-
-    record = catalogue.image(pipeline)
-    return Pinned(record, lambda: catalogue.image_file(pipeline)) if record else None
 
 
 def image_fields(record: ImageRecord, *, here: bool) -> dict[str, Any]:

@@ -25,12 +25,13 @@ from hibali.text import printable
 from hibali_cli import output
 from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.handlers.run_sites import opener, run_site
-from hibali_cli.handlers.runs import Row, raise_failure, report_ends, row_of, table_lines
+from hibali_cli.handlers.runs import Row, report_ends, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
 from hibali_cli.output import json_line
 from hibali_cli.progress import EventPrinter, listening
 from hibali_cli.tally import Tally
+from runs.failure import raise_failure
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, wait_for_end
 from runs.schedulers.base import load_scheduler

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from hibali.amounts import format_duration, format_size
-from hibali.errors import HibaliError, NotFoundError, OutputsMissingError, RunFailedError, TryLaterError
+from hibali.errors import NotFoundError
 from hibali.text import counted, printable, write_ranges
 from hibali_cli.display import plain_line, shortened
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
 from hibali_cli.progress import listening
+from runs.failure import counts_text, raise_failure
 from runs.model import Run, State, Sweep
 from runs.store import RunStore
 
@@ -182,11 +183,6 @@ _MOST_LINES = 40
 _SHORT = 60
 
 
-def counts_text(sweep: Sweep) -> str:
-    """Return the number of tasks in each state."""
-    return ", ".join(f"{count} {state}" for state, count in sweep.counts().items())
-
-
 def tasks_text(sweep: Sweep) -> str:
     """Format the numbers of ended, all and unsuccessful tasks: `3/10, 1 failed`."""
     ended = sum(task.state.ended for task in sweep.tasks.values())
@@ -229,9 +225,6 @@ def grid(sweep: Sweep) -> Iterator[str]:
 def _worst(sweep: Sweep, numbers: Sequence[int]) -> str:
     states = {sweep.tasks[number].state for number in numbers}
     return next(letter for state, letter in _LETTERS.items() if state in states)
-
-
-_MOST_NAMED = 10
 
 
 def show_run(common: Common, run: Run) -> None:
@@ -283,91 +276,6 @@ def run_pairs(run: Run) -> dict[str, Cell]:
 def _describe_input(each: Mapping[str, str]) -> str:
     """Format an input: its location, and its identity at that time."""
     return f"{each['id']}: {each['location']} ({each['identity']})"
-
-
-def find_failure(run: Run) -> HibaliError | None:
-    """Return the error for a run that failed; None for one that succeeded or has not ended."""
-    if run.sweep is not None:
-        return _find_sweep_failure(run, run.sweep)
-    if run.state is State.FAILED and run.status.missing:
-        return _outputs_missing(run)
-    if run.state is State.FAILED:
-        how = (
-            f"ended with exit code {run.status.exit_code}"
-            if run.status.exit_code is not None
-            else "was ended"
-        )
-        why = f" ({run.status.reason})" if run.status.reason else ""
-        return RunFailedError(
-            "run-failed", f"the tool {how}{why}", subject=run.id, hint=f"hibali runs logs {run.id}"
-        )
-    if run.state is State.CANCELLED:
-        why = f" ({run.status.reason})" if run.status.reason else ""
-        return RunFailedError("run-cancelled", f"the run was cancelled{why}", subject=run.id)
-    if run.state is State.LOST:
-        return TryLaterError(
-            "run-lost",
-            f"the result of this run is unknown: {run.status.reason}",
-            subject=run.id,
-            hint=f"To query the site again: hibali runs wait {run.id}",
-        )
-    return None
-
-
-def _outputs_missing(run: Run) -> OutputsMissingError:
-    """Return the error that lists each missing output with its expected path."""
-    paths = {each.id: each.path for each in run.spec.outputs}
-    lines = [f"{each}: {paths.get(each, '?')}" for each in run.status.missing[:_MOST_NAMED]]
-    more = len(run.status.missing) - len(lines)
-    what = (
-        "a required output is"
-        if len(run.status.missing) == 1
-        else f"{len(run.status.missing)} required outputs are"
-    )
-    return OutputsMissingError(
-        "outputs-missing",
-        "\n".join(
-            [f"the tool exited with 0, but {what} missing:", *lines, *([f"and {more} more"] if more else [])]
-        ),
-        subject=run.id,
-        hint=f"hibali runs logs {run.id} --stderr",
-    )
-
-
-def raise_failure(runs: list[Run]) -> None:
-    """Raise the error of the first unsuccessful run."""
-    for run in runs:
-        failure = find_failure(run)
-        if failure is not None:
-            raise failure
-
-
-def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
-    if not run.state.ended:
-        return None
-    counts = counts_text(sweep)
-    hint = f"`hibali runs logs {run.id} --task N` shows why; `hibali runs rerun {run.id} --failed` reruns the failed tasks."
-    if failed := sweep.in_state(State.FAILED):
-        if all(sweep.tasks[number].missing for number in failed):
-            return OutputsMissingError(
-                "outputs-missing",
-                f"the tool exited with 0 in every task, but required outputs of {counted(len(failed), 'task')} are missing: {counts}",
-                subject=run.id,
-                hint=hint,
-            )
-        return RunFailedError("tasks-failed", f"some tasks failed: {counts}", subject=run.id, hint=hint)
-    if sweep.in_state(State.CANCELLED):
-        return RunFailedError(
-            "run-cancelled", f"the sweep was cancelled: {counts}", subject=run.id, hint=hint
-        )
-    if sweep.in_state(State.LOST):
-        return TryLaterError(
-            "run-lost",
-            f"the results of some tasks are unknown: {counts}",
-            subject=run.id,
-            hint=f"To query the site again: hibali runs wait {run.id}",
-        )
-    return None
 
 
 def report_unfinished(common: Common, run: Run) -> None:

@@ -11,12 +11,12 @@ from hibali_cli.handlers.run_sites import opener, update_runs
 from hibali_cli.handlers.run_watch import wait_for_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_options import RunOptions
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.containers.base import find_consent_reasons
 from runs.inputs import Located
-from runs.model import Run
+from runs.new_request import load_dependencies
+from runs.options import RunOptions
 from runs.request import Request
 from runs.site_selection import Candidate, Choice, Sizes, assess_site, can_choose, choose, why_not_considered
 from runs.store import RunStore, runs_of
@@ -38,11 +38,6 @@ def texts_of(located: Sequence[Located]) -> list[str]:
 def chosen_sites(options: RunOptions) -> str:
     """Return the sites of the command line for a key, in any order; no name of a site contains a bar."""
     return "|".join(sorted(set(options.sites)))
-
-
-def load_dependencies(options: RunOptions) -> list[Run]:
-    """Return the runs of `--after` as the ledger has them; raises `NotFoundError`."""
-    return [RunStore().load(each) for each in dict.fromkeys(options.start.after)]
 
 
 def choose_site(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from hibali.documents import read_json_file
 from hibali.errors import HibaliError, RunFailedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
@@ -15,48 +15,39 @@ from hibali.text import counted
 from hibali_cli.handlers.launch import (
     check_dataset,
     collect_outputs,
+    follow_first,
     launch_and_follow,
     launch_at_site,
     launch_title,
-    make_request,
     report_collected,
     require_consent,
-    require_dependencies,
     saving_in,
     show_files,
     warn_of_shortfalls,
-    with_requested_job,
 )
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.handlers.run_watch import following, notifying
-from hibali_cli.handlers.runs import find_failure, report_ends, state_text
+from hibali_cli.handlers.runs import report_ends, state_text
 from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_options import (
-    CollectOptions,
-    RequestedJob,
-    RunOptions,
-    SweepOptions,
-    parse_resource_argv,
-)
+from hibali_cli.run_options import parse_resource_argv
 from registry.catalogue import Catalogue
-from registry.invocation import Invocation
-from registry.parameters import check_tasks, make_rows
 from registry.pipeline import Pipeline
 from runs.collect import may_complete
-from runs.dataset import typed_request
-from runs.fast_storage import NO_FAST_OPTIONS
-from runs.inputs import Located, list_references, locate_files, locate_for_site
+from runs.failure import find_failure
+from runs.inputs import Located, locate_files
 from runs.model import Run, State
 from runs.monitor import wait_for_end
+from runs.new_request import make_request, read_sweep_request, read_tasks, with_requested_job
+from runs.options import CollectOptions, RequestedJob, RunOptions, SweepOptions
 from runs.pilot.setup import with_pilot
 from runs.records import sweep_of
 from runs.request import Request, TaskRequest, Workload, compute_site, with_job_proxy
 from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
-from runs.sweeps.launch import files_of, prepare_sweep_dry_run, several_allowed, sweep_key
+from runs.sweeps.launch import prepare_sweep_dry_run, several_allowed, sweep_key
 from runs.sweeps.table import (
     OutputFile,
     check_table,
@@ -67,19 +58,6 @@ from runs.sweeps.table import (
 )
 from transfers.journal import Receipt
 from transfers.request import SaveOptions
-
-
-def read_tasks(pipeline: Pipeline, invocation_path: Path | None, sweep: SweepOptions) -> Workload:
-    """Read and check the tasks of a sweep; raises every problem of every row at once. Their files are not located yet."""
-    values = read_json_file(invocation_path) if invocation_path is not None else {}
-    rows = make_rows(pipeline, sweep.each, sweep.parameters)
-    files = ", ".join(str(each) for each in (sweep.each, invocation_path) if each is not None)
-    invocations = check_tasks(pipeline, values, rows, subject=files or "--param")
-    tasks = tuple(
-        TaskRequest(number, row.values, invocation)
-        for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
-    )
-    return Workload(pipeline, Invocation(dict(values), dict(values)), tuple(files_of(tasks)), tasks=tasks)
 
 
 def _choose_request(
@@ -111,22 +89,17 @@ def _read_request(
     identify: bool,
     located: Sequence[Located] | None = None,
 ) -> Request:
-    """Read and check the request of a sweep, like `read_request` in handlers.launch."""
-    compute = compute_site(run_site(common, site_name))
-    settings = common.settings()
-    if identify:
-        require_dependencies(common, list_references(workload.inputs, settings), options, compute)
-    if located is None:
-        several = several_allowed(workload.tasks)
-        located = locate_files(workload.inputs, settings, compute.site, identify=identify, several=several)
-    else:
-        located = locate_for_site(located, compute.site, settings)
-    typed = typed_request(invocation_path, located, options.image, sweep.each, sweep.parameters).to_fields()
-    request = make_request(workload.pipeline, workload.invocation, located, compute, options.image, typed)
-    compute.container.image_name(workload.pipeline.container)
-    request = request.with_workload(tasks=workload.tasks, name=options.name)
-    request = request.with_job(fast_options=options.job.fast or NO_FAST_OPTIONS)
-    return with_requested_job(replace(request, new=options.new), options.job)
+    """Read and check the request of a sweep; the runs whose outputs it takes are queried, or with `--wait` waited for."""
+    return read_sweep_request(
+        common.settings(),
+        workload,
+        (invocation_path, sweep),
+        site_name,
+        options,
+        partial(follow_first, common, wait=options.start.wait),
+        identify=identify,
+        located=located,
+    )
 
 
 def _repeat_request(

@@ -14,6 +14,7 @@ import pytest
 
 import hibali as api
 from hibali.events import Carried, Event, Moved, Planned
+from tests.end_to_end.run_tools import Bench
 from tests.support.transfers import Transfers
 
 TREE = {b"a": b"1", b"folder/b": b"22", b"folder/c": b"333"}
@@ -142,3 +143,60 @@ def test_sites_are_listed_added_and_checked(tmp_path: Path) -> None:
     assert not api.sites.check("there").problems
     with pytest.raises(api.UsageError):
         api.sites.get("nowhere")
+
+
+@pytest.fixture
+def bench(hibali: Any) -> Bench:
+    made = Bench(hibali)
+    made.add_local_site()
+    return made
+
+
+def test_a_run_is_started_waited_for_read_and_collected(bench: Bench) -> None:
+    source = bench.folder / "input.txt"
+    source.write_text("hello\n")
+    changes: list[str] = []
+    run = api.run(bench.reference, {"in": str(source), "sleep": 1}, site="here", time="10m", name="first")
+    again = api.run(bench.reference, {"in": str(source), "sleep": 1}, site="here", time="10m", name="first")
+    assert again.id == run.id, "the same call continues the run"
+    assert run.wait(on_change=lambda each: changes.append(each.state)) == "SUCCEEDED"
+    assert changes[-1] == "SUCCEEDED"
+    assert (run.logs(), run.logs("stderr")) == ("counted\n", "done\n")
+    receipt = run.collect(bench.folder / "results")
+    assert (receipt.files, receipt.proof_moved) == (1, "digest")
+    assert (bench.folder / "results/out.txt").read_text() == "hello\n"
+    assert [each.id for each in api.runs.every()] == [run.id]
+    assert api.runs.get(run.id[:15]).state == "SUCCEEDED"
+    assert api.run(bench.reference, {"in": str(source), "sleep": 1}, site="here", name="first").id != run.id
+
+
+def test_a_failed_run_is_an_error_unless_it_is_not_checked(bench: Bench) -> None:
+    source = bench.folder / "input.txt"
+    source.write_text("hello\n")
+    run = api.run(bench.reference, {"in": str(source), "code": 3}, site="here")
+    with pytest.raises(api.RunFailedError, match="exit code 3"):
+        run.wait()
+    assert run.wait(check=False) == "FAILED"
+    with pytest.raises(api.UsageError, match="no such input"):
+        api.run(bench.reference, {"inn": str(source)}, site="here")
+
+
+def test_a_sweep_has_tasks_and_a_run_is_cancelled(bench: Bench) -> None:
+    source = bench.folder / "input.txt"
+    source.write_text("hello\n")
+    rows = [{"say": "a"}, {"say": "b"}]
+    sweep = api.run(bench.reference, {"in": str(source)}, site="here", each=rows, params={"code": [0, 4]})
+    assert sweep.wait(check=False) == "FAILED"
+    assert [task.exit_code for task in sweep.tasks.values()] == [0, 4, 0, 4]
+    assert sweep.logs("stderr", task=3) == "b\n"
+    run = api.run(bench.reference, {"in": str(source), "sleep": 600}, site="here")
+    assert run.cancel() == "CANCELLED"
+
+
+def test_an_untrusted_pipeline_does_not_run(bench: Bench) -> None:
+    path = bench.folder / "other.json"
+    path.write_text((bench.folder / "tool.json").read_text().replace('"1.0"', '"2.0"'))
+    added = api.pipelines.add(path)
+    assert added.reference in api.pipelines.names()
+    with pytest.raises(api.RefusedError, match="not trusted"):
+        api.run(added.reference, {"in": str(path)}, site="here")

@@ -13,9 +13,9 @@ from hibali_cli.run_options import (
     add_resource_options,
     parse_resource_argv,
     read_resource_options,
-    resource_argv,
 )
 from runs.dataset import DatasetRequest, recorded_request
+from runs.options import resource_argv
 from runs.schedulers.base import Resources
 
 

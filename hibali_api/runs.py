@@ -1,0 +1,374 @@
+"""Run pipelines at sites: `hibali.run`, and `hibali.runs` for those that were started before."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+from hibali.amounts import read_job_time, read_size
+from hibali.documents import read_json_file
+from hibali.errors import UsageError
+from hibali.events import Listener, Noted
+from hibali_api.calls import Call, CallOptions, Place, calling, place_text, split_options
+from hibali_api.transfers import check_receipt
+from registry.catalogue import Catalogue
+from registry.invocation import Invocation, check_invocation, read_invocation
+from registry.parameters import Row, read_table
+from registry.pipeline import Pipeline
+from runs import model
+from runs.cancel import cancel_run
+from runs.collect import collect
+from runs.failure import find_failure
+from runs.launch import launch
+from runs.logs import Stream, read_log
+from runs.model import RunStatus, State
+from runs.monitor import wait_for_end
+from runs.new_request import make_tasks, read_request, read_sweep_request, require_trust
+from runs.options import RequestedJob, RunOptions, StartOptions, SweepOptions
+from runs.pilot.setup import with_pilot
+from runs.records import choose_task
+from runs.request import Request, with_job_proxy
+from runs.reuse import Reuse
+from runs.schedulers.base import Resources, check_directive, check_plain, load_scheduler
+from runs.site_access import fetch_usage, opener, run_site, update_runs
+from runs.stage import Synchroniser
+from runs.store import RunStore
+from runs.sweeps.collect import TaskCollector, ended_tasks
+from transfers.journal import Receipt
+
+Values = Mapping[str, Any]
+
+_MIB = 1024**2
+
+
+class JobOptions(CallOptions, total=False):
+    """The resources of a job, as the options of `hibali run` with these names; missing ones have defaults.
+
+    Attributes:
+        memory: for each node, in bytes or as text such as "16G".
+        time: the time limit, in seconds or as text such as "90m" or "2-00:00:00".
+        directives: options for the scheduler in its own syntax.
+        name: a name of your own, to distinguish runs.
+        image: use the image of this archive, or accept the image `sha256:ID`.
+        after: start when these runs have succeeded.
+        hold: start only after `hibali runs release`.
+        reuse: return an earlier run that computed the same.
+        new: start a new run although one of the same call is unfinished.
+        pilot: run the tasks of a sweep inside one job after the other, at most so many.
+    """
+
+    nodes: int
+    tasks: int
+    cores: int
+    memory: int | str
+    time: int | str
+    gpus: int
+    partition: str
+    account: str
+    reservation: str
+    directives: Sequence[str]
+    name: str
+    image: str
+    after: Sequence[Run | str]
+    hold: bool
+    reuse: bool
+    new: bool
+    pilot: int
+
+
+_OPTIONS = frozenset(JobOptions.__annotations__) - frozenset(CallOptions.__annotations__)
+
+
+class Run:
+    """A run at a site: of one job, or the tasks of a sweep.
+
+    Reading its properties contacts no site: they are as they were last observed. `refresh` and `wait` query the site.
+    """
+
+    def __init__(self, identifier: str, *, config: Place | None = None) -> None:
+        """Find a run by its id, or by the beginning of the id. Raises `NotFoundError`."""
+        self._run_store = RunStore()
+        self._config = config
+        self.id = self._run_store.find_id(identifier)
+        self._run_store.load(self.id)
+
+    @property
+    def record(self) -> model.Run:
+        """All that is known of the run."""
+        return self._run_store.load(self.id)
+
+    @property
+    def state(self) -> State:
+        """The state, of a sweep that of all tasks together; compare it with text such as "SUCCEEDED"."""
+        return self.record.state
+
+    @property
+    def site(self) -> str:
+        """The name of the site."""
+        return self.record.site
+
+    @property
+    def pipeline(self) -> str:
+        """NAME@VERSION of the pipeline."""
+        return self.record.spec.pipeline
+
+    @property
+    def tasks(self) -> dict[int, RunStatus]:
+        """The status of each task of a sweep by its number; empty for a single run."""
+        sweep = self.record.sweep
+        return {} if sweep is None else dict(sweep.tasks)
+
+    def __repr__(self) -> str:
+        """Return the id and the state."""
+        return f"<hibali.Run {self.id} {self.state} at {self.site}>"
+
+    def refresh(self, **options: Unpack[CallOptions]) -> State:
+        """Query the site once; return the state, which is the last known one if the site cannot be reached."""
+        with self._calling(options) as call:
+            warn = partial(_note, call.on_event)
+            update_runs(call.settings, self._run_store, [self.record], call.on_event, warn, submit_next=True)
+        return self.state
+
+    def wait(
+        self,
+        *,
+        check: bool = True,
+        on_change: Callable[[Run], None] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> State:
+        """Wait until the run has ended, and return its state.
+
+        After that, the same call of `hibali.run` starts a new run.
+
+        Args:
+            check: raise an error for a run without success; otherwise only return its state.
+            on_change: called with this run whenever its state changed.
+            **options: see `CallOptions`; `cancellation` ends the waiting, not the run.
+
+        Raises:
+            RunFailedError: it failed or was cancelled; OutputsMissingError: a required output is missing.
+            TryLaterError: the site could not be reached for a long time, or the run is lost.
+        """
+        with self._calling(options) as call:
+            run = self.record
+            site = run_site(call.settings, run.site)
+            if not run.state.final:
+                wait_for_end(
+                    opener(site, call.on_event),
+                    load_scheduler(run.placement.scheduler),
+                    self._run_store,
+                    [self.id],
+                    limits=site.limits,
+                    on_event=call.on_event,
+                    changed=lambda _: None if on_change is None else on_change(self),
+                )
+        ended = self.record
+        if ended.state.final and not ended.results.reported:
+            self._run_store.note(self.id, "reported")
+        failure = find_failure(ended)
+        if check and failure is not None:
+            raise failure
+        return ended.state
+
+    def logs(
+        self,
+        stream: Literal["stdout", "stderr", "scheduler.log"] = "stdout",
+        *,
+        task: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> str:
+        """Return what the tool has printed so far. Raises `NotFoundError` if there is nothing yet."""
+        wanted: Stream = stream
+        with self._calling(options) as call:
+            run = choose_task(self.record, task, log_of_job=stream == "scheduler.log")
+            site = run_site(call.settings, run.site)
+            with contextlib.closing(opener(site, call.on_event)()) as host:
+                return b"".join(read_log(host, run, wanted)).decode("utf-8", "replace")
+
+    def collect(self, target: Place, **options: Unpack[CallOptions]) -> Receipt:
+        """Fetch the outputs of a run that has ended, verified, into a folder; of a sweep those of the ended tasks.
+
+        Raises:
+            IncompleteTransferError: outputs are missing or were not transferred; the receipt says which.
+            TryLaterError: the run has not ended.
+        """
+        with self._calling(options) as call:
+            run, place = self.record, call.target(target)
+            site = run_site(call.settings, run.site)
+            if run.sweep is not None:
+                collector = TaskCollector(self._run_store, site, place, call.on_event)
+                receipt, _ = collector.collect(run, ended_tasks(run))
+            else:
+                fetch_usage(call.settings, self._run_store, run, call.on_event)
+                receipt = collect(run, site, place, self._run_store, call.on_event)
+        return check_receipt(receipt)
+
+    def cancel(self, **options: Unpack[CallOptions]) -> State:
+        """Cancel the run, and return its state then. A run that has ended stays as it is."""
+        with self._calling(options) as call:
+            run = self.record
+            if not run.state.final:
+                open_host = opener(run_site(call.settings, run.site), call.on_event)
+                scheduler = load_scheduler(run.placement.scheduler)
+                cancel_run(open_host, scheduler, self._run_store, run, call.on_event)
+        return self.state
+
+    def _calling(self, options: CallOptions) -> contextlib.AbstractContextManager[Call]:
+        split_options("Run", options, frozenset())
+        return calling({"config": self._config, **options})
+
+
+def get(identifier: str, *, config: Place | None = None) -> Run:
+    """Return a run by its id, or by the beginning of the id. Raises `NotFoundError`."""
+    return Run(identifier, config=config)
+
+
+def every(*, site: str | None = None, config: Place | None = None) -> list[Run]:
+    """Return all runs of this account, or those at one site, oldest first."""
+    found = [run.id for run in RunStore().all() if site in {None, run.site}]
+    return [Run(each, config=config) for each in found]
+
+
+def run(
+    pipeline: str,
+    values: Values | Place,
+    *,
+    site: str,
+    each: Iterable[Values] | Place | None = None,
+    params: Mapping[str, Sequence[Any]] | None = None,
+    **options: Unpack[JobOptions],
+) -> Run:
+    """Run a pipeline at a site, and return as soon as its job is submitted.
+
+    The same call again returns the run that it started, until `Run.wait` has reported how it ended.
+
+    Args:
+        pipeline: NAME or NAME@VERSION of a pipeline of the catalogue.
+        values: the values of its inputs by their ids, or a JSON file of them. Those of file inputs are paths of this
+            machine, SITE:PATH, or run:ID/OUTPUT for the output of another run.
+        site: the site to run it at.
+        each: for a sweep, the values of each task, or a .csv, .tsv or .jsonl file of them.
+        params: for a sweep, lists of values; all combinations are run, for each row of `each`.
+        **options: see `JobOptions`.
+
+    Raises:
+        UsageError: the values are wrong; the message lists all problems.
+        RefusedError: "not-trusted", if the pipeline needs consent at this site: `hibali pipelines trust`.
+        TryLaterError: the site cannot be reached, or the queue is full; the same call submits it later.
+    """
+    given = split_options("run", options, _OPTIONS)
+    with calling(options) as call:
+        catalogue = Catalogue()
+        found = catalogue.find(pipeline)
+        request = _request(call, found, values, site, (each, params or {}), given)
+        require_trust(catalogue, found, request.compute.container)
+        request = with_job_proxy(request)
+        run_store = RunStore()
+        reuse = Reuse(call.settings, run_store, call.on_event) if given.get("reuse") else None
+        with contextlib.closing(opener(request.compute.site, call.on_event)()) as host:
+            started = launch(request, host, run_store, Synchroniser(), reuse=reuse, on_event=call.on_event)
+    return Run(started.id, config=options.get("config"))
+
+
+_Tasks = tuple[Iterable[Values] | Place | None, Mapping[str, Sequence[Any]]]
+
+
+def _request(
+    call: Call, pipeline: Pipeline, values: Values | Place, site: str, tasks: _Tasks, given: Mapping[str, Any]
+) -> Request:
+    """Return the request of a single run or of a sweep."""
+    each, params = tasks
+    options, pilot = _run_options(site, given), int(given.get("pilot") or 0)
+    follow = partial(_follow, call)
+    if each is None and not params:
+        if pilot:
+            raise UsageError("usage", "a pilot runs the tasks of a sweep", subject="pilot")
+        checked = (pipeline, *_invocation(pipeline, values))
+        return read_request(call.settings, checked, site, options, follow, identify=True)
+    file = None if isinstance(values, Mapping) else Path(values)
+    table = Path(each) if isinstance(each, str | os.PathLike) else None
+    rows = read_table(pipeline, table) if table is not None else _rows(each)
+    workload = make_tasks(
+        pipeline,
+        dict(values) if isinstance(values, Mapping) else read_json_file(Path(values)),
+        _combined(rows, params),
+        subject=", ".join(str(path) for path in (table, file) if path is not None) or "each, params",
+    )
+    typed_as = file, SweepOptions(table)
+    request = read_sweep_request(call.settings, workload, typed_as, site, options, follow, identify=True)
+    return with_pilot(request, pilot) if pilot else request
+
+
+def _rows(each: Any) -> list[Row]:
+    return [Row()] if each is None else [Row(dict(values)) for values in each]
+
+
+def _combined(rows: Sequence[Row], params: Mapping[str, Sequence[Any]]) -> list[Row]:
+    """Return each row with each combination of the values; the last varies fastest."""
+    chosen = [dict(zip(params, values, strict=True)) for values in itertools.product(*params.values())]
+    return [Row({**row.values, **values}, row.line) for row in rows for values in chosen]
+
+
+def _invocation(pipeline: Pipeline, values: Values | Place) -> tuple[Invocation, Path | None]:
+    if isinstance(values, Mapping):
+        return check_invocation(pipeline, dict(values)), None
+    path = Path(values)
+    return read_invocation(pipeline, path), path
+
+
+def _run_options(site: str, given: Mapping[str, Any]) -> RunOptions:
+    after = tuple(each.id if isinstance(each, Run) else each for each in given.get("after", ()))
+    return RunOptions(
+        sites=(site,),
+        name=str(given.get("name", "")),
+        new=bool(given.get("new")),
+        image=place_text(given.get("image", "")),
+        job=RequestedJob(_resources(given)),
+        start=StartOptions(after, hold=bool(given.get("hold")), wait=True, sweep=False),
+    )
+
+
+def _resources(given: Mapping[str, Any]) -> Resources:
+    """Return the requested resources. Raises `UsageError`."""
+    for name in ("partition", "account", "reservation"):
+        if name in given:
+            check_plain(given[name], name)
+    directives = tuple(given.get("directives", ()))
+    for text in directives:
+        check_directive(text)
+    try:
+        memory, seconds = given.get("memory"), given.get("time")
+        memory = read_size(memory) if isinstance(memory, str) else memory
+        seconds = read_job_time(seconds) if isinstance(seconds, str) else seconds
+    except ValueError as problem:
+        raise UsageError("usage", str(problem)) from None
+    names = ("nodes", "tasks", "cores", "gpus", "partition", "account", "reservation")
+    return Resources(
+        memory_megabytes=None if memory is None else -(-memory // _MIB),
+        seconds=seconds,
+        directives=directives,
+        **{name: given.get(name) for name in names},
+    )
+
+
+def _follow(call: Call, runs: list[model.Run]) -> None:
+    """Wait for runs that come first."""
+    for each in runs:
+        site = run_site(call.settings, each.site)
+        wait_for_end(
+            opener(site, call.on_event),
+            load_scheduler(each.placement.scheduler),
+            RunStore(),
+            [each.id],
+            limits=site.limits,
+            on_event=call.on_event,
+        )
+
+
+def _note(on_event: Listener, message: str) -> None:
+    on_event(Noted(message))

@@ -1,0 +1,249 @@
+"""Make the request of a new run or sweep: locate and identify its inputs, check it, wait for the runs that come first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hibali.config.settings import Settings, require_built_for_runs
+from hibali.documents import read_json_file
+from hibali.errors import RefusedError
+from registry.catalogue import Catalogue
+from registry.invocation import Invocation
+from registry.parameters import Row, check_tasks, make_rows
+from registry.pipeline import Pipeline
+from runs.containers.base import Container, find_consent_reasons
+from runs.dataset import typed_request
+from runs.dependencies import must_end_before, needed_parts, require_success
+from runs.fast_storage import NO_FAST_OPTIONS, NOTHING_FAST, FastOptions, choose_fast_storage
+from runs.images import Pinned
+from runs.inputs import (
+    Located,
+    dependencies_of,
+    list_inputs,
+    list_references,
+    locate_files,
+    locate_for_site,
+    locate_inputs,
+)
+from runs.model import Run
+from runs.options import RequestedJob, RunOptions, SweepOptions, proxy_argv, resource_argv
+from runs.outputs import Reference
+from runs.request import ComputeSite, JobOptions, Request, TaskRequest, Workload, compute_site
+from runs.schedulers.base import Resources
+from runs.store import RunStore
+from runs.sweeps.launch import files_of, several_allowed
+
+Follow = Callable[[list[Run]], object]  # queries runs that come first, or waits for their ends
+Checked = tuple[Pipeline, Invocation, Path | None]  # the file of the invocation, if it is in one
+
+
+def compute_site_of(settings: Settings, name: str) -> ComputeSite:
+    """Return a site with its scheduler and container, if runs are possible there. Raises `UsageError`."""
+    site = settings.site(name)
+    require_built_for_runs(site)
+    return compute_site(site)
+
+
+def read_request(
+    settings: Settings,
+    checked: Checked,
+    site_name: str,
+    options: RunOptions,
+    follow: Follow,
+    *,
+    identify: bool,
+    located: Sequence[Located] | None = None,
+) -> Request:
+    """Read and check the request of a single run, as far as possible without contacting its site.
+
+    Args:
+        settings: The sites.
+        checked: The pipeline, the values of its inputs, and their file.
+        site_name: The site to run it at.
+        options: The options of the run.
+        follow: Called with the runs that come first and have not ended.
+        identify: Hash the inputs; without it nothing is read, as for a dry run.
+        located: The inputs, if they were located without a site before.
+    """
+    pipeline, invocation, file = checked
+    compute = compute_site_of(settings, site_name)
+    compute.container.image_name(pipeline.container)
+    if identify:
+        references = list_references(list_inputs(invocation), settings)
+        first = require_dependencies(references, options, compute, follow)
+    else:
+        first = load_dependencies(options)
+    if located is None:
+        located = locate_inputs(invocation, settings, compute.site, identify=identify)
+    else:
+        located = locate_for_site(located, compute.site, settings)
+    typed = typed_request(file, located, options.image).to_fields()
+    fast = options.job.fast or NO_FAST_OPTIONS
+    request = make_request(pipeline, invocation, located, compute, options.image, typed, first, fast)
+    request = request.with_workload(name=options.name)
+    dependencies = replace(request.job.dependencies, hold=options.start.hold)
+    request = replace(request.with_job(dependencies=dependencies), new=options.new)
+    return with_requested_job(request, options.job)
+
+
+def read_sweep_request(
+    settings: Settings,
+    workload: Workload,
+    typed_as: tuple[Path | None, SweepOptions],
+    site_name: str,
+    options: RunOptions,
+    follow: Follow,
+    *,
+    identify: bool,
+    located: Sequence[Located] | None = None,
+) -> Request:
+    """Read and check the request of a sweep with the tasks of `workload`; see `read_request`.
+
+    `typed_as` is the file with the values of all tasks, and the options of the sweep.
+    """
+    file, sweep = typed_as
+    compute = compute_site_of(settings, site_name)
+    if identify:
+        require_dependencies(list_references(workload.inputs, settings), options, compute, follow)
+    if located is None:
+        several = several_allowed(workload.tasks)
+        located = locate_files(workload.inputs, settings, compute.site, identify=identify, several=several)
+    else:
+        located = locate_for_site(located, compute.site, settings)
+    typed = typed_request(file, located, options.image, sweep.each, sweep.parameters).to_fields()
+    request = make_request(workload.pipeline, workload.invocation, located, compute, options.image, typed)
+    compute.container.image_name(workload.pipeline.container)
+    request = request.with_workload(tasks=workload.tasks, name=options.name)
+    request = request.with_job(fast_options=options.job.fast or NO_FAST_OPTIONS)
+    return with_requested_job(replace(request, new=options.new), options.job)
+
+
+def read_tasks(pipeline: Pipeline, invocation_path: Path | None, sweep: SweepOptions) -> Workload:
+    """Read and check the tasks of a sweep; raises every problem of every row at once. Their files are not located yet."""
+    values = read_json_file(invocation_path) if invocation_path is not None else {}
+    rows = make_rows(pipeline, sweep.each, sweep.parameters)
+    files = ", ".join(str(each) for each in (sweep.each, invocation_path) if each is not None)
+    return make_tasks(pipeline, values, rows, subject=files or "--param")
+
+
+def make_tasks(
+    pipeline: Pipeline, values: Mapping[str, Any], rows: Sequence[Row], *, subject: str
+) -> Workload:
+    """Make the tasks of a sweep from the values that all share and a row for each; raises as `read_tasks` does."""
+    invocations = check_tasks(pipeline, values, rows, subject=subject)
+    tasks = tuple(
+        TaskRequest(number, row.values, invocation)
+        for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
+    )
+    return Workload(pipeline, Invocation(dict(values), dict(values)), tuple(files_of(tasks)), tasks=tasks)
+
+
+def make_request(
+    pipeline: Pipeline,
+    invocation: Invocation,
+    located: Sequence[Located],
+    compute: ComputeSite,
+    image: str,
+    typed: Mapping[str, Any],
+    first: Sequence[Run] = (),
+    fast: FastOptions | None = None,
+) -> Request:
+    """Make the request for an invocation at a site, with the site's defaults for the job.
+
+    `first` are the runs that must succeed before. Without `fast` nothing is copied to fast storage; a sweep
+    decides it for each task.
+    """
+    site, container = compute.site, compute.container
+    inputs = tuple(each.input for each in located)
+    in_place = [each.identity is None or each.input.in_place for each in located]
+    names_archive = bool(image) and not image.startswith("sha256:")
+    takes_pinned = container.isolates and bool(container.formats) and not names_archive
+    from_runs = [each.run_input for each in located if each.run_input]
+    return Request(
+        Workload(
+            pipeline,
+            invocation,
+            inputs,
+            locations=tuple(each.place for each in located),
+            identities=tuple(each.identity for each in located),
+            after=tuple(run.id for run in first),
+        ),
+        compute,
+        JobOptions(
+            dependencies=dependencies_of(from_runs, first, site, hold=False),
+            fast=NOTHING_FAST if fast is None else choose_fast_storage(site, inputs, in_place, fast),
+            proxy=site.proxy is not None and site.proxy.jobs,
+        ),
+        image=image,
+        pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
+        typed=typed,
+    )
+
+
+def with_requested_job(request: Request, job: RequestedJob) -> Request:
+    """Apply the job options of the command line, and record them with the command as it was typed."""
+    resources = job.resources or Resources()
+    typed = {**request.typed, "options": [*resource_argv(resources), *proxy_argv(job.proxy)]}
+    proxy = request.job.proxy if job.proxy is None else job.proxy
+    return replace(request.with_job(resources=resources, proxy=proxy), typed=typed)
+
+
+def require_dependencies(
+    references: Sequence[Reference], options: RunOptions, compute: ComputeSite, follow: Follow
+) -> list[Run]:
+    """Return the runs of `--after`, once all runs that must have ended before the submission have succeeded.
+
+    The scheduler waits for the others. Raises `NotFoundError`, and what `runs.dependencies.require_success` does.
+    """
+    run_store, start = RunStore(), options.start
+    by_run: dict[str, list[Reference]] = {run_id: [] for run_id in start.after}
+    for each in references:
+        by_run.setdefault(each.run, []).append(each)
+
+    def needed(run: Run) -> list[Run]:
+        return needed_parts(run, [] if run.id in start.after else by_run[run.id])
+
+    first = [
+        run
+        for run in map(run_store.load, by_run)
+        if start.sweep
+        or must_end_before(
+            run, by_run[run.id], needed(run), compute.site, compute.container, compute.scheduler
+        )
+    ]
+    unfinished = [run for run in first if not all(part.state.final for part in needed(run))]
+    if unfinished and not start.polled:
+        follow(unfinished)
+    for run in first:
+        for part in needed(run_store.load(run.id)):
+            require_success(part)
+    return load_dependencies(options)
+
+
+def load_dependencies(options: RunOptions) -> list[Run]:
+    """Return the runs of `--after` as the ledger has them; raises `NotFoundError`."""
+    return [RunStore().load(each) for each in dict.fromkeys(options.start.after)]
+
+
+def pinned_image(catalogue: Catalogue, pipeline: Pipeline) -> Pinned | None:
+    """Return the image of a pipeline in the catalogue; its content is searched only when needed."""
+    record = catalogue.image(pipeline)
+    return Pinned(record, lambda: catalogue.image_file(pipeline)) if record else None
+
+
+def require_trust(catalogue: Catalogue, pipeline: Pipeline, container: Container) -> None:
+    """Raise `RefusedError` if this pipeline needs the user's consent, and has not got it (S10, S11).
+
+    Without a container the tool is its author's code with all of the user's rights.
+    """
+    reasons = find_consent_reasons(pipeline, container)
+    if reasons and not catalogue.is_trusted(pipeline.digest):
+        raise RefusedError(
+            "not-trusted",
+            f"this pipeline {'; it '.join(reasons)}, and you have not trusted it yet",
+            subject=pipeline.reference,
+            hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
+        )

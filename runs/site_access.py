@@ -1,0 +1,79 @@
+"""Connect to the sites of runs, and query the state and resource usage of runs there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from hibali.config.model import Site
+from hibali.config.settings import Settings, require_built_for_runs
+from hibali.errors import HibaliError
+from hibali.events import Listener
+from runs.model import Run
+from runs.monitor import note_usage
+from runs.poll import update
+from runs.queue_limits import can_submit_more, submit_more
+from runs.rate_limits import open_limited_host
+from runs.schedulers.base import load_scheduler
+from runs.store import RunStore
+from transfers.remote.host import RemoteHost
+
+
+def run_site(settings: Settings, name: str) -> Site:
+    """Return the site of a run, if runs are possible there; raises `UsageError`."""
+    site = settings.site(name)
+    require_built_for_runs(site)
+    return site
+
+
+def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
+    """Return a function that connects to the machine at a site."""
+    return lambda: open_limited_host(site, on_event)
+
+
+def fetch_usage(settings: Settings, run_store: RunStore, run: Run, on_event: Listener) -> Run:
+    """Record the accounting data of a run that has ended, unless it is known; return the updated run."""
+    scheduler = load_scheduler(run.placement.scheduler)
+    if (
+        not run.state.final
+        or run.results.accounted
+        or not scheduler.accounting_argv((run.job,), "", run.created[:10])
+    ):
+        return run
+    with (
+        contextlib.suppress(HibaliError),
+        contextlib.closing(opener(run_site(settings, run.site), on_event)()) as host,
+    ):
+        note_usage(host, scheduler, run_store, [run])
+    return run_store.load(run.id)
+
+
+def update_runs(
+    settings: Settings,
+    run_store: RunStore,
+    runs: list[Run],
+    on_event: Listener,
+    warn: Callable[[str], None],
+    *,
+    submit_next: bool = False,
+) -> list[Run]:
+    """Query each site once; a run keeps its recorded state if its site cannot be reached, and `warn` is told so.
+
+    With `submit_next` a pilot whose allocation has ended gets the next one.
+    """
+    fresh = {run.id: run for run in runs}
+    active = [run for run in runs if run.job and not run.state.final]
+    for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in active}):
+        group = [run for run in active if (run.site, run.placement.scheduler) == (name, scheduler)]
+        try:
+            with contextlib.closing(opener(run_site(settings, name), on_event)()) as host:
+                fresh |= {run.id: run for run in update(host, load_scheduler(scheduler), run_store, group)}
+                limits = run_site(settings, name).limits
+                for run in [fresh[each.id] for each in group if submit_next]:
+                    if run.sweep is not None and run.sweep.pilot is not None and can_submit_more(run):
+                        fresh[run.id] = submit_more(
+                            host, load_scheduler(scheduler), run_store, run, limits, on_event
+                        )
+        except HibaliError as problem:
+            warn(f"{name} could not be queried: {problem.message}")
+    return [fresh[run.id] for run in runs]
