@@ -24,6 +24,7 @@ _API = {
         "UsageError",
     ),
     "hibali_api.files": ("du", "ls", "mkdir", "rm", "stat"),
+    "hibali_api.opening": ("open",),
     "hibali_api.runs": ("Run", "run"),
     "hibali_api.transfers": (
         "IncompleteTransferError",

@@ -50,7 +50,7 @@ def add(source: Place, name: str | None = None, **options: Unpack[CallOptions]) 
             raise NotFoundError("no-descriptor", "the source has no Boutiques descriptor", subject=place)
         if len(found) > 1:
             raise UsageError(
-                "several-descriptors",
+                "usage",
                 f"{len(found)} descriptors were found",
                 subject=place,
                 hint=f"To choose from them: hibali pipelines add {place}",

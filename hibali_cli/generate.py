@@ -16,6 +16,7 @@ from hibali.config.kinds import BUILT_IN
 from hibali.config.model import Site
 from hibali.config.schema import Key, keys_of_field
 from hibali.config.settings import Document
+from hibali_cli.api_page import python_page
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.completion import Bash, Zsh
 from hibali_cli.man_pages import manual_page, page_name
@@ -39,7 +40,9 @@ def reference_index(contexts: list[click.Context]) -> str:
     )
     names = (page_name(context) for context in contexts)
     head = ["# Commands", "", "| command | what it does |", "|---|---|"]
-    return "\n".join([*head, *rows, "", "```{toctree}", ":hidden:", "", *names, "settings", "```", ""])
+    return "\n".join(
+        [*head, *rows, "", "```{toctree}", ":hidden:", "", *names, "settings", "python-api", "```", ""]
+    )
 
 
 def settings_page() -> str:
@@ -197,6 +200,7 @@ def write_pages(folder: Path) -> None:
     folder.mkdir(parents=True)
     contexts = list(contexts_of(click.Context(root, info_name="hibali")))
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
+    (folder / "python-api.md").write_text(python_page(), encoding="utf-8")
     (folder / "index.md").write_text(reference_index(contexts), encoding="utf-8")
     for context in contexts:
         (folder / f"{page_name(context)}.md").write_text(reference_page(context), encoding="utf-8")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import hibali
+from hibali_cli.api_page import python_page
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.generate import generated_files, settings_page, stale_files, write_files
 from hibali_cli.man_pages import escape
@@ -90,6 +92,15 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
         env={"PATH": path, "HOME": str(tmp_path)},
     )
     assert done.stdout.split() == ["add"]
+
+
+def test_the_page_of_the_python_api_describes_every_public_name() -> None:
+    page = python_page()
+    for name in set(dir(hibali)) - {"__version__"}:
+        assert f"`hibali.{name}`" in page
+    assert "hibali.sites.add(name: str, table: Mapping[str, Any]" in page
+    assert "## `hibali.Run`" in page
+    assert "hibali.Run.wait" in page
 
 
 def test_the_settings_page_describes_every_key() -> None:

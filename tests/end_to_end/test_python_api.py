@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import doctest
 import os
+import re
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 import hibali as api
 from hibali.events import Carried, Event, Moved, Planned
+from hibali_api.filesystem import HibaliFileSystem
 from tests.end_to_end.run_tools import Bench
+from tests.services.session import REPOSITORY
 from tests.support.transfers import Transfers
 
 TREE = {b"a": b"1", b"folder/b": b"22", b"folder/c": b"333"}
@@ -200,3 +207,49 @@ def test_an_untrusted_pipeline_does_not_run(bench: Bench) -> None:
     assert added.reference in api.pipelines.names()
     with pytest.raises(api.RefusedError, match="not trusted"):
         api.run(added.reference, {"in": str(path)}, site="here")
+
+
+@pytest.fixture
+def documented(hibali_home: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Set up the site `scratch` and the folder of the docstrings' examples."""
+    (tmp_path / "root/scans").mkdir(parents=True)
+    table = {"kind": "local", "roots": {"data": str(tmp_path / "root")}, "default_root": "data"}
+    api.sites.add("scratch", table, config=hibali_home.config)
+    (tmp_path / "scans").mkdir()
+    for name in ("a.nii", "b.nii"):
+        (tmp_path / "scans" / name).write_text(f"scan {name}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transfers.plan",
+        "transfers.sync",
+        "files.ls",
+        "opening.open",
+        "sites.names",
+        "filesystem.HibaliFileSystem",
+    ],
+)
+def test_the_examples_of_docstrings_work(documented: Path, name: str) -> None:
+    if name != "transfers.plan":
+        api.sync(documented / "scans", "scratch:scans")
+    if name == "transfers.sync":
+        api.rm("scratch:scans", recursive=True)
+    module, _, function = name.partition(".")
+    found = vars(import_module(f"hibali_api.{module}"))[function]
+    fsspec.register_implementation("hibali", HibaliFileSystem, clobber=True)
+    [example] = [test for test in doctest.DocTestFinder(recurse=False).find(found, function) if test.examples]
+    assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_the_page_is_valid_python_and_names_what_exists() -> None:
+    page = (REPOSITORY / "docs/python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 6
+    for block in blocks:
+        ast.parse(block)
+    for module, name in re.findall(r"\bhibali\.(?:(sites|pipelines|runs)\.)?(\w+)", "\n".join(blocks)):
+        assert hasattr(getattr(api, module) if module else api, name), name

@@ -1,0 +1,48 @@
+"""Make the reference page of the Python API from its signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+
+import hibali
+
+
+def python_page() -> str:
+    """Return the page of all public names of `hibali`."""
+    lines = ["# Python API", "", "`import hibali`; the page [Python](../python.md) introduces it.", ""]
+    for name in dir(hibali):
+        value = getattr(hibali, name)
+        if isinstance(value, ModuleType):
+            lines += _module(f"hibali.{name}", value)
+        elif callable(value):
+            lines += _item(f"hibali.{name}", value, level=2)
+    return "\n".join(lines) + "\n"
+
+
+def _module(name: str, module: ModuleType) -> Iterator[str]:
+    yield from (f"## `{name}`", "", inspect.getdoc(module) or "", "")
+    for each, value in sorted(vars(module).items()):
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not each.startswith("_"):
+            yield from _item(f"{name}.{each}", value, level=3)
+
+
+def _item(name: str, value: object, *, level: int) -> Iterator[str]:
+    yield from (f"{'#' * level} `{name}`", "", "```python", f"{name}{_signature(value)}", "```", "")
+    yield from ("```text", inspect.getdoc(value) or "", "```", "")
+    if inspect.isclass(value):
+        for each, member in sorted(vars(value).items()):
+            if not each.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                yield from _item(f"{name}.{each}", member, level=level + 1)
+
+
+def _signature(value: object) -> str:
+    if isinstance(value, property):
+        value = value.fget
+    if not callable(value):
+        return ""
+    try:
+        return str(inspect.signature(value)).replace("'", "")
+    except ValueError:
+        return ""
