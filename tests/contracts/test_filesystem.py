@@ -70,3 +70,20 @@ class TestSsh(Suites):
 @pytest.mark.heavy
 class TestS3(Suites):
     word = "s3"
+
+    @pytest.fixture(autouse=True)
+    def known_fault(self, request: pytest.FixtureRequest) -> None:
+        """SeaweedFS lists the prefix of objects that were deleted as a folder, also to other clients."""
+        name = request.node.name
+        if name.startswith(("test_copy", "test_put")) and name.endswith(
+            ("directory_to_existing_directory", "glob_to_existing_directory")
+        ):
+            request.applymarker(pytest.mark.xfail(strict=True))
+
+
+class TestSftp(abstract.AbstractOpenTests, abstract.AbstractPipeTests, Fixtures):
+    word = "sftp"
+
+
+class TestWebdav(abstract.AbstractOpenTests, abstract.AbstractPipeTests, Fixtures):
+    word = "webdav"
