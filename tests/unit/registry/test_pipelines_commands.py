@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,27 +19,13 @@ Hibali = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def hibali(tmp_path: Path) -> Hibali:
+def hibali(hibali: Any, tmp_path: Path) -> Hibali:
+    """Return a callable that runs a command in the test's folder and returns its output as text."""
+    own = {"HIBALI_STATE": str(tmp_path / "state"), "HOME": str(tmp_path)}
+
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                "import sys; from hibali_cli.main import main; sys.exit(main())",
-                *arguments,
-            ],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={
-                "HIBALI_STATE": str(tmp_path / "state"),
-                "HOME": str(tmp_path),
-                "PATH": "/usr/bin:/bin",
-                "PYTHONPATH": str(ROOT),
-            },
-        )
+        answer = hibali(*arguments, env=own, cwd=tmp_path)
+        return subprocess.CompletedProcess(arguments, answer.exit, answer.out.decode(), answer.err.decode())
 
     return run
 
