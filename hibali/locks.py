@@ -65,12 +65,12 @@ def acquire_lock(folder: Path) -> FolderLock:
     Raises `TryLaterError("locked")` with the holder while that lives, or may live: processes on another machine cannot be
     checked.
     """
-    own = _own()
+    own = this_process()
     while True:
         highest = _highest(folder)
         if highest:
             holder = _read(folder / f"{highest}.json")
-            if holder is not None and not _has_ended(holder, own):
+            if holder is not None and not has_ended(holder, own):
                 raise TryLaterError(
                     "locked",
                     f"process {holder.pid} on {holder.host} holds the lock",
@@ -136,7 +136,7 @@ def _read(path: Path) -> Holder | None:
         return None  # another process took the next number
 
 
-def _has_ended(holder: Holder, own: Holder) -> bool:
+def has_ended(holder: Holder, own: Holder) -> bool:
     """Return whether the process has provably ended."""
     if holder.host != own.host:
         return False
@@ -145,7 +145,8 @@ def _has_ended(holder: Holder, own: Holder) -> bool:
     return _start_time(holder.pid) != holder.start
 
 
-def _own() -> Holder:
+def this_process() -> Holder:
+    """Return the identity of this process."""
     pid = os.getpid()
     return Holder(socket.gethostname(), _boot(), pid, _start_time(pid), secrets.token_hex(8))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from hibali.errors import UsageError
 from runs.containers.base import Bind, Container, Task
-from runs.model import Input, Output
+from runs.model import OUTPUT_ID, Input, Output
 from runs.schedulers.base import JobVariables
 
 _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{6}-[0-9a-f]{8}")
@@ -355,8 +355,6 @@ def guard_lines(folder: str, needs: Sequence[Dependency]) -> str:
 
 
 REQUIRED_SCRIPT = "outputs.sh"
-# wider than the schema, but without characters that are special in a shell or JSON
-ID = re.compile(r"[A-Za-z0-9_,.-]{1,200}")
 # A required output may be a symlink or unreadable: it counts as created, and collecting reports the problem (S12).
 # The list is part of the exit record, whose size is limited.
 _HEAD = r"""
@@ -386,7 +384,7 @@ def required_script(outputs: Sequence[Output], *, several_nodes: bool = False) -
 
     The job's shell reads it in the folder of the run. A pattern is checked leniently: collecting is exact.
     """
-    required = [each for each in outputs if not each.optional and ID.fullmatch(each.id)]
+    required = [each for each in outputs if not each.optional and OUTPUT_ID.fullmatch(each.id)]
     if not required:
         return ""
     checks = [f"  was_created {_shell_word(each)} || note {each.id}\n" for each in required]

@@ -11,9 +11,8 @@ from typing import Any
 from hibali.documents import read_json
 from hibali.errors import HibaliError
 from hibali.text import printable
-from runs.model import Run, State
+from runs.model import OUTPUT_ID, Run, State
 from runs.schedulers.base import Phase, Status
-from runs.script import ID
 
 # in place of a signal: cancellation was requested before the tool ended, and no signal arrived
 CANCEL_REQUESTED = "cancel"
@@ -225,7 +224,7 @@ def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:
         )
         cpu_seconds = _read_times(found.get("times"))
         missing = tuple(str(each) for each in found.get("missing", ()))
-        if not all(ID.fullmatch(each) for each in missing):
+        if not all(OUTPUT_ID.fullmatch(each) for each in missing):
             return None
         return ExitRecord(found["code"], signal, host, job, started, ended, cpu_seconds, missing)
     except (HibaliError, LookupError, TypeError):

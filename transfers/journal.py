@@ -28,6 +28,7 @@ from hibali.locations import Location
 from hibali.system_errors import explain
 from hibali.text import path_fields
 from transfers.entry import Verification, weakest
+from transfers.running import ProgressFile
 from transfers.stores.base import Problem
 
 _MAX_FAILURES = 100
@@ -140,19 +141,17 @@ class Recorder:
         """Whether there is a journal."""
         return self._journal is not None
 
-    def start(self, stack: ExitStack) -> None:
-        """Begin the journal. Raises `RefusedError` if the ledger cannot be written."""
+    def start(self, stack: ExitStack, *, follows: bool = False) -> None:
+        """Begin the journal, and publish the progress until the end. Raises `RefusedError` if the ledger cannot be written."""
         receipt = self.receipt
         self._journal = stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
-        record = {
-            "schema": 1,
-            "kind": "operation",
-            "id": receipt.id,
-            "operation": receipt.operation,
-            "at": now(),
-            **scheduled_by(),
-        }
-        self.append({**record, "source": receipt.source, "target": receipt.target}, durable=True)
+        began, by = now(), scheduled_by()
+        named = {"id": receipt.id, "operation": receipt.operation}
+        ends = {"source": receipt.source, "target": receipt.target}
+        self.append({"schema": 1, "kind": "operation", **named, "at": began, **by, **ends}, durable=True)
+        progress = ProgressFile({**named, **ends, "began": began, **by}, self.on_event, follows=follows)
+        stack.callback(progress.close)
+        self.on_event = progress
 
     def record(self, event: Event) -> None:
         """Count, write and forward an event. Raises `IncompleteError` if the journal cannot be written."""

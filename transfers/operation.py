@@ -138,12 +138,12 @@ def plan_only(
 
 
 def start_operation(
-    request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False
+    request: Request, on_event: Listener, stack: ExitStack, *, dry: bool = False, follows: bool = False
 ) -> Operation:
     """Begin the journal, unless it is a dry run. Raises `RefusedError` if the ledger cannot be written."""
     recorder = Recorder(request.operation, request.source.text, request.target.text, on_event)
     if not dry:
-        recorder.start(stack)
+        recorder.start(stack, follows=follows)
     stores, answered, receipt = list[Store](), NumberSet(), recorder.receipt
 
     def progress() -> object:

@@ -30,7 +30,6 @@ from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
 from hibali_cli.output import json_line
 from hibali_cli.progress import EventPrinter, listening
-from hibali_cli.tally import Tally
 from runs.failure import raise_failure
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, wait_for_end
@@ -39,6 +38,7 @@ from runs.schedules.notices import Target, read_target, send_run_notice
 from runs.status import run_timeline
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
+from transfers.tally import Tally
 
 _REDRAWS_PER_SECOND = 1  # draws per second: runs take minutes; faster updates are not needed
 _TROUBLE_SECONDS = 5.0  # seconds that a failed poll is shown beyond the pause after it

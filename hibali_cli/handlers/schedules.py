@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.text import counted
 from hibali_cli.options import Common
-from runs.schedules.environment import local_zone
+from hibali_cli.schedule_format import format_next_run, format_outcome, schedule_fields
 from runs.schedules.install import (
     choose_installer,
     drop_and_install,
@@ -25,8 +24,6 @@ from runs.schedules.install import (
     systemd_is_available,
 )
 from runs.schedules.records import (
-    Trigger,
-    holder_of,
     log_path,
     read_triggers,
     schedule_folder,
@@ -46,26 +43,6 @@ from runs.schedules.schedule import (
 from transfers.overlap import forget_roots
 
 
-def schedule_fields(schedule: Schedule, triggers: Sequence[Trigger], *, installed: bool) -> dict[str, Any]:
-    """Return the fields of a JSON line of kind `schedule`."""
-    due = None if schedule.paused else schedule.cron.after(datetime.now(UTC), local_zone())
-    return {
-        **schedule.to_record(),
-        "next": None if due is None else f"{due:%Y-%m-%dT%H:%M:%SZ}",
-        "installed": installed,
-        "held_by": holder_of(schedule.name),
-        "last": None if not triggers else triggers[-1].to_record(),
-    }
-
-
-def format_next_run(schedule: Schedule) -> str:
-    """Format when it is due next, in local time."""
-    if schedule.paused:
-        return "paused"
-    zone = local_zone()
-    return f"{schedule.cron.after(datetime.now(UTC), zone).astimezone(zone):%Y-%m-%d %H:%M}"
-
-
 def warn_of_missing(common: Common, schedules: Schedules, installed: set[str]) -> None:
     """Warn of schedules without a trigger: the crontab was edited, or hibali was moved."""
     for name, each in sorted(schedules.schedules.items()):
@@ -73,17 +50,6 @@ def warn_of_missing(common: Common, schedules: Schedules, installed: set[str]) -
             common.output.warn(
                 f"{name} is missing from your {each.by} or was changed there. To install it again: hibali schedule resume {name}"
             )
-
-
-def format_outcome(trigger: Trigger | None) -> str:
-    """Describe the result of a trigger in a few words."""
-    if trigger is None:
-        return "never run"
-    if trigger.state == "skipped":
-        return f"skipped: {trigger.because}"
-    if trigger.exit is None:
-        return {"running": "running", "broken": "broken off"}.get(trigger.state, trigger.state)
-    return "done" if trigger.exit == 0 else f"exit {trigger.exit}"
 
 
 def print_change(common: Common, schedules: Schedules, schedule: Schedule, change: str) -> None:

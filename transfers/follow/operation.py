@@ -72,7 +72,8 @@ def follow(
     check_request(request)
     check_writable(request.target)
     with ExitStack() as stack:
-        operation, progress = start_operation(request, on_event, stack), Progress()
+        operation = start_operation(request, on_event, stack, follows=True)
+        progress = Progress()
         interruption: KeyboardInterrupt | None = None
         try:
             try:

@@ -21,7 +21,7 @@ from hibali.events import (
     Planned,
     Retried,
 )
-from hibali_cli.tally import Tally
+from transfers.tally import Tally
 
 SIZES = st.integers(0, 2**60)
 NAMES = st.binary(min_size=1, max_size=3)

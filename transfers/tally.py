@@ -32,6 +32,17 @@ _MAX_CURRENT = 64
 WAITING, LISTING, MOVING, HASHING = "waiting", "listing", "moving", "hashing"
 
 
+def rate_of(size: int, seconds: float) -> float | None:
+    """Return the rate in bytes per second of a measurement; None where it has not begun."""
+    return size / seconds if seconds > 0 else None
+
+
+def time_left(left: int, size: int, seconds: float) -> float | None:
+    """Return the seconds for `left` bytes at the rate of a measurement; None where it says too little."""
+    rate = rate_of(size, seconds)
+    return left / rate if rate and left > 0 and seconds >= _TRUSTED_SECONDS else None
+
+
 class Tally:
     """The numbers of one operation; times are parameters, in seconds of a monotonic clock."""
 
@@ -134,17 +145,18 @@ class Tally:
 
     def rate(self, now: float) -> float | None:
         """Return the recent rate in bytes per second; None while too little is known. It falls while nothing is transferred."""
-        if len(self._samples) < 2:
-            return None
-        began, before = self._samples[0]
-        return (self._carried - before) / (now - began)
+        return rate_of(*self.window(now))
 
     def seconds_left(self, now: float) -> float | None:
         """Return the remaining time at this rate; None where unknown."""
-        rate = self.rate(now)
-        if not rate or self.bytes >= self.bytes_to_do or now - self._samples[0][0] < _TRUSTED_SECONDS:
-            return None
-        return (self.bytes_to_do - self.bytes) / rate
+        return time_left(self.bytes_to_do - self.bytes, *self.window(now))
+
+    def window(self, now: float) -> tuple[int, float]:
+        """Return the bytes of the recent measurement, and its seconds; (0, 0.0) while too little is known."""
+        if len(self._samples) < 2:
+            return 0, 0.0
+        began, before = self._samples[0]
+        return self._carried - before, now - began
 
     @property
     def lines(self) -> int:
