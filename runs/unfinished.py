@@ -11,7 +11,6 @@ from hibali.errors import NotFoundError
 from hibali.ledger import ledger_folder, records_in
 from runs.model import RUN_ID, Run, State
 from runs.records import fold_records
-from runs.status import read_moment, run_timeline
 
 _FORMAT = ".jsonl"
 
@@ -54,6 +53,8 @@ def _unfinished(run_id: str, path: Path) -> UnfinishedRun | None:
     content = path.read_bytes()
     if _has_final_state(content):
         return None
+    from runs.status import read_moment, run_timeline  # start-up: most runs have ended
+
     records = list(records_in(content.splitlines()))
     try:
         run = fold_records(run_id, records)

@@ -28,6 +28,7 @@ from hibali.locations import Location
 from hibali.system_errors import explain
 from hibali.text import path_fields
 from transfers.entry import Verification, weakest
+from transfers.rules import Rules
 from transfers.running import ProgressFile
 from transfers.stores.base import Problem
 
@@ -216,9 +217,25 @@ def target_line(location: Location, root_path: bytes) -> dict[str, Any]:
     return {"kind": "place", "site": location.site.name, "bucket": location.bucket, **place}
 
 
-def source_line(location: Location, root_path: bytes) -> dict[str, Any]:
-    """Return the journal line with the source: the root of the same paths, or one file."""
-    return {**target_line(location, root_path), "kind": "origin"}
+def source_line(location: Location, root_path: bytes, *, single: bool = False) -> dict[str, Any]:
+    """Return the journal line with the source: the root of the same paths, or the `single` file."""
+    return {**target_line(location, root_path), "kind": "origin", **({"single": True} if single else {})}
+
+
+def selection_line(rules: Rules) -> dict[str, Any] | None:
+    """Return the journal line with the selected names, by which `hibali status FOLDER` compares; None for all names."""
+    chosen = {name: getattr(rules, name) for name in SELECTION}
+    found = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items() if value
+    }
+    if rules.files_from is not None:
+        found["named"] = True  # the list itself may be very long
+    if rules.links == "skip":
+        found["links"] = "skip"
+    return {"kind": "selection", **found} if found else None
+
+
+SELECTION = ("include", "exclude", "newer_ns", "min_size", "max_size")
 
 
 def _stopped_line(problem: HibaliError) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from transfers.actions import Action, Verb
 from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Verification, weakest
-from transfers.journal import Receipt, Recorder, exit_after, source_line, target_line
+from transfers.journal import Receipt, Recorder, exit_after, selection_line, source_line, target_line
 from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import Mover
@@ -252,8 +252,12 @@ def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ..
     operation.endpoints = endpoints
     if not operation.reached:
         operation.reached = True
-        recorder.append(source_line(request.source, endpoints.source_path))
+        single = endpoints.single is not None
+        recorder.append(source_line(request.source, endpoints.source_path, single=single))
         recorder.append(target_line(request.target, endpoints.target.root_path))
+        selection = selection_line(request.rules)
+        if selection is not None:
+            recorder.append(selection)
     return endpoints
 
 

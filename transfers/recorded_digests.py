@@ -176,7 +176,7 @@ def _forget(known: dict[bytes, Expected], before: bytes, below: bytes) -> None:
         del known[path]
 
 
-def _relative(path: bytes, before: bytes, below: bytes) -> bytes | None:
+def relative_path(path: bytes, before: bytes, below: bytes) -> bytes | None:
     """Return a recorded path relative to the requested root; None for one that is not in it."""
     if below:
         if path == below:
@@ -192,11 +192,11 @@ def _fold(known: dict[bytes, Expected], record: dict[str, Any], before: bytes, b
     kind = record.get("kind")
     if kind not in {"moved", "recorded", "linked", "deleted"}:
         return
-    path = _relative(path_from_fields(record), before, below)
+    path = relative_path(path_from_fields(record), before, below)
     if path is None:
         return
     if kind == "linked":
-        first = known.get(_relative(path_from_fields(record, "same_as"), before, below) or b"")
+        first = known.get(relative_path(path_from_fields(record, "same_as"), before, below) or b"")
         known.pop(path, None)
         if first is not None:
             known[path] = first

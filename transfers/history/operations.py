@@ -188,7 +188,7 @@ def _site_of(text: str) -> str:
 
 # bytes at the start and the end of a journal: they include the lines before the first and after the last file
 _END = 64 * 1024
-_BEFORE_FILES = frozenset({"operation", "origin", "place", "empty", "compacted"})
+_BEFORE_FILES = frozenset({"operation", "origin", "place", "selection", "empty", "compacted"})
 
 
 def journal_of(operation: str) -> Path:
