@@ -90,13 +90,16 @@ class RunStore:
         except FileNotFoundError:
             return 0
 
+    def ids(self) -> list[str]:
+        """Return the ids of all runs, in no particular order."""
+        return [path.stem for path in self._folder.glob("*.jsonl") if RUN_ID.fullmatch(path.stem)]
+
     def all(self) -> list[Run]:
         """Return every run, oldest first."""
         runs = []
-        for path in self._folder.glob("*.jsonl"):
-            if RUN_ID.fullmatch(path.stem):
-                with contextlib.suppress(NotFoundError, KeyError, ValueError):
-                    runs.append(self.load(path.stem))
+        for run_id in self.ids():
+            with contextlib.suppress(NotFoundError, KeyError, ValueError):
+                runs.append(self.load(run_id))
         # identifiers of the same second are not ordered
         return sorted(runs, key=lambda run: (run.created, run.id))
 

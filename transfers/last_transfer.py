@@ -78,8 +78,8 @@ def find_last_transfer(
         if operation.exit in _ENDED or operation.number("files_moved")
         for each in _as_transfer(operation, folders)
     ]
-    latest_first = sorted(found[::-1], key=lambda each: len(each.below))
-    return next((each for each in latest_first if not _is_single(each.operation)), None)
+    best_first = sorted(enumerate(found), key=lambda pair: (len(pair[1].below), -pair[0]))
+    return next((each for _, each in best_first if not _is_single(each.operation)), None)
 
 
 def _is_single(operation: Operation) -> bool:

@@ -102,7 +102,7 @@ def lines_of(present: Present) -> list[Line]:
     return [
         *(operation_line(each) for each in present.operations),
         *(_run_line(each, present.now) for each in present.runs),
-        *(_schedule_line(each, present.now) for each in present.schedules),
+        *(schedule_line(each, present.now) for each in present.schedules),
     ]
 
 
@@ -157,7 +157,8 @@ def _run_line(each: UnfinishedRun, now: float) -> Line:
     return Line("run", run.id, str(run.state), [fact for fact in facts if fact])
 
 
-def _schedule_line(each: ScheduleState, now: float) -> Line:
+def schedule_line(each: ScheduleState, now: float) -> Line:
+    """Return the line of a schedule."""
     state = "running" if each.runs else "paused" if each.due is None else "waiting"
     facts = []
     if each.runs:

@@ -30,9 +30,9 @@ def render_page(template: str, styles: Sequence[str], **values: Any) -> bytes:
     Returns:
         The document in ASCII; other characters are written as references.
     """
-    style = "".join((_TEMPLATES / name).read_text("ascii") for name in styles)
+    style = style_sheet(*styles)
     digest = base64.b64encode(hashlib.sha256(style.encode("ascii")).digest()).decode("ascii")
-    page = _environment().get_template(template)
+    page = environment().get_template(template)
     text = page.render(style=Markup(style), style_digest=digest, version=__version__, **values)  # noqa: S704  # our own file
     return text.encode("ascii", "xmlcharrefreplace")
 
@@ -42,10 +42,16 @@ def clock(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def style_sheet(*names: str) -> str:
+    """Return the text of style sheets in `templates`, one after the other."""
+    return "".join((_TEMPLATES / name).read_text("ascii") for name in names)
+
+
 @functools.cache  # it keeps compiled templates
-def _environment() -> Environment:
+def environment(*folders: Path) -> Environment:
+    """Return the templates of these folders and of `templates`; they escape every value, and show no control characters."""
     return Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader([*folders, _TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_printable_value,

@@ -130,11 +130,11 @@ def render(runs: Sequence[ReportedRun], now: float) -> bytes:
         now=clock(now),
         counts=[(state.lower(), f"{counts[state]} {state.lower()}") for state in State if counts[state]],
         timeline=draw_timeline(rows, now) if rows else None,
-        legend=list(_legend(runs)),
+        legend=list(legend_of(runs)),
         any_collected=any(each.collected for each in runs),
         omitted=f"The latest {drawn} of {len(runs)} runs. " if drawn < len(runs) else "",
         measures=("waited", "ran", "CPU", "memory", "exit"),
-        runs=[_section(each) for each in runs],
+        runs=[section_values(each) for each in runs],
     )
 
 
@@ -154,7 +154,7 @@ class _Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
+class TaskGrid:
     """A square for each task, in the colour of its state."""
 
     width: float
@@ -168,14 +168,14 @@ def _title(runs: Sequence[ReportedRun]) -> str:
     return counted(len(runs), "run")
 
 
-def _legend(runs: Sequence[ReportedRun]) -> Iterable[tuple[str, str]]:
+def legend_of(runs: Sequence[ReportedRun]) -> Iterable[tuple[str, str]]:
     """Explain the colours that the page uses."""
     states = {each.run.state.lower() for each in runs}
     states |= {str(task["state"]).lower() for each in runs for task in each.tasks}
     return ((kind, text) for kind, text in LEGEND if kind in {"staging", "waiting"} or kind in states)
 
 
-def _section(each: ReportedRun) -> dict[str, Any]:
+def section_values(each: ReportedRun) -> dict[str, Any]:
     """Return the values of one run for the template."""
     run = each.run
     return {
@@ -192,7 +192,7 @@ def _section(each: ReportedRun) -> dict[str, Any]:
             _exit_code(run),
         ],
         "facts": [fact for fact in _facts(each) if fact.value],
-        "grid": _grid(each.tasks) if len(each.tasks) > 1 else None,
+        "grid": task_grid(each.tasks) if len(each.tasks) > 1 else None,
         "tables": list(_tables(each)),
     }
 
@@ -266,7 +266,8 @@ def _value(value: Any) -> str:
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}… ({len(text)} characters)"
 
 
-def _grid(tasks: Sequence[Mapping[str, Any]]) -> _Grid:
+def task_grid(tasks: Sequence[Mapping[str, Any]]) -> TaskGrid:
+    """Return a square for each task of a sweep."""
     squares = []
     for number, task in enumerate(tasks):
         state = str(task["state"]).lower()
@@ -276,4 +277,4 @@ def _grid(tasks: Sequence[Mapping[str, Any]]) -> _Grid:
         x, y = number % _SQUARES * _SQUARE, number // _SQUARES * _SQUARE
         squares.append(Shape(kind, x, y, _SQUARE - 2, _SQUARE - 2, text))
     lines = -(-len(tasks) // _SQUARES)
-    return _Grid(min(len(tasks), _SQUARES) * _SQUARE, lines * _SQUARE, squares)
+    return TaskGrid(min(len(tasks), _SQUARES) * _SQUARE, lines * _SQUARE, squares)

@@ -27,7 +27,7 @@ from runs.reports.status import (
 from runs.reports.timeline import Shape
 from runs.schedules.records import Trigger
 
-_MARK_KINDS = {
+MARK_KINDS = {
     Mark.DONE: "succeeded",
     Mark.INCOMPLETE: "lost",
     Mark.LATER: "lost",
@@ -86,10 +86,10 @@ def render(overview: Overview) -> bytes:
         summary=summary(overview),
         now=clock(overview.now)[:16],
         troubles=[(each, _since(each)) for each in overview.troubles],
-        schedules=[_schedule(line) for line in overview.lines],
+        schedules=[schedule_values(line) for line in overview.lines],
         shown=STRIP,
         strip=(STRIP * _STEP, _HEIGHT),
-        legend=[(_MARK_KINDS[mark], str(mark)) for mark in Mark if mark in shown_marks],
+        legend=[(MARK_KINDS[mark], str(mark)) for mark in Mark if mark in shown_marks],
         charts=_charts(days) if days else (),
         any_failed=any(day.bad for day in days),
         all_verified=bool(overview.operations) and not overview.unproven,
@@ -122,7 +122,8 @@ def _minute(text: str) -> str:
     return f"{text[:10]} {text[11:16]}"
 
 
-def _schedule(line: ScheduleRow) -> dict[str, Any]:
+def schedule_values(line: ScheduleRow) -> dict[str, Any]:
+    """Return what the template shows of a schedule."""
     last = line.last
     state_text = (
         "has not fired yet"
@@ -155,7 +156,7 @@ def _strip_bars(firings: Sequence[Trigger]) -> Iterable[Shape]:
         mark = mark_of(firing)
         height = _HEIGHTS.get(mark, 25.0)
         text = f"{_minute(firing.began)}: {mark}"
-        yield Shape(_MARK_KINDS[mark], number * _STEP + 1, _HEIGHT - 1 - height, _WIDTH, height, text)
+        yield Shape(MARK_KINDS[mark], number * _STEP + 1, _HEIGHT - 1 - height, _WIDTH, height, text)
 
 
 def _strip_text(name: str, firings: Sequence[Trigger]) -> str:

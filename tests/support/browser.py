@@ -71,8 +71,8 @@ class Browser:
         elif event.get("method") == "Network.requestWillBeSent":
             self.requested.append(parameters["request"]["url"])
 
-    def open(self, page: Path, *, width: int, height: int = 900, dark: bool = False) -> None:
-        """Show a file in a window of this size."""
+    def open(self, page: Path | str, *, width: int, height: int = 900, dark: bool = False) -> None:
+        """Show a file or an address in a window of this size."""
         self.do(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -82,7 +82,7 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.do("Emulation.setEmulatedMedia", features=[scheme])
-        self.do("Page.navigate", url=page.as_uri())
+        self.do("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while self.evaluate("document.readyState") != "complete":
             pass
 
@@ -105,12 +105,12 @@ class Browser:
         shot = self.do("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
-    def accessibility_problems(self) -> list[dict[str, Any]]:
-        """Return axe-core's findings that are serious or worse."""
+    def accessibility_problems(self, *, minor: bool = False) -> list[dict[str, Any]]:
+        """Return axe-core's findings that are serious or worse, or with `minor` all of them."""
         [script] = _AXE.glob("lib/python3*/site-packages/axe_playwright_python/axe.min.js")
         self.evaluate(script.read_text("utf-8") + ";0")
         found = self.evaluate("axe.run(document).then(done => done.violations)")
-        return [each for each in found if each["impact"] in {"serious", "critical"}]
+        return [each for each in found if minor or each["impact"] in {"serious", "critical"}]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""The dashboard: read-only pages on loopback about what runs and what was done."""

@@ -1,0 +1,131 @@
+"""Read what the dashboard shows from the ledger, and read again only what changed. Contacts no site."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hibali.config.settings import load_sites
+from hibali.errors import HibaliError, NotFoundError
+from runs.model import Run
+from runs.rate_limits import site_usage
+from runs.reports.present import Present, PresentReader
+from runs.reports.run_page import ReportedRun, report_run
+from runs.reports.status import ScheduleRow, evaluate
+from runs.reports.status_data import schedule_infos, transferred_in
+from runs.schedules.schedule import load_schedules
+from runs.store import RunStore
+from transfers.history.index import OperationDetails, read_details, read_operations
+from transfers.history.operations import Operation, Result
+
+_FRESH_SECONDS = 1.0  # several pages and tabs share what was read
+_LOG_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SiteHealth:
+    """A site as last seen: its usage, and the latest operation that ended there, None without one."""
+
+    usage: dict[str, Any]
+    last: Operation | None
+    result: Result | None
+
+
+class LedgerReader:
+    """Reads the ledger for all requests; safe to use from any thread. `config` is the config.toml given."""
+
+    def __init__(self, config: str | None) -> None:
+        self._config = config
+        self._guard = threading.Lock()
+        self._present = PresentReader(config)
+        self._latest: tuple[float, Present] | None = None
+        self._store = RunStore()
+        self._runs: dict[str, tuple[int, Run]] = {}
+
+    def present(self) -> Present:
+        """Return what runs now."""
+        with self._guard:
+            at = time.monotonic()
+            if self._latest is None or at - self._latest[0] >= _FRESH_SECONDS:
+                self._latest = at, self._present.read()
+            return self._latest[1]
+
+    def schedules(self, present: Present) -> list[ScheduleRow]:
+        """Return the schedules with their latest firings, as in the status report."""
+        triggers = {each.schedule.name: each.triggers for each in present.schedules}
+        infos = schedule_infos(load_schedules(self._config))
+        return [evaluate(info, triggers.get(info.name, []), present.now) for info in infos]
+
+    def operations(self) -> list[Operation]:
+        """Return all operations, oldest first."""
+        with self._guard:
+            return read_operations()
+
+    def operation(self, identifier: str) -> OperationDetails:
+        """Return one operation in full; raises `NotFoundError`."""
+        return read_details(identifier)
+
+    def runs(self) -> list[Run]:
+        """Return all runs, oldest first; runs that did not change are not read again."""
+        with self._guard:
+            known: dict[str, tuple[int, Run]] = {}
+            for run_id in self._store.ids():
+                size = self._store.length(run_id)
+                earlier = self._runs.get(run_id)
+                with contextlib.suppress(NotFoundError, KeyError, ValueError, TypeError):
+                    known[run_id] = (
+                        earlier if earlier and earlier[0] == size else (size, self._store.load(run_id))
+                    )
+            self._runs = known
+        return sorted((run for _, run in known.values()), key=lambda run: (run.created, run.id))
+
+    def run(self, run_id: str) -> ReportedRun:
+        """Return one run in full; raises `NotFoundError`."""
+        return report_run(self._store.load(run_id), self._store)
+
+    def sites(self, operations: Sequence[Operation], now: float) -> list[SiteHealth]:
+        """Return the sites of config.toml by name; none if it cannot be read."""
+        try:
+            sites = load_sites(self._config).sites
+        except HibaliError:
+            return []
+        found = []
+        for name in sorted(sites):
+            last = next((each for each in reversed(operations) if name in each.sites and each.receipt), None)
+            usage = site_usage(sites[name], transferred_in(operations))
+            found.append(SiteHealth(usage, last, None if last is None else last.result(now)))
+        return found
+
+    def log_tails(self, run: Run) -> list[tuple[str, bytes]]:
+        """Return the ends of a run's output, if its folder is on this machine."""
+        try:
+            site = load_sites(self._config).sites.get(run.site)
+        except HibaliError:
+            return []
+        if site is None or site.kind != "local" or not run.folder.startswith(b"/"):
+            return []
+        folder = Path(os.fsdecode(run.folder))
+        found = [(name, _tail(folder / name)) for name in ("stdout", "stderr")]
+        return [(name, text) for name, text in found if text]
+
+
+def _tail(path: Path) -> bytes:
+    """Return the last lines of a regular file, b"" if it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with contextlib.suppress(OSError), os.fdopen(descriptor, "rb") as stream:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            stream.seek(max(0, found.st_size - _LOG_BYTES))
+            text = stream.read(_LOG_BYTES)
+            return text if found.st_size <= _LOG_BYTES else text.partition(b"\n")[2] or text
+    return b""

@@ -1,0 +1,89 @@
+"""Serve the dashboard on loopback until it is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+
+from hibali.errors import HibaliError, UsageError
+from hibali.system_errors import reason_of
+from hibali_cli.dashboard.access import ADDRESS, Keys
+from hibali_cli.dashboard.app import make_application
+from hibali_cli.dashboard.data import LedgerReader
+
+_END_SECONDS = 1.2
+_MOST_CONNECTIONS = 64
+
+
+@contextlib.contextmanager
+def serving(config: str | None, port: int) -> Iterator[Keys]:
+    """Serve the dashboard in a thread, and yield its keys; it ends with the context. Raises `UsageError` for a port in use.
+
+    Args:
+        config: the config.toml given.
+        port: 0 for any free one.
+    """
+    reader = LedgerReader(config)
+    with _listening_socket(port) as listener:
+        keys = Keys(listener.getsockname()[1])
+        settings = uvicorn.Config(
+            make_application(reader, keys),
+            log_config=None,
+            log_level="critical",  # errors are pages
+            access_log=False,
+            lifespan="off",
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=1,
+        )
+        server = uvicorn.Server(settings)
+        # in a thread: the main thread handles signals as in every command
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield keys
+        finally:
+            server.should_exit = True
+            thread.join(_END_SECONDS)
+
+
+def _listening_socket(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ADDRESS, port))
+        listener.listen(_MOST_CONNECTIONS)
+    except OSError as problem:
+        listener.close()
+        raise _unavailable(port, problem) from None
+    return listener
+
+
+def _unavailable(port: int, problem: OSError) -> HibaliError:
+    return UsageError(
+        "port-unavailable",
+        f"the port cannot be used: {reason_of(problem)}",
+        subject=str(port),
+        hint="To use any free port: hibali dashboard",
+    )
+
+
+@contextlib.contextmanager
+def opening_file(url: str) -> Iterator[Path]:
+    """Write a private page that leads to the link, for the browser's command line, which other accounts can read (S16)."""
+    page = f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">hibali dashboard</a>\n'
+    with tempfile.TemporaryDirectory(prefix="hibali-dashboard-") as folder:
+        path = Path(folder) / "open.html"
+        path.write_text(page, "ascii")
+        yield path

@@ -1,0 +1,138 @@
+"""Test what `hibali status` and `hibali dashboard` show of real commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schemas import check_lines
+from tests.support.terminal import Terminal
+from tests.support.transfers import Transfers
+from tests.support.waiting import wait_for
+
+SLOW = ("--bwlimit", "1M")
+IDLE = b"Nothing runs now.\n"
+
+
+def records(transfers: Transfers, *words: str | Path, exit: int = 0) -> list[dict[str, Any]]:  # noqa: A002
+    return check_lines(transfers.hibali("status", "--json", *words, exit=exit).out)
+
+
+@pytest.fixture
+def slow_push(local_there: Transfers) -> subprocess.Popen[bytes]:
+    """Return a push that takes a minute, once it has begun to move bytes."""
+    local_there.make({b"large": os.urandom(64 * 1024 * 1024)})
+    process: subprocess.Popen[bytes] = local_there.hibali.start(
+        "push", *SLOW, local_there.source, "there:data"
+    )
+
+    def moves() -> bool:
+        return any(each["kind"] == "running" and each["bytes"] for each in records(local_there))
+
+    wait_for(moves)
+    return process
+
+
+def test_a_running_transfer_is_shown_until_it_is_killed(
+    local_there: Transfers, slow_push: subprocess.Popen[bytes]
+) -> None:
+    [running, end] = records(local_there)
+    assert (running["operation"], running["target"], running["phase"]) == ("push", "there:data", "moving")
+    assert (running["files_to_do"], running["bytes_to_do"]) == (1, 64 * 1024 * 1024)
+    assert end["count"] == 1
+    shown = local_there.hibali("status", exit=0).out.decode()
+    assert re.match(r"transfer  push .* there:data +running +[0-9]+ % of 67\.1 MB, ", shown)
+    os.killpg(slow_push.pid, signal.SIGKILL)
+    slow_push.wait(30)
+    assert local_there.hibali("status", exit=0).out == IDLE
+    assert list((local_there.hibali.home.state / "running").iterdir()) == []
+
+
+def test_status_is_watched_on_a_terminal_and_in_a_pipe(local_there: Transfers) -> None:
+    hibali = local_there.hibali
+    words = ("status", "--watch", "--interval", "0.5s")
+    terminal = Terminal(list(hibali.command(*words)), hibali.env, cwd=local_there.folder)
+    terminal.until(lambda screen: IDLE.decode().strip() in screen)
+    terminal.press(b"\x03")
+    assert terminal.end(15) == 130
+    piped = hibali(*words, "--max-time", "3s", exit=5).out.decode()
+    assert len(re.findall(r"(?m)^20[0-9-]{8} [0-9:]{8}\nNothing runs now\.\n$", piped)) >= 2
+    for wrong in (("--remote",), ("--interval", "2s"), ("--watch", "--update"), (".", "--watch")):
+        hibali("status", *wrong, exit=2)
+
+
+def test_a_folder_is_compared_with_its_last_transfer(local_there: Transfers) -> None:
+    hibali, source = local_there.hibali, local_there.source
+    hibali("status", local_there.folder, exit=3)
+    local_there.make(
+        {b"same": b"1", b"changed": b"2", b"removed": b"3", b"sub/touched": b"4", b"skip.tmp": b"5"}
+    )
+    local_there.push("--exclude", "*.tmp")
+    assert records(local_there, source)[-1]["unchanged"] == 4
+
+    (source / "changed").write_bytes(b"22")
+    (source / "removed").unlink()
+    (source / "new").write_bytes(b"6")
+    os.utime(source / "sub/touched", (1, 1))
+    (source / "skip.tmp").write_bytes(b"55")
+    (local_there.root / "foreign").write_bytes(b"7")
+    (local_there.root / "same").unlink()
+    before = sorted(path.name for path in local_there.root.rglob("*"))
+
+    def changes(*words: str, code: int = 0) -> list[tuple[str, str, str]]:
+        found = records(local_there, source, *words, exit=code)
+        return [(each["where"], each["change"], each["path"]) for each in found[:-1]]
+
+    here = [("here", "added", "new"), ("here", "modified", "changed")]
+    removed = ("here", "removed", "removed")
+    assert changes("--checksum") == [*here, removed]
+    assert changes(code=0) == [*here, ("here", "modified", "sub/touched"), removed]
+    there = [("there", "added", "foreign"), ("there", "removed", "same")]
+    assert changes("--checksum", "--remote", "--detailed-exit-code", code=10) == [*here, removed, *there]
+    assert sorted(path.name for path in local_there.root.rglob("*")) == before
+    shown = hibali("status", source, exit=0).out.decode()
+    assert "Last pushed to there:data" in shown
+    assert f"hibali push --exclude '*.tmp' {source} there:data" in shown
+
+    back = local_there.folder / "back"
+    local_there.pull(back)
+    (back / "same-name").write_bytes(b"8")
+    found = records(local_there, back, "--remote")
+    assert [(each["where"], each["path"]) for each in found[:-1]] == [("here", "same-name")]
+    assert (found[-1]["direction"], found[-1]["place"]) == ("pulled", "there:data")
+
+
+def test_the_dashboard_opens_once_and_ends_within_two_seconds(local_there: Transfers) -> None:
+    hibali = local_there.hibali
+    process = hibali.start("dashboard", "--no-open", "--json")
+    output = local_there.hibali.home.folder / "0.out"
+    wait_for(lambda: output.read_bytes().endswith(b"\n"))
+    [record] = check_lines(output.read_bytes())
+    cookies = []
+    for status in (200, 403):
+        connection = HTTPConnection("127.0.0.1", record["port"], timeout=30)
+        connection.request("GET", record["url"].partition(str(record["port"]))[2])
+        answer = connection.getresponse()
+        cookies.append(answer.headers.get("set-cookie"))
+        assert answer.status == status
+        connection.close()
+    assert cookies[0].endswith("HttpOnly; SameSite=Strict")
+    assert cookies[1] is None
+    taken = hibali("dashboard", "--no-open", "--port", str(record["port"]), "--json", exit=2).last
+    assert taken["code"] == "port-unavailable"
+    with socket.create_connection(("127.0.0.1", record["port"])):  # one that never sends a request
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert time.monotonic() - began < 2
+    assert json.loads(output.read_bytes().splitlines()[-1])["kind"] == "error"
