@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -21,13 +22,14 @@ FILES = ("packaging/sbom.cdx.json", "packaging/LICENCES.md")
 
 
 class Package(NamedTuple):
-    """One package at its locked version; `needs` are the names of its direct dependencies."""
+    """One package at its locked version; `needs` are the names of its direct dependencies, `registry` is where it is from."""
 
     name: str
     version: str
     licence: str
     home: str
     needs: tuple[str, ...]
+    registry: str = "pypi"
 
 
 def read_lock() -> dict[str, str]:
@@ -60,7 +62,16 @@ def find_packages(project: Mapping[str, Any], lock: Mapping[str, str]) -> list[P
         licence = _licence_of(name, installed.metadata, rules)
         found[name] = Package(name, installed.version, licence, _home_of(installed.metadata), tuple(needs))
         queue += [each for each in below if each[0] not in found or each[1]]
-    return [found[name] for name in sorted(found)]
+    return sorted([*found.values(), *_vendored(rules)])
+
+
+def _vendored(rules: Mapping[str, Any]) -> Iterator[Package]:
+    """Yield the packages whose files are in hibali's wheel. Raises `SystemExit` for a file that is not the named one."""
+    for each in rules["vendored"]:
+        digest = hashlib.sha256((CLONE / each["file"]).read_bytes()).hexdigest()
+        if digest != each["sha256"] or each["licence"] not in rules["accepted"]:
+            sys.exit(f"{each['file']} is not the file of {each['name']} in packaging/licences.toml")
+        yield Package(each["name"], each["version"], each["licence"], each["home"], (), "npm")
 
 
 def _needed(lines: Any, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
@@ -151,7 +162,7 @@ def make_bom(project: Mapping[str, Any], packages: list[Package]) -> str:
 
 
 def _reference(package: Package) -> str:
-    return f"pkg:pypi/{package.name}@{package.version}"
+    return f"pkg:{package.registry}/{package.name}@{package.version}"
 
 
 def _references(packages: list[Package], names: set[str]) -> list[str]:
@@ -163,7 +174,7 @@ def make_list(packages: list[Package]) -> str:
     lines = [
         "# Dependencies of hibali and their licences",
         "",
-        "Written by `make sbom` from requirements.lock: all packages that are installed with hibali, without those of its tests. hibali itself is licensed under Apache-2.0.",
+        "Written by `make sbom` from requirements.lock: all packages that are installed with hibali or are in its wheel, without those of its tests. hibali itself is licensed under Apache-2.0.",
         "",
         "| package | version | licence |",
         "|---|---|---|",

@@ -24,6 +24,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "hibali-dashboard"
 ENTRANCE = "/open"
+_FAVICON = "/favicon.ico"
 ADDRESS = "127.0.0.1"
 _HEADERS = {
     "content-security-policy": (
@@ -104,6 +105,8 @@ def judge(method: str, path: str, query: str, headers: Mapping[str, str], keys: 
         return _FORBIDDEN
     if path == ENTRANCE:
         return _enter(query, keys)
+    if path == _FAVICON:  # every browser asks for it, also before it has the cookie
+        return Answer(204, "")
     known = hmac.compare_digest(_cookie(headers).encode(), keys.session.encode())
     foreign = headers.get("sec-fetch-site") in {"cross-site", "same-site"}
     inside = path == keys.base or path.startswith(f"{keys.base}/")

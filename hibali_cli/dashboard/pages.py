@@ -94,9 +94,10 @@ def _run_row(run: Run) -> dict[str, Any]:
 
 
 def _schedule(row: ScheduleRow, state: ScheduleState, now: float) -> dict[str, Any]:
+    due = None if state.due is None else clock(state.due.timestamp())[:16]
     return {
         **schedule_values(row),
-        "facts": ", ".join(schedule_line(state, now).facts),
+        "facts": ", ".join(schedule_line(state, now, due).facts),
         "trouble": "" if row.trouble is None else row.trouble.what,
         "todo": "" if row.trouble is None else row.trouble.todo,
     }

@@ -157,8 +157,8 @@ def _run_line(each: UnfinishedRun, now: float) -> Line:
     return Line("run", run.id, str(run.state), [fact for fact in facts if fact])
 
 
-def schedule_line(each: ScheduleState, now: float) -> Line:
-    """Return the line of a schedule."""
+def schedule_line(each: ScheduleState, now: float, due_text: str | None = None) -> Line:
+    """Return the line of a schedule; `due_text` is its next time, by default in local time."""
     state = "running" if each.runs else "paused" if each.due is None else "waiting"
     facts = []
     if each.runs:
@@ -166,7 +166,7 @@ def schedule_line(each: ScheduleState, now: float) -> Line:
         facts.append(f"for {format_duration(max(0.0, now - began))}")
     if each.due is not None:
         left = format_duration(max(0.0, each.due.timestamp() - now))
-        facts.append(f"next {format_next_run(each.schedule)} (in {left})")
+        facts.append(f"next {due_text or format_next_run(each.schedule)} (in {left})")
     facts.append(f"last: {format_outcome(each.last)}" if each.last is not None else "never run")
     return Line("schedule", each.schedule.name, state, facts)
 

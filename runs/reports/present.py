@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from runs.schedules.environment import local_zone
-from runs.schedules.records import Trigger, read_triggers
+from runs.schedules.records import Trigger, read_triggers, records_version
 from runs.schedules.schedule import Schedule, load_schedules
 from runs.unfinished import UnfinishedRun, UnfinishedRuns
 from transfers.running import RunningOperation, running_operations
@@ -25,12 +25,12 @@ class ScheduleState:
     @property
     def last(self) -> Trigger | None:
         """The latest firing that has ended."""
-        return next((each for each in reversed(self.triggers) if each.state != "running"), None)
+        return next((each for each in reversed(self.triggers) if not _runs(each)), None)
 
     @property
     def runs(self) -> bool:
         """Whether it runs now."""
-        return bool(self.triggers) and self.triggers[-1].state == "running"
+        return bool(self.triggers) and _runs(self.triggers[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class PresentReader:
 
     config: str | None
     runs: UnfinishedRuns = field(default_factory=UnfinishedRuns)
+    _triggers: dict[str, tuple[tuple[int, int], list[Trigger]]] = field(default_factory=dict)
 
     def read(self) -> Present:
         """Return the present; raises the errors of reading schedules.toml."""
@@ -65,8 +66,22 @@ class PresentReader:
             self.runs.read(),
             [
                 ScheduleState(
-                    each, read_triggers(name), None if each.paused else each.cron.after(moment, zone)
+                    each, self._triggers_of(name), None if each.paused else each.cron.after(moment, zone)
                 )
                 for name, each in sorted(schedules.items())
             ],
         )
+
+    def _triggers_of(self, schedule: str) -> list[Trigger]:
+        """Return the firings; records that did not change are not read again, unless one runs: its process may have died."""
+        version = records_version(schedule)
+        earlier = self._triggers.get(schedule)
+        if earlier is not None and earlier[0] == version and not any(map(_runs, earlier[1][-1:])):
+            return earlier[1]
+        found = read_triggers(schedule)
+        self._triggers[schedule] = version, found
+        return found
+
+
+def _runs(trigger: Trigger) -> bool:
+    return trigger.state == "running"

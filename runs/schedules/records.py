@@ -103,6 +103,15 @@ def read_triggers(schedule: str) -> list[Trigger]:
     return triggers
 
 
+def records_version(schedule: str) -> tuple[int, int]:
+    """Return the size and modification time of the records of a schedule, by which a change is noticed."""
+    try:
+        found = (_folder(schedule) / "firings.jsonl").stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
 def triggered_schedules() -> list[str]:
     """Return the names of all schedules with records, sorted, including removed ones."""
     folder = state_folder() / "schedules"

@@ -25,6 +25,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "bundle show": ("old.zip",),
     "cat": ("here:data/input.txt",),
     "doctor": ("here",),
+    "dashboard": ("--no-open", "--max-time", "2s"),
     "du": ("here:data",),
     "history": (),
     "history compact": ("--older-than", "1d"),
@@ -99,6 +100,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "sites remove": ("here",),
     "sites show": ("here",),
     "sites usage": ("here",),
+    "status": (),
     "sync": ("files", "here:data"),
     "verify": ("here:data",),
 }

@@ -52,11 +52,14 @@ def test_the_bill_of_materials_matches_the_lock_file() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     bom = json.loads((CLONE / "packaging/sbom.cdx.json").read_text())
     assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
-    known = lock()
+    vendored = tomllib.loads((CLONE / "packaging/licences.toml").read_text())["vendored"]
+    known = lock() | {each["name"]: each["version"] for each in vendored}
+    foreign = {each["name"] for each in vendored}
     references = {each["bom-ref"] for each in bom["components"]}
     for each in bom["components"]:
+        registry = "npm" if each["name"] in foreign else "pypi"
         assert known[each["name"]] == each["version"]
-        assert each["purl"] == f"pkg:pypi/{each['name']}@{each['version']}"
+        assert each["purl"] == f"pkg:{registry}/{each['name']}@{each['version']}"
         assert each["licenses"][0]["expression"]
     names = {each["name"] for each in bom["components"]}
     assert {re.split(r"[<>=]", line)[0] for line in project()["dependencies"]} <= names
