@@ -29,7 +29,7 @@ _WRITE_SECONDS = 1.0
 _FORGOTTEN_SECONDS = 86400.0  # a silent process of another machine, which cannot be checked, counts as killed
 _MAX_BYTES = 64 * 1024
 _NAME = re.compile(r"[0-9a-f-]{1,64}\.json")
-_AT_ONCE = (Listing, Planned, Hashing, Round)
+_AT_ONCE = frozenset({Listing, Planned, Hashing, Round})
 _COUNTS = ("files", "files_to_do", "bytes", "bytes_to_do", "files_deleted", "files_failed", "retries")
 
 
@@ -62,7 +62,7 @@ class ProgressFile:
             if isinstance(event, Round):
                 self._cycle = event
                 self._sent = [self._sent[0] + event.files_moved, self._sent[1] + event.bytes_moved]
-            if at >= self._next or isinstance(event, _AT_ONCE):
+            if at >= self._next or type(event) in _AT_ONCE:
                 self._write(at)
         self._on_event(event)
 

@@ -30,6 +30,9 @@ _RETRY_SHOWN_SECONDS = 5.0
 _MAX_CURRENT = 64
 
 WAITING, LISTING, MOVING, HASHING = "waiting", "listing", "moving", "hashing"
+_PHASES = frozenset({Listing, Planned, Hashing, Ended})
+_OTHERS = frozenset({Connected, Retried, Carrying, Deleted, Failed})
+_COUNTED = frozenset({"file", "link"})
 
 
 def rate_of(size: int, seconds: float) -> float | None:
@@ -63,6 +66,24 @@ class Tally:
 
     def update(self, event: Event, now: float) -> None:
         """Count one event."""
+        kind = type(event)
+        if kind is Moved or kind is Carried:  # two for each of millions of files
+            self._update_file(event, now)
+        elif kind in _PHASES:
+            self._update_phase(event)
+        elif kind in _OTHERS:
+            self._update_other(event, now)
+
+    def _update_file(self, event: Event, now: float) -> None:
+        if isinstance(event, Carried):
+            self._carried += event.bytes
+            self.files += self.phase == HASHING
+            self._sample(now)
+        elif isinstance(event, Moved) and event.kind in _COUNTED:
+            self.files += 1
+            self.current.pop(event.path, None)
+
+    def _update_phase(self, event: Event) -> None:
         match event:
             case Listing():
                 self._begin(LISTING, 0, 0)
@@ -72,15 +93,25 @@ class Tally:
                 self.to_delete = event.files_to_delete
             case Hashing():
                 self._begin(HASHING, event.files, event.bytes)
-            case Ended():
+            case _:
                 self.phase = WAITING
+
+    def _update_other(self, event: Event, now: float) -> None:
+        match event:
             case Connected():
                 self._places[event.subject] = event
             case Retried():
                 self.retries += 1
                 self._retried = (now + max(event.wait_seconds, _RETRY_SHOWN_SECONDS), event)
+            case Carrying():
+                self._update_large(event)
+            case Deleted(kind="file" | "link" | "special"):
+                self.deleted += 1
+            case Failed():
+                self.failed += 1
+                self.current.pop(event.path, None)
             case _:
-                self._update_progress(event, now)
+                pass
 
     def _begin(self, phase: str, files: int, size: int) -> None:
         self.phase = phase
@@ -90,25 +121,6 @@ class Tally:
         self._resumed.clear()
         self._began = None
         self._samples.clear()
-
-    def _update_progress(self, event: Event, now: float) -> None:
-        match event:
-            case Carried():
-                self._carried += event.bytes
-                self.files += self.phase == HASHING
-                self._sample(now)
-            case Carrying():
-                self._update_large(event)
-            case Moved(kind="file" | "link"):
-                self.files += 1
-                self.current.pop(event.path, None)
-            case Deleted(kind="file" | "link" | "special"):
-                self.deleted += 1
-            case Failed():
-                self.failed += 1
-                self.current.pop(event.path, None)
-            case _:
-                pass
 
     def _update_large(self, event: Carrying) -> None:
         """Update a large file; its last progress may come after its commit, so a complete one is not active."""

@@ -112,6 +112,32 @@ def test_a_folder_is_compared_with_its_last_transfer(local_there: Transfers) -> 
     assert (found[-1]["direction"], found[-1]["place"]) == ("pulled", "there:data")
 
 
+def test_what_changed_there_is_found_in_every_kind_of_store(there: Transfers) -> None:
+    there.make({b"same": b"1", b"replaced": b"2", b"removed": b"3", b"sub/x": b"4"})
+    there.push()
+    assert records(there, there.source, "--remote")[-1]["unchanged"] == 4
+    there.place.plant("data", {b"sub/foreign": b"5", b"replaced": b"another size"})
+    there.place.remove("data", b"removed")
+    expected = [("added", "sub/foreign"), ("modified", "replaced"), ("removed", "removed")]
+    for folder, prefix in ((there.source, ""), (there.source / "sub", "sub/")):
+        found = records(there, folder, "--remote")[:-1]
+        assert [(each["change"], prefix + each["path"]) for each in found] == [
+            each for each in expected if each[1].startswith(prefix)
+        ]
+        assert {each["where"] for each in found} == {"there"}
+    back = there.folder / "back"
+    there.pull(back)
+    assert records(there, back, "--remote", "--checksum")[-1]["there"] == {
+        "added": 0,
+        "modified": 0,
+        "removed": 0,
+    }
+    (back / "replaced").unlink()
+    there.place.remove("data", b"same")
+    found = records(there, back, "--remote")[:-1]
+    assert [(each["where"], each["path"]) for each in found] == [("here", "replaced"), ("there", "same")]
+
+
 def test_the_dashboard_opens_once_and_ends_within_two_seconds(local_there: Transfers) -> None:
     hibali = local_there.hibali
     process = hibali.start("dashboard", "--no-open", "--json")
