@@ -12,14 +12,14 @@ import re
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hibali.documents import line_of_json, read_json
 from hibali.errors import HibaliError
-from hibali.events import Event, Hashing, Listener, Listing, Planned, Round
+from hibali.events import Ended, Event, Hashing, Listener, Listing, Planned, Round
 from hibali.files import replace_content
 from hibali.ledger import ledger_folder, now
 from hibali.locks import Holder, has_ended, this_process
@@ -58,13 +58,21 @@ class ProgressFile:
         """Count the event, publish the progress if it is due, and pass the event on."""
         with self._guard:
             at = time.monotonic()
-            self._tally.update(event, at)
-            if isinstance(event, Round):
-                self._cycle = event
-                self._sent = [self._sent[0] + event.files_moved, self._sent[1] + event.bytes_moved]
+            self._tally.update(self._of_cycle(event) if self._fields["follows"] else event, at)
             if at >= self._next or type(event) in _AT_ONCE:
                 self._write(at)
         self._on_event(event)
+
+    def _of_cycle(self, event: Event) -> Event:
+        """Return what an event of a followed source means for its cycle: its plans are totals, and it pauses after a cycle."""
+        if isinstance(event, Planned):
+            files, size = event.files_to_move - self._sent[0], event.bytes_to_move - self._sent[1]
+            return replace(event, files_to_move=max(0, files), bytes_to_move=max(0, size))
+        if isinstance(event, Round):
+            self._cycle = event
+            self._sent = [self._sent[0] + event.files_moved, self._sent[1] + event.bytes_moved]
+            return Ended()
+        return event
 
     def close(self) -> None:
         """Remove the file: the operation has ended; safe to call twice."""

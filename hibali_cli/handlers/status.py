@@ -128,7 +128,7 @@ def _progress(each: RunningOperation) -> Iterator[str]:
         yield f"{counted(following['files_sent'], 'file')} ({format_size(following['bytes_sent'])}) sent"
     if following is not None and following["files_waiting"]:
         yield f"{following['files_waiting']} not finished yet"
-    if each.phase in {"moving", "hashing"} and (following is None or counts["bytes"] < counts["bytes_to_do"]):
+    if each.phase in {"moving", "hashing"}:
         if counts["bytes_to_do"]:
             yield f"{int(100 * (each.share or 0.0))} % of {format_size(counts['bytes_to_do'])}"
         if each.rate is not None:

@@ -160,6 +160,10 @@ def test_a_followed_source_shows_what_was_sent_and_what_waits() -> None:
             progress(event)
     [found] = running_operations()
     assert found.following == {"files_sent": 2, "bytes_sent": 200, "files_waiting": 1}
+    assert found.phase == "waiting"
+    progress(PLAN)  # its counts include what was sent before
+    [found] = running_operations()
+    assert (found.phase, found.counts["files_to_do"], found.counts["bytes_to_do"]) == ("moving", 1, 100)
 
 
 def test_a_full_disk_does_not_stop_the_operation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
