@@ -253,3 +253,15 @@ def test_the_page_is_valid_python_and_names_what_exists() -> None:
         ast.parse(block)
     for module, name in re.findall(r"\bhibali\.(?:(sites|pipelines|runs)\.)?(\w+)", "\n".join(blocks)):
         assert hasattr(getattr(api, module) if module else api, name), name
+
+
+def test_cancelling_the_waiting_does_not_cancel_the_run(bench: Bench) -> None:
+    source = bench.folder / "input.txt"
+    source.write_text("hello\n")
+    run = api.run(bench.reference, {"in": str(source), "sleep": 600}, site="here")
+    cancellation = api.Cancellation()
+    threading.Timer(0.2, cancellation.cancel).start()
+    with pytest.raises(api.CancelledError):
+        run.wait(cancellation=cancellation)
+    assert run.refresh() == "RUNNING"
+    assert run.cancel() == "CANCELLED"
