@@ -193,6 +193,8 @@ class Run:
     def collect(self, target: Place, **options: Unpack[CallOptions]) -> Receipt:
         """Fetch the outputs of a run that has ended, verified, into a folder; of a sweep those of the ended tasks.
 
+        Those of a failed run are fetched, too; the `exit` of the receipt says that it failed.
+
         Raises:
             IncompleteTransferError: outputs are missing or were not transferred; the receipt says which.
             TryLaterError: the run has not ended.
@@ -206,7 +208,7 @@ class Run:
             else:
                 fetch_usage(call.settings, self._run_store, run, call.on_event)
                 receipt = collect(run, site, place, self._run_store, call.on_event)
-        return check_receipt(receipt)
+        return check_receipt(receipt) if receipt.files_failed else receipt
 
     def cancel(self, **options: Unpack[CallOptions]) -> State:
         """Cancel the run, and return its state then. A run that has ended stays as it is."""

@@ -18,6 +18,7 @@ import fsspec
 import pytest
 
 import hibali as api
+from hibali.errors import Exit
 from hibali.events import Carried, Event, Moved, Planned
 from hibali_api.filesystem import HibaliFileSystem
 from tests.end_to_end.run_tools import Bench
@@ -184,6 +185,8 @@ def test_a_failed_run_is_an_error_unless_it_is_not_checked(bench: Bench) -> None
     with pytest.raises(api.RunFailedError, match="exit code 3"):
         run.wait()
     assert run.wait(check=False) == "FAILED"
+    receipt = run.collect(bench.folder / "failed")
+    assert (receipt.files, receipt.exit) == (1, Exit.RUN_FAILED)
     with pytest.raises(api.UsageError, match="no such input"):
         api.run(bench.reference, {"inn": str(source)}, site="here")
 
