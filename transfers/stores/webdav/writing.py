@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
@@ -12,11 +11,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import Bytes
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import Committed, Item, Payload, Problem
-from transfers.stores.request_store import RequestWriter
+from transfers.stores.base import Committed, Item, Problem
+from transfers.stores.request_store import (
+    DIFFERS,
+    EARLIER,
+    Refused,
+    StreamedFile,
+    StreamingWriter,
+    UploadAbandonedError,
+    UploadRestartedError,
+)
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_lease import Lease, NoLease, locked
 from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_value
@@ -40,14 +46,6 @@ _CHANGED = Problem(
 )
 _FOLDER = Problem("folder-in-the-way", "a folder with that name already exists at the target")
 _ATTEMPTS = 3
-
-
-class Refused(Exception):  # noqa: N818  # one item's problem on its way up
-    """The problem of one item that will not be committed."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.code)
-        self.problem = problem
 
 
 @dataclass(slots=True)
@@ -190,71 +188,9 @@ class WebdavTarget:
 
 
 _MOST_JOBS = 8  # connections that write
-_PIECES = 2  # chunks of one large file that wait to be sent
-_WAIT_SECONDS = 0.2
-_DIFFERS = Problem("corrupt", "the received data differs from the source", retryable=True)
-_EARLIER = Problem("earlier-segment", "an earlier segment of this file failed", retryable=True)
 
 
-class _UploadAbandonedError(Exception):
-    """The stream of a large file ended before its last chunk."""
-
-
-class _UploadRestartedError(Exception):
-    """The source restarts this file; the first attempt is not reported."""
-
-
-class _Large:
-    """A file that arrives in segments, which another thread sends."""
-
-    def __init__(self, item: Item) -> None:
-        self.item = item
-        self.offset = 0
-        self.digest: str | None = None
-        self.problem: Problem | None = None
-        self.restarted = False  # the source restarts the file
-        self.over = threading.Event()  # the sender accepts no more chunks
-        self.ended = threading.Event()  # the sender has finished and removed its partial file
-        self._summed = hashlib.sha256()
-        self._pieces: queue.Queue[Bytes | None] = queue.Queue(_PIECES)
-
-    def add(self, content: Bytes | None, stopped: Callable[[], bool]) -> None:
-        """Queue a chunk when the queue has space, None as the end; discard it if the sender has stopped."""
-        if content is not None:
-            self._summed.update(content)
-            self.offset += len(content)
-        while not (self.over.is_set() or stopped()):
-            try:
-                self._pieces.put(content, timeout=_WAIT_SECONDS)
-                return
-            except queue.Full:
-                continue
-
-    def pieces(self, stopped: Callable[[], bool]) -> Iterator[Bytes]:
-        """Yield the chunks, the last one only after the digest matches. Raise `_UploadAbandonedError` otherwise."""
-        held: Bytes | None = None
-        while (piece := self._next(stopped)) is not None:
-            if held is not None:
-                yield held
-            held = piece
-        if self.digest is None or self.offset != self.item.entry.size:
-            raise _UploadAbandonedError
-        if self._summed.hexdigest() != self.digest:
-            self.problem = _DIFFERS
-            raise _UploadAbandonedError
-        if held is not None:
-            yield held
-
-    def _next(self, stopped: Callable[[], bool]) -> Bytes | None:
-        while True:
-            try:
-                return self._pieces.get(timeout=_WAIT_SECONDS)
-            except queue.Empty:
-                if stopped():
-                    raise _UploadAbandonedError from None
-
-
-class WebdavWriter(RequestWriter):
+class WebdavWriter(StreamingWriter):
     """The writer of files, through partial files."""
 
     cannot_store = Problem("unsupported-kind", "a WebDAV server cannot store symlinks and special files")
@@ -262,27 +198,6 @@ class WebdavWriter(RequestWriter):
     def __init__(self, write_target: WebdavTarget, pool: Executor) -> None:
         super().__init__(write_target.holder, pool, _MOST_JOBS)
         self._write_target = write_target
-        self._large: dict[int, _Large] = {}
-        self._failed: set[int] = set()  # files whose later segments report nothing
-
-    def _stopped(self) -> bool:
-        return self._jobs.stopped
-
-    def _feed(self, payloads: Iterable[Payload]) -> None:
-        try:
-            super()._feed(payloads)
-        finally:
-            for large in self._large.values():
-                large.add(None, self._stopped)
-
-    def _guarded(self, item: Item, act: Callable[[], None]) -> None:
-        """Call `act`; report a failure of this item."""
-        try:
-            act()
-        except Refused as refused:
-            self._fail(item, refused.problem)
-        except HibaliError as problem:
-            self._fail(item, problem_of(problem))
 
     def _make_folder(self, item: Item) -> None:
         def act() -> None:
@@ -293,7 +208,7 @@ class WebdavWriter(RequestWriter):
 
     def _write_whole(self, item: Item, content: memoryview, digest: str) -> None:
         if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
-            self._fail(item, _DIFFERS)
+            self._fail(item, DIFFERS)
             return
 
         def send(name: bytes) -> None:
@@ -320,53 +235,13 @@ class WebdavWriter(RequestWriter):
 
         try:
             self._guarded(item, act)
-        except _UploadRestartedError:
+        except UploadRestartedError:
             pass
         finally:
             if name:
                 write_target.drop(name)
 
-    def _add_segment(self, payload: Payload) -> None:
-        """Queue a file's segments (in order, without gaps) as one stream."""
-        unit, item = payload.unit, payload.unit.items[0]
-        problem = payload.problems.get(0)
-        if unit.offset == 0:
-            self._begin(item, unit.length, problem)
-        large = self._large.get(item.number)
-        if problem is None and (large is None or large.offset != unit.offset):
-            problem = _EARLIER
-        if problem is not None:
-            self._end(item, problem)
-        elif large is not None:
-            large.add(memoryview(payload.data), self._stopped)
-            if unit.last:
-                large.digest = payload.digests[0]
-                del self._large[item.number]
-                large.add(None, self._stopped)
-
-    def _begin(self, item: Item, length: int, problem: Problem | None) -> None:
-        self._failed.discard(item.number)
-        earlier = self._large.pop(item.number, None)
-        if earlier is not None:
-            earlier.restarted = True
-            earlier.add(None, self._stopped)
-            while not (earlier.ended.wait(_WAIT_SECONDS) or self._jobs.stopped):
-                pass  # both would use the same partial name
-        if problem is None:
-            large = self._large[item.number] = _Large(item)
-            self._jobs.submit(_PIECES * length, self._send, large)
-
-    def _end(self, item: Item, problem: Problem) -> None:
-        """End a file with a problem, which is reported once."""
-        large = self._large.pop(item.number, None)
-        if large is not None:
-            large.problem = problem
-            large.add(None, self._stopped)
-        elif item.number not in self._failed:
-            self._fail(item, problem)
-        self._failed.add(item.number)
-
-    def _send(self, large: _Large) -> None:
+    def _send(self, large: StreamedFile) -> None:
         """Stream one large file; runs in a thread of the pool."""
         item, write_target = large.item, self._write_target
 
@@ -375,12 +250,12 @@ class WebdavWriter(RequestWriter):
                 write_target.files.client.put(
                     name, large.pieces(self._stopped), item.entry.size, write_target.headers_of(item.entry)
                 )
-            except _UploadAbandonedError:
+            except UploadAbandonedError:
                 # The server may still store what it received after we removed the partial file.
                 write_target.left = True
                 if large.restarted:
-                    raise _UploadRestartedError from None
-                raise Refused(large.problem or _EARLIER) from None
+                    raise UploadRestartedError from None
+                raise Refused(large.problem or EARLIER) from None
             except HibaliError:
                 write_target.left = True
                 raise
