@@ -7,7 +7,7 @@ in its own module, `transfers.stores.WORD` or the module of an entry point `hiba
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,6 +34,7 @@ class StoreKind:
         has_keys: Whether paths there are object keys, which have no roots, no `~` and no leading slash.
         address: Returns the address in one word.
         check: Notes what is wrong with the site as a whole.
+        secret_variables: Returns the environment variables with secrets, which no program that hibali starts gets.
     """
 
     keys: tuple[str, ...] = ()
@@ -43,6 +44,7 @@ class StoreKind:
     has_keys: bool = False
     address: Callable[[Site], str] = lambda site: site.kind
     check: Callable[[Site, Note], None] | None = None
+    secret_variables: Callable[[Site], Iterable[str]] = lambda _: ()
 
 
 def _check_collection(site: Site, note: Note) -> None:

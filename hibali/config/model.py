@@ -217,12 +217,13 @@ def endpoint_problem(endpoint: str) -> str | None:
         (parts.scheme in {"https", "http"} and host, "must be aws, or a URL that starts with https://"),
         ("@" not in parts.netloc, "must not contain a login: set a profile or a credentials_command"),
         (not parts.query and not parts.fragment, "must not contain a query or a fragment"),
-        (not plain or _is_loopback(host or ""), "must start with https://, except for this machine"),
+        (not plain or is_loopback_host(host or ""), "must start with https://, except for this machine"),
     ]
     return next((problem for passed, problem in checks if not passed), None)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
+    """Return whether a host name or address is this machine."""
     return host in {"localhost", "::1"} or re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is not None
 
 
@@ -272,7 +273,7 @@ def _webdav_problem(url: str) -> str | None:
         (host, "must name a host"),
         ("@" not in parts.netloc, "must not contain a login: set a credentials_command"),
         (
-            parts.scheme == "davs" or _is_loopback(host or ""),
+            parts.scheme == "davs" or is_loopback_host(host or ""),
             "must start with davs://, except for this machine",
         ),
     ]

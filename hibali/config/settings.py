@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hibali.config.kinds import read_site
+from hibali.config.kinds import kind_of, read_site
 from hibali.config.model import (
     BAD_SITE_NAME,
     REMOTE_NAME,
@@ -107,6 +107,8 @@ def _secret_variables(settings: Settings) -> set[str]:
     proxies = (site.proxy for site in settings.sites.values())
     names = {client.secret_variable for client in clients if client is not None}
     names |= {proxy.passphrase_variable for proxy in proxies if proxy is not None}
+    own = (site for site in settings.sites.values() if site.own is not None)
+    names |= {name for site in own for name in kind_of(site).secret_variables(site)}
     return {name for name in names if name}
 
 

@@ -21,6 +21,7 @@ from tests.support.backends import (
     BucketBackend,
     DavBackend,
     FolderBackend,
+    FsspecFolderBackend,
     GlobusBackend,
     WebBackend,
     add_site,
@@ -41,7 +42,8 @@ def store_words() -> list[Any]:
     WebDAV servers differ where the standard allows it: all tests use a second one, too.
     """
     heavy = [pytest.param(word, marks=pytest.mark.heavy) for word in ("globus", "webdav-plain")]
-    return [*(word for word in built_in_names("transfers.stores") if word != "globus"), *heavy]
+    always = [word for word in built_in_names("transfers.stores") if word != "globus"]
+    return [*always, "fsspec-memory", *heavy]
 
 
 def store_servers() -> list[Any]:
@@ -108,7 +110,7 @@ class Subject:
     def _by_path(self) -> bool:
         """Return whether the store itself accesses the backend as a folder."""
         return isinstance(self.backend, FolderBackend) and not isinstance(
-            self.backend, (DavBackend, GlobusBackend, WebBackend)
+            self.backend, (DavBackend, FsspecFolderBackend, GlobusBackend, WebBackend)
         )
 
     def plant(self, tree: Tree) -> None:
@@ -131,12 +133,20 @@ class Subject:
         """Return the partial files there."""
         return {name for name in self.names() if is_partial_name(name)}
 
+    def manifest(self) -> set[bytes]:
+        """Return the digest manifest and its folder, the only names of hibali that stay beside data, where the store has them."""
+        stays = {b".hibali", b".hibali/manifest.jsonl"}
+        names = self.names()
+        return names & stays if self.folder is None and b".hibali/manifest.jsonl" in names else set()
+
     def unreachable(self) -> Location | None:
         """Return the same kind of store where no server answers; None if impossible."""
         if isinstance(self.backend, GlobusBackend):
             return None  # tested in tests/end_to_end/test_globus_login.py and test_globus_faults.py
         if self._by_path():
             return self._by_ssh("unreachable", f"Port={free_port()}")
+        if not hasattr(self.backend, "endpoint"):
+            return None  # there is no server
         endpoint = (
             _unused_endpoint().replace("http", "dav")
             if isinstance(self.backend, DavBackend)
@@ -150,6 +160,8 @@ class Subject:
             return None
         if self._by_path():
             return self._by_ssh("denied", "PubkeyAuthentication=no")
+        if not hasattr(self.backend, "endpoint"):
+            return None
         if isinstance(self.backend, WebBackend):
             self.backend.server.wanted = "a login of no account"
         if isinstance(self.backend, DavBackend):

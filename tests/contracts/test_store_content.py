@@ -193,12 +193,7 @@ def test_an_abandoned_write_leaves_no_listed_entries(subject: Subject) -> None:
     assert [entry.path for entry in other.list() if entry.kind is Kind.FILE] == [b"x/old"]
     assert seen(subject.names()) - {b"x"} == {b"x/old"}
     put(other, {b"x/new": b"new"})
-    assert subject.names() - {b"x"} == {b"x/old", b"x/new"} | _manifest(subject)
-
-
-def _manifest(subject: Subject) -> set[bytes]:
-    """Return the digest manifest, the only file of hibali that stays beside data, at object stores."""
-    return {name for name in subject.names() if name == b".hibali/manifest.jsonl" and subject.folder is None}
+    assert subject.names() - {b"x"} == {b"x/old", b"x/new"} | subject.manifest()
 
 
 ORDERS = ((1, 0, 2), (0, 2, 1), (0, 1, 1, 2), (0, 2), (2,), (0, 0, 1, 2))
@@ -307,7 +302,7 @@ def test_a_killed_write_is_resumed_by_another_process(subject: Subject, tmp_path
 
     after_agent_exit(subject, resume)
     assert subject.files() == CONTENTS
-    assert {name for name in subject.names() if b".hibali" in name} == _manifest(subject)
+    assert {name for name in subject.names() if b".hibali" in name} == subject.manifest()
 
 
 def test_a_partial_file_that_was_corrupted_is_found(subject: Subject, tmp_path: Path) -> None:

@@ -176,6 +176,92 @@ class GlobusBackend(FolderBackend):
         )
 
 
+class FsspecFolderBackend(FolderBackend):
+    """A folder of this machine behind fsspec's local filesystem."""
+
+    holds_links = False
+
+    def table(self) -> str:
+        return f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "file://{self.root}"\n'
+
+
+class FsspecMemoryBackend:
+    """A folder of fsspec's memory filesystem, which is that of this process."""
+
+    word = "fsspec"
+    holds_folders = True
+    holds_links = False
+
+    def __init__(self) -> None:
+        from fsspec.implementations.memory import MemoryFileSystem
+
+        self.env: dict[str, str] = {}
+        self.root = f"/{secrets.token_hex(8)}"
+        self.memory = MemoryFileSystem()
+        self.memory.makedirs(self.root)
+
+    def table(self) -> str:
+        return f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "memory:/{self.root}"\n'
+
+    def _below(self, path: str) -> str:
+        return f"{self.root}/{path}/" if path else f"{self.root}/"
+
+    def _contents(self, path: str) -> dict[bytes, bytes]:
+        start = self._below(path)
+        found = {name: file for name, file in tuple(self.memory.store.items()) if name.startswith(start)}
+        return {os.fsencode(name[len(start) :]): file.getvalue() for name, file in found.items()}
+
+    def names(self, path: str) -> set[bytes]:
+        start = self._below(path)
+        files = self._contents(path)
+        folders = {name[len(start) :] for name in self.memory.pseudo_dirs if name.startswith(start)}
+        above = {parent for name in files for parent in _parents(name)}
+        return {*files, *map(os.fsencode, folders), *above}
+
+    def files(self, path: str) -> dict[bytes, bytes]:
+        return {name: content for name, content in self._contents(path).items() if not is_own_key(name)}
+
+    def unfinished(self, path: str) -> set[bytes]:
+        return {name for name in self.names(path) if PARTIAL.fullmatch(name)}
+
+    def versions(self, path: str) -> dict[bytes, object]:
+        start = self._below(path)
+        return {
+            os.fsencode(name[len(start) :]): (file.created, file.size)
+            for name, file in tuple(self.memory.store.items())
+            if name.startswith(start)
+        }
+
+    def read(self, path: str, name: bytes) -> bytes | None:
+        found = self.memory.store.get(self._below(path) + os.fsdecode(name))
+        return None if found is None else found.getvalue()
+
+    def plant(self, path: str, tree: Tree) -> None:
+        self.memory.makedirs(self._below(path), exist_ok=True)
+        for name, leaf in tree.items():
+            full = self._below(path) + os.fsdecode(name)
+            if isinstance(leaf, (bytes, File)):
+                self.memory.pipe_file(full, leaf if isinstance(leaf, bytes) else leaf.content)
+            else:
+                assert not isinstance(leaf, Link), "fsspec makes no links"
+                self.memory.makedirs(full, exist_ok=True)
+
+    def remove(self, path: str, name: bytes) -> None:
+        full = self._below(path) + os.fsdecode(name)
+        for each in [each for each in self.memory.store if each == full or each.startswith(f"{full}/")]:
+            del self.memory.store[each]
+
+    def corrupt(self, path: str, name: bytes) -> None:
+        file = self.memory.store[self._below(path) + os.fsdecode(name)]
+        with file.getbuffer() as content:
+            content[len(content) // 2] ^= 1
+
+
+def _parents(name: bytes) -> set[bytes]:
+    parts = name.split(b"/")
+    return {b"/".join(parts[:count]) for count in range(1, len(parts))}
+
+
 class DavBackend(FolderBackend):
     """A fresh folder on a WebDAV server. Apache keeps properties and incoming files under hidden names."""
 
@@ -318,6 +404,10 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return GlobusBackend(word, folder / "globus-root", get_fixture("globus"))
     if word == "url":
         return WebBackend(word, folder / "web-root")
+    if word == "fsspec":
+        return FsspecFolderBackend(word, folder / "fsspec-root")
+    if word == "fsspec-memory":
+        return FsspecMemoryBackend()
     raise LookupError(
         f"there is no test backend for the store {word!r}: add one to tests/support/backends.py"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from datetime import datetime
@@ -64,7 +64,7 @@ class Records:
         coming = iter(listed)
         above = self._above() if self._loading is None else self._loading.result()
         self._loading = None
-        manifests = _Manifests(self._load, self._nested, above)
+        manifests = Manifests(self._load, self._nested, above)
         with closing(manifests):
             while batch := list(islice(coming, _BATCH)):
                 known = [self._find_recorded(one, manifests) for one in batch]
@@ -73,7 +73,7 @@ class Records:
                 for one, found in zip(batch, known, strict=True):
                     yield entry_of(one, next(requested) if found is None else found)
 
-    def _find_recorded(self, listed: Listed, manifests: _Manifests) -> Known | None:
+    def _find_recorded(self, listed: Listed, manifests: Manifests) -> Known | None:
         """Return the record without a request, if there is one; folders have none."""
         if listed.size < 0:
             return Known("", 0)
@@ -83,7 +83,7 @@ class Records:
         """Return the entry of a file from its user metadata."""
         known = from_metadata(headers, listed.etag, listed.size)
         if known.sha256 is None or not known.mtime_ns:
-            with closing(_Manifests(self._load, frozenset(), self._above())) as manifests:
+            with closing(Manifests(self._load, frozenset(), self._above())) as manifests:
                 known = manifests.find(listed) or known
         return entry_of(listed, known)
 
@@ -136,7 +136,7 @@ class Records:
         try:
             self._merge_into(b"", lambda: newest(self._learned, removed, committed))
             for folder in self._touched(newest(removed, committed)):
-                self._merge_into(folder, partial(_inside, folder, removed, committed))
+                self._merge_into(folder, partial(inside, folder, removed, committed))
         except HibaliError as problem:
             on_event(Noted(f"{subject}: the digest manifest could not be written: {problem.message}"))
             return
@@ -168,11 +168,11 @@ class Records:
         return self._key(b"/".join(part for part in (folder, NAME) if part))
 
 
-class _Manifests:
+class Manifests:
     """Manifest lookups along a sorted listing; only the manifests around the current path are held."""
 
     def __init__(
-        self, load: Callable[[bytes], ManifestLines], nested: frozenset[bytes], above: Iterable[_Above]
+        self, load: Callable[[bytes], ManifestLines], nested: Set[bytes], above: Iterable[_Above]
     ) -> None:
         self._load = load
         self._nested = nested
@@ -216,7 +216,7 @@ def _close_loaded(loaded: Future[list[_Above]]) -> None:
             lines.close()
 
 
-def _inside(folder: bytes, *changes: ManifestLines) -> Iterator[Keyed]:
+def inside(folder: bytes, *changes: ManifestLines) -> Iterator[Keyed]:
     """Yield a folder's changes as removals from its manifest: the root's manifest records them now."""
     start = folder + b"/"
     return ((path.removeprefix(start), b"") for path, _ in newest(*changes) if path.startswith(start))

@@ -1,0 +1,1 @@
+"""Store files through any fsspec filesystem: Google Cloud Storage, Azure, HDFS, Dropbox and others."""

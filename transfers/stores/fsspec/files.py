@@ -1,0 +1,545 @@
+"""Query and change files of one fsspec filesystem, with deadlines and without its caches."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import queue
+import re
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any, NamedTuple, Self, TypeVar
+
+from hibali.config.model import Site
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.http import Bytes, request_timeout, too_slow
+from hibali.retry import with_retries
+from hibali.system_errors import message_of
+from hibali.text import printable
+from transfers.agent.identity import Identity, identify, this_machine
+from transfers.entry import Entry, Kind
+from transfers.overlap import AMAZON, identity_of_bucket, identity_of_keys
+from transfers.stores.base import unsafe_component
+from transfers.stores.fsspec.errors import error_for
+from transfers.stores.fsspec.options import options_of
+from transfers.stores.fsspec.protocols import Exclusive, known_protocol
+from transfers.stores.request_store import Got
+
+PIECE_BYTES = 8 * 1024 * 1024
+_LIST_SECONDS = 3600.0  # of one folder: fsspec returns all of its names at once
+_MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
+_PART_BYTES = 16 * 1024 * 1024
+_MIB = 1024 * 1024
+_NS = 1_000_000_000
+_MILLISECONDS = 100_000_000_000  # later than the year 5000 in seconds, and in 1973 in milliseconds
+_QUIET = ("fsspec", "azure", "asyncio", "urllib3", "aiohttp", "botocore", "aiobotocore", "google")
+_TAGS = ("ETag", "etag", "generation", "md5Hash", "content_hash", "rev")
+_TIMES = (
+    "mtime",
+    "updated",
+    "LastModified",
+    "last_modified",
+    "modified",
+    "modificationTime",
+    "last_write_time",
+    "server_modified",
+    "time",
+    "created",
+    "timeCreated",
+)
+_IDENTIFIERS = ("ino", "fileId")
+_PLAIN_TAG = re.compile(r"[!-~]{1,200}")
+_Result = TypeVar("_Result")
+
+
+class Found(NamedTuple):
+    """The properties of a name. `tag` changes with the content, as far as it is known; size -1: unknown."""
+
+    kind: Kind
+    size: int = 0
+    mtime_ns: int = 0
+    tag: str = ""
+    link: bytes = b""
+
+    @property
+    def folder(self) -> bool:
+        """Whether it is a folder."""
+        return self.kind is Kind.FOLDER
+
+    def is_still(self, entry: Entry) -> bool:
+        """Return whether this matches the listed `entry`."""
+        if self.kind is not entry.kind:
+            return False
+        if self.folder:
+            return True
+        if entry.etag and self.tag:
+            return (entry.etag, entry.size) == (self.tag, self.size)
+        return (entry.size, entry.mtime_ns) == (self.size, self.mtime_ns)
+
+
+def found_of(info: dict[str, Any]) -> Found:
+    """Convert what an implementation reports about a name; each uses keys of its own."""
+    kind = str(info.get("type"))
+    if info.get("islink") or kind == "link":
+        target = info.get("destination", "")
+        link = target if isinstance(target, bytes) else str(target).encode("utf-8", "surrogateescape")
+        return Found(Kind.LINK, link=link)
+    if kind == "directory":
+        return Found(Kind.FOLDER)
+    if kind != "file":
+        return Found(Kind.SPECIAL)
+    size = info.get("size")
+    times = (time_of(info[name]) for name in _TIMES if info.get(name) is not None)
+    mtime_ns = next((time for time in times if time), 0)
+    return Found(
+        Kind.FILE,
+        size if isinstance(size, int) and size >= 0 else -1,
+        mtime_ns,
+        _tag_of(info, mtime_ns),
+    )
+
+
+def _tag_of(info: dict[str, Any], mtime_ns: int) -> str:
+    """Return the tag of a version: the server's, else its time and number."""
+    for name in _TAGS:
+        tag = str(info.get(name) or "").removeprefix("W/").strip('"')
+        if _PLAIN_TAG.fullmatch(tag):
+            return tag
+    if not mtime_ns:
+        return ""
+    numbers = [str(info[name]) for name in _IDENTIFIERS if isinstance(info.get(name), int)]
+    return "@" + ".".join([str(mtime_ns), *numbers])
+
+
+def time_of(value: Any) -> int:
+    """Convert a time to nanoseconds since the epoch; 0 if it is none."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return 0
+        seconds = value / 1000 if abs(value) > _MILLISECONDS else value
+        return round(seconds * 1_000_000) * 1000
+    except (ValueError, OverflowError):
+        return 0
+
+
+class Files:
+    """The files below the URL of a site; thread-safe. Every path is bytes, relative to it."""
+
+    def __init__(self, filesystem: Any, base: str, subject: str, word: str, service: str = "") -> None:
+        """`base` is the URL's path as the filesystem writes it, `word` its protocol, `service` the server."""
+        self.subject = subject
+        self.protocol = known_protocol(word)
+        self.word = word
+        self.service = service
+        self._filesystem = filesystem
+        self._base = base
+        self._calls = threading.BoundedSemaphore(self.protocol.threads)
+        self._attempts = 1 if self.protocol.retries else 4
+
+    @property
+    def implementation(self) -> str:
+        """The class of the filesystem."""
+        return f"{type(self._filesystem).__module__}.{type(self._filesystem).__qualname__}"
+
+    @property
+    def renames(self) -> bool:
+        """Whether the implementation has its own rename: fsspec's copies the file and removes it."""
+        from fsspec import AbstractFileSystem
+
+        return type(self._filesystem).mv is not AbstractFileSystem.mv
+
+    def full(self, path: bytes) -> str:
+        """Return a path as the filesystem writes it."""
+        text = path.decode("utf-8", "surrogateescape")
+        return f"{self._base.rstrip('/')}/{text}" if text else self._base
+
+    def call(
+        self, act: Callable[[Any], _Result], *, content: int = 0, seconds: float | None = None
+    ) -> _Result:
+        """Call `act` with the filesystem; raise its exception. A call without a result in time is abandoned.
+
+        Raises `TryLaterError("answer-too-slow")`.
+        """
+        limit = request_timeout(content) if seconds is None else seconds
+        results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                with self._calls:
+                    results.put((act(self._filesystem), None))
+            except BaseException as problem:  # noqa: BLE001  # raised again by the caller's thread
+                results.put((None, problem))
+
+        threading.Thread(target=work, name="fsspec", daemon=True).start()
+        try:
+            result, problem = results.get(timeout=limit)
+        except queue.Empty:
+            raise too_slow(self.subject, limit) from None
+        if problem is not None:
+            raise problem
+        found: _Result = result
+        return found
+
+    def request(
+        self,
+        act: Callable[[Any], _Result],
+        *,
+        content: int = 0,
+        seconds: float | None = None,
+        once: bool = False,
+    ) -> _Result:
+        """Call `act` with retries, unless `once`; raise the errors of hibali."""
+
+        def attempt() -> _Result:
+            try:
+                return self.call(act, content=content, seconds=seconds)
+            except Exception as problem:  # noqa: BLE001  # each implementation has its own
+                found = error_for(problem, self.subject)
+            raise found  # outside of the handler: the exception's text may contain a secret
+
+        return with_retries(attempt, subject=self.subject, attempts=1 if once else self._attempts)
+
+    def stat(self, path: bytes) -> Found | None:
+        """Return the properties of a path, None if it is missing."""
+        full = self.full(path)
+        try:
+            info = self.request(lambda files: files.info(full))
+        except NotFoundError:
+            return None
+        return found_of(info) if isinstance(info, dict) else None
+
+    def children(self, folder: bytes) -> list[tuple[bytes, Found]]:
+        """Return the direct children of a folder in canonical order.
+
+        Raises `NotFoundError("vanished")`, and `IncompleteError("listing-violation")` if the listing has names
+        that were not requested (S3).
+        """
+        full = self.full(folder)
+        listed = self.request(lambda files: files.ls(full, detail=True), seconds=_LIST_SECONDS)
+        itself = full.strip("/")
+        found: dict[tuple[bytes, bool], Found] = {}
+        for info in listed:
+            shown = str(info["name"])
+            name = shown.strip("/")
+            if name == itself:
+                if info.get("type") == "file" and len(listed) == 1 and not shown.endswith("/"):
+                    raise NotFoundError("vanished", "it is not a folder", subject=self.subject)
+                continue  # another tool's object for the folder itself
+            child = name.removeprefix(f"{itself}/") if itself else name
+            if "/" in child or (itself and child == name):
+                raise self._violation(folder, "it contains an unrequested name")
+            key = child.encode("utf-8", "surrogateescape")
+            self._refuse_unsafe(key)
+            properties = found_of(info)
+            if (key, properties.folder) in found and not properties.folder:
+                raise self._violation(folder, f"{printable(key)} is listed twice")
+            found[key, properties.folder] = properties
+        named = sorted(found, key=lambda one: one[0] + b"/" if one[1] else one[0])
+        return [(key[0], found[key]) for key in named]
+
+    def _refuse_unsafe(self, name: bytes) -> None:
+        reason = unsafe_component(name)
+        if reason:
+            raise RefusedError(
+                "unsafe-name", f"{printable(name)} cannot be a name: {reason}", subject=self.subject
+            )
+
+    def _violation(self, folder: bytes, reason: str) -> IncompleteError:
+        return IncompleteError(
+            "listing-violation",
+            f"the listing cannot be trusted: {reason}",
+            subject=f"{self.subject}:{printable(folder)}",
+            hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
+        )
+
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = PIECE_BYTES,
+    ) -> Got:
+        """Read a file of at most `most` bytes, or `length` bytes from `offset`; query tag and size afterwards."""
+        del etag  # the caller compares it
+        wanted = most if length is None else length
+        content = self._range(path, offset, wanted) if wanted else b""
+        found = self.stat(path)
+        if found is None or found.kind is not Kind.FILE:
+            raise NotFoundError("vanished", "it does not exist", subject=self.subject)
+        return Got(content, found.tag, found.size)
+
+    def _range(self, path: bytes, offset: int, length: int) -> bytes:
+        full = self.full(path)
+        content: bytes = self.request(
+            lambda files: files.cat_file(full, start=offset, end=offset + length), content=length
+        )
+        if len(content) > length:  # an implementation that ignores ranges
+            raise IncompleteError(
+                "no-ranges", "the filesystem does not read parts of files", subject=self.subject
+            )
+        return content
+
+    def read_small(self, path: bytes, most: int) -> bytes | None:
+        """Return a small file of at most `most` bytes, None if it is missing or larger."""
+        found = self.stat(path)
+        if found is None or found.kind is not Kind.FILE or not 0 <= found.size <= most:
+            return None
+        try:
+            return self._range(path, 0, found.size) if found.size else b""
+        except NotFoundError:
+            return None
+
+    def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
+        """Read a file of the `expected` size back; return its sha256 and its properties afterwards."""
+        summed = hashlib.sha256()
+        for offset in range(0, expected, PIECE_BYTES):
+            length = min(PIECE_BYTES, expected - offset)
+            content = self._range(path, offset, length)
+            summed.update(content)
+            if len(content) != length:
+                break
+        return summed.hexdigest(), self.stat(path)
+
+    def put(self, path: bytes, content: Bytes) -> None:
+        """Write a whole small file in one call, replacing an existing one."""
+        full, whole = self.full(path), bytes(content)
+        self.request(lambda files: files.pipe_file(full, whole), content=len(whole))
+
+    def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
+        """Write a small file only if the name is free; return False if it is not."""
+        full = self.full(path)
+        try:
+            if how is Exclusive.OPEN:
+                self.call(lambda files: _write_new(files, full, content))
+            else:
+                self.call(lambda files: files.pipe_file(full, content, mode="create"))
+        except FileExistsError:
+            return False
+        except Exception as problem:  # noqa: BLE001  # each implementation has its own
+            found = error_for(problem, self.subject)
+            if found.code in {"target-changed", "in-the-way"}:  # status 412 of a condition
+                return False
+        else:
+            return True
+        raise found
+
+    def make_folder(self, path: bytes) -> None:
+        """Make a folder and its parents; an existing one is no error, a file of that name is."""
+        if self.protocol.keys:
+            return
+        found = self.stat(path)
+        full = self.full(path)
+        if found is None:
+            with contextlib.suppress(IncompleteError, NotFoundError):
+                self.request(lambda files: files.makedirs(full, exist_ok=True))
+            found = self.stat(path)
+        if found is None or not found.folder:
+            raise IncompleteError("not-a-folder", message_of("not-a-folder"), subject=self.subject)
+
+    def delete(self, path: bytes) -> None:
+        """Remove a file; a missing one is no error."""
+        full = self.full(path)
+        with contextlib.suppress(NotFoundError):
+            self.request(lambda files: files.rm_file(full))
+
+    def remove_folder(self, path: bytes) -> None:
+        """Remove an empty folder; a missing one is no error."""
+        if self.protocol.keys:
+            return
+        full = self.full(path)
+        remove = "rm" if self.word == "webhdfs" else "rmdir"  # it has no rmdir, and `rm` is not recursive
+        with contextlib.suppress(NotFoundError):
+            self.request(lambda files: getattr(files, remove)(full))
+
+    def remove_tree(self, path: bytes) -> None:
+        """Remove a folder with everything in it; on a store of keys, all keys below the path."""
+        try:
+            listed = self.children(path)
+        except NotFoundError:
+            return
+        for name, found in listed:
+            inner = path + b"/" + name if path else name
+            if found.folder:
+                self.remove_tree(inner)
+            else:
+                self.delete(inner)
+        self.remove_folder(path)
+
+    def move(self, path: bytes, to: bytes) -> None:
+        """Rename a file once, without a retry: the answer of a rename that succeeded may be lost."""
+        old, new = self.full(path), self.full(to)
+        self.request(lambda files: files.mv(old, new), once=True)
+
+    def upload(self, path: bytes, size: int) -> Upload:
+        """Open a file of this size for writing; see `Upload`."""
+        part = -(-max(_PART_BYTES, size // _MOST_PARTS) // _MIB) * _MIB
+        full = self.full(path)
+        return Upload(self, lambda files: files.open(full, "wb", block_size=part), part)
+
+    def identity(self, path: bytes) -> Identity:
+        """Return the identity of a path, which is the same at sites of other kinds where that can be known."""
+        full = self.full(path)
+        if self.word in {"file", "local"}:
+            return identify(full.encode("utf-8", "surrogateescape"), this_machine())
+        if self.word in {"s3", "s3a"}:
+            bucket, _, key = full.partition("/")
+            return identity_of_bucket(self.service or AMAZON, bucket, key.encode("utf-8", "surrogateescape"))
+        return identity_of_keys(
+            f"{self.protocol.package or self.word} {self.service}", full.encode("utf-8", "surrogateescape")
+        )
+
+    def close(self) -> None:
+        """Close the connections: implementations do that when nothing refers to them."""
+        self._filesystem = None
+
+
+def _write_new(files: Any, full: str, content: bytes) -> None:
+    with files.open(full, "xb") as stream:
+        stream.write(content)
+
+
+class Upload:
+    """One file that is being written; only `commit` completes it.
+
+    fsspec's own context manager completes a file also after an exception, and so does its finalizer.
+    """
+
+    def __init__(self, files: Files, opening: Callable[[Any], Any], part: int) -> None:
+        """Open the file."""
+        self._files = files
+        self._part = part
+        self._stream: Any = files.request(opening)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.abandon()
+
+    @property
+    def discards(self) -> bool:
+        """Whether the file can be left without being completed."""
+        from fsspec.spec import AbstractBufferedFile
+
+        return isinstance(self._stream, AbstractBufferedFile)
+
+    def write(self, content: Bytes) -> None:
+        """Send the next bytes."""
+        stream = self._stream
+        self._files.request(lambda _: stream.write(content), content=self._part, once=True)
+
+    def commit(self) -> None:
+        """Complete the file."""
+        stream, self._stream = self._stream, None
+        try:
+            self._files.request(lambda _: stream.close(), content=self._part, once=True)
+        except HibaliError:
+            self._stream = stream
+            raise
+
+    def abandon(self) -> None:
+        """End the upload without completing it; does nothing after `commit`."""
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        with contextlib.suppress(HibaliError):
+            self._files.request(lambda _: _discard(stream), once=True)
+
+
+def _discard(stream: Any) -> None:
+    from fsspec.spec import AbstractBufferedFile
+
+    if not isinstance(stream, AbstractBufferedFile):
+        stream.close()  # a partial file, which the caller removes
+        return
+    try:
+        stream.discard()
+    finally:
+        stream.closed = True  # otherwise the finalizer completes the file
+
+
+def open_files(site: Site) -> Files:
+    """Load the implementation and connect with the site's options. Raise `UsageError`, `AccessError`."""
+    settings = site.own
+    word = settings.protocol
+    filesystem_class = _load(word, site.name)
+    options = options_of(settings, site.name)
+    try:
+        given = {**filesystem_class._get_kwargs_from_urls(settings.url), **options}  # noqa: SLF001  # as fsspec.core does
+        base = str(filesystem_class._strip_protocol(settings.url))  # noqa: SLF001
+        filesystem = filesystem_class(**given, use_listings_cache=False, skip_instance_cache=True)
+    except Exception as problem:  # noqa: BLE001  # each implementation has its own
+        failure = _failed_to_open(problem, site.name)
+    else:
+        return Files(filesystem, base, site.name, word, _service_of(given))
+    raise failure
+
+
+def _service_of(options: dict[str, Any]) -> str:
+    """Return what names the server or the account among the options; never a secret."""
+    client = options.get("client_kwargs")  # of s3fs
+    everything = {**(client if isinstance(client, dict) else {}), **options}
+    named = (everything.get(name) for name in ("endpoint_url", "account_name", "account_host", "host", "port"))
+    return " ".join(str(value) for value in named if isinstance(value, str | int))
+
+
+def _failed_to_open(problem: Exception, subject: str) -> HibaliError:
+    if isinstance(problem, TypeError | ValueError | KeyError | AttributeError):
+        return UsageError(
+            "bad-options",
+            f"the filesystem does not accept the options ({type(problem).__name__})",
+            subject=subject,
+            hint=f"Compare them with the documentation of the filesystem: hibali sites show {subject}",
+        )
+    if isinstance(problem, ImportError):
+        return _missing(problem, "", subject)
+    return error_for(problem, subject)
+
+
+def _load(word: str, subject: str) -> Any:
+    """Return the class of a filesystem. Raise `UsageError` if its package is missing."""
+    import os
+
+    import fsspec
+
+    if word in {"gs", "gcs"}:
+        # With it, files of zonal buckets can be seen while they are written.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    try:
+        found = fsspec.get_filesystem_class(word)
+        for package in (found.__module__.partition(".")[0], *_QUIET):
+            # Without a handler, Python prints their warnings and tracebacks.
+            logging.getLogger(package).addHandler(logging.NullHandler())
+        if word == "webhdfs":
+            import_module("requests")
+    except ImportError as problem:
+        failure = _missing(problem, known_protocol(word).package, subject)
+    except ValueError:
+        failure = UsageError(
+            "unknown-protocol",
+            f"no installed package has a filesystem {word}",
+            subject=subject,
+            hint="Install the package that adds it to fsspec, into the Python environment of hibali.",
+        )
+    else:
+        return found
+    raise failure
+
+
+def _missing(problem: ImportError, package: str, subject: str) -> UsageError:
+    name = package or (problem.name or "").partition(".")[0]
+    return UsageError(
+        "missing-package",
+        f"the Python package {printable(name.encode())} is not installed",
+        subject=subject,
+        hint=f"Install it into the environment of hibali: pip install {name}",
+    )

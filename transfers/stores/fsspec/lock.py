@@ -1,0 +1,164 @@
+"""Hold the lease of a target at an fsspec filesystem, and keep its journal of partial files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+
+from hibali.documents import line_of_json
+from hibali.errors import HibaliError
+from hibali.retry import pause
+from transfers.agent import protocol
+from transfers.agent.lease import LEASE_SECONDS
+from transfers.stores.fsspec.files import Files
+from transfers.stores.fsspec.protocols import Exclusive
+from transfers.stores.server_lease import Held, Lease, journal_of, record_of, seeds_in
+
+OWN = protocol.OWN_FOLDER
+_LOCK = OWN + b"/lock"
+_JOURNAL = OWN + b"/journal"
+PROBE = OWN + b"/probe"
+_LIMIT = 64 * 1024
+_NS = 1_000_000_000
+_SETTLED_SECONDS = 2.0  # longer than any client needs between reading a stale lock and removing it
+
+
+def below(folder: bytes, path: bytes) -> bytes:
+    """Join `folder` and `path`; either may be empty."""
+    return folder + b"/" + path if folder and path else folder or path
+
+
+class Own:
+    """Hibali's own small files below one root, and their folder."""
+
+    def __init__(self, files: Files, root: bytes) -> None:
+        self._files = files
+        self._root = root
+
+    def seeds(self, folder: bytes = b"") -> list[bytes]:
+        """Return the seeds of unfinished operations in `folder` below the root, newest first."""
+        return seeds_in(self._files.read_small(below(self._root, below(folder, _JOURNAL)), _LIMIT))
+
+    def open_seed(self, earlier: list[bytes]) -> bytes:
+        """Return a new seed, recorded in the journal beside the earlier ones."""
+        seed = os.urandom(16)
+        self._files.make_folder(below(self._root, OWN))
+        self._files.put(below(self._root, _JOURNAL), journal_of([seed, *earlier]))
+        return seed
+
+    def end_journal(self) -> None:
+        """Remove the journal when no partial file is left."""
+        with contextlib.suppress(HibaliError):
+            self._files.delete(below(self._root, _JOURNAL))
+
+    def remove_folder(self) -> None:
+        """Remove `.hibali` if it is empty; it may hold another client's lock or a user's files."""
+        folder = below(self._root, OWN)
+        with contextlib.suppress(HibaliError):
+            if not self._files.children(folder):
+                self._files.remove_folder(folder)
+
+
+def find_lock(files: Files, folder: bytes) -> Held | None:
+    """Return the lock of a folder with its age, None if there is none."""
+    path = below(folder, _LOCK)
+    content = files.read_small(path, _LIMIT)
+    return None if content is None else Held(record_of(content), _age_of(files, folder))
+
+
+def _age_of(files: Files, folder: bytes) -> float | None:
+    """Return the age of a lock by the server's clock, which a new file tells; None if unknown."""
+    clock = below(folder, PROBE + b"/" + secrets.token_hex(8).encode("ascii"))
+    try:
+        files.make_folder(below(folder, PROBE))
+        files.put(clock, b"\n")
+        now, lock = files.stat(clock), files.stat(below(folder, _LOCK))
+        if now is None or lock is None or not (now.mtime_ns and lock.mtime_ns):
+            return None
+        return (now.mtime_ns - lock.mtime_ns) / _NS
+    except HibaliError:
+        return None
+    finally:
+        with contextlib.suppress(HibaliError):
+            files.delete(clock)
+            files.remove_folder(below(folder, PROBE))
+
+
+class FileLock(Lease):
+    """The lock file of one root, which only one client can create.
+
+    fsspec has no operation that replaces a file only if it is unchanged. A stale lock is therefore removed and
+    created anew, and counts only if it is still ours after a pause: any other client that saw the stale lock
+    has removed ours before that, and then neither writes.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        root: bytes,
+        operation: str,
+        how: Exclusive,
+        seconds: int = LEASE_SECONDS,
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._path = below(root, _LOCK)
+        self._how = how
+        self._renewing = threading.Lock()  # a renewal is not atomic where files are written in place
+        super().__init__(files.subject, operation, seconds)
+
+    def _content(self) -> bytes:
+        return line_of_json(self._record).encode("ascii") + b"\n"
+
+    def _create(self) -> bool:
+        self._files.make_folder(below(self._root, OWN))
+        if self._how is Exclusive.RENAME:
+            return self._create_by_rename()
+        return self._files.create(self._path, self._content(), self._how)
+
+    def _create_by_rename(self) -> bool:
+        """Rename a complete lock; a rename that does not replace may fail without an error."""
+        part = self._part()
+        self._files.put(part, self._content())
+        try:
+            with contextlib.suppress(HibaliError):
+                self._files.move(part, self._path)
+            return self._is_held()
+        finally:
+            self._files.delete(part)
+
+    def _part(self) -> bytes:
+        return self._path + b"." + secrets.token_hex(16).encode("ascii")
+
+    def _read(self) -> Held | None:
+        with self._renewing:
+            content = self._files.read_small(self._path, _LIMIT)
+        if content is None:
+            return None
+        record = record_of(content)
+        if record.get("token") == self._token:
+            return Held(record, 0.0)
+        return Held(record, _age_of(self._files, self._root))
+
+    def _replace(self, found: Held) -> bool:
+        content = self._files.read_small(self._path, _LIMIT)
+        if content is None or record_of(content) != found.holder:
+            return False
+        self._files.delete(self._path)
+        if not self._create():
+            return False
+        pause(_SETTLED_SECONDS)
+        return self._is_held()
+
+    def _renew(self) -> bool:
+        if not self._is_held():
+            return False
+        with self._renewing:
+            self._files.put(self._path, self._content())
+        return True
+
+    def _remove(self) -> None:
+        self._files.delete(self._path)
+        Own(self._files, self._root).remove_folder()

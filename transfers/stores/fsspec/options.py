@@ -1,0 +1,96 @@
+"""Collect the options of a filesystem: from config.toml, environment variables, the keyring and a command."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hibali.errors import AccessError
+from hibali.subprocesses import credentials_from, hidden_variable, remember_secret
+
+if TYPE_CHECKING:
+    from transfers.stores.fsspec.kind import FsspecSettings
+
+_MOST_OPTIONS = 100
+
+
+def options_of(settings: FsspecSettings, subject: str) -> dict[str, Any]:
+    """Return all options; secrets win, and are registered so that no output repeats them. Raise `AccessError`."""
+    found = {name: _expanded(name, value) for name, value in settings.options.items()}
+    for option, variable in settings.secret_variables.items():
+        found[option] = _from_variable(option, variable, subject)
+    for option, service in settings.secret_keyrings.items():
+        found[option] = _from_keyring(option, service, subject)
+    if settings.credentials_command:
+        found |= credentials_from(
+            settings.credentials_command,
+            read_options,
+            key="credentials_command",
+            what="options",
+            subject=subject,
+            hint='Run the command yourself: it must print options as JSON, such as {"account_key": "..."}.',
+        )
+    for option in (*settings.secret_variables, *settings.secret_keyrings):
+        remember_secret(found[option])
+    return found
+
+
+def read_options(text: bytes) -> dict[str, Any]:
+    """Parse a JSON object of options; raise ValueError without any of the text."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("its output is not JSON") from None
+    if not isinstance(record, dict) or not record or len(record) > _MOST_OPTIONS:
+        raise ValueError("its output is not a JSON object of options")
+    if not all(name.isidentifier() for name in record):
+        raise ValueError("a name in its output cannot be that of an option")
+    return record
+
+
+def _expanded(name: str, value: Any) -> Any:
+    """Expand `~` in the path of a file with credentials."""
+    if name == "token" and isinstance(value, str) and value.startswith("~/"):
+        return str(Path(value).expanduser())
+    return value
+
+
+def _from_variable(option: str, variable: str, subject: str) -> str:
+    found = hidden_variable(variable)
+    if found:
+        return os.fsdecode(found)
+    raise AccessError(
+        "no-secret",
+        f"the option {option} is not in the environment: {variable} is not set",
+        subject=subject,
+        hint=f"In the crontab or the script, from a file of mode 0600: export {variable}=$(cat ~/.{subject}-secret)",
+    )
+
+
+def _from_keyring(option: str, service: str, subject: str) -> str:
+    hint = f"keyring set {service} {option}"
+    kind = ""
+    found: str | None = None
+    try:
+        import keyring
+
+        found = keyring.get_password(service, option)
+    except Exception as problem:  # noqa: BLE001  # its backends, written by others, raise their own errors
+        kind = type(problem).__name__
+    if kind:
+        raise AccessError(
+            "no-secret",
+            f"the keyring cannot be read ({kind})",
+            subject=subject,
+            hint=f"Without a desktop, set secret_variables or a credentials_command. To see the keyring's error: `{hint.replace(' set ', ' get ')}`",
+        )
+    if not found:
+        raise AccessError(
+            "no-secret",
+            f"the keyring has no entry {service!r} for the option {option}",
+            subject=subject,
+            hint=hint,
+        )
+    return found

@@ -1,0 +1,287 @@
+"""Probe what a filesystem supports, once, and remember it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any
+
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
+from transfers.entry import Verification
+from transfers.stores.base import Facts
+from transfers.stores.fsspec.files import PIECE_BYTES, Files, Found
+from transfers.stores.fsspec.lock import PROBE, Own, below
+from transfers.stores.fsspec.protocols import Exclusive, Protocol, Put
+from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
+
+TABLE = "filesystems"  # of the stored probe results
+_FIRST, _OTHER = b"hibali tests this server\n", b"and tests it again here\n\n"  # of the same length
+_ODD = (
+    b"\\",
+    b"\n",
+    b"\r",
+    b"\t",
+    b"\x01",
+    b"\x7f",
+    b":",
+    b"*",
+    b"?",
+    b'"',
+    b"<",
+    b"|",
+    b"[",
+    b"{",
+    b"#",
+    b"%",
+    b"+",
+    b";",
+    b"=",
+    b"~",
+    b" ",
+)
+_ENDS = (b" ", b".")  # characters that some servers cut off at the end of a name
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemSupport:
+    """What a filesystem supports, as probed; the default is nothing.
+
+    `replaces` is whether a rename replaces a file; `versions` whether a replaced file can be told apart.
+    """
+
+    writable: bool = False
+    put: str = ""
+    exclusive: str = ""
+    replaces: bool = False
+    versions: bool = False
+    ranges: bool = False
+    folders: bool = False
+    folds_case: bool = False
+    name_bytes: int = 0
+    refuses: tuple[str, ...] = ()
+
+    @property
+    def locks(self) -> bool:
+        """Whether only one client can create a file."""
+        return self.exclusive != ""
+
+
+def facts_of(
+    support: FilesystemSupport | None,
+    protocol: Protocol,
+    read_verification: Verification,
+    *,
+    read_back: bool,
+) -> Facts:
+    """Return the store's facts; for a filesystem that was not probed, those that its protocol promises."""
+    seen = support or FilesystemSupport(
+        writable=True,
+        put=protocol.put,
+        exclusive=protocol.exclusive or Exclusive.CREATE,
+        versions=True,
+        folders=not protocol.keys,
+        name_bytes=255,
+    )
+    return Facts(
+        kind="fsspec",
+        read_verification=read_verification,
+        write_verification=Verification.DIGEST if read_back else Verification.SIZE,
+        folders=seen.folders,
+        file_and_folder=protocol.keys,
+        links=False,
+        modes=seen.versions,
+        mtimes=seen.versions,
+        locks=seen.locks,
+        swaps=seen.put != Put.RENAMED or seen.replaces,
+        name_bytes=seen.name_bytes,
+        path_bytes=900 if protocol.keys else 4000,
+        utf8_names=True,
+        folds_case=seen.folds_case,
+        segment_bytes=PIECE_BYTES,
+        refuses=tuple(character.encode() for character in seen.refuses),
+        writable=seen.writable,
+        known=support is not None,
+        removes_trees=True,
+    )
+
+
+def probe_filesystem(files: Files, root: bytes) -> FilesystemSupport:
+    """Probe the filesystem in the existing folder `root`. Raise connection errors.
+
+    If writing is denied, nothing else can be probed.
+    """
+    probe = _Probe(files, root)
+    return run_probe(probe.run_and_clean, probe.stopped)
+
+
+class _Probe:
+    """One probe; listings skip its names, so leftovers of a crash do not appear in them."""
+
+    def __init__(self, files: Files, root: bytes) -> None:
+        self._files = files
+        self._root = root
+        self._all = below(root, PROBE)
+        self._folder = self._all + b"/" + secrets.token_hex(8).encode("ascii")
+        self.stopped = threading.Event()
+
+    def run_and_clean(self) -> FilesystemSupport:
+        """Run the probe and remove its files. Raise `CancelledError` once `stopped` is set."""
+        try:
+            self._files.make_folder(self._folder)
+            return self._run()
+        except AccessError as problem:
+            if problem.code != "denied":
+                raise
+            return FilesystemSupport()
+        except IncompleteError as problem:
+            if problem.code not in {"not-supported", "refused-by-server"}:
+                raise
+            return FilesystemSupport()
+        finally:
+            self._clean()
+
+    def _clean(self) -> None:
+        with contextlib.suppress(HibaliError):
+            self._files.remove_tree(self._folder)
+            if not self._listed(self._all):
+                self._files.remove_folder(self._all)
+            Own(self._files, self._root).remove_folder()
+
+    def _listed(self, folder: bytes) -> dict[bytes, Found]:
+        try:
+            return dict(self._files.children(folder))
+        except NotFoundError:  # where folders exist only as parts of keys
+            return {}
+
+    def _path(self, name: bytes) -> bytes:
+        if self.stopped.is_set():
+            raise CancelledError
+        return self._folder + b"/" + name
+
+    def _content(self, name: bytes) -> bytes | None:
+        return self._files.read_small(self._path(name), 1024)
+
+    def _run(self) -> FilesystemSupport:
+        first, other = self._path(b"a"), self._path(b"b")
+        self._files.put(first, _FIRST)
+        before = self._files.stat(first)
+        self._files.put(other, _OTHER)
+        if (self._content(b"a"), self._content(b"b")) != (_FIRST, _OTHER) or before is None:
+            return FilesystemSupport()
+        replaces = self._replaces()
+        put = self._files.protocol.put or self._find_put(replaces=replaces)
+        if put is Put.RENAMED and replaces is None:
+            put = Put.UNKNOWN
+        exclusive = self._exclusive(replaces=replaces)
+        names = self._names()
+        return FilesystemSupport(
+            writable=put is not Put.UNKNOWN,
+            put=put,
+            exclusive=exclusive,
+            replaces=replaces is True,
+            versions=self._versions(before),
+            ranges=bytes(self._files.get(first, offset=3, length=5).content) == _FIRST[3:8],
+            folders=self._folders(),
+            **names,
+        )
+
+    def _versions(self, before: Found) -> bool:
+        """Return whether listing and query agree on the tag, and the tag changes with the content."""
+        path = self._path(b"a")
+        listed = self._listed(self._folder).get(b"a")
+        if not before.tag or listed is None:
+            return False
+        if listed.tag.startswith("@"):
+            return listed.tag == before.tag  # times change, but not within their resolution
+        self._files.put(path, _FIRST[::-1])
+        after = self._files.stat(path)
+        self._files.put(path, _FIRST)
+        return listed.tag == before.tag and after is not None and after.tag != before.tag
+
+    def _replaces(self) -> bool | None:
+        """Return whether a rename replaces a file; None if a file cannot be renamed at all."""
+        if self._files.protocol.keys or not self._files.renames:
+            return None
+        old, new = self._path(b"old"), self._path(b"new")
+        self._files.put(old, _FIRST)
+        try:
+            self._files.move(old, new)
+        except HibaliError:
+            return None
+        if self._content(b"new") != _FIRST or self._content(b"old") is not None:
+            return None
+        self._files.put(old, _OTHER)
+        with contextlib.suppress(HibaliError):
+            self._files.move(old, new)
+        return self._content(b"new") == _OTHER and self._content(b"old") is None
+
+    def _find_put(self, *, replaces: bool | None) -> Put:
+        """Return how an unknown filesystem can put files so that half a file is never seen."""
+        if replaces is not None:
+            return Put.RENAMED
+        path = self._path(b"streamed")
+        with self._files.upload(path, 0) as upload:
+            if not upload.discards:
+                return Put.UNKNOWN
+            for _ in range(3):  # more than the buffer, so that the server has got some of it
+                upload.write(b"\0" * PIECE_BYTES)
+            if self._files.stat(path) is not None:
+                return Put.UNKNOWN
+        return Put.UNKNOWN if self._files.stat(path) is not None else Put.STREAMED
+
+    def _exclusive(self, *, replaces: bool | None) -> Exclusive:
+        """Return how only one of several clients creates a file, where the protocol is known to decide it."""
+        how = self._files.protocol.exclusive
+        if how is Exclusive.NONE:
+            return Exclusive.RENAME if replaces is False else Exclusive.NONE
+        path = self._path(b"exclusive")
+        try:
+            works = (
+                self._files.create(path, _FIRST, how)
+                and not self._files.create(path, _OTHER, how)
+                and self._content(b"exclusive") == _FIRST
+            )
+        except IncompleteError:
+            works = False
+        return how if works else Exclusive.NONE
+
+    def _folders(self) -> bool:
+        """Return whether an empty folder is kept and listed."""
+        if self._files.protocol.keys:
+            return False
+        self._files.make_folder(self._path(b"folder"))
+        found = self._listed(self._folder).get(b"folder")
+        return found is not None and found.folder
+
+    def _names(self) -> dict[str, Any]:
+        tried = {b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD}
+        ends = {b"x" + end: end for end in _ENDS}
+        long, upper = b"l" * LONG_NAME, b"UPPER"
+        for name in (*tried, *ends, long, upper):
+            self._try(name)
+        found = {name for name, one in self._listed(self._folder).items() if one.size == len(_FIRST)}
+        found = {name for name in found if name not in {*tried, *ends} or self._is_kept(name)}
+        return {
+            "refuses": refused_characters({**tried, **ends}, found),
+            "name_bytes": 0 if long in found else 255,
+            "folds_case": self._files.stat(self._path(b"upper")) is not None,
+        }
+
+    def _is_kept(self, name: bytes) -> bool:
+        with contextlib.suppress(HibaliError):
+            return self._content(name) == _FIRST
+        return False
+
+    def _try(self, name: bytes) -> None:
+        """Create a file with a name that the filesystem may not support."""
+        path = self._path(name)
+        with contextlib.suppress(HibaliError):
+            if self._files.protocol.put is Put.RENAMED:
+                part = self._path(b"part")
+                self._files.put(part, _FIRST)
+                self._files.move(part, path)
+            else:
+                self._files.put(path, _FIRST)

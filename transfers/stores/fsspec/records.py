@@ -1,0 +1,173 @@
+"""Look up and store what is recorded about files: digest, time and mode, in `.hibali/manifest.jsonl`.
+
+fsspec can set neither times nor metadata. A line counts only for the version of the file that it names.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import partial
+
+from hibali.errors import HibaliError
+from hibali.events import Listener, Noted
+from transfers.entry import Entry, Kind, enclosing
+from transfers.stores.fsspec.files import PIECE_BYTES, Files, Found
+from transfers.stores.fsspec.lock import OWN, below
+from transfers.stores.s3.listing import Listed
+from transfers.stores.s3.manifest import (
+    LINE_LIMIT,
+    NAME,
+    Keyed,
+    Known,
+    ManifestLines,
+    differs,
+    line_of,
+    lines_in,
+    merged,
+)
+from transfers.stores.s3.records import Manifests, inside
+
+Write = Callable[[bytes, Iterator[bytes], int], None]  # writes a file of this size, completely or not at all
+
+
+class Records:
+    """The records of one root; `nested` are folders below it that have a manifest of their own."""
+
+    def __init__(self, files: Files, root: bytes) -> None:
+        self._files = files
+        self._root = root
+        self._manifests: Manifests | None = None
+        self.nested: set[bytes] = set()
+
+    def begin(self) -> None:
+        """Forget what was loaded: a listing starts."""
+        self.close()
+        self.nested.clear()
+
+    def entry_of(self, path: bytes, found: Found) -> Entry:
+        """Return the entry of a listed name, in ascending order of paths."""
+        if found.kind is not Kind.FILE:
+            return Entry(path, found.kind, link=found.link)
+        if self._manifests is None:
+            self._manifests = Manifests(self._load, self.nested, self._above())
+        known = self._manifests.find(Listed(path, found.size, found.tag, "")) if found.tag else None
+        return _entry(path, found, known)
+
+    def one(self, path: bytes, found: Found) -> Entry:
+        """Return the entry of a single name."""
+        if found.kind is not Kind.FILE:
+            return Entry(path, found.kind, link=found.link)
+        known = None
+        if found.tag:
+            with closing(Manifests(self._load, frozenset(), self._above())) as manifests:
+                known = manifests.find(Listed(path, found.size, found.tag, ""))
+        return _entry(path, found, known)
+
+    def close(self) -> None:
+        """Free what was loaded; safe to call twice."""
+        if self._manifests is not None:
+            self._manifests.close()
+            self._manifests = None
+
+    def _above(self) -> list[tuple[bytes, ManifestLines]]:
+        """Return the manifests at and above the root, nearest first, with the root's path below each."""
+        found = []
+        for folder in (self._root, *(enclosing(self._root) if self._root else ())):
+            lines = self._read(below(folder, NAME))
+            if lines is not None:
+                found.append((self._root[len(folder) :].lstrip(b"/"), lines))
+        return found
+
+    def _load(self, folder: bytes) -> ManifestLines:
+        return self._read(below(below(self._root, folder), NAME)) or ManifestLines()
+
+    def _read(self, path: bytes) -> ManifestLines | None:
+        """Return the lines of a manifest, None if it is missing; a changing one counts as missing."""
+        found = self._files.stat(path)
+        if found is None or found.kind is not Kind.FILE:
+            return None
+        lines, held = ManifestLines(), b""
+        try:
+            for offset in range(0, found.size, PIECE_BYTES):
+                length = min(PIECE_BYTES, found.size - offset)
+                got = self._files.get(path, offset=offset, length=length)
+                if (got.etag, got.size, len(got.content)) != (found.tag, found.size, length):
+                    lines.close()
+                    return None
+                held += bytes(got.content)
+                stop = len(held) if offset + length == found.size else held.rfind(b"\n") + 1
+                lines.extend(lines_in(held[:stop]))
+                held = held[stop:][: LINE_LIMIT + 1]
+        except BaseException:
+            lines.close()
+            raise
+        return lines
+
+    def save(self, changes: ManifestLines, write: Write, on_event: Listener) -> None:
+        """Apply changes to the root's manifest, and remove changed files from manifests below it.
+
+        An empty line removes a file. A failure is only reported: such files are hashed or sent again.
+        """
+        if not changes:
+            return
+        try:
+            self._merge_into(b"", lambda: iter(changes), write)
+            for folder in sorted(
+                {above for path, _ in changes for above in enclosing(path) if above in self.nested}
+            ):
+                self._merge_into(folder, partial(inside, folder, changes), write)
+        except HibaliError as problem:
+            on_event(
+                Noted(f"{self._files.subject}: the digest manifest could not be written: {problem.message}")
+            )
+
+    def _merge_into(self, folder: bytes, changes: Callable[[], Iterator[Keyed]], write: Write) -> None:
+        path = below(below(self._root, folder), NAME)
+        old = self._read(path) or ManifestLines()
+        with closing(old):
+            if not differs(old, changes()):
+                return
+            size = sum(len(line) for _, line in merged(old, changes()))
+            if not size:
+                self._files.delete(path)
+                return
+            self._files.make_folder(below(below(self._root, folder), OWN))
+            write(path, _pieces(merged(old, changes())), size)
+
+
+def _pieces(lines: Iterable[Keyed]) -> Iterator[bytes]:
+    piece = bytearray()
+    for _, line in lines:
+        piece += line
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+def _entry(path: bytes, found: Found, known: Known | None) -> Entry:
+    return Entry(
+        path,
+        Kind.FILE,
+        found.size,
+        (known.mtime_ns if known else 0) or found.mtime_ns,
+        known.mode if known else -1,
+        etag=found.tag or None,
+        digest=known.sha256 if known else None,
+    )
+
+
+def record_line(entry: Entry, found: Found, digest: str) -> bytes:
+    """Return the manifest's line of a committed file; empty if its versions cannot be told apart."""
+    if not found.tag:
+        return b""
+    mode = entry.mode & 0o777 if entry.mode >= 0 else -1
+    return line_of(entry.path, Known(found.tag, found.size, digest, entry.mtime_ns, mode))
+
+
+def part_of(path: bytes) -> bytes:
+    """Return the name of a manifest while it is written, which listings skip."""
+    return path.rpartition(b"/")[0] + b"/journal." + secrets.token_hex(16).encode("ascii")

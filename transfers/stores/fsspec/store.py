@@ -1,0 +1,380 @@
+"""Store files in a folder of an fsspec filesystem."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import closing
+
+from hibali.errors import HibaliError, NotFoundError, RefusedError
+from hibali.events import Listener, Noted, ignore
+from hibali.text import printable
+from transfers.actions import name_problem
+from transfers.agent import protocol
+from transfers.agent.identity import Identity
+from transfers.agent.lease import LEASE_SECONDS
+from transfers.entry import Entry, Kind, Verification, weakest
+from transfers.stores.base import (
+    Committed,
+    Facts,
+    ListingIncompleteError,
+    Payload,
+    Problem,
+    ServerListing,
+    unsafe_component,
+)
+from transfers.stores.fsspec.files import Files, Found
+from transfers.stores.fsspec.lock import OWN, FileLock, Own, below
+from transfers.stores.fsspec.probe import TABLE, FilesystemSupport, facts_of, probe_filesystem
+from transfers.stores.fsspec.protocols import Exclusive
+from transfers.stores.fsspec.records import Records
+from transfers.stores.fsspec.writing import FileRemover, FsspecWriter, Target, TreeRemover, write_manifest
+from transfers.stores.request_store import RequestStore
+from transfers.stores.s3.manifest import ManifestLines
+from transfers.stores.s3.requests import problem_of
+from transfers.stores.server_lease import Lease, NoLease, lost_lease
+from transfers.stores.server_probe import recall, remember
+
+_FOLDERS_AHEAD = 8
+
+_Children = list[tuple[bytes, Found]]
+
+
+class Listing(ServerListing):
+    """A listing that requests the next folders in threads."""
+
+    own_names = (*protocol.OWN, b"probe")
+
+    def __init__(
+        self, files: Files, pool: Executor, root: bytes, records: Records, *, shallow: bool = False
+    ) -> None:
+        """Set the fields; `root` is a folder, and entries are relative to it."""
+        super().__init__(shallow=shallow)
+        self._files = files
+        self._pool = pool
+        self._root = root
+        self._records = records
+        self._own = Own(files, root)
+        self._ahead: dict[bytes, Future[_Children]] = {}
+
+    def _children(self, folder: bytes) -> Iterator[Entry]:
+        """Yield a folder's entries without own names; start listing its subfolders."""
+        future = self._ahead.pop(folder, None)
+        try:
+            children = future.result() if future is not None else self._list_children(folder)
+            if any(name == OWN for name, _ in children):
+                self._seeds += self._own.seeds(folder)
+                self.own_folders.append(folder)
+                if folder:
+                    self._records.nested.add(folder)
+        except HibaliError as problem:
+            if not folder:
+                raise
+            if problem.code != "vanished":  # removed meanwhile, so it has no entries
+                self.problems.append((folder, problem_of(problem, denied=True)))
+            return
+        self._list_ahead(folder, children)
+        for name, found in children:
+            path = below(folder, name)
+            if self._is_own(folder, path):
+                continue
+            if found.size < 0:
+                self.problems.append((path, Problem("no-size", "the filesystem does not report its size")))
+            else:
+                yield self._records.entry_of(path, found)
+
+    def _list_children(self, folder: bytes) -> _Children:
+        return self._files.children(below(self._root, folder))
+
+    def _list_ahead(self, folder: bytes, children: _Children) -> None:
+        """Request the first subfolders, which are listed next."""
+        if self._shallow:
+            return
+        for name, found in children:
+            if found.folder and len(self._ahead) < _FOLDERS_AHEAD:
+                path = below(folder, name)
+                self._ahead[path] = self._pool.submit(self._list_children, path)
+
+
+_Writers = list[FsspecWriter]
+_Paths = list[bytes]
+
+
+class FsspecStore(RequestStore):
+    """A store over one folder of an fsspec filesystem."""
+
+    def __init__(
+        self,
+        files: Files,
+        site: str,
+        root: bytes,
+        *,
+        slash: bool = False,
+        read_back: bool = True,
+        on_event: Listener = ignore,
+        lease: int = LEASE_SECONDS,
+    ) -> None:
+        """Set the fields; `root` is a path below the site's URL without outer slashes."""
+        super().__init__(files.get, self._path, threads=files.protocol.threads, name="fsspec")
+        self.root_path = root
+        self._files = files
+        self._site = site
+        self._slash = slash
+        self._read_back = read_back
+        self._on_event = on_event
+        self._lease = lease
+        self._own = Own(files, root)
+        self._records = Records(files, root)
+        self._support = recall(FilesystemSupport, site, TABLE, files.implementation, files.full(b""))
+        self._read_verification = Verification.RECORDED
+        self._holder: Lease | NoLease = NoLease()
+        self._writers: _Writers = []
+        self._orphans: _Paths = []
+        self._own_folders: _Paths = []  # folders below that have a `.hibali`
+        self._tidy = False  # all orphans are known and no other partial file exists
+        self._made = False
+
+    @property
+    def facts(self) -> Facts:
+        """The probed facts, with the verification that this store's listings allow."""
+        return facts_of(
+            self._support, self._files.protocol, self._read_verification, read_back=self._read_back
+        )
+
+    @property
+    def wire_bytes(self) -> int:
+        """See Store."""
+        return super().wire_bytes + sum(writing.bytes for writing in self._writers)
+
+    def identities(self) -> Sequence[Identity]:
+        """See Store."""
+        return [self._files.identity(self.root_path)]
+
+    def probe(self, *, refresh: bool = False) -> FilesystemSupport:
+        """Return what the filesystem supports, probing it if unknown or with `refresh`; the root must exist."""
+        if self._support is None or refresh:
+            self._support = probe_filesystem(self._files, self.root_path)
+            remember(self._support, self._site, TABLE, self._files.implementation, self._files.full(b""))
+        return self._support
+
+    def _path(self, path: bytes) -> bytes:
+        """Return a path below the site's URL. Raise `RefusedError` if it could climb or is ambiguous (S1)."""
+        return self._safe(path, unsafe_component(path))
+
+    def _target_path(self, path: bytes) -> bytes:
+        """Return a path to write, with the checks for names at this filesystem."""
+        return self._safe(path, name_problem(path, self.facts))
+
+    def _safe(self, path: bytes, reason: str | None) -> bytes:
+        if reason:
+            raise RefusedError(
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._files.subject
+            )
+        return below(self.root_path, path)
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store. If a file and a folder share the name, return the file, or with `slash` the folder."""
+        full = self._path(path) if path else self.root_path
+        found = self._files.stat(full)
+        if found is None and not full and self._files.protocol.keys:
+            # A bucket without keys: a bucket that is missing, or denied, raises an error
+            self._files.children(b"")
+            return Entry(b"", Kind.FOLDER)
+        if found is not None and not found.folder and not path and self._slash and self._has_keys(full):
+            return Entry(path, Kind.FOLDER)
+        if found is None:
+            return None
+        entry = self._records.one(path or full, found)._replace(path=path)
+        self._weaken(entry)
+        return entry
+
+    def _has_keys(self, full: bytes) -> bool:
+        try:
+            return self._files.protocol.keys and bool(self._files.children(full))
+        except NotFoundError:
+            return False
+
+    def file_above(self) -> bool:
+        """See Store."""
+        parts = self.root_path.split(b"/")
+        for count in range(len(parts) - 1, 0, -1):
+            found = self._files.stat(b"/".join(parts[:count]))
+            if found is not None:
+                return not found.folder and not self._files.protocol.keys
+        return False
+
+    def _weaken(self, entry: Entry) -> None:
+        if entry.kind is Kind.FILE and entry.digest is None:
+            self._read_verification = weakest(self._read_verification, Verification.SIZE)
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store. fsspec returns a folder's names at once, or raises."""
+        root = self.stat()
+        if root is None and self._made and self._files.protocol.keys:
+            return
+        if root is None:
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._files.subject)
+        if root.kind is not Kind.FOLDER:
+            return
+        self._records.begin()
+        listing = Listing(self._files, self._pool, self.root_path, self._records, shallow=shallow)
+        hides = self._files.protocol.keys and not shallow  # folders are only parts of keys
+        for entry in listing:
+            if hides and entry.kind is Kind.FOLDER:
+                continue
+            self._weaken(entry)
+            yield entry
+        self._records.close()
+        self._orphans = listing.orphans
+        self._own_folders = [folder for folder in listing.own_folders if folder]
+        self._tidy = not shallow and not listing.problems
+        if listing.problems:
+            raise ListingIncompleteError(self._files.subject, listing.problems)
+
+    def _size_now(self, entry: Entry) -> int | None:
+        found = self._files.stat(self._path(entry.path))
+        return None if found is None or found.kind is not Kind.FILE else found.size
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
+        """See Store; requires the lock if the filesystem supports locks."""
+        target = self._target()
+        writing = FsspecWriter(target, self._pool)
+        self._writers.append(writing)
+        whole = False
+        try:
+            yield from writing.run(payloads)
+            self._holder.check(now=True)
+            self._purge()
+            whole = True
+        finally:
+            self._save(target.committed)
+            if whole and self._tidy and not target.left:
+                self._own.end_journal()
+                if not self._holder.held:
+                    self._own.remove_folder()
+            self._tidy = False
+
+    def _target(self) -> Target:
+        """Probe the filesystem, check the lock, and return the write target."""
+        support = self._writable()
+        self._check_held(support)
+        target = Target(
+            files=self._files,
+            removing=self._removing(),
+            support=support,
+            holder=self._holder,
+            root=self.root_path,
+            seed=b"",
+            path_of=self._target_path,
+            read_back=self._read_back,
+        )
+        if target.renames:
+            earlier = self._own.seeds()
+            self._tidy = self._tidy or not earlier
+            target.seed = self._own.open_seed(earlier)
+        return target
+
+    def _save(self, changes: ManifestLines) -> None:
+        """Record what was committed or removed, unless another client may hold the lock now."""
+        support = self._support
+        with closing(changes):
+            if support is None or not support.versions or (support.locks and not self._holder.held):
+                return
+            self._records.save(
+                changes,
+                lambda path, pieces, size: write_manifest(self._files, support, path, pieces, size),
+                self._on_event,
+            )
+
+    def _writable(self) -> FilesystemSupport:
+        support = self.probe()
+        if not support.writable:
+            raise RefusedError(
+                "read-only-site",
+                "this filesystem does not allow writing, or not safely",
+                subject=self._files.subject,
+                hint=f"`hibali sites check {self._site}` shows its capabilities.",
+            )
+        return support
+
+    def _check_held(self, support: FilesystemSupport) -> None:
+        if support.locks and not self._holder.held:
+            raise lost_lease(self._files.subject, "the target is not locked")
+
+    def _removing(self) -> FileRemover:
+        return FileRemover(self._files, self._pool, self._path)
+
+    def _purge(self) -> None:
+        """Remove partial files of an interrupted operation."""
+        for path in self._orphans:
+            self._files.delete(self._path(path))
+        self._orphans = []
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store; requires the lock if the filesystem supports locks."""
+        self._check_held(self._writable())
+        self._holder.check(now=True)
+        removed = ManifestLines()
+        try:
+            for entry, problem in self._removing().remove(entries, self._holder.check):
+                if problem is None and entry.kind is not Kind.FOLDER:
+                    removed.add(entry.path, b"")
+                yield entry, problem
+        finally:
+            self._save(removed)
+
+    def check_no_locks(self, *, itself: bool) -> None:
+        """See Store; symlinks are entries here, never followed as roots."""
+        del itself
+        self._tree_remover().check()
+
+    def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
+        """See Store."""
+        self._purge()
+        return self._tree_remover().sweep(self._lease, self._holder.check, Exclusive(self.probe().exclusive))
+
+    def remove_root(self) -> Problem | None:
+        """See Store."""
+        self._holder.check(now=True)
+        return self._tree_remover().remove_root(
+            self._holder, lambda: self._removing().remove_folder(self.root_path)
+        )
+
+    def _tree_remover(self) -> TreeRemover:
+        return TreeRemover(self._files, self.root_path, self._own_folders)
+
+    def make_root(self) -> None:
+        """See Store; probes the filesystem. Buckets are never created."""
+        self._files.make_folder(self.root_path)
+        self._made = True
+        self.probe()
+
+    def lock(self, operation: str, *, make: bool = False) -> Lease | NoLease:
+        """See Store; if the filesystem cannot hold a lock, emit a note and hold nothing."""
+        if make:
+            self.make_root()
+        if not self.probe().writable:
+            self.probe(refresh=True)
+        support = self._writable()
+        if support.locks:
+            how = Exclusive(support.exclusive)
+            self._holder = FileLock(self._files, self.root_path, operation, how, self._lease)
+        else:
+            self._holder = NoLease()
+            self._note(
+                "this filesystem does not support locks; do not write to it from several places at the same time."
+            )
+        if not support.versions:
+            self._note(
+                "versions of a file cannot be told apart here, so every push sends all files again; to compare by content instead, use --checksum."
+            )
+        return self._holder
+
+    def _note(self, text: str) -> None:
+        self._on_event(Noted(f"{self._files.subject}: {text}"))
+
+    def close(self) -> None:
+        """See Store."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._records.close()
+        self._files.close()
