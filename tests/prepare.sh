@@ -6,6 +6,7 @@
 # `sh tests/prepare.sh axe` creates .cache/axe from tests/axe.lock, for the tests marked heavy,
 # `sh tests/prepare.sh torque` unpacks Slurm's qsub commands into .cache/torque, for the tests marked heavy,
 # `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `globus` and `delivery`,
+# `sh tests/prepare.sh fsspec` creates .cache/fsspec from tests/fsspec.lock, and .cache/azurite from tests/azurite/, for the tests marked heavy,
 # `sh tests/prepare.sh docs` creates .cache/docs from tests/docs.lock, for `make docs` and the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
@@ -92,6 +93,18 @@ prepare_torque() {
     rm -rf "$folder"
 }
 
+# Azurite, which runs on Node.js, from its lock with the hashes of all packages.
+prepare_azurite() {
+    ready=.cache/azurite/.ready
+    [ ! "$ready" -nt tests/azurite/package-lock.json ] || return 0
+    rm -rf .cache/azurite
+    mkdir -p .cache/azurite
+    cp tests/azurite/package.json tests/azurite/package-lock.json .cache/azurite/
+    npm ci --prefix .cache/azurite --ignore-scripts --no-audit --no-fund --silent >/dev/null 2>&1 &&
+        touch "$ready" ||
+        echo "Azurite could not be installed; the tests that need it are skipped and listed" >&2
+}
+
 for part in "$@"; do
     case $part in
     environment) prepare_environment ;;
@@ -105,7 +118,8 @@ for part in "$@"; do
     dask) prepare_own dask "Dask" ;;
     globus) prepare_own globus "globus-cli" ;;
     delivery) prepare_own delivery "pipx and uv" ;;
+    fsspec) prepare_own fsspec "gcsfs and adlfs" && prepare_azurite ;;
     docs) prepare_own docs "Sphinx" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [globus] [delivery] [docs]" >&2 && exit 2 ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [globus] [delivery] [fsspec] [docs]" >&2 && exit 2 ;;
     esac
 done

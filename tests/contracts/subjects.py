@@ -19,6 +19,7 @@ from tests.support.backends import (
     OBJECT_STORES,
     Backend,
     BucketBackend,
+    CloudBackend,
     DavBackend,
     FolderBackend,
     FsspecFolderBackend,
@@ -34,6 +35,7 @@ from transfers.stores.open_store import open_store
 
 SITE = "site"
 ROOT = "data set/target"
+CLOUDS = ("fsspec-s3", "fsspec-gcs", "fsspec-azure")  # filesystems of fsspec with a server
 
 
 def store_words() -> list[Any]:
@@ -41,7 +43,7 @@ def store_words() -> list[Any]:
 
     WebDAV servers differ where the standard allows it: all tests use a second one, too.
     """
-    heavy = [pytest.param(word, marks=pytest.mark.heavy) for word in ("globus", "webdav-plain")]
+    heavy = [pytest.param(word, marks=pytest.mark.heavy) for word in ("globus", "webdav-plain", *CLOUDS)]
     always = [word for word in built_in_names("transfers.stores") if word != "globus"]
     return [*always, "fsspec-memory", *heavy]
 
@@ -147,6 +149,8 @@ class Subject:
             return self._by_ssh("unreachable", f"Port={free_port()}")
         if not hasattr(self.backend, "endpoint"):
             return None  # there is no server
+        if isinstance(self.backend, CloudBackend):
+            return self._added("unreachable", self.backend.unreachable_table(free_port()))
         endpoint = (
             _unused_endpoint().replace("http", "dav")
             if isinstance(self.backend, DavBackend)
@@ -162,6 +166,9 @@ class Subject:
             return self._by_ssh("denied", "PubkeyAuthentication=no")
         if not hasattr(self.backend, "endpoint"):
             return None
+        if isinstance(self.backend, CloudBackend):
+            table = self.backend.denied_table()
+            return self._added("denied", table) if table else None
         if isinstance(self.backend, WebBackend):
             self.backend.server.wanted = "a login of no account"
         if isinstance(self.backend, DavBackend):

@@ -257,12 +257,17 @@ def test_an_unreadable_source_file_is_not_committed(subject: Subject) -> None:
     assert subject.files() == {b"b": b"2"}
 
 
+def _python_path() -> list[str]:
+    """Return the folders from which this process may import packages of a filesystem, too."""
+    return [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+
+
 def kill_writer(folder: Path, units: int) -> None:
     words = [sys.executable, "-m", "tests.support.killed_writer"]
     ended = subprocess.run(
         [*words, os.environ["HIBALI_CONFIG"], f"site:{ROOT}", folder, str(units)],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *_python_path()])},
         capture_output=True,
         timeout=60,
         check=False,

@@ -20,6 +20,7 @@ from hibali import subprocesses
 from tests.schemas import check_line
 from tests.services.docker import Docker
 from tests.services.fork_server import Ended, ForkServer
+from tests.services.fsspec_servers import CloudServer
 from tests.services.globus import Globus
 from tests.services.grid import Grid
 from tests.services.oar import Oar
@@ -254,6 +255,25 @@ def ceph() -> Iterator[Buckets]:
     buckets = Buckets(_server("ceph", optional=True))
     yield buckets
     buckets.close()
+
+
+def _with_packages(server: CloudServer, monkeypatch: pytest.MonkeyPatch) -> CloudServer:
+    """Let this process and hibali's commands import the filesystem; the environment's own packages come first here."""
+    monkeypatch.setenv("PYTHONPATH", server.packages, prepend=os.pathsep)
+    monkeypatch.setattr(sys, "path", [*sys.path, server.packages])
+    return server
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
+    """Return an emulator of Google Cloud Storage; tests with it are `heavy`."""
+    return _with_packages(_server("gcs"), monkeypatch)
+
+
+@pytest.fixture
+def azurite(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
+    """Return an emulator of Azure's blob storage; tests with it are `heavy`."""
+    return _with_packages(_server("azurite"), monkeypatch)
 
 
 @pytest.fixture

@@ -11,6 +11,9 @@ import secrets
 import shutil
 import stat
 import sys
+import urllib.error
+import urllib.parse
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -380,6 +383,192 @@ class BucketBackend:
         )
 
 
+class FsspecBucketBackend(BucketBackend):
+    """A bucket of SeaweedFS behind fsspec's s3fs, with the keys in environment variables."""
+
+    word = "fsspec"
+
+    def table(self) -> str:
+        return (
+            f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "s3://{self.bucket.name}"\n'
+            f'options = {{ client_kwargs = {{ endpoint_url = "{self.endpoint}", region_name = "{self.store.region}" }} }}\n'
+            'secret_variables = { key = "AWS_ACCESS_KEY_ID", secret = "AWS_SECRET_ACCESS_KEY" }\n'
+        )
+
+
+class CloudBackend:
+    """A bucket or container of an emulator; subclasses access it by other means than fsspec."""
+
+    word = "fsspec"
+    holds_folders = False
+    holds_links = False
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        self.endpoint = server.url
+        self.env: dict[str, str] = {}
+        self.bucket = f"test-{secrets.token_hex(6)}"
+
+    def unreachable_table(self, port: int) -> str:
+        """Return the table of the same site at a port without a server."""
+        return self.table().replace(self.endpoint, f"http://127.0.0.1:{port}")  # type: ignore[attr-defined]
+
+    def denied_table(self) -> str:
+        """Return the table of the same site with a wrong login; empty without logins."""
+        return ""
+
+    def _list(self, prefix: str) -> dict[str, str]:
+        """Return the names of the objects below a prefix, each with a tag of its version."""
+        raise NotImplementedError
+
+    def _get(self, key: str) -> bytes | None:
+        raise NotImplementedError
+
+    def _put(self, key: str, content: bytes) -> None:
+        raise NotImplementedError
+
+    def _delete(self, key: str) -> None:
+        raise NotImplementedError
+
+    def _below(self, path: str) -> dict[bytes, str]:
+        prefix = f"{path}/" if path else ""
+        return {key[len(prefix) :].encode(): tag for key, tag in self._list(prefix).items()}
+
+    def _key(self, path: str, name: bytes) -> str:
+        return f"{path}/{name.decode()}" if path else name.decode()
+
+    def names(self, path: str) -> set[bytes]:
+        return set(self._below(path))
+
+    def files(self, path: str) -> dict[bytes, bytes]:
+        names = [name for name in self._below(path) if not is_own_key(name)]
+        with ThreadPoolExecutor(4) as pool:
+            contents = pool.map(lambda name: self.read(path, name), names)
+            return {name: found for name, found in zip(names, contents, strict=True) if found is not None}
+
+    def unfinished(self, path: str) -> set[bytes]:
+        return {name for name in self._below(path) if PARTIAL.fullmatch(name)}
+
+    def versions(self, path: str) -> dict[bytes, object]:
+        return dict(self._below(path))
+
+    def read(self, path: str, name: bytes) -> bytes | None:
+        return self._get(self._key(path, name))
+
+    def plant(self, path: str, tree: Tree) -> None:
+        def put(item: tuple[bytes, Leaf]) -> None:
+            name, leaf = item
+            assert not isinstance(leaf, Link), "a bucket holds no links"
+            if isinstance(leaf, (bytes, File)):
+                self._put(self._key(path, name), leaf if isinstance(leaf, bytes) else leaf.content)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(put, tree.items()))
+
+    def remove(self, path: str, name: bytes) -> None:
+        self._delete(self._key(path, name))
+
+    def corrupt(self, path: str, name: bytes) -> None:
+        content = bytearray(self.read(path, name) or b"")
+        content[len(content) // 2] ^= 1
+        self._put(self._key(path, name), bytes(content))
+
+
+class GcsBackend(CloudBackend):
+    """A bucket of the emulator of Google Cloud Storage, accessed by its JSON API."""
+
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
+        self._request("POST", "/storage/v1/b?project=study", json.dumps({"name": self.bucket}).encode())
+
+    def table(self) -> str:
+        return (
+            f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "gs://{self.bucket}"\n'
+            f'options = {{ token = "anon", project = "study", endpoint_url = "{self.endpoint}" }}\n'
+        )
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
+        headers = {
+            "Content-Type": "application/json" if path.startswith("/storage") else "application/octet-stream"
+        }
+        request = urllib.request.Request(self.server.url + path, body, headers, method=method)  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+                return answer.read()
+        except urllib.error.HTTPError as problem:
+            with problem:
+                if problem.code == 404:
+                    return None
+            raise
+
+    def _object(self, key: str) -> str:
+        return f"/storage/v1/b/{self.bucket}/o/{urllib.parse.quote(key, safe='')}"
+
+    def _list(self, prefix: str) -> dict[str, str]:
+        query = urllib.parse.urlencode({"prefix": prefix, "maxResults": 100_000})
+        found = json.loads(self._request("GET", f"/storage/v1/b/{self.bucket}/o?{query}") or b"{}")
+        return {one["name"]: one["etag"] for one in found.get("items", ())}
+
+    def _get(self, key: str) -> bytes | None:
+        return self._request("GET", f"{self._object(key)}?alt=media")
+
+    def _put(self, key: str, content: bytes) -> None:
+        query = urllib.parse.urlencode({"uploadType": "media", "name": key})
+        self._request("POST", f"/upload/storage/v1/b/{self.bucket}/o?{query}", content)
+
+    def _delete(self, key: str) -> None:
+        self._request("DELETE", self._object(key))
+
+
+class AzureBackend(CloudBackend):
+    """A container of Azurite, accessed by Azure's own package."""
+
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
+        from azure.storage.blob import BlobServiceClient
+
+        self.env = {
+            "TEST_AZURE_SECRET": server.connection,
+            "TEST_AZURE_SECRET_KEY": server.key,
+            "TEST_AZURE_WRONG": server.connection.replace(server.key, f"planted-secret{server.key[14:]}"),
+        }
+        self._service = BlobServiceClient.from_connection_string(server.connection)
+        self._container = self._service.create_container(self.bucket)
+
+    def table(self) -> str:
+        return self._table("", 'connection_string = "TEST_AZURE_SECRET"')
+
+    def unreachable_table(self, port: int) -> str:
+        options = f'account_name = "{self.server.account}", account_host = "127.0.0.1:{port}"'
+        return self._table(options, 'account_key = "TEST_AZURE_SECRET_KEY"')
+
+    def denied_table(self) -> str:
+        return self._table("", 'connection_string = "TEST_AZURE_WRONG"')
+
+    def _table(self, options: str, secret: str) -> str:
+        return (
+            f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "abfs://{self.bucket}"\n'
+            f"options = {{ {options} }}\nsecret_variables = {{ {secret} }}\n"
+        )
+
+    def _list(self, prefix: str) -> dict[str, str]:
+        return {blob.name: blob.etag for blob in self._container.list_blobs(name_starts_with=prefix)}
+
+    def _get(self, key: str) -> bytes | None:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        try:
+            return self._container.download_blob(key).readall()
+        except ResourceNotFoundError:
+            return None
+
+    def _put(self, key: str, content: bytes) -> None:
+        self._container.upload_blob(key, content, overwrite=True)
+
+    def _delete(self, key: str) -> None:
+        self._container.delete_blob(key)
+
+
 def add_site(config: Path, name: str, backend: Backend, more: str = "") -> None:
     """Append the backend to config.toml as the site `name`."""
     text = config.read_text() if config.exists() else "version = 1\n"
@@ -408,6 +597,13 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return FsspecFolderBackend(word, folder / "fsspec-root")
     if word == "fsspec-memory":
         return FsspecMemoryBackend()
+    if word == "fsspec-s3":
+        store = get_fixture("object_store")
+        return FsspecBucketBackend(store, store.bucket())
+    if word == "fsspec-gcs":
+        return GcsBackend(get_fixture("gcs"))
+    if word == "fsspec-azure":
+        return AzureBackend(get_fixture("azurite"))
     raise LookupError(
         f"there is no test backend for the store {word!r}: add one to tests/support/backends.py"
     )

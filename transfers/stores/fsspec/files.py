@@ -215,14 +215,25 @@ class Files:
             return None
         return found_of(info) if isinstance(info, dict) else None
 
-    def children(self, folder: bytes) -> list[tuple[bytes, Found]]:
+    def has_bucket(self) -> bool:
+        """Return whether paths are keys, and the bucket or container of the URL exists."""
+        if not self.protocol.keys:
+            return False
+        bucket = self._base.strip("/").partition("/")[0]
+        try:
+            self.request(lambda files: files.info(bucket))
+        except NotFoundError:
+            return False
+        return True
+
+    def children(self, folder: bytes, *, seconds: float = _LIST_SECONDS) -> list[tuple[bytes, Found]]:
         """Return the direct children of a folder in canonical order.
 
         Raises `NotFoundError("vanished")`, and `IncompleteError("listing-violation")` if the listing has names
         that were not requested (S3).
         """
         full = self.full(folder)
-        listed = self.request(lambda files: files.ls(full, detail=True), seconds=_LIST_SECONDS)
+        listed = self.request(lambda files: files.ls(full, detail=True), seconds=seconds)
         itself = full.strip("/")
         found: dict[tuple[bytes, bool], Found] = {}
         for info in listed:
@@ -309,10 +320,10 @@ class Files:
                 break
         return summed.hexdigest(), self.stat(path)
 
-    def put(self, path: bytes, content: Bytes) -> None:
+    def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a whole small file in one call, replacing an existing one."""
         full, whole = self.full(path), bytes(content)
-        self.request(lambda files: files.pipe_file(full, whole), content=len(whole))
+        self.request(lambda files: files.pipe_file(full, whole), content=len(whole), seconds=seconds)
 
     def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
         """Write a small file only if the name is free; return False if it is not."""
@@ -488,7 +499,9 @@ def _service_of(options: dict[str, Any]) -> str:
     """Return what names the server or the account among the options; never a secret."""
     client = options.get("client_kwargs")  # of s3fs
     everything = {**(client if isinstance(client, dict) else {}), **options}
-    named = (everything.get(name) for name in ("endpoint_url", "account_name", "account_host", "host", "port"))
+    named = (
+        everything.get(name) for name in ("endpoint_url", "account_name", "account_host", "host", "port")
+    )
     return " ".join(str(value) for value in named if isinstance(value, str | int))
 
 

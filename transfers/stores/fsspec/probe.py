@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ _ODD = (
     b"~",
     b" ",
 )
+_NAME_SECONDS = 10.0  # some implementations retry for minutes if a server fails on a name
 _ENDS = (b" ", b".")  # characters that some servers cut off at the end of a name
 
 
@@ -179,8 +180,8 @@ class _Probe:
         names = self._names()
         return FilesystemSupport(
             writable=put is not Put.UNKNOWN,
-            put=put,
-            exclusive=exclusive,
+            put=str(put),
+            exclusive=str(exclusive),
             replaces=replaces is True,
             versions=self._versions(before),
             ranges=bytes(self._files.get(first, offset=3, length=5).content) == _FIRST[3:8],
@@ -258,30 +259,37 @@ class _Probe:
 
     def _names(self) -> dict[str, Any]:
         tried = {b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD}
-        ends = {b"x" + end: end for end in _ENDS}
+        tried |= {b"x" + end: end for end in _ENDS if b"x" + end not in tried}
         long, upper = b"l" * LONG_NAME, b"UPPER"
-        for name in (*tried, *ends, long, upper):
-            self._try(name)
-        found = {name for name, one in self._listed(self._folder).items() if one.size == len(_FIRST)}
-        found = {name for name in found if name not in {*tried, *ends} or self._is_kept(name)}
+        refused = set(self._files.protocol.refuses)
+        names = [name for name in tried if refused.isdisjoint(name)]
+        names += [long, upper]
+        with ThreadPoolExecutor(self._files.protocol.threads, thread_name_prefix="probe") as pool:
+            kept = {
+                name for name, is_kept in zip(names, pool.map(self._keeps, names), strict=True) if is_kept
+            }
+        self._files.put(self._path(upper), _FIRST)
         return {
-            "refuses": refused_characters({**tried, **ends}, found),
-            "name_bytes": 0 if long in found else 255,
-            "folds_case": self._files.stat(self._path(b"upper")) is not None,
+            "refuses": refused_characters(tried, kept),
+            "name_bytes": 0 if long in kept else 255,
+            "folds_case": self._files.stat(self._path(upper.lower())) is not None,
         }
 
-    def _is_kept(self, name: bytes) -> bool:
-        with contextlib.suppress(HibaliError):
-            return self._content(name) == _FIRST
-        return False
-
-    def _try(self, name: bytes) -> None:
-        """Create a file with a name that the filesystem may not support."""
-        path = self._path(name)
-        with contextlib.suppress(HibaliError):
+    def _keeps(self, name: bytes) -> bool:
+        """Return whether a file can have this name; each has a folder of its own, because a name can break its listing."""
+        folder = self._path(secrets.token_hex(8).encode("ascii"))
+        path = folder + b"/" + name
+        try:
+            self._files.make_folder(folder)
             if self._files.protocol.put is Put.RENAMED:
-                part = self._path(b"part")
-                self._files.put(part, _FIRST)
-                self._files.move(part, path)
+                self._files.put(folder + b"/part", _FIRST)
+                self._files.move(folder + b"/part", path)
             else:
-                self._files.put(path, _FIRST)
+                self._files.put(path, _FIRST, seconds=_NAME_SECONDS)
+            listed = self._files.children(folder, seconds=_NAME_SECONDS)
+            return [one for one, _ in listed] == [name] and self._files.read_small(path, 1024) == _FIRST
+        except HibaliError:
+            return False
+        finally:
+            with contextlib.suppress(HibaliError):
+                self._files.delete(path)

@@ -36,6 +36,8 @@ class Protocol:
         threads: Calls at a time; many implementations are not thread-safe.
         retries: Whether the implementation itself retries failed requests.
         secure: The option that turns on TLS, for protocols that are cleartext without it.
+        refuses: Characters that names cannot contain. Azure takes a backslash for a slash, and lists names in XML
+            1.0, which has no control characters.
     """
 
     package: str = ""
@@ -45,8 +47,10 @@ class Protocol:
     threads: int = 1
     retries: bool = False
     secure: str = ""
+    refuses: bytes = b""
 
 
+_CONTROLS = bytes(range(1, 32))
 _GCS = Protocol("gcsfs", True, Put.STREAMED, Exclusive.CREATE, 16, True)
 _AZURE = Protocol("adlfs", True, Put.STREAMED, Exclusive.CREATE, 16, True)
 _S3 = Protocol("s3fs", True, Put.STREAMED, Exclusive.CREATE, 16, True)

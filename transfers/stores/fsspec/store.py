@@ -176,10 +176,8 @@ class FsspecStore(RequestStore):
         """See Store. If a file and a folder share the name, return the file, or with `slash` the folder."""
         full = self._path(path) if path else self.root_path
         found = self._files.stat(full)
-        if found is None and not full and self._files.protocol.keys:
-            # A bucket without keys: a bucket that is missing, or denied, raises an error
-            self._files.children(b"")
-            return Entry(b"", Kind.FOLDER)
+        if found is None and not full and self._files.has_bucket():
+            return Entry(b"", Kind.FOLDER)  # without any keys
         if found is not None and not found.folder and not path and self._slash and self._has_keys(full):
             return Entry(path, Kind.FOLDER)
         if found is None:
