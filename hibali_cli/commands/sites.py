@@ -19,6 +19,10 @@ _ADD_EXAMPLES = [
         "An object store, with the credentials of an AWS profile.",
     ),
     ("hibali sites add here --local /data", "A folder of this machine."),
+    (
+        "hibali sites add lake --fsspec gs://study --set fsspec.options.project=brain",
+        "A bucket of Google Cloud Storage; this needs the package gcsfs.",
+    ),
     ("hibali sites add archive --globus UUID", "A Globus collection, reached by Globus alone."),
 ]
 
@@ -29,6 +33,11 @@ _ADD_EXAMPLES = [
 @click.option("--s3", metavar="ENDPOINT", help="An object store: its URL, or aws.")
 @click.option("--local", metavar="PATH", help="A folder of this machine.")
 @click.option("--url", metavar="URL", help="A web server, by URL; read-only.")
+@click.option(
+    "--fsspec",
+    metavar="URL",
+    help="A filesystem of fsspec: gs://BUCKET, abfs://CONTAINER, hdfs://HOST/PATH, ... Options: --set fsspec.options.NAME=VALUE.",
+)
 @click.option(
     "--kind", metavar="WORD", help="Another kind of site, for example of a plugin; configure it with --set."
 )
@@ -89,7 +98,7 @@ _ADD_EXAMPLES = [
 def add_command(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check the connection to it.
 
-    Use one of --ssh, --s3, --local, --url, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
+    Use one of --ssh, --s3, --local, --url, --fsspec, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """

@@ -57,7 +57,7 @@ def _flat(value: Any, name: str) -> list[tuple[str, str]]:
     return [(name, str(value).lower() if isinstance(value, bool) else str(value))]
 
 
-_KINDS = ("ssh", "s3", "local", "url", "globus")  # kinds with their own option; --kind accepts any
+_KINDS = ("ssh", "s3", "local", "url", "fsspec", "globus")  # kinds with their own option; --kind accepts any
 # Each option and its key below [sites.NAME]; omitted flags and texts set nothing.
 _KEYS = {
     "default_root": ("default_root",),
@@ -77,6 +77,7 @@ _KEYS = {
     "profile": ("s3", "profile"),
     "anonymous": ("s3", "anonymous"),
     "credentials_command": ("s3", "credentials_command"),
+    "fsspec": ("fsspec", "url"),
     "globus": ("globus", "collection"),
     "globus_path": ("globus", "paths"),
     "gridftp": ("gridftp", "url"),
@@ -88,6 +89,8 @@ _KEYS = {
     "container": ("container", "name"),
     "gpus": ("gpus", "per_node"),
 }
+# the key of --credentials-command, by kind
+_CREDENTIALS = {"url": ("credentials_command",), "fsspec": ("fsspec", "credentials_command")}
 _COMMANDS = frozenset({"ssh_command", "credentials_command"})
 _PAIRS = frozenset({"root", "globus_path"})
 _OF_KIND = frozenset({"ssh", "s3"})  # tables whose options are valid only for sites of that kind
@@ -107,8 +110,8 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         value = options[option]
         if value is None or value is False or value == ():
             continue
-        if option == "credentials_command" and kind == "url":
-            keys = ("credentials_command",)  # noqa: PLW2901  # of a URL it is a key of the site itself
+        if option == "credentials_command":
+            keys = _CREDENTIALS.get(kind, keys)  # noqa: PLW2901
         if option in _COMMANDS:
             value = _split_option(_option(option), value)
         elif option in _PAIRS:
@@ -158,7 +161,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
             hint="See: hibali sites add --help",
         )
     foreign = [key for key, keys in _KEYS.items() if keys[0] in _OF_KIND and keys[0] != kinds[0]]
-    if kinds[0] == "url":
+    if kinds[0] in _CREDENTIALS:
         foreign.remove("credentials_command")
     wrong = [_option(key) for key in foreign if options[key] not in {None, False}]
     if wrong:

@@ -262,12 +262,16 @@ def _python_path() -> list[str]:
     return [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
 
 
-def kill_writer(folder: Path, units: int) -> None:
+def kill_writer(subject: Subject, folder: Path, units: int) -> None:
     words = [sys.executable, "-m", "tests.support.killed_writer"]
     ended = subprocess.run(
         [*words, os.environ["HIBALI_CONFIG"], f"site:{ROOT}", folder, str(units)],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *_python_path()])},
+        env={
+            **os.environ,
+            **subject.backend.env,  # hibali has hidden the secrets of this process
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *_python_path()]),
+        },
         capture_output=True,
         timeout=60,
         check=False,
@@ -294,7 +298,7 @@ CONTENTS = {b"a/%03d" % number: b"%d." % number * 5000 for number in range(300)}
 @pytest.mark.parametrize("units", [1, pytest.param(4, marks=pytest.mark.heavy)])
 def test_a_killed_write_is_resumed_by_another_process(subject: Subject, tmp_path: Path, units: int) -> None:
     subject.fresh().make_root()
-    kill_writer(make_tree(tmp_path / "source", CONTENTS), units)
+    kill_writer(subject, make_tree(tmp_path / "source", CONTENTS), units)
     for path, content in subject.files().items():
         if not path.rpartition(b"/")[2].startswith(b".hibali-"):
             assert content == CONTENTS[path]
@@ -312,7 +316,7 @@ def test_a_killed_write_is_resumed_by_another_process(subject: Subject, tmp_path
 
 def test_a_partial_file_that_was_corrupted_is_found(subject: Subject, tmp_path: Path) -> None:
     subject.fresh().make_root()
-    kill_writer(make_tree(tmp_path / "source", {b"large": LARGE}), 2)
+    kill_writer(subject, make_tree(tmp_path / "source", {b"large": LARGE}), 2)
     assert subject.read(b"large") is None
     spoiled = 0
     if subject.folder is not None:

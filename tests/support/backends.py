@@ -529,26 +529,28 @@ class AzureBackend(CloudBackend):
 
         self.env = {
             "TEST_AZURE_SECRET": server.connection,
-            "TEST_AZURE_SECRET_KEY": server.key,
+            "TEST_AZURE_NOBODY": "",
             "TEST_AZURE_WRONG": server.connection.replace(server.key, f"planted-secret{server.key[14:]}"),
         }
         self._service = BlobServiceClient.from_connection_string(server.connection)
         self._container = self._service.create_container(self.bucket)
 
     def table(self) -> str:
-        return self._table("", 'connection_string = "TEST_AZURE_SECRET"')
+        return self._table('connection_string = "TEST_AZURE_SECRET"')
 
     def unreachable_table(self, port: int) -> str:
-        options = f'account_name = "{self.server.account}", account_host = "127.0.0.1:{port}"'
-        return self._table(options, 'account_key = "TEST_AZURE_SECRET_KEY"')
+        os.environ["TEST_AZURE_NOBODY"] = self.server.connection.replace(
+            self.endpoint, f"http://127.0.0.1:{port}"
+        )
+        return self._table('connection_string = "TEST_AZURE_NOBODY"')
 
     def denied_table(self) -> str:
-        return self._table("", 'connection_string = "TEST_AZURE_WRONG"')
+        return self._table('connection_string = "TEST_AZURE_WRONG"')
 
-    def _table(self, options: str, secret: str) -> str:
+    def _table(self, secret: str) -> str:
         return (
             f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "abfs://{self.bucket}"\n'
-            f"options = {{ {options} }}\nsecret_variables = {{ {secret} }}\n"
+            f"secret_variables = {{ {secret} }}\n"
         )
 
     def _list(self, prefix: str) -> dict[str, str]:
@@ -593,8 +595,14 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return GlobusBackend(word, folder / "globus-root", get_fixture("globus"))
     if word == "url":
         return WebBackend(word, folder / "web-root")
-    if word == "fsspec":
-        return FsspecFolderBackend(word, folder / "fsspec-root")
+    if word.startswith("fsspec"):
+        return _make_fsspec_backend(word, folder, get_fixture)
+    raise LookupError(
+        f"there is no test backend for the store {word!r}: add one to tests/support/backends.py"
+    )
+
+
+def _make_fsspec_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
     if word == "fsspec-memory":
         return FsspecMemoryBackend()
     if word == "fsspec-s3":
@@ -604,6 +612,4 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return GcsBackend(get_fixture("gcs"))
     if word == "fsspec-azure":
         return AzureBackend(get_fixture("azurite"))
-    raise LookupError(
-        f"there is no test backend for the store {word!r}: add one to tests/support/backends.py"
-    )
+    return FsspecFolderBackend(word, folder / "fsspec-root")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from datetime import datetime
@@ -172,7 +173,7 @@ class Manifests:
     """Manifest lookups along a sorted listing; only the manifests around the current path are held."""
 
     def __init__(
-        self, load: Callable[[bytes], ManifestLines], nested: Set[bytes], above: Iterable[_Above]
+        self, load: Callable[[bytes], ManifestLines], nested: AbstractSet[bytes], above: Iterable[_Above]
     ) -> None:
         self._load = load
         self._nested = nested
