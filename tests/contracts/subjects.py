@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +19,7 @@ from hibali.config.settings import load_sites
 from hibali.locations import Location, read_location
 from hibali.plugins import built_in_names
 from tests.services.processes import free_port
+from tests.services.session import REPOSITORY
 from tests.support.backends import (
     OBJECT_STORES,
     Backend,
@@ -140,6 +145,24 @@ class Subject:
         stays = {b".hibali", b".hibali/manifest.jsonl"}
         names = self.names()
         return names & stays if self.folder is None and b".hibali/manifest.jsonl" in names else set()
+
+    def kill_writer(self, folder: Path, units: int) -> None:
+        """Write the files of a folder in another process, which kills itself after this many units."""
+        words = [sys.executable, "-m", "tests.support.killed_writer"]
+        ended = subprocess.run(
+            [*words, os.environ["HIBALI_CONFIG"], f"{SITE}:{ROOT}", folder, str(units)],
+            cwd=REPOSITORY,
+            env=self.environment(),
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of another process: hibali has hidden the secrets of this one."""
+        folders = [str(REPOSITORY), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        return {**os.environ, **self.backend.env, "PYTHONPATH": os.pathsep.join(folders)}
 
     def unreachable(self) -> Location | None:
         """Return the same kind of store where no server answers; None if impossible."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +15,6 @@ import pytest
 
 from hibali.errors import HibaliError
 from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
-from tests.services.session import REPOSITORY
 from tests.support.payloads import MTIME, file_entry, items_of, payload_of, payloads_of, put, read_back
 from tests.support.trees import Link, make_tree, sha256
 from transfers.entry import Entry, Kind, Verification
@@ -257,28 +254,6 @@ def test_an_unreadable_source_file_is_not_committed(subject: Subject) -> None:
     assert subject.files() == {b"b": b"2"}
 
 
-def _python_path() -> list[str]:
-    """Return the folders from which this process may import packages of a filesystem, too."""
-    return [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-
-
-def kill_writer(subject: Subject, folder: Path, units: int) -> None:
-    words = [sys.executable, "-m", "tests.support.killed_writer"]
-    ended = subprocess.run(
-        [*words, os.environ["HIBALI_CONFIG"], f"site:{ROOT}", folder, str(units)],
-        cwd=REPOSITORY,
-        env={
-            **os.environ,
-            **subject.backend.env,  # hibali has hidden the secrets of this process
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *_python_path()]),
-        },
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-
-
 def after_agent_exit(subject: Subject, act: Callable[[Store], None]) -> None:
     """Retry until the agent has released its lock, which it does only after its client's end."""
     for _ in range(50):
@@ -298,7 +273,7 @@ CONTENTS = {b"a/%03d" % number: b"%d." % number * 5000 for number in range(300)}
 @pytest.mark.parametrize("units", [1, pytest.param(4, marks=pytest.mark.heavy)])
 def test_a_killed_write_is_resumed_by_another_process(subject: Subject, tmp_path: Path, units: int) -> None:
     subject.fresh().make_root()
-    kill_writer(subject, make_tree(tmp_path / "source", CONTENTS), units)
+    subject.kill_writer(make_tree(tmp_path / "source", CONTENTS), units)
     for path, content in subject.files().items():
         if not path.rpartition(b"/")[2].startswith(b".hibali-"):
             assert content == CONTENTS[path]
@@ -316,7 +291,7 @@ def test_a_killed_write_is_resumed_by_another_process(subject: Subject, tmp_path
 
 def test_a_partial_file_that_was_corrupted_is_found(subject: Subject, tmp_path: Path) -> None:
     subject.fresh().make_root()
-    kill_writer(subject, make_tree(tmp_path / "source", {b"large": LARGE}), 2)
+    subject.kill_writer(make_tree(tmp_path / "source", {b"large": LARGE}), 2)
     assert subject.read(b"large") is None
     spoiled = 0
     if subject.folder is not None:
