@@ -16,7 +16,7 @@ from transfers.stores.base import Committed, Store
 LARGE = b"1" * 9_000_000
 
 
-@pytest.fixture(params=["local", "ssh", "sftp", "webdav", *object_stores()])
+@pytest.fixture(params=["local", "ssh", "sftp", "webdav", "fsspec", "fsspec-memory", *object_stores()])
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import queue
 import re
 import threading
@@ -36,6 +37,13 @@ _MIB = 1024 * 1024
 _NS = 1_000_000_000
 _MILLISECONDS = 100_000_000_000  # later than the year 5000 in seconds, and in 1973 in milliseconds
 _QUIET = ("fsspec", "azure", "asyncio", "urllib3", "aiohttp", "botocore", "aiobotocore", "google")
+# What implementations do unless their own variables say otherwise.
+_VARIABLES = {
+    "gcsfs": {
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"
+    },  # files of zonal buckets are seen while they are written
+    "s3fs": {"AWS_EC2_METADATA_DISABLED": "true"},  # ask no metadata service for credentials (S15)
+}
 _TAGS = ("ETag", "etag", "generation", "md5Hash", "content_hash", "rev")
 _TIMES = (
     "mtime",
@@ -520,13 +528,10 @@ def _failed_to_open(problem: Exception, subject: str) -> HibaliError:
 
 def _load(word: str, subject: str) -> Any:
     """Return the class of a filesystem. Raise `UsageError` if its package is missing."""
-    import os
-
     import fsspec
 
-    if word in {"gs", "gcs"}:
-        # With it, files of zonal buckets can be seen while they are written.
-        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    for name, value in _VARIABLES.get(known_protocol(word).package, {}).items():
+        os.environ.setdefault(name, value)
     try:
         found = fsspec.get_filesystem_class(word)
         for package in (found.__module__.partition(".")[0], *_QUIET):

@@ -42,6 +42,7 @@ _ODD = (
     b"~",
     b" ",
 )
+_KEY_BYTES, _PATH_BYTES = 1024, 4000  # of a whole key or path
 _NAME_SECONDS = 10.0  # some implementations retry for minutes if a server fails on a name
 _ENDS = (b" ", b".")  # characters that some servers cut off at the end of a name
 
@@ -98,7 +99,7 @@ def facts_of(
         locks=seen.locks,
         swaps=seen.put != Put.RENAMED or seen.replaces,
         name_bytes=seen.name_bytes,
-        path_bytes=900 if protocol.keys else 4000,
+        path_bytes=_KEY_BYTES if protocol.keys else _PATH_BYTES,
         utf8_names=True,
         folds_case=seen.folds_case,
         segment_bytes=PIECE_BYTES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing
+from dataclasses import replace
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
@@ -137,9 +138,11 @@ class FsspecStore(RequestStore):
     @property
     def facts(self) -> Facts:
         """The probed facts, with the verification that this store's listings allow."""
-        return facts_of(
+        facts = facts_of(
             self._support, self._files.protocol, self._read_verification, read_back=self._read_back
         )
+        around = len(self._files.full(self.root_path).encode("utf-8", "surrogateescape")) + 1
+        return replace(facts, path_bytes=max(facts.path_bytes - around, 1))
 
     @property
     def wire_bytes(self) -> int:
@@ -182,7 +185,7 @@ class FsspecStore(RequestStore):
             return Entry(path, Kind.FOLDER)
         if found is None:
             return None
-        entry = self._records.one(path or full, found)._replace(path=path)
+        entry = self._records.one(path, found)
         self._weaken(entry)
         return entry
 
