@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hibali.errors import AccessError
 from hibali.subprocesses import credentials_from, hidden_variable, remember_secret
-
-if TYPE_CHECKING:
-    from transfers.stores.fsspec.kind import FsspecSettings
+from transfers.stores.fsspec.settings import FsspecSettings
 
 _MOST_OPTIONS = 100
 

@@ -21,9 +21,9 @@ from transfers.entry import Kind, Verification
 from transfers.stores.base import Store
 from transfers.stores.fsspec.errors import error_for
 from transfers.stores.fsspec.files import Files, found_of, time_of
-from transfers.stores.fsspec.kind import FsspecSettings
 from transfers.stores.fsspec.options import options_of, read_options
 from transfers.stores.fsspec.protocols import Put
+from transfers.stores.fsspec.settings import FsspecSettings
 from transfers.stores.open_store import open_store
 
 MIB = 1 << 20
