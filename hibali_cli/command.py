@@ -31,19 +31,21 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
     130: "Interrupted from the keyboard.",
     143: "Terminated.",
 }
+# Further names of commands, which no list shows.
+_ALIASES: Final[Mapping[str, str]] = {"copy": "cp"}
 _WORD = re.compile(r"[a-z][a-z0-9]*")
 # Names that other programs use for commands of hibali.
 _ELSEWHERE = {
     "add": "sites add",
     "config": "sites list",
-    "copy": "push",
-    "cp": "push",
     "delete": "rm",
     "download": "pull",
     "get": "pull",
     "mirror": "sync",
+    "move": "mv",
     "put": "push",
     "remove": "rm",
+    "rename": "mv",
     "rsync": "sync",
     "scp": "push",
     "setup": "init",
@@ -122,6 +124,7 @@ class FolderGroup(CommandGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command of that name; None for an unknown one."""
+        cmd_name = _ALIASES.get(cmd_name, cmd_name)
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         if cmd_name not in self.list_commands(ctx):

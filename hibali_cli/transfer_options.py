@@ -242,6 +242,11 @@ def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _WAYS + _OPTIONS[3:] + SAVING, function)
 
 
+def add_copying_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `cp` to a command: those of sync without --delete and --via."""
+    return _add(_KEEPING + _DRY + _PACE + _OPTIONS[3:], function)
+
+
 def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of packing to a command."""
     return _add(_PACKING, function)

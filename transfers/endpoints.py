@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -149,7 +150,9 @@ def open_endpoints(
         if request.saved is None:
             raise
         raise drift(problem.message, problem.subject) from None
-    if request.direct:
+    if request.within_site:
+        _check_within_site(endpoints)
+    elif request.direct:
         agent_stores(endpoints)
     check_facts(request, endpoints.source.facts, endpoints.target.facts)
     check_overlap(endpoints)
@@ -426,6 +429,25 @@ def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
     request = endpoints.request
     source = agent_store(endpoints.origin.store, request.source)
     return source, agent_store(endpoints.target, request.target)
+
+
+def _check_within_site(endpoints: Endpoints) -> None:
+    """Raise `RefusedError` if the site cannot copy files without sending them through this machine."""
+    request = endpoints.request
+    if request.direct:
+        able = all(isinstance(store, PosixStore) for store in (endpoints.origin.store, endpoints.target))
+    else:
+        by_globus = request.source.site.kind == "globus"
+        here = request.source.site.kind == "local"
+        able = here or by_globus or endpoints.target.copies(endpoints.origin.store)
+    if not able:
+        line = shlex.join(["hibali", "sync", request.source.text, request.target.text])
+        raise RefusedError(
+            "cannot-copy-at-site",
+            "this site cannot copy these files itself",
+            subject=request.source.text,
+            hint=f"To copy them through this machine: {line}",
+        )
 
 
 def open_direct(endpoints: Endpoints, on_event: Listener) -> None:

@@ -458,10 +458,11 @@ def _transfer(
 
 
 def item_of(request: Request, number: int, action: Action) -> Item:
-    """Return the item; with a saved plan, it replaces only the entry that the plan saw."""
+    """Return the item; with a saved or exact plan, it replaces only the entry that the plan saw."""
     # A backup gives the file a second name, which changes its ctime.
     kept = request.backup is not None and action.target is not None
-    clear, exact = action.verb is Verb.RETYPE, request.saved is not None and not kept
+    exact = (request.saved is not None or request.exact) and not kept
+    clear = action.verb is Verb.RETYPE
     rules, entry = request.rules, action.entry
     fidelity = permissions_of(entry, rules), attributes_of(entry, rules)
     return Item(number, entry, action.target, clear, exact, *fidelity)
@@ -514,7 +515,8 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
     if endpoints.globus is not None:
         return endpoints.globus
     if endpoints.target.copies(origin.store):
-        return ServerMover(endpoints.target, origin, stream, endpoints.required_verification)
+        wanted = endpoints.required_verification
+        return ServerMover(endpoints.target, origin, stream, wanted, only_server=request.within_site)
     if stream.name == "stream" and not request.pack_bytes:
         sites = (request.source.site, request.target.site)
         return gridftp_mover(origin, endpoints.target, sites, request.lowest_rate, on_event) or stream

@@ -73,7 +73,7 @@ def _real_paths(host: RemoteHost, paths: list[bytes]) -> list[bytes]:
 
 def check_named(location: Location) -> None:
     """Raise `RefusedError` for names that are never removed: a whole site, and hibali's own files."""
-    if _is_whole(location):
+    if is_whole(location):
         raise _refused(location, "this is a site's root")
     if b".hibali" in location.raw.split(b"/"):
         raise RefusedError(
@@ -84,7 +84,8 @@ def check_named(location: Location) -> None:
         )
 
 
-def _is_whole(location: Location) -> bool:
+def is_whole(location: Location) -> bool:
+    """Return whether a location is a site's root, a bucket, a home folder or a variable alone."""
     if location.bucket is not None:
         own_prefix = location.site.s3.prefix.strip("/") if location.site.s3 else ""
         return location.path in {"", own_prefix}

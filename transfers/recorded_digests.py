@@ -136,12 +136,15 @@ def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expect
     for journal in sorted(ledger_folder("operations").glob("*.jsonl"), key=_began):
         records = read_records(journal)
         prefix: tuple[bytes, bytes] | None = None
+        renames = False
         for record in records:
             if record.get("kind") == "place":
                 same = record.get("site") == location.site.name and record.get("bucket") == location.bucket
                 prefix = relation(path_from_fields(record, "place"), root_path) if same else None
-                if prefix is None:
+                if prefix is None and not renames:
                     break
+            elif record.get("kind") == "operation":
+                renames = record.get("operation") == "mv"  # has a second place: the former name
             elif prefix is not None and record.get("kind") == "empty":
                 _forget(known, *prefix)
             elif prefix is not None:

@@ -17,7 +17,7 @@ from transfers.journal import Receipt, Recorder, target_line
 from transfers.protected_roots import check_named, check_read_only_roots, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
-from transfers.stores.base import Store
+from transfers.stores.base import Lock, Store
 from transfers.stores.open_store import open_store
 
 
@@ -64,7 +64,7 @@ def remove(request: RemovalRequest, confirm: Confirm, on_event: Listener = ignor
 
     Args:
         request: the file or folder to remove.
-        confirm: called with the plan before a tree is removed; raises an error to cancel.
+        confirm: called with the plan before anything is removed; raises an error to cancel.
         on_event: the listener.
 
     Raises:
@@ -73,7 +73,8 @@ def remove(request: RemovalRequest, confirm: Confirm, on_event: Listener = ignor
         NotFoundError: it does not exist.
     """
     with ExitStack() as stack:
-        removal = _Removal(request, on_event, stack)
+        place = request.location.text
+        removal = Removal(request, Recorder("rm", place, place, on_event), stack)
         removal.recorder.start(stack)
         try:
             removal.run(confirm)
@@ -86,18 +87,18 @@ def remove(request: RemovalRequest, confirm: Confirm, on_event: Listener = ignor
 def plan_removal(request: RemovalRequest, show: Confirm, on_event: Listener = ignore) -> None:
     """List what `remove` would remove, without any change, not even a lock."""
     with ExitStack() as stack:
-        removal = _Removal(request, on_event, stack)
+        place = request.location.text
+        removal = Removal(request, Recorder("rm", place, place, on_event), stack)
         plan = removal.plan(removal.find())
         removal.check_limit(plan)
         show(plan)
 
 
-class _Removal:
-    """One removal."""
+class Removal:
+    """One removal, or the first half of a rename: find, check, lock and list what leaves its name."""
 
-    def __init__(self, request: RemovalRequest, on_event: Listener, stack: ExitStack) -> None:
-        place = request.location.text
-        self.recorder = Recorder("rm", place, place, on_event)
+    def __init__(self, request: RemovalRequest, recorder: Recorder, stack: ExitStack) -> None:
+        self.recorder = recorder
         self._request = request
         self._stack = stack
         self._stores: list[Store] = []
@@ -107,6 +108,11 @@ class _Removal:
         self._stack.callback(store.close)
         self._stores.append(store)
         return store
+
+    @property
+    def store(self) -> Store:
+        """The store of the found entry: of the folder itself, or of the folder around a file."""
+        return self._stores[-1]
 
     def find(self) -> Entry:
         """Find the entry and check it; a folder becomes the root of the last store."""
@@ -171,7 +177,7 @@ class _Removal:
         if not plan.folder:
             plan.add(found)
             return plan
-        for entry in deepest_first(self._stores[-1].list(), lambda entry: entry):
+        for entry in deepest_first(self.store.list(), lambda entry: entry):
             if entry.kind is Kind.FOLDER and entry.device != found.device:
                 raise self._mounted_error(entry.path)
             plan.add(entry)
@@ -197,18 +203,22 @@ class _Removal:
                 hint=f"Check with --dry-run. To remove them, add --max-delete {plan.files}",
             )
 
-    def run(self, confirm: Confirm) -> None:
-        """Lock, list, confirm, and remove."""
-        found = self.find()
-        store = self._stores[-1]
-        lock = store.lock("rm")
+    def lock_and_plan(self, found: Entry) -> tuple[Lock, RemovalPlan]:
+        """Lock the found entry, list it, and check that no other operation is running there."""
+        store = self.store
+        lock = store.lock(self.recorder.receipt.operation)
         self._stack.callback(lock.release)
         plan = self.plan(found)
         store.check_no_locks(itself=plan.folder)
         self.recorder.record(plan.planned())
+        return lock, plan
+
+    def run(self, confirm: Confirm) -> None:
+        """Lock, list, confirm, and remove."""
+        lock, plan = self.lock_and_plan(self.find())
+        store = self.store
         self.check_limit(plan)
-        if plan.folder:
-            confirm(plan)
+        confirm(plan)
         self.recorder.append(target_line(self._request.location, store.root_path), durable=True)
         if plan.folder:
             for path, problem in store.remove_own_files():

@@ -3,6 +3,7 @@
 MODULES = {
     "apply": "transfer",
     "cat": "files",
+    "cp": "files",
     "doctor": "init",
     "du": "files",
     "history": "history",
@@ -10,6 +11,7 @@ MODULES = {
     "ls": "files",
     "manifest": "verify",
     "mkdir": "files",
+    "mv": "files",
     "plan": "transfer",
     "pull": "transfer",
     "push": "transfer",

@@ -1,11 +1,14 @@
-"""`hibali ls`, `cat`, `du`, `mkdir` and `rm`."""
+"""`hibali ls`, `cat`, `cp`, `du`, `mkdir`, `mv` and `rm`."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from hibali_cli.command import command
 from hibali_cli.options import Common
+from hibali_cli.transfer_options import add_copying_options
 
 
 @command(
@@ -126,3 +129,50 @@ def rm_command(
     from hibali_cli.handlers.files import remove_path
 
     return remove_path(common, location, recursive=recursive, yes=yes, max_delete=max_delete, dry_run=dry_run)
+
+
+@command(
+    "cp",
+    resumes=True,
+    examples=[
+        ("hibali cp juwels:data/run7 juwels:@archive/run7", "Copy a folder at a site."),
+        ("hibali cp bucket:raw/scan.nii.gz bucket:shared/", "Copy one object within an object store."),
+    ],
+)
+@click.argument("source", metavar="SITE:PATH")
+@click.argument("target", metavar="SITE:PATH")
+@add_copying_options
+def cp_command(common: Common, source: str, target: str, **options: Any) -> int | None:
+    """Copy files within a site, without sending them through this machine.
+
+    The contents of a folder go into the second PATH; a file goes to exactly that name, or into it when it ends in a slash.
+    Files that differ there are replaced, as by `sync`; nothing is deleted. Every copy is verified. At an ssh site a second
+    agent writes the copies, in an object store the server does. `copy` is the same command.
+    """
+    from hibali_cli.handlers.within_site import copy_files
+
+    return copy_files(common, source, target, options)
+
+
+@command(
+    "mv",
+    resumes=True,
+    examples=[
+        ("hibali mv juwels:data/run7 juwels:data/run7-old", "Rename a folder."),
+        ("hibali mv -n bucket:raw/2025 bucket:archive/2025", "Show what would be moved, and how."),
+    ],
+)
+@click.argument("source", metavar="SITE:PATH")
+@click.argument("target", metavar="SITE:PATH")
+@click.option("-n", "--dry-run", is_flag=True, help="Print what would be moved, and change nothing.")
+def mv_command(common: Common, source: str, target: str, *, dry_run: bool) -> int | None:
+    """Move or rename a file or folder within a site.
+
+    Where the store has a rename, the name changes at once. Elsewhere, as in an object store or between two
+    filesystems of a site, hibali copies everything, verifies every copy and then removes the source. An existing target is refused and
+    never replaced. As with `rm`, a site's roots, its work folder and home, read-only locations and locked ones are not moved. After an
+    interruption, run the same command again to resume.
+    """
+    from hibali_cli.handlers.within_site import move_path
+
+    return move_path(common, source, target, dry_run=dry_run)

@@ -154,7 +154,7 @@ def remove_path(
     request = RemovalRequest(location, recursive, limit, tuple(settings.sites.values()))
 
     def confirm(plan: RemovalPlan) -> None:
-        if not yes:
+        if plan.folder and not yes:
             _confirm(common, location.text, plan)
 
     with listening(

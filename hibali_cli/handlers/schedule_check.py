@@ -91,6 +91,7 @@ def print_problems(
 # Parameters that a command reads and requires, and those that it writes; in other commands a location may be either.
 _READ: Mapping[str, tuple[str, ...]] = {
     "cat": ("locations",),
+    "cp": ("source",),
     "du": ("location",),
     "ls": ("location",),
     "manifest": ("location",),
@@ -103,7 +104,9 @@ _READ: Mapping[str, tuple[str, ...]] = {
 
 
 _WRITTEN: Mapping[str, tuple[str, ...]] = {
+    "cp": ("target", "backup_dir"),
     "mkdir": ("location",),
+    "mv": ("source", "target"),
     "pull": ("local", "backup_dir"),
     "push": ("target", "backup_dir"),
     "rm": ("location",),

@@ -227,17 +227,17 @@ def apply_plan(
         backup = None if backup_dir is None else read_target(backup_dir, settings)
         saving = saving_of(push_to, no_save=no_save)
         request = Request("apply", source, target, header.rules, saved, backup, bwlimit or 0, saving=saving)
-        return _execute(common, request, dry_run=dry_run, detailed=detailed_exit_code)
+        return execute_request(common, request, dry_run=dry_run, detailed=detailed_exit_code)
 
 
 def move_files(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
     """Execute one push, pull or sync, or print its plan; return the exit code."""
     dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
     request = request_of(common, operation, source, target, options)
-    return _execute(common, request, dry_run=dry_run, detailed=detailed)
+    return execute_request(common, request, dry_run=dry_run, detailed=detailed)
 
 
-def _execute(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
+def execute_request(common: Common, request: Request, *, dry_run: bool, detailed: bool) -> int:
     """Execute a request and print the receipt, or only print the plan; return the exit code."""
     title = f"{request.operation} {request.source.text} {request.target.text}"
     with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:
@@ -249,7 +249,7 @@ def _execute(common: Common, request: Request, *, dry_run: bool, detailed: bool)
         except KeyboardInterrupt:
             common.output.info(on_event.tally.safe())
             raise
-    _show_receipt(common, receipt)
+    show_receipt(common, receipt)
     return int(receipt.exit)
 
 
@@ -288,7 +288,7 @@ def _follow(
         receipt, interruption = follow_source(request, following, on_event)
     if interruption is not None:
         receipt.exit = exit_of_interruption(interruption)
-    _show_receipt(common, receipt)
+    show_receipt(common, receipt)
     return int(receipt.exit)
 
 
@@ -349,7 +349,7 @@ _VERIFIED = {
 }
 
 
-def _show_receipt(common: Common, receipt: Receipt) -> None:
+def show_receipt(common: Common, receipt: Receipt) -> None:
     """Print the receipt: a record for programs, one sentence for people."""
     if common.json:
         common.output.record("receipt", receipt.to_record())

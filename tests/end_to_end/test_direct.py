@@ -296,7 +296,6 @@ def local_ssh_agent(folder: Path, key: Path) -> Iterator[Path]:
     [
         ("north:data", "here:data", "direct-kind"),
         ("data", "north:data", "direct-kind"),
-        ("north:data", "north:other", "direct-same-site"),
     ],
 )
 def test_direct_transfers_need_two_ssh_sites(hibali: Any, source: str, target: str, code: str) -> None:

@@ -42,7 +42,7 @@ def remove_item(root: Root, item: Dict[str, Any]) -> Optional[Problem]:
     return None
 
 
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
 
 
 def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
@@ -90,7 +90,7 @@ def back_up_item(root: Root, backup: Root, item: Dict[str, Any]) -> Optional[Pro
         try:
             os.link(name, name, src_dir_fd=parent, dst_dir_fd=into, follow_symlinks=False)
         except OSError as problem:
-            if problem.errno not in _NO_LINKS:
+            if problem.errno not in NO_LINKS:
                 raise
             os.rename(name, name, src_dir_fd=parent, dst_dir_fd=into)
     except FileNotFoundError:
@@ -171,16 +171,21 @@ def check_unlocked(root: Root, path: bytes, targets_below: List[bytes]) -> None:
     Locks of other accounts are ignored: in a folder that all may write, any account could block everyone.
     """
     clock = os.stat(b"lock", dir_fd=root.folder(protocol.OWN_FOLDER), follow_symlinks=False).st_mtime
-    above = os.path.realpath(path)
-    while above != b"/":
-        above = os.path.dirname(above)
-        _check_unlocked(os.path.join(above, protocol.OWN_FOLDER), None, clock)
+    check_unlocked_above(os.path.realpath(path), clock)
     for target in targets_below:
         with contextlib.suppress(OSError):
             _check_unlocked(protocol.OWN_FOLDER, root.folder(target), clock)
 
 
-def _check_unlocked(path: bytes, parent: Optional[int], clock: float) -> None:
+def check_unlocked_above(real_path: bytes, clock: float, token: str = "") -> None:
+    """Raise `LockedError` if a folder above a real path is locked, except by the lock with this token."""
+    above = real_path
+    while above != b"/":
+        above = os.path.dirname(above)
+        _check_unlocked(os.path.join(above, protocol.OWN_FOLDER), None, clock, token)
+
+
+def _check_unlocked(path: bytes, parent: Optional[int], clock: float, token: str = "") -> None:
     try:
         folder = os.open(path, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=parent)
     except OSError:
@@ -188,7 +193,7 @@ def _check_unlocked(path: bytes, parent: Optional[int], clock: float) -> None:
     try:
         if os.fstat(folder).st_uid == os.geteuid():
             held = living_holder(folder, clock)
-            if held is not None:
+            if held is not None and not (token and held[0].get("token") == token):
                 raise LockedError(*held)
     except OSError:
         return

@@ -109,6 +109,7 @@ class Session(object):
             "check_vacant": self._check_vacant,
             "remove_own_files": self._remove_own_files,
             "remove_root": self._remove_root,
+            "rename": self._rename,
             "start_relay": self._start_relay,
             "forward": self._forward,
         }
@@ -480,6 +481,21 @@ class Session(object):
         self._opened().forget_all()
         problem = remove_root(self._opened(), protocol.bytes_of(header["where"]))
         self._channel.send(protocol.END, {"problem": problem})
+
+    def _rename(self, header: Dict[str, Any]) -> None:
+        """Rename the root itself, or with `path` an entry in it; without a lock only check whether it is possible."""
+        from transfers.agent.renaming import Renaming  # start-up: only for this request
+
+        self._check_root()
+        target = absolute_path(header["to"])
+        renaming = Renaming(self._writable_root(), protocol.bytes_of(header["where"]), header)
+        try:
+            renaming.check_target(target)
+            if self._lease is not None:
+                renaming.execute(target, self.roots, self._lease.token, self._check_lease)
+        finally:
+            renaming.close()
+        self._channel.send(protocol.END, {})
 
     def _adjust(self, header: Dict[str, Any]) -> None:
         root = self._opened()

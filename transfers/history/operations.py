@@ -236,7 +236,7 @@ def _read_begin(text: bytes, touched: float) -> Operation | None:
     for record in records:
         kind = record.get("kind")
         if kind in {"origin", "place"}:
-            found[kind] = read_place(record)
+            found.setdefault(kind, read_place(record))  # a rename names its former place last
         elif kind == "compacted":
             found["compacted"] = True
         elif kind not in _BEFORE_FILES:

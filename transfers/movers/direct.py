@@ -1,4 +1,4 @@
-"""Move files directly from one ssh site to another over the first site's own ssh."""
+"""Move files directly from one ssh site to another over the first site's own ssh, or within one site."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError
 from hibali.events import Event, Listener, Noted, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import explain_ssh, unattended_options
+from hibali.text import printable
 from transfers.agent import protocol
 from transfers.movers.stream import ProgressReport, StreamMover
 from transfers.pipeline.batches import group_units, unit_bytes
@@ -87,13 +88,6 @@ def check_direct(source: Location, target: Location) -> None:
                 subject=location.text,
                 hint=f"Name two ssh sites, or {_WITHOUT}.",
             )
-    if source.site.name == target.site.name:
-        raise UsageError(
-            "direct-same-site",
-            "--direct needs two different sites, but both endpoints are at the same",
-            subject=target.text,
-            hint=f"Name two ssh sites, or {_WITHOUT}.",
-        )
 
 
 def agent_store(store: object, location: Location) -> PosixStore:
@@ -115,7 +109,7 @@ def open_direct_route(
     target_store: PosixStore,
     on_event: Listener = ignore,
 ) -> DirectRoute:
-    """Connect the source's site to the target's, without changes at either.
+    """Connect the source's site to the target's, without changes at either; within a site to a second agent.
 
     Raises `AccessError` for a refused login, `TryLaterError` if the target is unreachable.
     """
@@ -123,27 +117,30 @@ def open_direct_route(
     assert there.ssh is not None
     reached = there.reached_from.get(here.name) or Reached()
     host = reached.host or there.ssh.data_host or there.ssh.host
-    subject = f"{here.name} -> {there.name}"
+    within = here.name == there.name
+    subject = here.name if within else f"{here.name} -> {there.name}"
     connection, logins = ssh.connect(here, bulk=True, on_event=on_event)
     try:
         connection.subject = subject
         connection.request("open", path=protocol.text_of(source_store.root_path), make=False)
-        on_event(Noted(f"{here.name} logs in to {host}; the data does not pass through this machine."))
+        if not within:
+            on_event(Noted(f"{here.name} logs in to {host}; the data does not pass through this machine."))
+        start = remote_command(there.ssh.python)
         nonce = secrets.token_hex(16)
         reply = connection.request(
             "start_relay",
-            words=[*_ssh_argv(reached, host), remote_command(there.ssh.python)],
+            words=["sh", "-c", start] if within else [*_ssh_argv(reached, host), start],
             opening=b64encode(opening(nonce, guarded_roots(there))).decode("ascii"),
             nonce=nonce,
         ).header
         with connection.understanding():
             if reply["reached"] is not True:
-                raise _unreached(reply, reached, host, here, there)
+                raise _not_started(reply, here) if within else _unreached(reply, reached, host, here, there)
             _check_agent(reply["greeting"], target_store, connection, host)
     except BaseException:
         connection.close()
         raise
-    return DirectRoute(connection, logins + 1)
+    return DirectRoute(connection, logins if within else logins + 1)
 
 
 def _ssh_argv(reached: Reached, host: str) -> list[str]:
@@ -164,6 +161,12 @@ def _check_agent(
             subject=connection.subject,
             hint=f'Name the account in `reached_from` (host = "USER@HOST"), or {_WITHOUT}.',
         )
+
+
+def _not_started(reply: dict[str, Any], site: Site) -> HibaliError:
+    """Return the error for a second agent that does not start."""
+    message = f"a second agent cannot start: {printable(str(reply['errors']))[-300:] or reply['status']}"
+    return TryLaterError("no-agent", message, subject=site.name, hint="Run the same command again.")
 
 
 def _unreached(reply: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:

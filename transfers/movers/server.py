@@ -11,7 +11,7 @@ from hibali.events import Carried, Event, Noted
 from hibali.text import printable
 from transfers.entry import Kind, Verification
 from transfers.movers.stream import Mover
-from transfers.stores.base import NOT_COPIED, Committed, Item, Origin, Source, Store
+from transfers.stores.base import NOT_COPIED, Committed, Item, Origin, Problem, Source, Store
 
 _READ_BACK = 64  # copies that are read back at once
 _REFUSALS = 32  # maximum refusals before any copy succeeded,
@@ -21,12 +21,24 @@ _MOST_LEFT = 10_000  # and after some copies succeeded
 class ServerMover:
     """The Mover protocol (transfers.movers.stream.Mover) over a target that can copy from the source."""
 
-    def __init__(self, copier: Store, origin: Origin, fallback: Mover, wanted: Verification) -> None:
-        """`fallback` moves items that are not copied. Copies with a verification weaker than `wanted` are read back."""
+    def __init__(
+        self,
+        copier: Store,
+        origin: Origin,
+        fallback: Mover,
+        wanted: Verification,
+        *,
+        only_server: bool = False,
+    ) -> None:
+        """`fallback` moves items that are not copied. Copies with a verification weaker than `wanted` are read back.
+
+        With `only_server`, files that the server does not copy are failures instead.
+        """
         self._copier = copier
         self._origin = origin
         self._fallback = fallback
         self._wanted = wanted
+        self._only_server = only_server
         self._not_copied: list[Item] = []
         self._copied = 0
         self._refused = 0
@@ -51,7 +63,8 @@ class ServerMover:
         weak: list[Committed] = []
         with closing(self._copier.copy(self._origin, self._files(remaining))) as results:
             for committed in results:
-                if committed.problem is not None and committed.problem.code == NOT_COPIED:
+                refused = committed.problem is not None and committed.problem.code == NOT_COPIED
+                if refused and not self._only_server:
                     yield from self._leave(committed)
                     continue
                 if committed.problem is not None:
@@ -106,7 +119,11 @@ class ServerMover:
             entry = one.item.entry
             known = source_digests.get(entry.path, entry.digest)
             if known is None or known != existing:
-                self._not_copied.append(one.item)
+                if self._only_server:
+                    problem = Problem("corrupt", "the copy differs from the source when both are read back")
+                    yield replace(one, problem=problem)
+                else:
+                    self._not_copied.append(one.item)
                 continue
             verification = Verification.DIGEST if entry.path in source_digests else Verification.RECORDED
             yield replace(one, digest=known, verification=verification)

@@ -375,6 +375,7 @@ class Connection:
 
 _HINTS = {
     "foreign-symlink": "If you trust where it leads, name that path instead.",
+    "target-exists": "Choose another name, or remove what exists. Nothing was changed.",
     "leaves-root": "To delete there, name that path instead, or configure it as a root of the site.",
 }
 
@@ -406,6 +407,8 @@ def _error_of(code: str) -> type[HibaliError]:
         "other-filesystem",
         "foreign-symlink",
         "leaves-root",
+        "overlap",
+        "target-exists",
     }:
         return RefusedError
     if code in {

@@ -122,6 +122,7 @@ AGENT_FACTS = Facts(
     substores=True,
     external_writes=True,
     removes_trees=True,
+    renames=True,
 )
 
 _SEEN_SECONDS = 10.0
@@ -534,6 +535,13 @@ class PosixStore(Store):
         with self._connection.understanding():
             found = reply.header["problem"]
         return None if found is None else problem_from(found)
+
+    def rename(self, entry: Entry, target: Location) -> None:
+        """See Store."""
+        self._open()
+        to = protocol.text_of(self._connection.expand(target.raw))
+        where = protocol.text_of(self.root_path)
+        self._connection.request("rename", where=where, to=to, **listed(entry))
 
     def adjust(self, adjustments: Iterable[Adjustment]) -> Iterator[tuple[Adjustment, Problem | None]]:
         """See Store; the target must be locked."""

@@ -80,6 +80,7 @@ class Facts:
     substores: bool = False  # `substore`
     external_writes: bool = False  # `prepare_external`, `commit_external`
     removes_trees: bool = False  # `check_no_locks`, `remove_own_files`, `remove_root`
+    renames: bool = False  # `rename`
 
     def of_view(self, **changes: Any) -> Facts:
         """Return the facts of a view of this store: without operations that views do not forward."""
@@ -97,6 +98,7 @@ _NOT_OF_VIEWS = dict.fromkeys(
         "substores",
         "external_writes",
         "removes_trees",
+        "renames",
     ),
     False,
 )
@@ -705,6 +707,19 @@ class Store(Source):
     def remove_root(self) -> Problem | None:
         """Remove hibali's files at the root, release the lock, remove the root; return why it failed."""
         self._refuse("remove trees")
+
+    def rename(self, entry: Entry, target: Location) -> None:
+        """Rename an entry of the first level, or the root itself (its path is b""), to a name at this site.
+
+        Without the lock this only checks whether it is possible. Nothing is ever replaced but an empty folder;
+        missing folders above the target are created. Requires `facts.renames`.
+
+        Raises:
+            RefusedError: "target-exists", "overlap" or "other-filesystem"; nothing was changed.
+            TryLaterError: "locked": this account holds a lock above the target.
+        """
+        del entry, target
+        self._refuse("rename files")
 
     # Reconnecting after a lost connection (transfers.reconnect)
 

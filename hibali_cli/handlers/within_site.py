@@ -1,0 +1,92 @@
+"""Copy and move files within one site: `cp` and `mv`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hibali.amounts import format_size
+from hibali.errors import Exit
+from hibali.locations import read_location, read_target
+from hibali.text import counted, path_fields
+from hibali_cli.failure import print_error
+from hibali_cli.handlers.transfers import execute_request, request_of, show_receipt
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from hibali_cli.records import event_fields
+from transfers.journal import Receipt
+from transfers.move import MoveRequest, check_one_site, copy_within, move, plan_move
+from transfers.planner import incomplete
+from transfers.remove import RemovalPlan
+
+# The options of `sync` that `cp` does not have.
+_WITHOUT: dict[str, Any] = {
+    "delete": False,
+    "max_delete": None,
+    "allow_empty_source": False,
+    "via": "stream",
+    "give_up_after": None,
+    "cancel_on_interrupt": False,
+    "push_to": (),
+    "no_save": False,
+}
+
+
+def copy_files(common: Common, source: str, target: str, options: dict[str, Any]) -> int:
+    """Copy files within a site, or print the plan; return the exit code."""
+    settings = common.settings()
+    check_one_site("cp", read_location(source, settings), read_target(target, settings))
+    dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
+    request = copy_within(request_of(common, "cp", source, target, {**options, **_WITHOUT}))
+    return execute_request(common, request, dry_run=dry_run, detailed=detailed)
+
+
+def move_path(common: Common, source: str, target: str, *, dry_run: bool) -> int:
+    """Move a file or folder within a site, or only print what would be moved; return the exit code."""
+    settings = common.settings()
+    ends = read_target(source, settings), read_target(target, settings)
+    check_one_site("mv", *ends)
+    request = MoveRequest(*ends, tuple(settings.sites.values()))
+    title = f"mv {ends[0].text} {ends[1].text}"
+    with listening(common, title, records=not dry_run, ends_at_plan=dry_run) as on_event:
+        if dry_run:
+            plan_move(request, lambda plan, renames: _show(common, request, plan, renames=renames), on_event)
+            return 0
+        receipts = list(move(request, on_event))
+    for receipt in receipts:
+        _show_receipt(common, receipt)
+    return int(receipts[-1].exit)
+
+
+def _show(common: Common, request: MoveRequest, plan: RemovalPlan, *, renames: bool) -> None:
+    """Print what would be moved, and how."""
+    verb, because = ("rename", "the store can") if renames else ("move", "copied, verified, then removed")
+    if common.json:
+        kind = "folder" if plan.folder else "file"
+        fields = {**path_fields(request.source.name), "type": kind, "size": plan.bytes, "because": because}
+        common.output.record("action", {"action": verb, **fields})
+        common.output.record("planned", event_fields(plan.planned()))
+        common.output.record("end", {"count": 2, "exit": 0})
+        return
+    size = f"{counted(plan.files, 'file')}, {format_size(plan.bytes)}"
+    way = "renamed" if renames else "copied within the site, verified and then removed"
+    common.output.line(
+        f"{verb:<8}{request.source.text} -> {request.target.text}  ({size})".encode(
+            "utf-8", "surrogateescape"
+        )
+    )
+    common.output.info(f"Would be {way}. Nothing was changed.")
+
+
+def _show_receipt(common: Common, receipt: Receipt) -> None:
+    if common.json or (receipt.operation == "mv" and receipt.mover != "rename"):
+        show_receipt(common, receipt)
+        return
+    done = (
+        f"{receipt.files_moved} renamed" if receipt.mover == "rename" else f"{receipt.files_deleted} removed"
+    )
+    size = format_size(receipt.bytes)
+    common.output.info(
+        f"{counted(receipt.files, 'file')} ({size}): {done}; {receipt.seconds:.1f} s; {receipt.id}"
+    )
+    if receipt.exit is Exit.INCOMPLETE:
+        print_error(incomplete(receipt.target, receipt.files_failed))
