@@ -135,7 +135,7 @@ def rm_command(
     "cp",
     resumes=True,
     examples=[
-        ("hibali cp juwels:data/run7 juwels:@archive/run7", "Copy a folder at a site."),
+        ("hibali cp juwels:study/run7 juwels:@archive/run7", "Copy a folder at a site."),
         ("hibali cp bucket:raw/scan.nii.gz bucket:shared/", "Copy one object within an object store."),
     ],
 )
@@ -158,7 +158,7 @@ def cp_command(common: Common, source: str, target: str, **options: Any) -> int 
     "mv",
     resumes=True,
     examples=[
-        ("hibali mv juwels:data/run7 juwels:data/run7-old", "Rename a folder."),
+        ("hibali mv juwels:study/run7 juwels:study/run7-old", "Rename a folder."),
         ("hibali mv -n bucket:raw/2025 bucket:archive/2025", "Show what would be moved, and how."),
     ],
 )

@@ -61,7 +61,7 @@ DONE_BEFORE: dict[str, tuple[str, ...]] = {
     ),
     "plans-and-deletion": (
         "push data juwels:@scratch/run7",
-        "push data juwels:data/run7",
+        "push data juwels:study/run7",
         "plan data juwels:@scratch/data -o theirs.plan",
     ),
     "monitoring": (
