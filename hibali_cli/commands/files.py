@@ -15,6 +15,10 @@ from hibali_cli.transfer_options import add_copying_options
     "ls",
     examples=[
         ("hibali ls juwels:@scratch", "List a folder."),
+        (
+            "hibali ls 'juwels:data/sub-*/anat/*.nii.gz'",
+            "List what matches; ** matches any number of folders.",
+        ),
         ("hibali ls -R --json bucket:raw", "List everything below, one JSON line each."),
     ],
 )
@@ -22,7 +26,12 @@ from hibali_cli.transfer_options import add_copying_options
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, not only the folder itself.")
 @click.option("-l", "--long", is_flag=True, help="Show size and modification time.")
 def ls_command(common: Common, location: str, *, recursive: bool, long: bool) -> int | None:
-    """List the files and folders at a location, sorted by name (byte order)."""
+    """List the files and folders at a location, sorted by name (byte order).
+
+    `*`, `?` and `[...]` match within a name, and `**` any number of folders; quote them, because your shell expands them.
+    What matches is listed with its path below the folder before the first wildcard. If a file or folder has exactly this
+    name, it is listed instead; after a component `.`, as in 'SITE:./a*', nothing is a wildcard.
+    """
     from hibali_cli.handlers.files import list_place
 
     return list_place(common, location, recursive=recursive, long=long)

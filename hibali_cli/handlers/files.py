@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import click
@@ -28,8 +29,9 @@ from transfers.planner import incomplete
 from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
 from transfers.rules import DeleteLimit, read_delete_limit
 from transfers.single_files import contents, make_place
-from transfers.stores.base import ListingIncompleteError
+from transfers.stores.base import ListingIncompleteError, Store
 from transfers.stores.open_store import open_store
+from transfers.wildcards import Wildcards, read_wildcards
 
 
 def list_place(common: Common, text: str, *, recursive: bool, long: bool) -> int:
@@ -45,7 +47,7 @@ def list_place(common: Common, text: str, *, recursive: bool, long: bool) -> int
                 common.output.record("entry", entry_fields(entry))
             else:
                 _print_entry(common, entry, long=long)
-    if not location.typed_local:
+    if not location.typed_local and read_wildcards(location) is None:
         seen.save(unless=location.name)
     if common.json:
         common.output.record("end", {"count": count, "exit": 0})
@@ -61,8 +63,18 @@ def _print_entry(common: Common, entry: Entry, *, long: bool) -> None:
 
 
 def _entries(location: Location, on_event: Listener, *, recursive: bool) -> Iterator[Entry]:
-    store, found = PackAwareOpener(lambda at: open_store(at, on_event=on_event)).find(location)
-    with closing(store):
+    """Yield the entries to list; a file or folder with exactly this name comes before its wildcards."""
+    wildcards = read_wildcards(location)
+    opener = PackAwareOpener(lambda at: open_store(at, on_event=on_event))
+    with ExitStack() as stack:
+        store, found = opener.find(location if wildcards is None else wildcards.folder)
+        stack.callback(store.close)
+        if wildcards is not None and found is not None:
+            if found.kind is Kind.FOLDER and store.stat(wildcards.rest) is None:
+                yield from _matching(store, wildcards, location.text, recursive=recursive)
+                return
+            store, found = opener.find(location)
+            stack.callback(store.close)
         if found is None:
             raise NotFoundError(
                 "no-such-place", "no file or folder with that name exists", subject=location.text
@@ -71,6 +83,21 @@ def _entries(location: Location, on_event: Listener, *, recursive: bool) -> Iter
             yield from store.list(shallow=not recursive)
         else:
             yield found._replace(path=location.name)
+
+
+def _matching(store: Store, wildcards: Wildcards, subject: str, *, recursive: bool) -> Iterator[Entry]:
+    count = 0
+    for entry in store.list(shallow=not (recursive or wildcards.deep)):
+        if wildcards.matches(entry, below=recursive):
+            count += 1
+            yield entry
+    if not count:
+        raise NotFoundError(
+            "no-match",
+            "no name matches this pattern",
+            subject=subject,
+            hint=f"To see what exists: hibali ls {shlex.quote(wildcards.folder.text)}",
+        )
 
 
 def write_contents(common: Common, texts: Sequence[str], *, recall: bool) -> int:

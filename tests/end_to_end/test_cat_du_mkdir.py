@@ -190,3 +190,23 @@ def test_mkdir_is_refused_where_no_folder_can_be_created(transfers_to: MakeTrans
         f'version = 1\n[sites.web]\nkind = "url"\nurl = "{web.place.endpoint}"\n'
     )  # type: ignore[attr-defined]
     assert web.hibali("mkdir", "web:x", "--json", exit=8).last["code"] == "read-only-site"
+
+
+def test_ls_lists_what_matches_a_pattern_and_first_what_has_this_name(each_store: Transfers) -> None:
+    there = each_store
+    there.place.plant("data", {b"a/x.nii": b"1", b"a/b/y.nii": b"2", b"a/*.nii": b"3", b"z": b"4"})
+
+    def listed(*words: str, code: int = 0) -> list[bytes]:
+        answer = there.hibali("ls", *words, "--json", exit=code)
+        return [path_of(line) for line in answer.lines if line["kind"] == "entry"]
+
+    assert listed("there:data/a/?.nii") == [b"*.nii", b"x.nii"]
+    assert listed("there:data/**/*.nii") == [b"a/*.nii", b"a/b/y.nii", b"a/x.nii"]
+    assert listed("there:data/*/") == [b"a"]
+    recursive = [b"a", b"a/*.nii", b"a/b", b"a/b/y.nii", b"a/x.nii"]
+    folders = there.place.holds_folders
+    assert listed("-R", "there:data/[a]") == [n for n in recursive if folders or n not in {b"a", b"a/b"}]
+    assert listed("there:data/a/*.nii") == [b"*.nii"]
+    assert listed("there:data/a/[!*].nii") == [b"x.nii"]
+    for pattern in ("there:data/*.none", "there:data/z/*", "there:none/*"):
+        assert listed(pattern, code=3) == []
