@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
+from hibali.amounts import format_size
 from hibali.events import (
     Adjusted,
     Carried,
@@ -168,7 +169,7 @@ def _line_of(common: Common, event: Event) -> str | None:
     if isinstance(event, Round):
         failed = f", {event.files_failed} could not be sent so far" if event.files_failed else ""
         return (
-            f"cycle    {event.number}: {counted(event.files_moved, 'file')} and {counted(event.bytes_moved, 'byte')} moved,"
+            f"cycle    {event.number}: {counted(event.files_moved, 'file')} and {format_size(event.bytes_moved)} moved,"
             f" {event.files_waiting} not finished yet{failed}"
         )
     return _details(event) if common.output.verbose else None
@@ -183,7 +184,7 @@ def _details(event: Event) -> str | None:
         case Recorded():
             return f"recorded {printable(event.path)}"
         case Grown():
-            return f"grown    {printable(event.path)}: {counted(event.bytes_added, 'byte')} more, {event.size} in all"
+            return f"grown    {printable(event.path)}: {format_size(event.bytes_added)} more, {format_size(event.size)} in all"
         case Linked():
             return f"linked   {printable(event.path)}"
         case Packed():
@@ -196,7 +197,7 @@ def _details(event: Event) -> str | None:
         case Connected():
             return f"opened   {counted(event.lines, 'connection')} to {printable(event.subject)}, {counted(event.logins, 'login')}"
         case Hashing():
-            return f"hashing  {counted(event.files, 'file')}, {counted(event.bytes, 'byte')}"
+            return f"hashing  {counted(event.files, 'file')}, {format_size(event.bytes)}"
         case Planned():
             return (
                 f"plan     {event.files_to_move} of {event.files} files, {event.bytes_to_move} of {event.bytes}"

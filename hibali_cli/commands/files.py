@@ -25,7 +25,8 @@ from hibali_cli.transfer_options import add_copying_options
 @click.argument("location", metavar="SITE:PATH")
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, not only the folder itself.")
 @click.option("-l", "--long", is_flag=True, help="Show size and modification time.")
-def ls_command(common: Common, location: str, *, recursive: bool, long: bool) -> int | None:
+@click.option("--bytes", "exact", is_flag=True, help="Show sizes in bytes (includes -l).")
+def ls_command(common: Common, location: str, *, recursive: bool, long: bool, exact: bool) -> int | None:
     """List the files and folders at a location, sorted by name (byte order).
 
     `*`, `?` and `[...]` match within a name, and `**` any number of folders; quote them, because your shell expands them.
@@ -34,7 +35,7 @@ def ls_command(common: Common, location: str, *, recursive: bool, long: bool) ->
     """
     from hibali_cli.handlers.files import list_place
 
-    return list_place(common, location, recursive=recursive, long=long)
+    return list_place(common, location, recursive=recursive, long=long, exact=exact)
 
 
 @command(
@@ -73,15 +74,16 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> 
     metavar="N",
     help="Also show folders down to this depth.",
 )
-def du_command(common: Common, location: str, *, depth: int) -> int | None:
+@click.option("--bytes", "exact", is_flag=True, help="Show sizes in bytes.")
+def du_command(common: Common, location: str, *, depth: int, exact: bool) -> int | None:
     """Count the files and bytes of a tree, as a transfer of it would.
 
-    Bytes are the sizes of files, as transferred, not their use of disk space. A folder is listed after
+    Sizes are those of files, as transferred, not their use of disk space. A folder is listed after
     its subfolders; the total is the last line.
     """
     from hibali_cli.handlers.files import show_usage
 
-    return show_usage(common, location, depth)
+    return show_usage(common, location, depth, exact=exact)
 
 
 @command(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, RunFailedError, UsageError
 from hibali.events import Listener
 from hibali.files import account_names, write_atomic
@@ -110,14 +111,14 @@ def _pairs(bundle: Bundle) -> dict[str, Cell]:
             "ended": run.ended or None,
         }
     if outputs is not None:
-        shown["outputs"] = f"{counted(outputs.files, 'file')}, {counted(outputs.bytes, 'byte')}"
+        shown["outputs"] = f"{counted(outputs.files, 'file')}, {format_size(outputs.bytes)}"
         for problem in outputs.problems:
             shown[f"missing: {problem['path']}"] = problem["message"]
     return shown
 
 
 def _describe_input(each: PackedInput) -> str:
-    size = counted(each.bytes, "byte")
+    size = format_size(each.bytes)
     if each.type != "file":
         size = f"{counted(each.files, 'file')}, {size}"
     location = "" if each.included else f", not included; it was at {each.location}"
@@ -271,7 +272,7 @@ def _show_created(common: Common, target: Path, bundle: Bundle) -> None:
         common.output.warn(f"{problem['path']}: {problem['message']}")
     state = f", of a run with the state {record.run.state}" if record.run else ""
     common.output.info(
-        f"{counted(target.stat().st_size, 'byte')}{state}; the sha256 of its manifest is {bundle.content}"
+        f"{format_size(target.stat().st_size)}{state}; the sha256 of its manifest is {bundle.content}"
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import click
 
+from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
 from hibali.locations import Location, read_location, read_target
@@ -33,9 +34,15 @@ from transfers.stores.base import ListingIncompleteError, Store
 from transfers.stores.open_store import open_store
 from transfers.wildcards import Wildcards, read_wildcards
 
+_WIDTH, _EXACT_WIDTH = 8, 15  # columns of a size
 
-def list_place(common: Common, text: str, *, recursive: bool, long: bool) -> int:
-    """Print the entries and return the exit code."""
+
+def _size(size: int, *, exact: bool) -> str:
+    return str(size) if exact else format_size(size)
+
+
+def list_place(common: Common, text: str, *, recursive: bool, long: bool, exact: bool) -> int:
+    """Print the entries, with `exact` their sizes in bytes, and return the exit code."""
     location = read_location(text, common.settings())
     count = 0
     seen = SeenNames(location.site.name, location.text.partition(":")[2])
@@ -46,7 +53,7 @@ def list_place(common: Common, text: str, *, recursive: bool, long: bool) -> int
             if common.json:
                 common.output.record("entry", entry_fields(entry))
             else:
-                _print_entry(common, entry, long=long)
+                _print_entry(common, entry, long=long or exact, exact=exact)
     if not location.typed_local and read_wildcards(location) is None:
         seen.save(unless=location.name)
     if common.json:
@@ -54,11 +61,13 @@ def list_place(common: Common, text: str, *, recursive: bool, long: bool) -> int
     return 0
 
 
-def _print_entry(common: Common, entry: Entry, *, long: bool) -> None:
+def _print_entry(common: Common, entry: Entry, *, long: bool, exact: bool) -> None:
     name = entry.path + (b"/" if entry.kind is Kind.FOLDER else b"")
     if entry.kind is Kind.LINK:
         name += b" -> " + entry.link
-    details = f"{entry.size:>15}  {(moment(entry.mtime_ns) or '-')[:19]:<19}  " if long else ""
+    size = "-" if entry.kind is not Kind.FILE else _size(entry.size, exact=exact)
+    width = _EXACT_WIDTH if exact else _WIDTH
+    details = f"{size:>{width}}  {(moment(entry.mtime_ns) or '-')[:19]:<19}  " if long else ""
     common.output.line(details.encode() + name)
 
 
@@ -120,8 +129,11 @@ def write_contents(common: Common, texts: Sequence[str], *, recall: bool) -> int
     return 0
 
 
-def show_usage(common: Common, text: str, depth: int) -> int:
-    """Print the counts of a tree, and of its folders down to `depth`; returns the exit code."""
+def show_usage(common: Common, text: str, depth: int, *, exact: bool) -> int:
+    """Print the counts of a tree, and of its folders down to `depth`; returns the exit code.
+
+    With `exact` sizes are in bytes.
+    """
     location = read_location(text, common.settings())
     problem: IncompleteError | None = None
 
@@ -145,7 +157,7 @@ def show_usage(common: Common, text: str, depth: int) -> int:
     with listening(common, f"du {location.text}") as on_event:
         for usage in usages(listed(on_event), depth):
             count += 1
-            _print_usage(common, usage)
+            _print_usage(common, usage, exact=exact)
     if problem is not None:
         raise problem  # the counts are incomplete
     if common.json:
@@ -153,12 +165,14 @@ def show_usage(common: Common, text: str, depth: int) -> int:
     return 0
 
 
-def _print_usage(common: Common, usage: Usage) -> None:
+def _print_usage(common: Common, usage: Usage, *, exact: bool) -> None:
     if common.json:
         counts = {"files": usage.files, "folders": usage.folders, "bytes": usage.bytes}
         common.output.record("usage", {**path_fields(usage.path), **counts})
     else:
-        common.output.line(f"{usage.bytes:>15}  {usage.files:>10}  ".encode() + (usage.path or b"."))
+        size = _size(usage.bytes, exact=exact)
+        counts_text = f"{size:>{_EXACT_WIDTH if exact else _WIDTH}}  {usage.files:>10}  "
+        common.output.line(counts_text.encode() + (usage.path or b"."))
 
 
 def make_folder(common: Common, text: str) -> int:
@@ -197,7 +211,7 @@ def remove_path(
 
 def _counts(plan: RemovalPlan) -> str:
     folders = f" in {plan.folders + 1} folders" if plan.folder else ""
-    return f"{counted(plan.files, 'file')}{folders}, {counted(plan.bytes, 'byte')}"
+    return f"{counted(plan.files, 'file')}{folders}, {format_size(plan.bytes)}"
 
 
 def _confirm(common: Common, subject: str, plan: RemovalPlan) -> None:
@@ -224,7 +238,8 @@ def _show(common: Common, name: bytes, plan: RemovalPlan) -> None:
             common.output.record("action", action_fields(action))
         else:
             slash = b"/" if entry.kind is Kind.FOLDER else b""
-            common.output.line(f"{action.verb:<8}".encode() + entry.path + slash)
+            size = f"  ({format_size(entry.size)})" if entry.kind is Kind.FILE else ""
+            common.output.line(f"{action.verb:<8}".encode() + entry.path + slash + size.encode())
     if common.json:
         common.output.record("planned", event_fields(plan.planned()))
         common.output.record("end", {"count": plan.files + plan.folders + 1, "exit": 0})

@@ -41,7 +41,7 @@ def list_history(common: Common, options: dict[str, Any]) -> int | None:
         return None
     shown = found if options["last"] else found[-_MOST_LINES:]
     common.output.table(
-        ["operation", "began", "what", "from", "to", "result", "files", "bytes", "proof", "schedule"],
+        ["operation", "began", "what", "from", "to", "result", "files", "size", "proof", "schedule"],
         [_row(each, now) for each in shown],
     )
     if len(shown) < len(found):
@@ -118,7 +118,7 @@ def _list_moves(common: Common, path: str, operations: Iterable[Operation], last
         common.output.info(f"The ledger has no record of {path}.")
         return None
     common.output.table(
-        ["when", "what", "operation", "from", "to", "files", "bytes", "failed", "proof"],
+        ["when", "what", "operation", "from", "to", "files", "size", "failed", "proof"],
         [
             (
                 _clock(each.operation.began),

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hibali.amounts import format_size
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.files import private_folder, state_folder
 from hibali.text import counted, printable
@@ -59,7 +60,7 @@ def describe_image(record: ImageRecord, *, here: bool) -> str:
     """Describe an image in one line."""
     names = f" {', '.join(record.names)}" if record.names else ""
     state = "stored locally" if here else "not stored locally"
-    return f"{record.digest} ({record.format}, {counted(record.size, 'byte')}, {state}){names}"
+    return f"{record.digest} ({record.format}, {format_size(record.size)}, {state}){names}"
 
 
 def print_image(

@@ -194,7 +194,7 @@ def show_log(common: Common, name: str, *, count: int, text: bool) -> int | None
         for each in triggers
     ]
     common.output.table(
-        ["began", "result", "duration", "files", "bytes", "failed", "verification", "message"], rows
+        ["began", "result", "duration", "files", "size", "failed", "verification", "message"], rows
     )
     return None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hibali.amounts import read_duration, read_size
+from hibali.amounts import format_size, read_duration, read_size
 from hibali.config.model import Site
 from hibali.config.settings import require_built
 from hibali.errors import Exit, NotFoundError, UsageError
@@ -85,11 +85,11 @@ def list_cache(common: Common, name: str) -> int:
                 common.output.record("cached", place.fields(each))
             common.output.record("end", {"count": len(kept), "exit": 0})
             return int(Exit.DONE)
-        headings = ["entry", "bytes", "files", "used", "held by", "from"]
+        headings = ["entry", "size", "files", "used", "held by", "from"]
         rows: list[list[Cell]] = [
             [
                 each.name.text[:-52],
-                each.bytes,
+                format_size(each.bytes),
                 each.files,
                 _moment(each.used_ns),
                 " ".join(each.held_by) or None,
@@ -105,7 +105,7 @@ def list_cache(common: Common, name: str) -> int:
         held = sum(bool(each.held_by) for each in kept)
         total = sum(each.bytes for each in kept)
         common.output.info(
-            f"{name}: {counted(len(kept), 'entry', 'entries')}, {counted(total, 'byte')}; {held} in use by runs."
+            f"{name}: {counted(len(kept), 'entry', 'entries')}, {format_size(total)}; {held} in use by runs."
         )
         return int(Exit.DONE)
 
@@ -123,7 +123,7 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
             if common.json:
                 common.output.record("evicted", {**place.fields(each.entry), **fields}, flush=True)
             else:
-                line = f"{each.result:<8}{each.entry.name.text}  {counted(each.entry.bytes, 'byte')}"
+                line = f"{each.result:<8}{each.entry.name.text}  {format_size(each.entry.bytes)}"
                 common.output.line(f"{line}  ({each.because})" if each.because else line)
 
         if dry:
@@ -141,7 +141,7 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
         verb = "would be evicted" if dry else "evicted"
         total = sum(each.bytes for each in evicted)
         common.output.info(
-            f"{name}: {len(evicted)} of {counted(len(place.contents.entries), 'entry', 'entries')} ({counted(total, 'byte')}) {verb}."
+            f"{name}: {len(evicted)} of {counted(len(place.contents.entries), 'entry', 'entries')} ({format_size(total)}) {verb}."
         )
         return int(code)
 

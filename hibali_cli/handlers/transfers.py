@@ -20,7 +20,8 @@ from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
-from transfers.entry import Verification
+from transfers.actions import Action, Verb
+from transfers.entry import Kind, Verification
 from transfers.journal import Receipt
 from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
@@ -301,10 +302,15 @@ def _show_plan(common: Common, plan: TransferPlan, *, detailed: bool) -> None:
             if common.json:
                 common.output.record("action", action_fields(action))
             else:
-                common.output.line(
-                    f"{action.verb:<8}".encode() + action.entry.path + f"  ({action.because})".encode()
-                )
+                size = f", {format_size(action.entry.size)}" if _has_size(action) else ""
+                because = f"  ({action.because}{size})"
+                common.output.line(f"{action.verb:<8}".encode() + action.entry.path + because.encode())
     _show_counts(common, plan, count, detailed=detailed)
+
+
+def _has_size(action: Action) -> bool:
+    """Return whether bytes are sent or deleted."""
+    return action.entry.kind is Kind.FILE and action.verb not in {Verb.ADJUST, Verb.LINK}
 
 
 def _show_summary(common: Common, plan: TransferPlan, saved: str, *, detailed: bool) -> None:
@@ -317,12 +323,14 @@ def _show_summary(common: Common, plan: TransferPlan, saved: str, *, detailed: b
             names[reason] += 1
             sizes[reason] += action.entry.size
     rows = [(*reason, names[reason], sizes[reason]) for reason in sorted(names)]
-    columns = ("action", "because", "names", "bytes")
     if common.json:
         for row in rows:
-            common.output.record("reason", dict(zip(columns, row, strict=True)))
+            common.output.record(
+                "reason", dict(zip(("action", "because", "names", "bytes"), row, strict=True))
+            )
     elif rows:
-        common.output.table(columns, rows)
+        shown = [(*row[:3], format_size(row[3])) for row in rows]
+        common.output.table(("action", "because", "names", "size"), shown)
     _show_counts(common, plan, len(rows), f" Read {saved}, then run: hibali apply {saved}", detailed=detailed)
 
 

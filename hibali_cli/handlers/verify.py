@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali import __version__
+from hibali.amounts import format_size
 from hibali.errors import (
     AccessError,
     Exit,
@@ -248,7 +249,7 @@ class _Summary:
             return int(code)
         earlier = f"; {counted(self._recorded, 'digest')} from the ledger, not computed now"
         self._common.output.info(
-            f"{counted(self._files, 'file')}, {counted(self._bytes, 'byte')}{earlier if self._recorded else ''}"
+            f"{counted(self._files, 'file')}, {format_size(self._bytes)}{earlier if self._recorded else ''}"
         )
         if self._failed:
             message = f"{counted(self._failed, 'file')} could not be read and left out; see above"

@@ -129,7 +129,8 @@ def test_du_counts_a_tree(transfers_to: MakeTransfers, word: str) -> None:
     deep = there.hibali("du", "there:data", "--depth", "9", "--json", exit=0)
     assert used(deep) == {b"b/c": (2, 7), b"b": (3, 13), b"": (6, 17)}
     assert used(there.hibali("du", "there:data/b/f", "--json", exit=0)) == {b"": (1, 6)}
-    assert there.hibali("du", "there:data", exit=0).out.split() == [b"17", b"6", b"."]
+    assert there.hibali("du", "there:data", exit=0).out.split() == [b"17", b"B", b"6", b"."]
+    assert there.hibali("du", "--bytes", "there:data", exit=0).out.split() == [b"17", b"6", b"."]
     there.hibali("du", "there:none", exit=3)
 
 

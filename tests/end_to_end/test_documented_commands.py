@@ -54,6 +54,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
 DONE_BEFORE: dict[str, tuple[str, ...]] = {
     "history": ("push data juwels:@scratch/data",),
     "pipelines": ("pipelines add tools/",),
+    "transfers": ("push data juwels:@scratch/data",),
     "verification": (
         "push data juwels:@scratch/data",
         "push data juwels:study/data",

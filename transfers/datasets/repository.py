@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hibali.amounts import format_size
 from hibali.annex_key import digest_of, size_of
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.events import Listener, Noted, ignore
@@ -432,7 +433,7 @@ class Contents:
             root = printable(repository.root)
             self._on_event(
                 Noted(
-                    f"{root}: getting {counted(len(keys), 'annexed file')} ({counted(sum(keys.values()), 'byte')})"
+                    f"{root}: getting {counted(len(keys), 'annexed file')} ({format_size(sum(keys.values()))})"
                 )
             )
             self._not_got.update(get_content(repository, keys))

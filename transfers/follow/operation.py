@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 
+from hibali.amounts import format_size
 from hibali.errors import IncompleteError, UsageError
 from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round, ignore
 from hibali.locations import check_writable
@@ -222,7 +223,7 @@ def _record_interruption(operation: Operation, progress: Progress) -> None:
     files, size = operation.recorder.receipt.files_moved, operation.recorder.receipt.bytes_moved
     operation.recorder.record(
         Noted(
-            f"interrupted; {counted(files, 'file')} ({counted(size, 'byte')}) sent and verified,"
+            f"interrupted; {counted(files, 'file')} ({format_size(size)}) sent and verified,"
             f" {counted(progress.waiting, 'file')} not finished yet. Run the same command again to resume."
         )
     )
