@@ -15,7 +15,7 @@ _ADD_EXAMPLES = [
         "Push every night at three, with a random delay of up to 20 minutes, for at most four hours.",
     ),
     (
-        "hibali schedule add hourly-results --cron @hourly --missed once --retry-for 30m -- pull juwels:results results",
+        "hibali schedule add results --every 6h --missed once --retry-for 30m -- pull juwels:results results",
         "Run once after missed times, and retry for half an hour if the site does not answer.",
     ),
 ]
@@ -24,7 +24,13 @@ _ADD_EXAMPLES = [
 @command("add", examples=_ADD_EXAMPLES)
 @click.argument("name")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--cron", required=True, metavar="EXPRESSION", help='The time, as in a crontab: "0 3 * * *".')
+@click.option("--cron", metavar="EXPRESSION", help='The time, as in a crontab: "0 3 * * *".')
+@click.option(
+    "--every",
+    callback=duration_of,
+    metavar="DURATION",
+    help="The interval instead, counted from midnight: 15m, 6h, 1d or 7d.",
+)
 @click.option(
     "--jitter", callback=duration_of, metavar="DURATION", help="Start with a random delay of up to this long."
 )

@@ -31,12 +31,14 @@ from runs.schedules.records import (
     truncate_start_log,
 )
 from runs.schedules.schedule import (
+    Expression,
     Installer,
     Missed,
     Schedule,
     Schedules,
     check_name,
     check_variable,
+    expression_of_interval,
     load_schedules,
     read_expression,
 )
@@ -120,7 +122,7 @@ def _read_schedule(common: Common, name: str, words: tuple[str, ...], options: d
         raise UsageError("bad-folder", "the name of this folder cannot be stored", subject=ascii(folder))
     return Schedule(
         name=check_name(name),
-        cron=read_expression(str(options["cron"])),
+        cron=_expression(options["cron"], options["every"]),
         command=check_argv(words),
         folder=folder,
         since=datetime.now(UTC).replace(microsecond=0),
@@ -132,6 +134,13 @@ def _read_schedule(common: Common, name: str, words: tuple[str, ...], options: d
         silent_after=_seconds(options["silent_after"]),
         environment=dict(check_variable(text) for text in cast("tuple[str, ...]", options["env"])),
     )
+
+
+def _expression(cron: object, every: object) -> Expression:
+    """Return the times of --cron or --every. Raises `UsageError` for both, for none, and for invalid ones."""
+    if (cron is None) == (every is None):
+        raise UsageError("usage", "give one of --cron and --every", hint="See: hibali schedule add --help")
+    return read_expression(str(cron)) if every is None else expression_of_interval(_seconds(every))
 
 
 def _seconds(value: object) -> float:

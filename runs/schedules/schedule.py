@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from hibali.amounts import format_duration
 from hibali.config.schema import (
     Note,
     Wrong,
@@ -131,6 +132,35 @@ def read_expression(text: str) -> Expression:
     except (CronSimError, StopIteration, RuntimeError):
         raise _no_expression(text) from None
     return Expression(plain)
+
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def expression_of_interval(seconds: float) -> Expression:
+    """Return the expression that is due at this interval, counted from midnight.
+
+    Raises `UsageError` for an interval that cron cannot keep: it has to divide an hour or a day, or be a week.
+    """
+    minutes, hours = seconds / _MINUTE, seconds / _HOUR
+    if minutes in _divisors(60):
+        return read_expression("* * * * *" if minutes == 1 else f"*/{minutes:.0f} * * * *")
+    if hours in _divisors(24):
+        return read_expression("0 * * * *" if hours == 1 else f"0 */{hours:.0f} * * *")
+    named = {1.0: "@daily", 7.0: "@weekly"}.get(seconds / _DAY)
+    if named is not None:
+        return read_expression(named)
+    possible = [f"{each}m" for each in _divisors(60)] + [f"{each}h" for each in _divisors(24)]
+    raise UsageError(
+        "bad-interval",
+        f"an interval of {format_duration(seconds)} divides neither an hour nor a day, so cron cannot keep it",
+        subject="--every",
+        hint=f"Possible are {', '.join(possible)}, 1d and 7d. For set times: --cron '0 3 * * *'",
+    )
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number) if number % each == 0]
 
 
 def _no_expression(text: str) -> UsageError:

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import openmetrics, parser
 from prometheus_client.openmetrics import parser as strict_parser
 
-from hibali.errors import AccessError
+from hibali.amounts import read_duration
+from hibali.errors import AccessError, UsageError
 from runs.schedules import notices as notices_module
 from runs.schedules.environment import Credential, certificate_end
 from runs.schedules.maintenance import metrics_text
@@ -24,7 +25,7 @@ from runs.schedules.notices import (
 )
 from runs.schedules.preflight import Key, LoginMethod, explain_login, problems_of
 from runs.schedules.records import Trigger
-from runs.schedules.schedule import Notices, Schedule, read_expression
+from runs.schedules.schedule import Notices, Schedule, expression_of_interval, read_expression
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 assert openmetrics
@@ -158,3 +159,26 @@ def test_a_webhook_cannot_be_given_other_headers(tmp_path: Path, secret: str, we
     assert [problem.subject for problem in problems] == ["webhook"]
     assert "one line of ASCII" in problems[0].message
     assert "evil" not in str(problems[0]).lower()
+
+
+@pytest.mark.parametrize(
+    ("interval", "expression"),
+    [
+        ("1m", "* * * * *"),
+        ("15m", "*/15 * * * *"),
+        ("60m", "0 * * * *"),
+        ("6h", "0 */6 * * *"),
+        ("24h", "0 0 * * *"),
+        ("7d", "0 0 * * 0"),
+    ],
+)
+def test_an_interval_becomes_the_expression_that_keeps_it_exactly(interval: str, expression: str) -> None:
+    assert expression_of_interval(read_duration(interval)).text == expression
+
+
+@pytest.mark.parametrize("interval", ["7m", "90m", "5h", "2d", "90s", "0s", "30s", "8d"])
+def test_an_interval_that_cron_cannot_keep_is_refused_with_the_possible_ones(interval: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        expression_of_interval(read_duration(interval))
+    assert refused.value.code == "bad-interval"
+    assert "6h, 8h, 12h, 1d and 7d" in refused.value.hint
