@@ -123,7 +123,7 @@ def kinds_of(parameter: click.Parameter, context: click.Context) -> tuple[str, .
         return (_OPERATIONS,)
     if metavar in _BY_METAVAR:
         return _BY_METAVAR[metavar]
-    if name == "name" and isinstance(parameter, click.Argument):
+    if name in {"name", "names"} and isinstance(parameter, click.Argument):
         return _BY_GROUP.get(group, ())
     return _BY_NAME.get(name, ())
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
 import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,6 +61,45 @@ def render_failure(failure: BaseException, *, json: bool) -> int:
     if json:
         _write_record({**error.to_record(), **_problems(error), "exit": code})
     return code
+
+
+class Failures:
+    """The failures of a command on several things: each is tried, and the worst failure ends the command.
+
+    The others are printed at once, with `json` also as error records. The worst has the largest exit code.
+    """
+
+    def __init__(self, *, json: bool = False) -> None:
+        self._json = json
+        self._worst: HibaliError | None = None
+
+    @contextlib.contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep an error of hibali that the block raises, and continue."""
+        try:
+            yield
+        except HibaliError as problem:
+            self.add(problem)
+
+    def add(self, problem: HibaliError) -> None:
+        """Add a failure."""
+        if self._worst is None:
+            self._worst = problem
+            return
+        lesser, self._worst = sorted((problem, self._worst), key=lambda each: int(each.exit))
+        render_failure(lesser, json=self._json)
+
+    def __bool__(self) -> bool:
+        return self._worst is not None
+
+    def end(self, code: int = 0) -> int:
+        """Raise the worst failure; without one, or if `code` is worse, return `code`."""
+        if self._worst is None:
+            return code
+        if int(self._worst.exit) >= code:
+            raise self._worst
+        render_failure(self._worst, json=self._json)
+        return code
 
 
 def _as_error(failure: BaseException) -> tuple[HibaliError, int]:

@@ -37,14 +37,14 @@ def adopt_command(common: Common, named: tuple[str, ...], *, yes: bool) -> int |
 
 
 @command("cancel", examples=[("hibali runs cancel 20260102-030405-0a1b2c3d", "Cancel a run.")])
-@click.argument("run_id", metavar="ID")
-def cancel_command(common: Common, run_id: str) -> int | None:
-    """Cancel a run; one that has ended is not changed.
-    A run that is not submitted yet is never submitted. If the command is killed, run it again to resume.
+@click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
+def cancel_command(common: Common, run_ids: tuple[str, ...]) -> int | None:
+    """Cancel runs; one that has ended is not changed.
+    Each is tried, and the exit code is that of the worst failure. A run that is not submitted yet is never submitted. If the command is killed, run it again to resume.
     """
-    from hibali_cli.handlers.runs import cancel_and_show
+    from hibali_cli.handlers.runs import cancel_all
 
-    return cancel_and_show(common, run_id)
+    return cancel_all(common, run_ids)
 
 
 @command(
@@ -80,7 +80,7 @@ def clean_command(
     """Remove the folders of runs at their sites, after the runs have ended and their outputs were collected.
 
     The site's cache and the ledger's records of the runs are kept. Folders of unfinished and LOST runs are never
-    removed. If the command is killed, run it again to resume.
+    removed. Each run is tried, and the exit code is that of the worst failure. If the command is killed, run it again to resume.
     """
     from hibali_cli.handlers.run_folders import CleanOptions, clean_and_print
     from runs.clean import CleanRequest

@@ -214,15 +214,16 @@ def pause_command(common: Common, name: str) -> int | None:
     "remove",
     examples=[("hibali schedule remove nightly", "Remove nightly; transferred files and its log are kept.")],
 )
-@click.argument("name")
-def remove_command(common: Common, name: str) -> int | None:
-    """Remove a schedule, and its line from where it was installed.
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+def remove_command(common: Common, names: tuple[str, ...]) -> int | None:
+    """Remove schedules, and their lines from where they were installed.
 
-    Its log and the records of its runs are kept; an active run continues.
+    Their logs and the records of their runs are kept; an active run continues. Each is tried, and the exit code is that of the
+    worst failure.
     """
-    from hibali_cli.handlers.schedules import remove_schedule
+    from hibali_cli.handlers.schedules import remove_schedules
 
-    return remove_schedule(common, name)
+    return remove_schedules(common, names)
 
 
 @command("resume", examples=[("hibali schedule resume nightly", "Resume nightly.")])

@@ -14,6 +14,7 @@ from hibali.config.model import Site
 from hibali.errors import Exit, HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.text import counted, path_fields
+from hibali_cli.failure import Failures
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
@@ -38,25 +39,32 @@ class CleanOptions:
 def clean_and_print(common: Common, options: CleanOptions) -> int:
     """Remove the folders and show each.
 
-    Returns INCOMPLETE if one could not be removed, REFUSED if a named one must not be removed.
+    Returns INCOMPLETE if one could not be removed; at the end raises the worst failure of the named ones.
     """
-    run_store = RunStore()
+    run_store, failures = RunStore(), Failures(json=common.json)
     everything = run_store.all()
     wanted = replace(options.wanted, needed=needed_ids(everything))
-    runs = [run_store.load(each) for each in dict.fromkeys(options.run_ids)] or everything
+    runs = [] if options.run_ids else everything
+    for run_id in dict.fromkeys(options.run_ids):
+        with failures.collect():
+            runs.append(run_store.load(run_id))
     planned = [
         each
         for each in plan_cleaning([run for run in runs if options.site in {None, run.site}], wanted)
         if options.run_ids or (each.run.folder and not each.run.results.cleaned)
     ]
-    for each in planned:
-        if options.run_ids and each.result is CleanResult.KEPT and not each.run.results.cleaned:
-            raise RefusedError("not-removed", each.because, subject=each.run.id)
+    refused = [
+        each
+        for each in planned
+        if options.run_ids and each.result is CleanResult.KEPT and not each.run.results.cleaned
+    ]
+    for each in refused:
+        failures.add(RefusedError("not-removed", each.because, subject=each.run.id))
     if not options.dry:
         _confirm(common, options, planned)
         with listening(common, "clean") as on_event:
-            planned = _clean(common, run_store, planned, wanted, on_event)
-    return _show(common, planned, dry=options.dry)
+            planned = _clean(common, run_store, planned, wanted, failures, on_event)
+    return failures.end(_show(common, planned, failures, dry=options.dry))
 
 
 def _confirm(common: Common, options: CleanOptions, planned: Sequence[Cleaned]) -> None:
@@ -78,26 +86,35 @@ def _confirm(common: Common, options: CleanOptions, planned: Sequence[Cleaned]) 
 
 
 def _clean(
-    common: Common, run_store: RunStore, planned: Sequence[Cleaned], wanted: CleanRequest, on_event: Listener
+    common: Common,
+    run_store: RunStore,
+    planned: Sequence[Cleaned],
+    wanted: CleanRequest,
+    failures: Failures,
+    on_event: Listener,
 ) -> list[Cleaned]:
-    """Clean run folders site by site, with one connection each."""
+    """Clean run folders site by site, with one connection each; a site that cannot be reached is a failure."""
     found: dict[str, Cleaned] = {each.run.id: each for each in planned}
     going = [each.run for each in planned if each.result is CleanResult.PLANNED]
     for name in sorted({run.site for run in going}):
-        site = run_site(common, name)
-        with contextlib.closing(opener(site, on_event)()) as host:
-            for run in [run for run in going if run.site == name]:
-                found[run.id] = clean_run(host, site, run_store, run, wanted)
+        at_site = [run for run in going if run.site == name]
+        found.update({run.id: Cleaned(run, CleanResult.FAILED, "not tried") for run in at_site})
+        with failures.collect():
+            site = run_site(common, name)
+            with contextlib.closing(opener(site, on_event)()) as host:
+                for run in at_site:
+                    found[run.id] = clean_run(host, site, run_store, run, wanted)
     return list(found.values())
 
 
-def _show(common: Common, cleaned: Sequence[Cleaned], *, dry: bool) -> int:
+def _show(common: Common, cleaned: Sequence[Cleaned], failures: Failures, *, dry: bool) -> int:
     failed = any(each.result is CleanResult.FAILED for each in cleaned)
     code = Exit.INCOMPLETE if failed else Exit.DONE
     if common.json:
         for each in cleaned:
             common.output.record("cleaned-run", _fields(each.run, each))
-        common.output.record("end", {"count": len(cleaned), "exit": int(code)})
+        if not failures:  # else the last line is an error
+            common.output.record("end", {"count": len(cleaned), "exit": int(code)})
         return int(code)
     if cleaned:
         rows = [

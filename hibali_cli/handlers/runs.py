@@ -14,6 +14,7 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError
 from hibali.text import counted, printable, write_ranges
 from hibali_cli.display import plain_line, shortened
+from hibali_cli.failure import Failures
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
@@ -314,8 +315,16 @@ def report_ends(common: Common, run_store: RunStore, runs: list[Run], *, resumab
     raise_failure(runs)
 
 
-def cancel_and_show(common: Common, run_id: str) -> int | None:
-    """Cancel a run and show its state."""
+def cancel_all(common: Common, run_ids: Sequence[str]) -> int:
+    """Cancel each run and show its state; raise the worst failure at the end."""
+    failures = Failures(json=common.json)
+    for run_id in dict.fromkeys(run_ids):
+        with failures.collect():
+            _cancel_and_show(common, run_id)
+    return failures.end()
+
+
+def _cancel_and_show(common: Common, run_id: str) -> None:
     from runs.cancel import cancel_run  # start-up: only where a site is contacted
     from runs.schedulers.base import load_scheduler  # start-up: only where a site is contacted
 
@@ -329,7 +338,6 @@ def cancel_and_show(common: Common, run_id: str) -> int | None:
         show_run(common, run)
     else:
         common.output.info(f"{run.id} {state_text(run)}")
-    return None
 
 
 def list_runs(common: Common, *, update: bool, states: tuple[str, ...], site_name: str | None) -> int | None:

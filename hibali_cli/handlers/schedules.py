@@ -11,6 +11,7 @@ from typing import cast
 from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.text import counted
+from hibali_cli.failure import Failures
 from hibali_cli.options import Common
 from hibali_cli.schedule_format import format_next_run, format_outcome, schedule_fields
 from runs.schedules.install import (
@@ -232,13 +233,20 @@ def pause_schedule(common: Common, name: str) -> int | None:
     return None
 
 
-def remove_schedule(common: Common, name: str) -> int | None:
-    """Remove a schedule."""
+def remove_schedules(common: Common, names: Sequence[str]) -> int:
+    """Remove each schedule; raise the worst failure at the end."""
+    failures = Failures(json=common.json)
+    for name in dict.fromkeys(names):
+        with failures.collect():
+            _remove_schedule(common, name)
+    return failures.end()
+
+
+def _remove_schedule(common: Common, name: str) -> None:
     schedule = load_schedules(common.config).one(name)
     known = drop_and_install(common.config, name)
     forget_roots(schedule_folder(name))
     print_change(common, known, schedule, "removed")
-    return None
 
 
 def resume_schedule(common: Common, name: str) -> int | None:

@@ -53,6 +53,8 @@ def test_cancelling_an_ended_run_changes_nothing(hibali: Any) -> None:
         ids[code] = bench.run(bench.answers(code=code), exit=0).last["id"]
         wait_until((work / "runs" / ids[code] / "exit.json").exists)
     assert hibali("runs", "cancel", ids[0], "--json", exit=0).last["state"] == "SUCCEEDED"
+    both = hibali("runs", "cancel", "20000101-000000-00000000", ids[0], "--json", exit=3)
+    assert [line["kind"] for line in both.lines] == ["run", "error"]
     assert hibali("runs", "cancel", ids[3], "--json", exit=0).last["state"] == "FAILED"
 
 
