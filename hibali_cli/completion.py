@@ -65,6 +65,7 @@ _BY_METAVAR = {
 _BY_NAME = {
     "local": (_FILES,),
     "source": (_FILES,),
+    "sources": (_FILES,),
     "old": (PIPELINES, _FILES),
     "new": (PIPELINES, _FILES),
     "file": (_FILES,),

@@ -13,6 +13,7 @@ from hibali_cli.options import OUTPUT_FILE, Common
     "add",
     examples=[
         ("hibali pipelines add bet.json", "Check a descriptor and add it under its own name and version."),
+        ("hibali pipelines add bet.json conform.json", "Add several descriptors."),
         ("hibali pipelines add bet.json --name brain-extraction", "Add it under another name."),
         ("hibali pipelines add zenodo.3267250", "Fetch a descriptor published on Zenodo."),
         (
@@ -22,17 +23,18 @@ from hibali_cli.options import OUTPUT_FILE, Common
         ("hibali pipelines add bosh:", "Add the descriptors in the cache of bosh on this machine."),
     ],
 )
-@click.argument("source")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option("--name", metavar="NAME", help="Name in the catalogue, instead of the descriptor's own.")
-def add_command(common: Common, source: str, name: str | None) -> int | None:
+def add_command(common: Common, sources: tuple[str, ...], name: str | None) -> int | None:
     """Check Boutiques descriptors and add them to the catalogue.
     SOURCE is a file (- is standard input), a folder, an https URL, git+URL[@REF][#FOLDER], zenodo.NUMBER or a DOI of Zenodo,
     or bosh: for the cache of bosh. Adding the same content twice changes nothing; different content under the same name and
-    version is refused (8). If only some of several descriptors are valid, they are added and the exit code is 6.
+    version is refused (8). If only some of several descriptors are valid, they are added and the exit code is 6. With several sources
+    each is tried, and the exit code is that of the worst failure.
     """
     from hibali_cli.handlers.pipelines import add_pipelines
 
-    return add_pipelines(common, source, name)
+    return add_pipelines(common, sources, name)
 
 
 @command(

@@ -11,6 +11,7 @@ from hibali.amounts import format_size
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.files import private_folder, state_folder
 from hibali.text import counted, printable
+from hibali_cli.failure import Failures
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, Output
 from registry.catalogue import Catalogue
@@ -282,8 +283,18 @@ def _format_value(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
 
 
-def add_pipelines(common: Common, source: str, name: str | None) -> int | None:
-    """Check descriptors and add them to the catalogue."""
+def add_pipelines(common: Common, sources: Sequence[str], name: str | None) -> int:
+    """Check the descriptors of each source and add them to the catalogue; raise the worst failure at the end."""
+    if name is not None and len(sources) > 1:
+        raise UsageError("usage", "--name needs a single descriptor, but several sources were named")
+    failures = Failures(json=common.json)
+    for source in dict.fromkeys(sources):
+        with failures.collect():
+            _add_from(common, source, name)
+    return failures.end()
+
+
+def _add_from(common: Common, source: str, name: str | None) -> None:
     from registry.sources import find_candidates  # start-up: only to add descriptors
 
     catalogue = open_catalogue(common)
@@ -310,10 +321,10 @@ def add_pipelines(common: Common, source: str, name: str | None) -> int | None:
         else:
             common.output.line(pipeline.reference)
             common.output.info(f"sha256 {pipeline.digest}")
-    return _report_failures(common, source, added, failures)
+    _report_failures(common, source, added, failures)
 
 
-def _report_failures(common: Common, source: str, added: int, failures: list[HibaliError]) -> int | None:
+def _report_failures(common: Common, source: str, added: int, failures: list[HibaliError]) -> None:
     if not added and len(failures) == 1:
         raise failures[0]
     if not added and not failures:
@@ -326,7 +337,6 @@ def _report_failures(common: Common, source: str, added: int, failures: list[Hib
             f"{len(failures)} of {counted(added + len(failures), 'descriptor')} were not added; see above",
             subject=source,
         )
-    return None
 
 
 def deprecate_pipelines(

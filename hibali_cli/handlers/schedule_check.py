@@ -118,7 +118,7 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "apply": ("file",),
     "bundle run": ("file",),
     "bundle show": ("file",),
-    "pipelines add": ("source",),
+    "pipelines add": ("sources",),
     "verify": ("manifest",),
 }
 

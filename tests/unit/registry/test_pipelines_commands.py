@@ -107,6 +107,16 @@ def test_validate_reports_all_problems_at_once(hibali: Hibali, tmp_path: Path) -
     assert hibali("pipelines", "validate", "absent.json").returncode == 3
 
 
+def test_of_several_files_each_is_added_or_reported(hibali: Hibali, tmp_path: Path) -> None:
+    one = write(tmp_path / "one.json", make_document("one [A]", make_input("a")))
+    broken = write(tmp_path / "broken.json", {"name": "x"})
+    two = write(tmp_path / "two.json", {**make_document("two [A]", make_input("a")), "name": "two"})
+    answer = hibali("pipelines", "add", one, broken, "absent.json", two, "--json")
+    assert answer.returncode == 3
+    assert [each["kind"] for each in records(answer)] == ["pipeline", "error", "pipeline", "error"]
+    assert hibali("pipelines", "add", one, two, "--name", "other").returncode == 2
+
+
 def test_every_message_about_a_file_names_it_and_the_line(hibali: Hibali, tmp_path: Path) -> None:
     tool = make_document(
         "tool [A] [N]", make_input("a", optional=True), make_input("n", "Number", optional=True)
