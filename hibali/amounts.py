@@ -29,6 +29,14 @@ def format_duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def duration_text(seconds: float) -> str:
+    """Format a duration as `read_duration` reads it, in its largest whole unit."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds:g}s"
+
+
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[dhms])+|[0-9]+(?:\.[0-9]+)?")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([dhms])")
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}

@@ -107,6 +107,19 @@ def run(
         return CommandResult(process.returncode, _content(output), _content(errors)[-_STDERR_TAIL_BYTES:])
 
 
+def run_in_terminal(argv: Sequence[str | bytes]) -> int:
+    """Run a program with this process's own streams, such as an editor, until it ends; return its exit code.
+
+    Raises `NotFoundError` for a missing program.
+    """
+    process = _start(argv, 0, 1, 2, None, foreground=True)
+    try:
+        return process.wait()
+    except BaseException:
+        _kill(process)
+        raise
+
+
 def _stdin_file(content: bytes) -> BinaryIO:
     """Yield a memory file for a program's standard input: a pipe would need a thread that writes to it."""
     import tempfile  # start-up: only to run programs

@@ -37,7 +37,6 @@ _WORD = re.compile(r"[a-z][a-z0-9]*")
 # Names that other programs use for commands of hibali.
 _ELSEWHERE = {
     "add": "sites add",
-    "config": "sites list",
     "delete": "rm",
     "download": "pull",
     "get": "pull",

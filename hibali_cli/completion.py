@@ -32,6 +32,7 @@ SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
 _FILES, _FOLDERS = "file", "dir"
 _OPERATIONS = "operations"
 _KINDS = "kinds"
+_KEYS = "keys"
 # By the metavar of a parameter, without brackets and dots.
 _BY_METAVAR = {
     "SITE": (SITES,),
@@ -51,6 +52,7 @@ _BY_METAVAR = {
     "B_ID": (RUNS,),
     "RUN_ID|INVOCATION.json": (RUNS, _FILES),
     "REMOTE": (REMOTES,),
+    "KEY": (_KEYS,),
     "FILE": (_FILES,),
     "FILE|-": (_FILES,),
     "FILE.html": (_FILES,),
@@ -206,6 +208,22 @@ def _schedule_names(context: click.Context, incomplete: str) -> Iterator[str]:
     yield from sorted(load_schedules(context.params.get("config")).schedules)
 
 
+def _setting_keys(context: click.Context, incomplete: str) -> Iterator[str]:
+    """Complete the keys of all sites and remotes, and those of the top, up to the next dot."""
+    from hibali.config.reference import ANY_NAME, keys_in_file  # start-up: only for this kind of word
+
+    settings = _settings(context)
+    names = {"sites": sorted(settings.sites), "remotes": sorted(settings.remotes)}
+    found: dict[str, None] = {}
+    for path, _ in keys_in_file():
+        for name in names.get(path[0], [""]) if ANY_NAME in path else [""]:
+            parts = [name if part == ANY_NAME else part for part in path]
+            count = incomplete.count(".") + 1
+            if all(parts) and ".".join(parts).startswith(incomplete):
+                found[".".join(parts[:count]) + ("." if len(parts) > count else "")] = None
+    yield from found
+
+
 def _settings(context: click.Context) -> Settings:
     from hibali.config.settings import load_sites  # start-up: only for this kind of word
 
@@ -221,6 +239,7 @@ _READERS: Mapping[str, Callable[[click.Context, str], Iterator[str]]] = {
     _OPERATIONS: _operation_ids,
     REMOTES: _remote_names,
     _SCHEDULES: _schedule_names,
+    _KEYS: _setting_keys,
 }
 
 

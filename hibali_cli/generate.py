@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import click
 from click.shell_completion import FishComplete, ShellComplete
 
 from hibali.config.kinds import BUILT_IN
 from hibali.config.model import Site
+from hibali.config.reference import default_text, tables_of
 from hibali.config.schema import Key, keys_of_field
 from hibali.config.settings import Document
 from hibali_cli.api_page import python_page
@@ -22,7 +23,6 @@ from hibali_cli.completion import Bash, Zsh
 from hibali_cli.man_pages import manual_page, page_name
 from hibali_cli.output import write_message
 from hibali_cli.root import root
-from runs.schedules.schedule import duration_text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
@@ -48,12 +48,12 @@ def reference_index(contexts: list[click.Context]) -> str:
 def settings_page() -> str:
     """Return the page of all tables of config.toml and their keys, as declared."""
     lines = ["# All settings of config.toml", ""]
-    for path, declared in _tables(Document, ""):
+    for path, declared in tables_of(Document):
         head = f"`[{path}]`" if path else "At the top"
         lines += [f"## {head}", "", "| key | default | meaning |", "|---|---|---|"]
         for each in fields(declared):
             for name, key in keys_of_field(each).items():
-                lines.append(f"| `{name}` | {_default(each, key)} | {_escape(key.doc)} |")
+                lines.append(f"| `{name}` | {_shown_default(each, key)} | {_escape(key.doc)} |")
         lines.append("")
         if declared is Site:
             lines += ["Which keys a site has depends on its kind, beside `kind` and `limits`:", ""]
@@ -64,30 +64,9 @@ def settings_page() -> str:
     return "\n".join(lines)
 
 
-def _tables(declared: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield a table and those nested in it, each with its name in the file."""
-    yield path, declared
-    types = get_type_hints(declared)
-    for each in fields(declared):
-        kinds = [types[each.name], *get_args(types[each.name])]
-        below = next((kind for kind in kinds if is_dataclass(kind)), None)
-        if "key" not in each.metadata or below is None or each.metadata["key"].inline:
-            continue
-        name = f"{path}.{each.name}".lstrip(".")
-        many = get_origin(types[each.name]) is dict
-        yield from _tables(below, f"{name}.NAME" if many else name)
-
-
-def _default(each: Field[Any], key: Key) -> str:
-    value = None if each.default is MISSING else each.default
-    if key.required:
-        return "required"
-    if each.name.endswith("_seconds") and value is not None:
-        return f"`{duration_text(value)}`"
-    if value is None or value in ("", ()) or is_dataclass(value):
-        return ""
-    shown = " ".join(value) if isinstance(value, tuple) else str(value)
-    return f"`{shown.lower() if isinstance(value, bool) else shown}`"
+def _shown_default(each: Field[Any], key: Key) -> str:
+    text = default_text(each, key)
+    return f"`{text}`" if text and not key.required else text
 
 
 def _lines(context: click.Context) -> Iterator[str]:

@@ -50,7 +50,7 @@ def render_site(name: str, table: Mapping[str, Any]) -> str:
 
 def plan_site(config: str | None, name: str, table: Mapping[str, Any], *, replace: bool) -> Change:
     """Return the change that `add_site` would make, without writing it; raises the same errors."""
-    _, text, settings = _read(config)
+    _, text, settings = read_file(config)
     return _compare(settings, check_site_table(name, table, text), replace=replace)
 
 
@@ -62,7 +62,7 @@ def add_site(
     Adding an identical site changes nothing. Raises `RefusedError("site-differs")` if a different site has
     that name and `replace` is off, `UsageError` for an invalid site or file.
     """
-    path, text, settings = _read(config)
+    path, text, settings = read_file(config)
     site = check_site_table(name, table, text)
     change = _compare(settings, site, replace=replace)
     if change == "added":
@@ -74,10 +74,10 @@ def add_site(
 
 def remove_site(config: str | None, name: str) -> Path:
     """Remove the site from config.toml; return the file. Raises `UsageError` if the site does not exist."""
-    path, text, settings = _read(config)
+    path, text, settings = read_file(config)
     settings.site(name)
     left = {other: site for other, site in settings.sites.items() if other != name}
-    _write(path, text, _without(text, ("sites", name)), replace_fields(settings, sites=left))
+    _write(path, text, without_lines(text, ("sites", name)), replace_fields(settings, sites=left))
     return path
 
 
@@ -87,7 +87,7 @@ def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = Fa
     Raises `RefusedError("remote-differs")` if a different remote has that name and `replace` is off,
     `UsageError`.
     """
-    path, text, settings = _read(config)
+    path, text, settings = read_file(config)
     found = settings.remotes.get(remote.name)
     if found == remote:
         return "same"
@@ -98,7 +98,7 @@ def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = Fa
             subject=remote.name,
             hint="To replace it, add --replace.",
         )
-    before = text if found is None else _without(text, ("remotes", remote.name))
+    before = text if found is None else without_lines(text, ("remotes", remote.name))
     expected = replace_fields(settings, remotes=settings.remotes | {remote.name: remote})
     _write(path, text, _above(before) + _render_remote(remote), expected)
     return "added" if found is None else "replaced"
@@ -106,10 +106,10 @@ def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = Fa
 
 def remove_remote(config: str | None, name: str) -> Path:
     """Remove a remote from config.toml; return the file. Raises `UsageError` if the remote does not exist."""
-    path, text, settings = _read(config)
+    path, text, settings = read_file(config)
     settings.remote(name)
     left = {other: remote for other, remote in settings.remotes.items() if other != name}
-    _write(path, text, _without(text, ("remotes", name)), replace_fields(settings, remotes=left))
+    _write(path, text, without_lines(text, ("remotes", name)), replace_fields(settings, remotes=left))
     return path
 
 
@@ -127,20 +127,26 @@ def _render_remote(remote: RemoteSettings) -> str:
     return document.as_string().strip() + "\n"
 
 
-def _read(config: str | None) -> tuple[Path, str, Settings]:
+def read_file(config: str | None) -> tuple[Path, str, Settings]:
+    """Return the path of config.toml, its text, and what it means. Raises as `load_sites` does."""
+    path, text = read_text(config)
+    return path, text, parse_settings(text, path)
+
+
+def read_text(config: str | None) -> tuple[Path, str]:
+    """Return the path of config.toml and its text, which may be invalid; "" for a missing file."""
     path = config_file(config)
     check_private_file(path, "the configuration")
     try:
-        text = path.read_bytes().decode("utf-8")
+        return path, path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        text = ""
+        return path, ""
     except OSError as problem:
         raise unreadable(problem, str(path), code="unreadable-config") from None
     except UnicodeDecodeError as problem:
         raise UsageError(
             "unreadable-config", f"not UTF-8 at byte {problem.start}", subject=str(path)
         ) from None
-    return path, text, parse_settings(text, path)
 
 
 def _compare(settings: Settings, site: Site, *, replace: bool) -> Change:
@@ -168,7 +174,7 @@ def _above(text: str) -> str:
     return text.rstrip("\n") + "\n\n" if text.strip() else "version = 1\n\n"
 
 
-def _without(text: str, keys: Keys) -> str:
+def without_lines(text: str, keys: Keys) -> str:
     """Return the text without the lines of a table or key; comments inside it go, those around it stay."""
     lines = text.splitlines(keepends=True)
     for first, last in reversed(lines_of_table(text, keys)):
@@ -182,7 +188,7 @@ def _updated(text: str, name: str, table: Mapping[str, Any]) -> str:
     """Return the text with the site changed in place, keeping the comments in it and around it."""
     site = ("sites", name)
     for keys in _stale(tomllib.loads(text)["sites"][name], table, site):
-        text = _without(text, keys)
+        text = without_lines(text, keys)
     document = tomlkit.parse(text)
     sites: Any = document["sites"]
     _set_values(sites[name], table)
@@ -247,12 +253,22 @@ def _write(path: Path, before: str, after: str, expected: Settings) -> None:
     except (UsageError, tomllib.TOMLDecodeError):
         meant = False
     if not meant:
-        raise UsageError(
-            "not-editable",
-            "hibali cannot change this file safely",
-            subject=str(path),
-            hint="Change it in an editor; `--dry-run` shows the new settings.",
-        )
+        raise not_editable(path)
+    replace_text(path, before, after)
+
+
+def not_editable(path: Path) -> UsageError:
+    """Return the error for a file whose layout hibali cannot change without changing its meaning."""
+    return UsageError(
+        "not-editable",
+        "hibali cannot change this file safely",
+        subject=str(path),
+        hint="Change it in an editor: hibali config edit",
+    )
+
+
+def replace_text(path: Path, before: str, after: str) -> None:
+    """Replace the file atomically, unless another process changed it since it was read."""
     target = path.resolve()
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

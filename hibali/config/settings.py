@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -222,6 +223,33 @@ def _raise_syntax(problem: tomllib.TOMLDecodeError, path: Path) -> NoReturn:
 
 
 Keys = tuple[str, ...]
+
+
+def read_value(text: str) -> Any:
+    """Parse a TOML value of a command line, such as 4, true or ["a"]; anything else is a string."""
+    try:
+        return tomllib.loads(f"value = {text}\n")["value"] if "\n" not in text else text
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def read_key(text: str) -> Keys:
+    """Parse a dotted key, such as `sites.juwels.limits.logins`. Raises `UsageError`."""
+    found: Any = {}
+    with contextlib.suppress(tomllib.TOMLDecodeError, RecursionError):
+        found = tomllib.loads(f"{text} = 0\n") if "\n" not in text else {}
+    keys: list[str] = []
+    while isinstance(found, dict) and len(found) == 1:
+        ((key, found),) = found.items()
+        keys.append(key)
+    if found != 0 or not keys:
+        raise UsageError(
+            "bad-key",
+            "a key is names with dots between them",
+            subject=printable(text),
+            hint="For example: hibali config get sites.juwels.kind",
+        )
+    return tuple(keys)
 
 
 def line_of_key(text: str, keys: Keys) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from hibali.amounts import split_command
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
+from hibali.config.settings import read_value
 from hibali.errors import UsageError
 from hibali_cli.options import Common
 
@@ -123,7 +123,7 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise UsageError("bad-pair", f"{text!r} is not of the form --set KEY=VALUE", subject="--set")
-        _put(table, tuple(key.split(".")), _read_value(value))
+        _put(table, tuple(key.split(".")), read_value(value))
     return table
 
 
@@ -133,14 +133,6 @@ def _put(table: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
         if not isinstance(table, dict):
             raise UsageError("bad-pair", f"{key} is not a table", subject="--set")
     table[keys[-1]] = value
-
-
-def _read_value(text: str) -> Any:
-    """Parse a TOML value, such as 4, true or ["a"]; anything else is a string."""
-    try:
-        return tomllib.loads(f"value = {text}\n")["value"] if "\n" not in text else text
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
 
 
 def _option(key: str) -> str:

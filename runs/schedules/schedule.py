@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from hibali.amounts import format_duration
+from hibali.amounts import duration_text, format_duration
 from hibali.config.schema import (
     Note,
     Wrong,
@@ -357,14 +357,6 @@ def check_variable(text: str) -> tuple[str, str]:
     if _OWN.fullmatch(name):
         raise UsageError("bad-variable", "hibali sets this variable itself", subject=name)
     return name, value
-
-
-def duration_text(seconds: float) -> str:
-    """Format a duration as `read_duration` reads it, in its largest whole unit."""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds / length:g}{unit}"
-    return f"{seconds:g}s"
 
 
 @table

@@ -24,6 +24,11 @@ CALLS: dict[str, tuple[str, ...]] = {
     "bundle run": ("old.zip", "--site", "here", "--no-wait"),
     "bundle show": ("old.zip",),
     "cat": ("here:data/input.txt",),
+    "config edit": (),
+    "config get": ("sites.here.kind",),
+    "config path": (),
+    "config set": ("sites.here.limits.login_interval", "2s"),
+    "config unset": ("sites.here.default_root",),
     "cp": ("here:data", "here:copies"),
     "doctor": ("here",),
     "dashboard": ("--no-open", "--max-time", "2s"),
@@ -137,6 +142,7 @@ class PreparedHome:
         """Make the home; `small` omits data that few commands need."""
         self.hibali = hibali
         self.folder: Path = hibali.home.folder
+        hibali.env["EDITOR"] = "true"
         bench = Bench(hibali)
         work = bench.add_local_site()
         config = hibali.home.config
