@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from importlib import import_module
 from typing import Any, Final
 
@@ -33,6 +34,19 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
 }
 # Further names of commands, which no list shows.
 _ALIASES: Final[Mapping[str, str]] = {"copy": "cp"}
+
+
+class Section(StrEnum):
+    """The sections of `hibali --help`, in their order."""
+
+    EVERYDAY = "Everyday commands"
+    TRANSFERS = "Transfers"
+    FILES = "Files at a site"
+    PIPELINES = "Pipelines and runs"
+    REPORTS = "Schedules and reports"
+    SETUP = "Setup"
+
+
 _WORD = re.compile(r"[a-z][a-z0-9]*")
 # Names that other programs use for commands of hibali.
 _ELSEWHERE = {
@@ -54,11 +68,18 @@ _ELSEWHERE = {
 
 
 class _WithExamples(click.Command):
-    """A command whose help has examples: pairs of a command line and what it does."""
+    """A command whose help has examples: pairs of a command line and what it does; `section` is that of its group."""
 
-    def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (), **named: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[tuple[str, str]] = (),
+        section: str = "",
+        **named: Any,
+    ) -> None:
         super().__init__(*arguments, **named)
         self.examples = tuple(examples)
+        self.section = section
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """End the help with examples and exit codes."""
@@ -72,7 +93,29 @@ class HibaliCommand(_WithExamples):
 
 
 class CommandGroup(click.Group):
-    """A group of commands."""
+    """A group of commands, whose help lists them in sections."""
+
+    section = ""
+    sections: Mapping[str, Sequence[str]] | None = (
+        None  # the names by section; None: each command has its own
+    )
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section, in one column; those without one come last."""
+        found: dict[str, list[tuple[str, click.Command]]] = {name: [] for name in self.sections or Section}
+        placed = {name: title for title, names in (self.sections or {}).items() for name in names}
+        for name in self.list_commands(ctx):
+            each = self.get_command(ctx, name)
+            if each is not None and not each.hidden:
+                title = placed.get(name) or getattr(each, "section", "")
+                found.setdefault(title or "Commands", []).append((name, each))
+        width = max((len(name) for each in found.values() for name, _ in each), default=0)
+        limit = formatter.width - 6 - width
+        for title, commands in found.items():
+            if commands:
+                with formatter.section(title):
+                    rows = [(name.ljust(width), each.get_short_help_str(limit)) for name, each in commands]
+                    formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -139,9 +182,13 @@ class ListingGroup(_WithExamples, CommandGroup):
 
 
 def command(
-    name: str, *, examples: Sequence[tuple[str, str]] = (), resumes: bool = False
+    name: str,
+    *,
+    examples: Sequence[tuple[str, str]] = (),
+    resumes: bool = False,
+    section: str = "",
 ) -> Callable[[Callable[..., int | None]], HibaliCommand]:
-    """Make a function a command with the common options.
+    """Make a function a command with the common options; `section` is that of the help of its group.
 
     The function takes `common: Common` first, then its own parameters by name, and returns its exit code
     (None is 0). Hibali errors that it raises are printed by the frame. A command that
@@ -159,9 +206,8 @@ def command(
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        made = click.command(name, cls=HibaliCommand, examples=examples, add_help_option=False)(
-            add_common_options(run)
-        )
+        named = {"examples": examples, "section": section, "add_help_option": False}
+        made = click.command(name, cls=HibaliCommand, **named)(add_common_options(run))
         assert isinstance(made, HibaliCommand)
         add_completions(made.params)
         return made
@@ -188,9 +234,19 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
             )
 
 
-def command_group(name: str, *, commands: Sequence[click.Command], help_text: str) -> CommandGroup:
-    """Return a group of these commands."""
-    group = CommandGroup(name, commands=commands, help=help_text, no_args_is_help=True, add_help_option=False)
+def command_group(
+    name: str,
+    *,
+    commands: Sequence[click.Command] | Mapping[str, Sequence[click.Command]],
+    help_text: str,
+    section: str = "",
+) -> CommandGroup:
+    """Return a group of these commands, which a large one has by the sections of its help."""
+    sections = commands if isinstance(commands, Mapping) else {"Commands": commands}
+    listed = [each for some in sections.values() for each in some]
+    group = CommandGroup(name, commands=listed, help=help_text, no_args_is_help=True, add_help_option=False)
+    group.section = section
+    group.sections = {title: [str(each.name) for each in some] for title, some in sections.items()}
     return add_help_option(group)
 
 
@@ -203,7 +259,11 @@ def folder_group(name: str, *, package: str, modules: Mapping[str, str], help_te
 
 
 def listing_group(
-    name: str, *, commands: Sequence[click.Command], examples: Sequence[tuple[str, str]] = ()
+    name: str,
+    *,
+    commands: Sequence[click.Command],
+    examples: Sequence[tuple[str, str]] = (),
+    section: str = "",
 ) -> Callable[[Callable[..., int | None]], ListingGroup]:
     """Make a function the command of a group where no subcommand follows; see `command`.
 
@@ -222,7 +282,12 @@ def listing_group(
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        named = {"commands": commands, "examples": examples, "invoke_without_command": True}
+        named = {
+            "commands": commands,
+            "examples": examples,
+            "section": section,
+            "invoke_without_command": True,
+        }
         made = click.command(name, cls=ListingGroup, add_help_option=False, **named)(add_common_options(run))
         assert isinstance(made, ListingGroup)
         return made

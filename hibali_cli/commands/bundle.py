@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hibali_cli.command import command, command_group
+from hibali_cli.command import Section, command, command_group
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
 
 
@@ -125,6 +125,7 @@ def show_command(common: Common, *, file: str) -> int | None:
 
 bundle_command = command_group(
     "bundle",
+    section=Section.PIPELINES,
     commands=(
         create_command,
         run_command,

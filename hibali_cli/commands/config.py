@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hibali_cli.command import command, command_group
+from hibali_cli.command import Section, command, command_group
 from hibali_cli.options import Common
 
 
@@ -77,6 +77,7 @@ def unset_command(common: Common, key: str) -> int | None:
 
 config_command = command_group(
     "config",
+    section=Section.SETUP,
     commands=(edit_command, get_command, path_command, set_command, unset_command),
     help_text="Get, set and edit settings.",
 )

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from hibali_cli.command import command
+from hibali_cli.command import Section, command
 from hibali_cli.options import Common
 from hibali_cli.transfer_options import add_copying_options
 
 
 @command(
     "ls",
+    section=Section.EVERYDAY,
     examples=[
         ("hibali ls juwels:@scratch", "List a folder."),
         (
@@ -40,6 +41,7 @@ def ls_command(common: Common, location: str, *, recursive: bool, long: bool, ex
 
 @command(
     "cat",
+    section=Section.FILES,
     examples=[
         ("hibali cat juwels:@scratch/run7/log.txt | tail", "Show the end of a file."),
         ("hibali cat bucket:raw/a.gz bucket:raw/b.gz | gunzip -c", "Concatenate several files."),
@@ -60,6 +62,7 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> 
 
 @command(
     "du",
+    section=Section.FILES,
     examples=[
         ("hibali du juwels:@scratch", "Count the files and bytes of a tree."),
         ("hibali du --depth 1 bucket:raw", "Also count each of its folders."),
@@ -88,6 +91,7 @@ def du_command(common: Common, location: str, *, depth: int, exact: bool) -> int
 
 @command(
     "mkdir",
+    section=Section.FILES,
     examples=[("hibali mkdir juwels:@scratch/run7/input", "Create a folder and its parents.")],
 )
 @click.argument("location", metavar="SITE:PATH")
@@ -103,6 +107,7 @@ def mkdir_command(common: Common, location: str) -> int | None:
 
 @command(
     "rm",
+    section=Section.EVERYDAY,
     resumes=True,
     examples=[
         ("hibali rm juwels:@scratch/run7/core", "Remove one file."),
@@ -144,6 +149,7 @@ def rm_command(
 
 @command(
     "cp",
+    section=Section.FILES,
     resumes=True,
     examples=[
         ("hibali cp juwels:study/run7 juwels:@archive/run7", "Copy a folder at a site."),
@@ -167,6 +173,7 @@ def cp_command(common: Common, source: str, target: str, **options: Any) -> int 
 
 @command(
     "mv",
+    section=Section.FILES,
     resumes=True,
     examples=[
         ("hibali mv juwels:study/run7 juwels:study/run7-old", "Rename a folder."),

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hibali_cli.command import command, listing_group
+from hibali_cli.command import Section, command, listing_group
 from hibali_cli.options import OUTPUT_FILE, Common
 from hibali_cli.transfer_options import read_age_option
 
@@ -60,6 +60,7 @@ def compact_command(common: Common, *, before: int, dry_run: bool) -> int | None
 
 @command(
     "report",
+    section=Section.REPORTS,
     examples=[
         ("hibali report", "Show the status report."),
         ("hibali report -o report.html", "Write the report as one page to open, print or send."),
@@ -90,6 +91,7 @@ def report_command(common: Common, *, output: str | None, days: int) -> int | No
 
 @listing_group(
     "history",
+    section=Section.EVERYDAY,
     commands=(
         show_command,
         compact_command,

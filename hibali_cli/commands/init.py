@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hibali_cli.command import command
+from hibali_cli.command import Section, command
 from hibali_cli.options import Common
 
 
 @command(
     "init",
+    section=Section.SETUP,
     examples=[
         ("hibali init", "Answer a few questions and send a first file."),
         ("hibali init --yes", "Without questions: use a local folder and send a first file to it."),
@@ -57,6 +58,7 @@ def init_command(
 
 @command(
     "doctor",
+    section=Section.SETUP,
     examples=[
         ("hibali doctor juwels", "Check everything from the host name to the scheduler, step by step."),
         ("hibali doctor juwels --job", "Also run a test job of one minute, which is removed afterwards."),

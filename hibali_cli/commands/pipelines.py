@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hibali_cli.command import command, command_group
+from hibali_cli.command import Section, command, command_group
 from hibali_cli.commands.pipelines_remotes import image_command, remotes_command
 from hibali_cli.options import OUTPUT_FILE, Common
 
@@ -326,24 +326,31 @@ def validate_command(common: Common, file: str, invocation: str | None, *, stric
 
 pipelines_command = command_group(
     "pipelines",
-    commands=(
-        add_command,
-        deprecate_command,
-        diff_command,
-        example_command,
-        fetch_command,
-        list_command,
-        publish_command,
-        remove_command,
-        search_command,
-        show_command,
-        sign_command,
-        stage_command,
-        trust_command,
-        upgrade_command,
-        validate_command,
-        image_command,
-        remotes_command,
-    ),
+    section=Section.PIPELINES,
+    commands={
+        "The catalogue": (
+            add_command,
+            list_command,
+            search_command,
+            show_command,
+            diff_command,
+            validate_command,
+            upgrade_command,
+            deprecate_command,
+            remove_command,
+        ),
+        "Using pipelines": (
+            example_command,
+            trust_command,
+            stage_command,
+            image_command,
+        ),
+        "Sharing": (
+            publish_command,
+            fetch_command,
+            sign_command,
+            remotes_command,
+        ),
+    },
     help_text="Manage the local catalogue of Boutiques pipelines: add, show, validate, sign, publish and fetch.",
 )

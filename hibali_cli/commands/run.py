@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hibali_cli.command import command
+from hibali_cli.command import Section, command
 from hibali_cli.options import Common
 from hibali_cli.run_options import add_run_options
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # start-up: not for --help
 
 @command(
     "run",
+    section=Section.EVERYDAY,
     resumes=True,
     examples=[
         ("hibali run conform@1.0 answers.json --site juwels", "Start a run and print its id."),

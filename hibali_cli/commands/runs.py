@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hibali_cli.command import command, command_group
+from hibali_cli.command import Section, command, command_group
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common, duration_of
 from hibali_cli.run_options import check_collecting, notify_option
 
@@ -423,21 +423,28 @@ def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | Non
 
 runs_command = command_group(
     "runs",
-    commands=(
-        adopt_command,
-        cancel_command,
-        clean_command,
-        collect_command,
-        compare_command,
-        export_command,
-        list_command,
-        logs_command,
-        release_command,
-        report_command,
-        rerun_command,
-        show_command,
-        wait_command,
-        watch_command,
-    ),
+    section=Section.EVERYDAY,
+    commands={
+        "Following runs": (
+            list_command,
+            show_command,
+            watch_command,
+            wait_command,
+            logs_command,
+            report_command,
+        ),
+        "Changing runs": (
+            cancel_command,
+            release_command,
+            rerun_command,
+            adopt_command,
+            clean_command,
+        ),
+        "Results": (
+            collect_command,
+            compare_command,
+            export_command,
+        ),
+    },
     help_text="List, follow, collect, cancel and compare runs.",
 )

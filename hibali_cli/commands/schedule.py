@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hibali_cli.command import command, command_group
+from hibali_cli.command import Section, command, command_group
 from hibali_cli.options import OUTPUT_FILE, Common, duration_of
 
 _ADD_EXAMPLES = [
@@ -264,6 +264,7 @@ def show_command(common: Common, name: str) -> int | None:
 
 schedule_command = command_group(
     "schedule",
+    section=Section.REPORTS,
     commands=(
         add_command,
         check_command,

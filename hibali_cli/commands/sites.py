@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hibali_cli.command import command, command_group
+from hibali_cli.command import Section, command, command_group
 from hibali_cli.options import Common, duration_of
 
 _ADD_EXAMPLES = [
@@ -372,19 +372,26 @@ cache_command = command_group(
 
 sites_command = command_group(
     "sites",
-    commands=(
-        add_command,
-        check_command,
-        clean_command,
-        gate_command,
-        import_command,
-        list_command,
-        login_command,
-        logout_command,
-        remove_command,
-        show_command,
-        usage_command,
-        cache_command,
-    ),
+    section=Section.EVERYDAY,
+    commands={
+        "Configured sites": (
+            add_command,
+            import_command,
+            list_command,
+            show_command,
+            remove_command,
+        ),
+        "Connections": (
+            check_command,
+            login_command,
+            logout_command,
+            gate_command,
+        ),
+        "Storage": (
+            usage_command,
+            cache_command,
+            clean_command,
+        ),
+    },
     help_text="Add, import, check and remove sites: the places where data is stored and pipelines run.",
 )

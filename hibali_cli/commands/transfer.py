@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hibali_cli.command import command
+from hibali_cli.command import Section, command
 from hibali_cli.options import OUTPUT_FILE, Common
 from hibali_cli.transfer_options import (
     add_applying_options,
@@ -21,6 +21,7 @@ from hibali_cli.transfer_options import (
 
 @command(
     "push",
+    section=Section.EVERYDAY,
     resumes=True,
     examples=[
         ("hibali push data juwels:@scratch/data", "Send a folder to a site."),
@@ -54,6 +55,7 @@ def push_command(common: Common, local: str, target: str, **options: Any) -> int
 
 @command(
     "pull",
+    section=Section.EVERYDAY,
     resumes=True,
     examples=[
         ("hibali pull juwels:@scratch/results results", "Fetch a folder's contents."),
@@ -76,6 +78,7 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
 
 @command(
     "sync",
+    section=Section.EVERYDAY,
     resumes=True,
     examples=[
         (
@@ -111,6 +114,7 @@ def sync_command(common: Common, source: str, target: str, **options: Any) -> in
 
 @command(
     "plan",
+    section=Section.TRANSFERS,
     examples=[
         ("hibali plan --delete data juwels:@scratch/data -o data.plan", "Save a plan for review."),
         ("hibali apply data.plan", "Execute exactly that plan."),
@@ -151,6 +155,7 @@ def plan_command(
 
 @command(
     "apply",
+    section=Section.TRANSFERS,
     resumes=True,
     examples=[
         ("hibali apply data.plan", "Execute a plan that `hibali plan` saved."),

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from hibali_cli.command import command
+from hibali_cli.command import Section, command
 from hibali_cli.options import OUTPUT_FILE, Common
 from hibali_cli.transfer_options import FILTERS, add_choosing_options
 
 
 @command(
     "verify",
+    section=Section.EVERYDAY,
     examples=[
         (
             "hibali verify juwels:@scratch/data",
@@ -68,6 +69,7 @@ def verify_command(common: Common, first: str, second: str | None, **options: An
 
 @command(
     "manifest",
+    section=Section.TRANSFERS,
     examples=[
         (
             "hibali manifest juwels:@scratch/data -o SHA256SUMS",
