@@ -104,7 +104,7 @@ def _put(
             table[key] = new()
         table = table[key]
         if not isinstance(table, MutableMapping):
-            raise UsageError("bad-key", f"{key} is not a table", subject=printable(".".join(keys)))
+            raise UsageError("bad-setting-key", f"{key} is not a table", subject=printable(".".join(keys)))
     if keys[-1] in table and table[keys[-1]] == value and type(table[keys[-1]]) is type(value):
         return None
     table[keys[-1]] = value

@@ -244,7 +244,7 @@ def read_key(text: str) -> Keys:
         keys.append(key)
     if found != 0 or not keys:
         raise UsageError(
-            "bad-key",
+            "bad-setting-key",
             "a key is names with dots between them",
             subject=printable(text),
             hint="For example: hibali config get sites.juwels.kind",

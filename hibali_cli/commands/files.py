@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from hibali_cli.command import Section, command
+from hibali_cli.fields import ENTRY, fields_option
 from hibali_cli.options import Common
 from hibali_cli.transfer_options import add_copying_options
 
@@ -20,6 +21,7 @@ from hibali_cli.transfer_options import add_copying_options
             "hibali ls 'juwels:data/sub-*/anat/*.nii.gz'",
             "List what matches; ** matches any number of folders.",
         ),
+        ("hibali ls -R --fields size,path bucket:raw", "Choose the columns."),
         ("hibali ls -R --json bucket:raw", "List everything below, one JSON line each."),
     ],
 )
@@ -27,16 +29,26 @@ from hibali_cli.transfer_options import add_copying_options
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, not only the folder itself.")
 @click.option("-l", "--long", is_flag=True, help="Show size and modification time.")
 @click.option("--bytes", "exact", is_flag=True, help="Show sizes in bytes (includes -l).")
-def ls_command(common: Common, location: str, *, recursive: bool, long: bool, exact: bool) -> int | None:
+@fields_option(ENTRY)
+def ls_command(
+    common: Common,
+    location: str,
+    *,
+    recursive: bool,
+    long: bool,
+    exact: bool,
+    fields: tuple[str, ...] | None,
+) -> int | None:
     """List the files and folders at a location, sorted by name (byte order).
 
     `*`, `?` and `[...]` match within a name, and `**` any number of folders; quote them, because your shell expands them.
     What matches is listed with its path below the folder before the first wildcard. If a file or folder has exactly this
     name, it is listed instead; after a component `.`, as in 'SITE:./a*', nothing is a wildcard.
     """
-    from hibali_cli.handlers.files import list_place
+    from hibali_cli.handlers.files import ListingStyle, list_place
 
-    return list_place(common, location, recursive=recursive, long=long, exact=exact)
+    style = ListingStyle(long=long, exact=exact, fields=fields)
+    return list_place(common, location, style, recursive=recursive)
 
 
 @command(

@@ -6,6 +6,7 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.commands.pipelines_remotes import image_command, remotes_command
+from hibali_cli.fields import PIPELINE, fields_option
 from hibali_cli.options import OUTPUT_FILE, Common
 
 
@@ -145,14 +146,15 @@ def fetch_command(
 
 
 @command("list", examples=[("hibali pipelines list", "List every pipeline and version.")])
-def list_command(common: Common) -> int | None:
+@fields_option(PIPELINE)
+def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | None:
     """List the pipelines of the catalogue.
 
     The versions of a pipeline are in the order in which they were added.
     """
     from hibali_cli.handlers.pipelines import list_catalogue
 
-    return list_catalogue(common)
+    return list_catalogue(common, fields)
 
 
 @command(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hibali_cli.command import Section, command, command_group
+from hibali_cli.fields import RUN, fields_option
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common, duration_of
 from hibali_cli.run_options import check_collecting, notify_option
 
@@ -231,13 +232,19 @@ def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str
     help="Only runs in one of these states, such as RUNNING,LOST; repeatable.",
 )
 @click.option("--site", "site_name", metavar="SITE", help="Only runs at SITE.")
+@fields_option(RUN)
 def list_command(
-    common: Common, *, update: bool, states: tuple[str, ...], site_name: str | None
+    common: Common,
+    *,
+    update: bool,
+    states: tuple[str, ...],
+    site_name: str | None,
+    fields: tuple[str, ...] | None,
 ) -> int | None:
     """List runs, oldest first, as they were last observed."""
     from hibali_cli.handlers.runs import list_runs
 
-    return list_runs(common, update=update, states=states, site_name=site_name)
+    return list_runs(common, update=update, states=states, site_name=site_name, fields=fields)
 
 
 @command(

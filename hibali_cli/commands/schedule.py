@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from hibali_cli.command import Section, command, command_group
+from hibali_cli.fields import SCHEDULE, fields_option
 from hibali_cli.options import OUTPUT_FILE, Common, duration_of
 
 _ADD_EXAMPLES = [
@@ -96,11 +97,12 @@ def check_command(common: Common, name: str) -> int | None:
 @command(
     "list", examples=[("hibali schedule list", "Show every schedule, its next time and its last result.")]
 )
-def list_command(common: Common) -> int | None:
+@fields_option(SCHEDULE)
+def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | None:
     """List the schedules of this configuration."""
     from hibali_cli.handlers.schedules import list_schedules
 
-    return list_schedules(common)
+    return list_schedules(common, fields)
 
 
 _LOG_EXAMPLES = [

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from hibali_cli.command import Section, command, command_group
+from hibali_cli.fields import SITE, fields_option
 from hibali_cli.options import Common, duration_of
 
 _ADD_EXAMPLES = [
@@ -227,11 +228,12 @@ def import_command(
 
 
 @command("list", examples=[("hibali sites list", "List every site and its address.")])
-def list_command(common: Common) -> int | None:
+@fields_option(SITE)
+def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | None:
     """List the sites of config.toml."""
     from hibali_cli.handlers.sites import list_sites
 
-    return list_sites(common)
+    return list_sites(common, fields)
 
 
 @command(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import click
 
@@ -16,6 +16,7 @@ from hibali.events import Listener
 from hibali.locations import Location, read_location, read_target
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
+from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.path_completion import SeenNames
@@ -41,33 +42,57 @@ def _size(size: int, *, exact: bool) -> str:
     return str(size) if exact else format_size(size)
 
 
-def list_place(common: Common, text: str, *, recursive: bool, long: bool, exact: bool) -> int:
-    """Print the entries, with `exact` their sizes in bytes, and return the exit code."""
+@dataclass(frozen=True, slots=True)
+class ListingStyle:
+    """The columns of a listing: none but names, details, or chosen `fields`; `exact` sizes are in bytes."""
+
+    long: bool = False
+    exact: bool = False
+    fields: tuple[str, ...] | None = None
+
+
+def list_place(common: Common, text: str, style: ListingStyle, *, recursive: bool) -> int:
+    """Print the entries and return the exit code."""
     location = read_location(text, common.settings())
-    count = 0
     seen = SeenNames(location.site.name, location.text.partition(":")[2])
-    with listening(common, f"ls {location.text}") as on_event:
+
+    def entries(on_event: Listener) -> Iterator[Entry]:
         for entry in _entries(location, on_event, recursive=recursive):
-            count += 1
             seen.add(entry)
-            if common.json:
-                common.output.record("entry", entry_fields(entry))
-            else:
-                _print_entry(common, entry, long=long or exact, exact=exact)
+            yield entry
+
+    with listening(common, f"ls {location.text}") as on_event:
+        if style.fields is not None:
+            records = map(entry_fields, entries(on_event))
+            write_fields(common, "entry", style.fields, records, exact=style.exact)
+        else:
+            _write_entries(common, entries(on_event), style)
     if not location.typed_local and read_wildcards(location) is None:
         seen.save(unless=location.name)
-    if common.json:
-        common.output.record("end", {"count": count, "exit": 0})
     return 0
 
 
-def _print_entry(common: Common, entry: Entry, *, long: bool, exact: bool) -> None:
+def _write_entries(common: Common, entries: Iterable[Entry], style: ListingStyle) -> None:
+    count = 0
+    for entry in entries:
+        count += 1
+        if common.json:
+            common.output.record("entry", entry_fields(entry))
+        else:
+            _print_entry(common, entry, style)
+    if common.json:
+        common.output.record("end", {"count": count, "exit": 0})
+
+
+def _print_entry(common: Common, entry: Entry, style: ListingStyle) -> None:
     name = entry.path + (b"/" if entry.kind is Kind.FOLDER else b"")
     if entry.kind is Kind.LINK:
         name += b" -> " + entry.link
-    size = "-" if entry.kind is not Kind.FILE else _size(entry.size, exact=exact)
-    width = _EXACT_WIDTH if exact else _WIDTH
-    details = f"{size:>{width}}  {(moment(entry.mtime_ns) or '-')[:19]:<19}  " if long else ""
+    size = "-" if entry.kind is not Kind.FILE else _size(entry.size, exact=style.exact)
+    width = _EXACT_WIDTH if style.exact else _WIDTH
+    details = (
+        f"{size:>{width}}  {(moment(entry.mtime_ns) or '-')[:19]:<19}  " if style.long or style.exact else ""
+    )
     common.output.line(details.encode() + name)
 
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
-from hibali.errors import HibaliError
+from hibali.errors import HibaliError, UsageError
 from hibali.locations import Location, parse_location, read_location
 from hibali.text import counted, path_fields, path_from_fields, printable
+from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from transfers.history.index import OperationDetails, compact, read_details, read_operations
@@ -32,8 +33,15 @@ def list_history(common: Common, options: dict[str, Any]) -> int | None:
     )
     operations = chosen.choose(read_operations(), now)
     if options["path"] is not None:
+        if options["fields"] is not None:
+            raise UsageError(
+                "usage", "--fields cannot be used with --path", hint="See: hibali history --help"
+            )
         return _list_moves(common, options["path"], operations, options["last"])
     found = operations[-options["last"] :] if options["last"] else operations
+    if options["fields"] is not None:
+        records = (operation_fields(each, now) for each in found)
+        return write_fields(common, "operation", options["fields"], records)
     if common.json:
         for each in found:
             common.output.record("operation", operation_fields(each, now))

@@ -12,6 +12,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageErro
 from hibali.files import private_folder, state_folder
 from hibali.text import counted, printable
 from hibali_cli.failure import Failures
+from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, Output
 from registry.catalogue import Catalogue
@@ -365,12 +366,27 @@ def compare_versions(common: Common, old: str, new: str, *, detailed_exit_code: 
     return code
 
 
-def list_catalogue(common: Common) -> int | None:
+def list_catalogue(common: Common, fields: tuple[str, ...] | None) -> int | None:
     """List the pipelines of the catalogue."""
     catalogue = Catalogue()
+    if fields is not None:
+        return _list_fields(common, catalogue, fields)
     return list_pipelines(
         common.output, catalogue.entries(), catalogue.deprecation, catalogue.image_digests()
     )
+
+
+def _list_fields(common: Common, catalogue: Catalogue, fields: Sequence[str]) -> int:
+    images, records, damaged = catalogue.image_digests(), list[dict[str, Any]](), 0
+    for each in catalogue.entries():
+        if isinstance(each, Damaged):
+            damaged += 1
+            common.output.warn(f"{each.reference}: {each.error.message}")
+        else:
+            image = images.get((each.name, each.version))
+            kept = {"image": {"digest": image}} if image else {}
+            records.append({**pipeline_record(each, catalogue.deprecation(each)), **kept})
+    return write_fields(common, "pipeline", fields, records, code=6 if damaged else 0)
 
 
 def remove_version(common: Common, pipeline: str) -> int | None:

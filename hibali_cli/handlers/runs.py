@@ -15,6 +15,7 @@ from hibali.errors import NotFoundError
 from hibali.text import counted, printable, write_ranges
 from hibali_cli.display import plain_line, shortened
 from hibali_cli.failure import Failures
+from hibali_cli.fields import write_fields
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
@@ -340,7 +341,14 @@ def _cancel_and_show(common: Common, run_id: str) -> None:
         common.output.info(f"{run.id} {state_text(run)}")
 
 
-def list_runs(common: Common, *, update: bool, states: tuple[str, ...], site_name: str | None) -> int | None:
+def list_runs(
+    common: Common,
+    *,
+    update: bool,
+    states: tuple[str, ...],
+    site_name: str | None,
+    fields: tuple[str, ...] | None,
+) -> int | None:
     """List runs as they were last observed, or after querying their sites."""
     run_store = RunStore()
     runs = [run for run in run_store.all() if site_name in {None, run.site}]
@@ -348,6 +356,8 @@ def list_runs(common: Common, *, update: bool, states: tuple[str, ...], site_nam
         with listening(common, "runs") as on_event:
             runs = update_runs(common, run_store, runs, on_event)
     runs = [run for run in runs if not states or run.state in states]
+    if fields is not None:
+        return write_fields(common, "run", fields, (run.to_record() for run in runs))
     if common.json:
         for run in runs:
             common.output.record("run", run.to_record())

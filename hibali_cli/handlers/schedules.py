@@ -12,6 +12,7 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.text import counted
 from hibali_cli.failure import Failures
+from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.schedule_format import format_next_run, format_outcome, schedule_fields
 from runs.schedules.install import (
@@ -148,16 +149,20 @@ def _seconds(value: object) -> float:
     return value if isinstance(value, float) else 0.0
 
 
-def list_schedules(common: Common) -> int | None:
+def list_schedules(common: Common, fields: tuple[str, ...] | None) -> int | None:
     """List the schedules of this configuration."""
     known = load_schedules(common.config)
     found = [(known.schedules[name], read_triggers(name)) for name in sorted(known.schedules)]
     installed = installed_names(common.config, known)
+    records = (
+        schedule_fields(schedule, triggers, installed=schedule.name in installed)
+        for schedule, triggers in found
+    )
+    if fields is not None:
+        return write_fields(common, "schedule", fields, records)
     if common.json:
-        for schedule, triggers in found:
-            common.output.record(
-                "schedule", schedule_fields(schedule, triggers, installed=schedule.name in installed)
-            )
+        for record in records:
+            common.output.record("schedule", record)
         common.output.record("end", {"count": len(found), "exit": 0})
         return None
     rows = [

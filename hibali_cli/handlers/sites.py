@@ -12,6 +12,7 @@ from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.config.settings import read_value
 from hibali.errors import UsageError
+from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 
 
@@ -185,10 +186,12 @@ def _whole_path(path: str) -> str:
     return path if path.startswith("~") else str(Path(path).absolute())
 
 
-def list_sites(common: Common) -> int | None:
+def list_sites(common: Common, fields: tuple[str, ...] | None) -> int | None:
     """List the sites of config.toml."""
     settings = common.settings()
     sites = [settings.sites[name] for name in sorted(settings.sites)]
+    if fields is not None:
+        return write_fields(common, "site", fields, map(site_record, sites))
     if common.json:
         for site in sites:
             common.output.record("site", site_record(site))
