@@ -180,10 +180,12 @@ class _Renaming:
 
     def _records(self, old: Location, old_root: bytes, plan: RemovalPlan) -> Iterator[Event]:
         """Yield the recorded digests of files that did not change since, for their new names."""
-        recorded = recorded_digests(old, old_root)
+        recorded, unit = recorded_digests(old, old_root), self.store.facts.mtime_unit_ns
         for entry in plan.entries:
             known = recorded.get(entry.path)
-            if known is None or (known.size, known.mtime_ns) != (entry.size, entry.mtime_ns):
+            if known is None or known.size != entry.size:
+                continue
+            if known.mtime_ns // unit != entry.mtime_ns // unit:
                 continue
             path = entry.path if plan.folder else self._target.name
             yield Recorded(

@@ -62,8 +62,9 @@ def test_a_site_that_cannot_copy_is_refused_with_the_command_that_can(transfers_
     assert answer.last["hint"].endswith("hibali sync there:data/one there:data/two")
 
 
-def test_a_moved_folder_keeps_its_recorded_digests(each_store: Transfers) -> None:
-    there = each_store
+@pytest.mark.parametrize("word", ["local", "ssh", "sftp", "s3"])
+def test_a_moved_folder_keeps_its_recorded_digests(transfers_to: MakeTransfers, word: str) -> None:
+    there = transfers_to(word)
     there.make(TREE)
     there.hibali("push", there.source, "there:data/one", exit=0)
     answer = there.hibali("mv", "there:data/one", "there:data/new/two", "--json", exit=0)
@@ -78,7 +79,7 @@ def test_a_moved_folder_keeps_its_recorded_digests(each_store: Transfers) -> Non
     there.check_no_own_files()
 
 
-@pytest.mark.parametrize("word", ["local", "s3"])
+@pytest.mark.parametrize("word", ["local", "sftp", "s3"])
 def test_an_existing_target_is_refused(transfers_to: MakeTransfers, word: str) -> None:
     there = transfers_to(word)
     there.place.plant("data", {**below(b"one", TREE), **below(b"same", TREE), b"file": b"x", b"alike": b"x"})
@@ -111,8 +112,11 @@ def test_what_rm_refuses_is_not_moved(local_there: Transfers, request: pytest.Fi
 
 
 @pytest.mark.parametrize("folder", [".", "data/one", "data/one/sub", "data/new"])
-def test_nothing_is_moved_from_or_to_a_locked_folder(local_there: Transfers, folder: str) -> None:
-    there = local_there
+@pytest.mark.parametrize("word", ["local", "sftp"])
+def test_nothing_is_moved_from_or_to_a_locked_folder(
+    transfers_to: MakeTransfers, folder: str, word: str
+) -> None:
+    there = transfers_to(word)
     there.place.plant("data", below(b"one", TREE))
     plant_lock(there, os.fsencode(folder), lock_of(0))
     answer = there.hibali("mv", "there:data/one", "there:data/new/two", "--json", exit=5)

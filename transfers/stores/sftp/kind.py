@@ -30,6 +30,7 @@ def facts_of(*, read_back: bool) -> Facts:
         machine=True,
         substores=True,
         removes_trees=True,
+        renames=True,
     )
 
 

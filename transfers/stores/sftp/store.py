@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
+from hibali.locations import Location
 from hibali.system_errors import hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
@@ -39,6 +40,7 @@ from transfers.stores.sftp.client import (
 from transfers.stores.sftp.lock import OWN, Own, SftpLock, find_lock
 from transfers.stores.sftp.paths import Guard, SafePaths
 from transfers.stores.sftp.reading import Files, Listing, Reading
+from transfers.stores.sftp.renaming import SftpRename
 from transfers.stores.sftp.writing import SftpReceiver, SftpTarget
 
 
@@ -503,6 +505,24 @@ class SftpStore(Store):
         self._tidy = False
         self.unlock()
         return remover.remove_root()
+
+    def rename(self, entry: Entry, target: Location) -> None:
+        """See Store; a folder's lock is released just before, because it is a file in it."""
+        self._open_folder()
+        assert self._guard is not None
+        old = self._safe_paths.full(entry.path) if entry.path else self._real
+        to_path = expand(self._client, target.raw)
+        renaming = SftpRename(self._client, self._guard, old, to_path)
+        if self._lock is None:
+            return
+        lock = self._held()
+        self._check_path()
+        renaming.check_source(entry)
+        renaming.check_unlocked(lock, self._own, self._real)
+        if not entry.path:
+            self._tidy = False
+            self.unlock()
+        renaming.execute()
 
     def _remove_batch(self, batch: _Entries) -> Iterator[tuple[Entry, Problem | None]]:
         client = self._client
