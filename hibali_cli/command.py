@@ -43,7 +43,7 @@ class Section(StrEnum):
     TRANSFERS = "Transfers"
     FILES = "Files at a site"
     PIPELINES = "Pipelines and runs"
-    REPORTS = "Schedules and reports"
+    REPORTS = "Status, schedules and reports"
     SETUP = "Setup"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hibali_cli.command import command
+from hibali_cli.command import Section, command
 from hibali_cli.options import Common
 
 
 @command(
     "dashboard",
+    section=Section.REPORTS,
     examples=[
         ("hibali dashboard", "Open the dashboard in your browser."),
         ("hibali dashboard --no-open --port 8123", "Only print its link, for example on a login node."),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from hibali_cli.command import command
+from hibali_cli.command import Section, command
 from hibali_cli.options import Common, duration_of
 
 
 @command(
     "status",
+    section=Section.REPORTS,
     examples=[
         ("hibali status", "Show what runs now: transfers, runs and schedules."),
         ("hibali status --watch", "Show it until Ctrl-C, always up to date."),
