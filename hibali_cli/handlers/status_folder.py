@@ -167,7 +167,9 @@ def _advice(folder: str, last: LastTransfer, status: FolderStatus, rules: Rules)
         left = any(each.change is Change.REMOVED for each in status.here.values())
         note = " (add --delete to also delete there what was removed here)" if left else ""
         return f"To bring {there} up to date: {line}{note}"
-    return f"To fetch what was modified or removed here, or changed there: {line}"
+    edited = any(each.change is Change.MODIFIED for each in status.here.values())
+    note = " (it replaces the files that were modified here)" if edited else ""
+    return f"To fetch what was modified or removed here, or changed there: {line}{note}"
 
 
 # ---- for programs
