@@ -7,6 +7,7 @@
 # `sh tests/prepare.sh torque` unpacks Slurm's qsub commands into .cache/torque, for the tests marked heavy,
 # `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `globus` and `delivery`,
 # `sh tests/prepare.sh fsspec` creates .cache/fsspec from tests/fsspec.lock, and .cache/azurite from tests/azurite/, for the tests marked heavy,
+# `sh tests/prepare.sh hdfs` unpacks HDFS into .cache/hdfs (214 MB to download), for some of the tests marked heavy, which are skipped without it,
 # `sh tests/prepare.sh docs` creates .cache/docs from tests/docs.lock, for `make docs` and the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
@@ -93,6 +94,26 @@ prepare_torque() {
     rm -rf "$folder"
 }
 
+# HDFS from PySpark's archive (tests/hdfs.txt), and the libraries of Debian that it needs besides and with Java 17.
+prepare_hdfs() {
+    ready=.cache/hdfs/.ready
+    [ ! "$ready" -nt tests/hdfs.txt ] && command -v apt-get >/dev/null || return 0
+    folder=$(mktemp -d)
+    rm -rf .cache/hdfs
+    mkdir -p .cache/hdfs/jars
+    echo 'pypandoc==1.4' >"$folder/build.txt" # PySpark's setup.py calls a function that later versions lack
+    # shellcheck disable=SC2086 - split into arguments
+    PIP_CONSTRAINT="$folder/build.txt" "${PYTHON:-python3}" -m pip download -qq --disable-pip-version-check --no-deps --require-hashes --dest "$folder" --requirement tests/hdfs.txt &&
+        tar -xzf "$folder"/pyspark-*.tar.gz -C "$folder" --wildcards --no-anchored '*/deps/jars/*' &&
+        find "$folder" -name '*.jar' | grep -E '/(hadoop-(annotations|auth|common|hdfs)|commons-|jetty|htrace|netty|guava|protobuf|log4j|slf4j|servlet-api|jackson-(core|mapper)-asl|leveldb|xmlenc|xerces|zookeeper|curator|avro-1|jsr305|httpc|jaxb-api|activation)' | xargs cp -t .cache/hdfs/jars &&
+        (cd "$folder" && apt-get download -qq libjersey1-core-java libjersey1-server-java libjersey1-servlet-java libjersey1-json-java libjsr311-api-java libasm-java libjaxb-java libistack-commons-java libtxw2-java libstax-ex-java libfastinfoset-java >/dev/null 2>&1) &&
+        for package in "$folder"/*.deb; do dpkg -x "$package" "$folder/debian"; done &&
+        (cd "$folder/debian/usr/share/java" && cp -L jersey1-*.jar jsr311-api.jar asm.jar jaxb-core.jar jaxb-impl.jar jaxb-runtime.jar istack-commons-runtime.jar txw2.jar stax-ex.jar FastInfoset.jar "$OLDPWD/.cache/hdfs/jars") &&
+        touch "$ready" ||
+        echo "HDFS could not be unpacked; the tests that need it are skipped and listed" >&2
+    rm -rf "$folder"
+}
+
 # Azurite, which runs on Node.js, from its lock with the hashes of all packages.
 prepare_azurite() {
     ready=.cache/azurite/.ready
@@ -119,7 +140,8 @@ for part in "$@"; do
     globus) prepare_own globus "globus-cli" ;;
     delivery) prepare_own delivery "pipx and uv" ;;
     fsspec) prepare_own fsspec "gcsfs and adlfs" && prepare_azurite ;;
+    hdfs) prepare_hdfs ;;
     docs) prepare_own docs "Sphinx" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [globus] [delivery] [fsspec] [docs]" >&2 && exit 2 ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [globus] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
     esac
 done

@@ -180,7 +180,8 @@ def require_built(site: Site) -> None:
     """Raise `UsageError` if the URL of the site has a protocol that this version does not support."""
     protocol = (site.url or "").partition(":")[0]
     if protocol and protocol not in URL_PROTOCOLS_BUILT:
-        _raise_not_built(site, "url", protocol)
+        hint = f"To use it through fsspec: hibali sites add {site.name} --fsspec URL --replace"
+        _raise_not_built(site, "url", protocol, hint)
 
 
 def require_built_for_runs(site: Site) -> None:
@@ -192,12 +193,14 @@ def require_built_for_runs(site: Site) -> None:
         _raise_not_built(site, "container.name", site.container.name)
 
 
-def _raise_not_built(site: Site, key: str, name: str) -> NoReturn:
+def _raise_not_built(
+    site: Site, key: str, name: str, hint: str = "Correct config.toml, or install the package that adds it."
+) -> NoReturn:
     raise UsageError(
         "not-built",
         f"this version of hibali does not support {key} = {name!r}",
         subject=site.name,
-        hint="Correct config.toml, or install the package that adds it.",
+        hint=hint,
     )
 
 

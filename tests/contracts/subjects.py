@@ -40,7 +40,7 @@ from transfers.stores.open_store import open_store
 
 SITE = "site"
 ROOT = "data set/target"
-CLOUDS = ("fsspec-s3", "fsspec-gcs", "fsspec-azure")  # filesystems of fsspec with a server
+CLOUDS = ("fsspec-s3", "fsspec-gcs", "fsspec-azure", "fsspec-webhdfs")  # filesystems of fsspec with a server
 
 
 def store_words() -> list[Any]:

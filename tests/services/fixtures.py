@@ -277,6 +277,12 @@ def azurite(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
 
 
 @pytest.fixture
+def hdfs() -> CloudServer:
+    """Return HDFS with one name node and one data node, if it is installed; tests with it are `heavy`."""
+    return _server("hdfs", optional=True)
+
+
+@pytest.fixture
 def globus() -> Iterator[Globus]:
     """Return a test double of Globus with an empty state for this test: `.env`, `.make_collection(folder)`, `.fault(kind)`, `.tasks()`."""
     world = Globus(_server("globus").url)

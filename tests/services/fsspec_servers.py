@@ -1,15 +1,25 @@
-"""Run an emulator of Google Cloud Storage (fake-gcs-server) and one of Azure's blob storage (Azurite)."""
+"""Run an emulator of Google Cloud Storage (fake-gcs-server), one of Azure's blob storage (Azurite), and HDFS."""
 
 from __future__ import annotations
 
 import base64
 import secrets
+import subprocess
 import sys
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.services.object_store import speaks
-from tests.services.processes import MissingPackageError, free_port, program, start, wait_until
+from tests.services.processes import (
+    MissingPackageError,
+    free_port,
+    program,
+    server_environment,
+    start,
+    wait_until,
+)
 
 # created by tests/prepare.sh from tests/fsspec.lock and tests/azurite/
 _CACHE = Path(__file__).resolve().parents[2] / ".cache"
@@ -86,3 +96,66 @@ def start_azurite(session: Path, folder: Path) -> CloudServer:
     server = CloudServer(f"http://127.0.0.1:{port}", filesystem_packages(), account, key)
     wait_until(lambda: speaks(server.url), pid, log)
     return server
+
+
+# Of Java 17, which Hadoop 2.7 is older than.
+_JAVA = (
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+)
+_NODES = "org.apache.hadoop.hdfs.server"
+_WEB = '<web-app version="2.4" xmlns="http://java.sun.com/xml/ns/j2ee"></web-app>'
+
+
+def start_hdfs(session: Path, folder: Path) -> CloudServer:
+    """Start a name node and a data node of HDFS 2.7 with WebHDFS, from the folder of `sh tests/prepare.sh hdfs`."""
+    java, jars = program("java", "openjdk-17-jre-headless"), _CACHE / "hdfs" / "jars"
+    if not (_CACHE / "hdfs" / ".ready").exists():
+        raise MissingPackageError("HDFS is missing: run `sh tests/prepare.sh hdfs`")
+    for name in ("hdfs", "datanode", "static"):  # the pages of the servers, which the jars lack
+        (folder / "webapps" / name / "WEB-INF").mkdir(parents=True)
+        (folder / "webapps" / name / "WEB-INF" / "web.xml").write_text(_WEB)
+    rpc, web, data, data_web, data_rpc = (free_port() for _ in range(5))
+    values = {
+        "fs.defaultFS": f"hdfs://127.0.0.1:{rpc}",
+        "dfs.namenode.http-address": f"127.0.0.1:{web}",
+        "dfs.datanode.address": f"127.0.0.1:{data}",
+        "dfs.datanode.http.address": f"127.0.0.1:{data_web}",
+        "dfs.datanode.ipc.address": f"127.0.0.1:{data_rpc}",
+        "dfs.datanode.hostname": "127.0.0.1",
+        "dfs.namenode.name.dir": f"file://{folder}/name",
+        "dfs.datanode.data.dir": f"file://{folder}/data",
+        "dfs.namenode.safemode.extension": "0",
+        "dfs.permissions.enabled": "false",
+        "dfs.replication": "1",
+    }
+    properties = [
+        f"<property><name>{name}</name><value>{one}</value></property>" for name, one in values.items()
+    ]
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (folder / name).write_text(f"<configuration>{''.join(properties)}</configuration>")
+    words = [java, "-Xmx400m", *_JAVA, "-cp", f"{folder}:{jars}/*"]
+    log = folder / "hdfs.log"
+    formatting = [*words, f"{_NODES}.namenode.NameNode", "-format", "-force", "-nonInteractive"]
+    subprocess.run(formatting, env=server_environment(session), capture_output=True, timeout=120, check=True)
+    pid = start(session, [*words, f"{_NODES}.namenode.NameNode"], log, {"HOME": str(folder)})
+    url = f"http://127.0.0.1:{web}"
+    wait_until(lambda: speaks(f"{url}/webhdfs/v1/?op=LISTSTATUS&user.name=study"), pid, log)
+    pid = start(session, [*words, f"{_NODES}.datanode.DataNode"], log, {"HOME": str(folder)})
+    wait_until(
+        lambda: _takes_files(f"{url}/webhdfs/v1/ready?op=CREATE&overwrite=true&user.name=study"), pid, log
+    )
+    return CloudServer(url, "", account="study")
+
+
+def _takes_files(url: str) -> bool:
+    """Return whether the data node has registered: a file is then redirected to it."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5):  # noqa: S310
+            return False
+    except urllib.error.HTTPError as answer:
+        answer.close()
+        return answer.code == 307
+    except OSError:
+        return False

@@ -19,7 +19,7 @@ from typing import Any
 from tests.services.ceph import start_ceph
 from tests.services.docker import Docker, start_docker
 from tests.services.forced_command import start_automation_node, start_forced_command
-from tests.services.fsspec_servers import CloudServer, start_azurite, start_gcs
+from tests.services.fsspec_servers import CloudServer, start_azurite, start_gcs, start_hdfs
 from tests.services.globus import GlobusServer, start_globus
 from tests.services.grid import Grid, start_grid
 from tests.services.mounts import unmount_below
@@ -81,6 +81,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "grid": (Grid, start_grid),
     "gcs": (CloudServer, start_gcs),
     "azurite": (CloudServer, start_azurite),
+    "hdfs": (CloudServer, start_hdfs),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),
     **{

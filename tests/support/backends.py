@@ -14,6 +14,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -571,6 +572,99 @@ class AzureBackend(CloudBackend):
         self._container.delete_blob(key)
 
 
+class HdfsBackend(CloudBackend):
+    """A folder of HDFS, accessed by its REST API without fsspec."""
+
+    holds_folders = True
+
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
+        self._request("PUT", "", "MKDIRS")
+
+    def table(self) -> str:
+        address = self.endpoint.removeprefix("http://")
+        return (
+            f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "webhdfs://{address}/{self.bucket}"\n'
+            f'options = {{ user = "{self.server.account}" }}\n'
+        )
+
+    def unreachable_table(self, port: int) -> str:
+        return self.table().replace(self.endpoint.removeprefix("http://"), f"127.0.0.1:{port}")
+
+    def _request(
+        self, method: str, path: str, operation: str, body: bytes | None = None, **more: str
+    ) -> bytes | None:
+        query = urllib.parse.urlencode({"op": operation, "user.name": self.server.account, **more})
+        url = f"{self.endpoint}/webhdfs/v1/{self.bucket}/{urllib.parse.quote(path)}?{query}"
+        request = urllib.request.Request(url, method=method)  # noqa: S310
+        try:
+            with _NO_REDIRECTS.open(request, timeout=60) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as problem:
+            with problem:
+                if problem.code == 307:  # the content goes to a data node
+                    onwards = urllib.request.Request(problem.headers["Location"], body, method=method)  # noqa: S310
+                    with urllib.request.urlopen(onwards, timeout=60) as answer:  # noqa: S310
+                        return answer.read()
+                if problem.code == 404:
+                    return None
+            raise
+
+    def names(self, path: str) -> set[bytes]:
+        found = super().names(path)
+        return {*found, *(name.encode() for name in self._folders(path, ""))}
+
+    def _statuses(self, path: str) -> list[dict[str, Any]]:
+        found = self._request("GET", path, "LISTSTATUS")
+        return [] if found is None else json.loads(found)["FileStatuses"]["FileStatus"]
+
+    def _folders(self, root: str, below: str) -> Iterator[str]:
+        for one in self._statuses("/".join(filter(None, (root, below)))):
+            if one["type"] == "DIRECTORY":
+                name = "/".join(filter(None, (below, one["pathSuffix"])))
+                yield name
+                yield from self._folders(root, name)
+
+    def _list(self, prefix: str) -> dict[str, str]:
+        root = prefix.rstrip("/")
+        folders = ["", *self._folders(root, "")]
+        found: dict[str, str] = {}
+        for folder in folders:
+            path = "/".join(filter(None, (root, folder)))
+            for one in self._statuses(path):
+                if one["type"] == "FILE" and one["pathSuffix"]:
+                    full = "/".join(filter(None, (path, one["pathSuffix"])))
+                    found[full] = f"{one['fileId']} {one['modificationTime']}"
+        return found
+
+    def _get(self, key: str) -> bytes | None:
+        found = self._request("GET", key, "GETFILESTATUS")
+        if found is None or json.loads(found)["FileStatus"]["type"] != "FILE":
+            return None
+        return self._request("GET", key, "OPEN")
+
+    def _put(self, key: str, content: bytes) -> None:
+        self._request("PUT", key, "CREATE", content, overwrite="true")
+
+    def _delete(self, key: str) -> None:
+        self._request("DELETE", key, "DELETE", recursive="true")
+
+    def plant(self, path: str, tree: Tree) -> None:
+        self._request("PUT", path, "MKDIRS")
+        for name, leaf in tree.items():
+            if not isinstance(leaf, (bytes, File, Link)):
+                self._request("PUT", self._key(path, name), "MKDIRS")
+        super().plant(path, tree)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Let the caller see the redirect."""
+
+
+_NO_REDIRECTS = urllib.request.build_opener(_NoRedirects)
+
+
 def add_site(config: Path, name: str, backend: Backend, more: str = "") -> None:
     """Append the backend to config.toml as the site `name`."""
     text = config.read_text() if config.exists() else "version = 1\n"
@@ -610,6 +704,8 @@ def _make_fsspec_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return FsspecBucketBackend(store, store.bucket())
     if word == "fsspec-gcs":
         return GcsBackend(get_fixture("gcs"))
+    if word == "fsspec-webhdfs":
+        return HdfsBackend(get_fixture("hdfs"))
     if word == "fsspec-azure":
         return AzureBackend(get_fixture("azurite"))
     return FsspecFolderBackend(word, folder / "fsspec-root")

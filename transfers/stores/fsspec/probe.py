@@ -61,6 +61,7 @@ class FilesystemSupport:
     versions: bool = False
     ranges: bool = False
     folders: bool = False
+    file_and_folder: bool = False
     folds_case: bool = False
     name_bytes: int = 0
     refuses: tuple[str, ...] = ()
@@ -85,6 +86,7 @@ def facts_of(
         exclusive=protocol.exclusive or Exclusive.CREATE,
         versions=True,
         folders=not protocol.keys,
+        file_and_folder=protocol.keys,
         name_bytes=255,
     )
     return Facts(
@@ -92,7 +94,7 @@ def facts_of(
         read_verification=read_verification,
         write_verification=Verification.DIGEST if read_back else Verification.SIZE,
         folders=seen.folders,
-        file_and_folder=protocol.keys,
+        file_and_folder=seen.file_and_folder,
         links=False,
         modes=seen.versions,
         mtimes=seen.versions,
@@ -105,6 +107,8 @@ def facts_of(
         segment_bytes=PIECE_BYTES,
         refuses=tuple(character.encode() for character in seen.refuses),
         writable=seen.writable,
+        # adlfs lists no keys below that of an object, so that they would seem to be deleted
+        complete=not protocol.keys or (support is not None and support.file_and_folder),
         known=support is not None,
         removes_trees=True,
     )
@@ -187,6 +191,7 @@ class _Probe:
             versions=self._versions(before),
             ranges=bytes(self._files.get(first, offset=3, length=5).content) == _FIRST[3:8],
             folders=self._folders(),
+            file_and_folder=self._file_and_folder(),
             **names,
         )
 
@@ -258,9 +263,21 @@ class _Probe:
         found = self._listed(self._folder).get(b"folder")
         return found is not None and found.folder
 
+    def _file_and_folder(self) -> bool:
+        """Return whether a key that is also the beginning of others is listed together with them."""
+        if not self._files.protocol.keys:
+            return False
+        self._files.put(self._path(b"both"), _FIRST)
+        self._files.put(self._path(b"both/x"), _FIRST)
+        listed = [found.folder for name, found in self._files.children(self._folder) if name == b"both"]
+        below_it = self._listed(self._path(b"both"))
+        self._files.delete(self._path(b"both/x"))
+        return listed == [False, True] and list(below_it) == [b"x"]
+
     def _names(self) -> dict[str, Any]:
         tried = {b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD}
         tried |= {b"x" + end: end for end in _ENDS if b"x" + end not in tried}
+        tried[b"x?x#x"] = b"#"  # some implementations take both together for parts of a URL
         long, upper = b"l" * LONG_NAME, b"UPPER"
         refused = set(self._files.protocol.refuses)
         names = [name for name in tried if refused.isdisjoint(name)]
@@ -271,7 +288,7 @@ class _Probe:
             }
         self._files.put(self._path(upper), _FIRST)
         return {
-            "refuses": refused_characters(tried, kept),
+            "refuses": tuple(dict.fromkeys(refused_characters(tried, kept))),
             "name_bytes": 0 if long in kept else 255,
             "folds_case": self._files.stat(self._path(upper.lower())) is not None,
         }

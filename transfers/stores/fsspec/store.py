@@ -37,6 +37,7 @@ from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.server_probe import recall, remember
 
 _FOLDERS_AHEAD = 8
+_HIDDEN = Problem("listing-violation", "the filesystem does not list what is below a file of the same name")
 
 _Children = list[tuple[bytes, Found]]
 
@@ -71,9 +72,11 @@ class Listing(ServerListing):
         except HibaliError as problem:
             if not folder:
                 raise
-            if problem.code != "vanished":  # removed meanwhile, so it has no entries
+            if problem.code != "vanished":
                 self.problems.append((folder, problem_of(problem, denied=True)))
-            return
+            elif self._is_file(folder):
+                self.problems.append((folder, _HIDDEN))
+            return  # otherwise it was removed meanwhile, so it has no entries
         self._list_ahead(folder, children)
         for name, found in children:
             path = below(folder, name)
@@ -83,6 +86,10 @@ class Listing(ServerListing):
                 self.problems.append((path, Problem("no-size", "the filesystem does not report its size")))
             else:
                 yield self._records.entry_of(path, found)
+
+    def _is_file(self, folder: bytes) -> bool:
+        found = self._files.stat(below(self._root, folder))
+        return found is not None and not found.folder
 
     def _list_children(self, folder: bytes) -> _Children:
         return self._files.children(below(self._root, folder))

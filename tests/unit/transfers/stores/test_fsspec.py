@@ -161,7 +161,7 @@ def test_a_call_that_hangs_ends_at_its_deadline() -> None:
 class HdfsLike(LocalFileSystem):
     """The local filesystem with HDFS's rename, which does nothing and reports no error if the name exists.
 
-    A double: a real HDFS cannot be installed from the package registries of the test machines.
+    A double: the real one (tests/contracts, `fsspec-webhdfs`) is too large for every run of the tests.
     """
 
     protocol = "hdfslike"
