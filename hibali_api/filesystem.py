@@ -27,6 +27,14 @@ from hibali_api.site_files import Found, Range, SiteFiles, Version, changed
 from transfers.entry import Entry, Kind
 
 _MAGIC = frozenset("*?[")
+_FSSPEC_OPTIONS = {
+    "asynchronous",
+    "batch_size",
+    "listings_expiry_time",
+    "loop",
+    "max_paths",
+    "use_listings_cache",
+}
 
 # ruff: noqa: FBT001, FBT002  # the signatures are fsspec's
 
@@ -57,6 +65,9 @@ class HibaliFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         pins: Mapping[str, Sequence[Any]] | None = None,
         **storage_options: Any,
     ) -> None:
+        unknown = sorted(storage_options.keys() - _FSSPEC_OPTIONS)
+        if unknown:  # a misspelt or nested `pin` must not be ignored
+            raise TypeError(f"hibali:// got an unexpected option {unknown[0]!r}")
         storage_options["use_listings_cache"] = False
         super().__init__(**storage_options)
         self._pin = pin

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from hibali.config.kinds import kind_of
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.events import Carried, Event
 from hibali.locations import Location, check_writable
+from hibali.retry import with_retries
 from hibali_api.calls import Call, calling
 from hibali_api.connections import Connections
 from hibali_api.os_errors import NoSuchFileError, UnfinishedError, as_os_error
@@ -35,6 +38,9 @@ Ends = Callable[[Call], tuple[Location, Location]]
 _PIECE_BYTES = 16 * 1024 * 1024
 _numbers = itertools.count()  # unique, because a store keeps files open by the number of an item
 _connections: dict[str, Connections] = {}  # by config.toml: all filesystems of a process share them
+_WHILE_LOCKED: Any = {"attempts": 1000, "first_wait": 0.1, "longest_wait": 2.0, "patience": 300.0}
+_writing: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # by target folder
+_writing_guard = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +218,32 @@ class SiteFiles:
     def transfer(
         self, ends: Ends, rules: Rules | None = None, on_bytes: Callable[[int], None] | None = None
     ) -> None:
-        """Transfer from one location to another, as `hibali sync` does, with a receipt in the history."""
+        """Transfer from one location to another, as `hibali sync` does, with a receipt in the history.
+
+        Other threads and processes may write to the same folder: this waits while one of them has locked it.
+        """
 
         def show(event: Event) -> None:
             if on_bytes is not None and isinstance(event, Carried):
                 on_bytes(event.bytes)
 
+        def attempt() -> HibaliError | None:
+            """Return a problem that waiting does not solve."""
+            try:
+                check_receipt(synchronise(request, show))
+            except HibaliError as problem:
+                if problem.code != "locked":
+                    return problem
+                problem.transient = True
+                raise
+            return None
+
         with self._calling() as call:
             request = Request("sync", *ends(call), rules or Rules())
-            check_receipt(synchronise(request, show))
+            with _one_at_a_time(request.target):
+                failure = with_retries(attempt, subject=request.target.text, **_WHILE_LOCKED)
+            if failure is not None:
+                raise failure
 
     def make(self, path: str) -> bool:
         """Create a folder and its parents; return whether it was missing. An object store has no folders: True."""
@@ -238,6 +261,15 @@ class SiteFiles:
     def close(self) -> None:
         """Close the connections that are not in use."""
         self._stores.close()
+
+
+@contextmanager
+def _one_at_a_time(target: Location) -> Iterator[None]:
+    """Let the threads of this process write to a folder one after the other, instead of refusing each other's lock."""
+    with _writing_guard:
+        lock = _writing.setdefault(f"{target.site.name}:{os.path.dirname(target.path)}", threading.Lock())  # noqa: PTH120
+    with lock:
+        yield
 
 
 def _folders_of(entries: Sequence[Entry]) -> list[Entry]:

@@ -8,6 +8,7 @@
 # `sh tests/prepare.sh snakemake` creates .cache/snakemake from tests/snakemake.lock, for the tests marked heavy; so do `parsl`, `dask`, `globus` and `delivery`,
 # `sh tests/prepare.sh fsspec` creates .cache/fsspec from tests/fsspec.lock, and .cache/azurite from tests/azurite/, for the tests marked heavy,
 # `sh tests/prepare.sh hdfs` unpacks HDFS into .cache/hdfs (214 MB to download), for some of the tests marked heavy, which are skipped without it,
+# `sh tests/prepare.sh science` creates .cache/science from tests/science.lock, in which hibali can be imported, for the tests marked heavy,
 # `sh tests/prepare.sh docs` creates .cache/docs from tests/docs.lock, for `make docs` and the tests marked heavy.
 set -eu
 cd "$(dirname "$0")/.."
@@ -51,6 +52,15 @@ prepare_own() {
         install_lock ".cache/$1" "tests/$1.lock" &&
         touch "$ready" ||
         echo "$2 could not be installed; the tests that need it are skipped and listed" >&2
+}
+
+# Let the environment .cache/$1 import this clone's hibali, and what hibali needs where the environment has not its own: of a package that is in
+# both, that environment's is imported, as where all of them were installed together. Every process in it reads this file: workers of Dask, too.
+add_hibali() {
+    for folder in ".cache/$1"/lib/python3*/site-packages; do
+        [ -d "$folder" ] || continue
+        printf '%s\n' "$PWD" "$PWD/.venv/lib/$(basename "$(dirname "$folder")")/site-packages" >"$folder/hibali.pth"
+    done
 }
 
 missing_packages() {
@@ -137,11 +147,12 @@ for part in "$@"; do
     snakemake) prepare_own snakemake "Snakemake" ;;
     parsl) prepare_own parsl "Parsl" ;;
     dask) prepare_own dask "Dask" ;;
+    science) prepare_own science "pandas, zarr and Jupyter" && add_hibali science ;;
     globus) prepare_own globus "globus-cli" ;;
     delivery) prepare_own delivery "pipx and uv" ;;
     fsspec) prepare_own fsspec "gcsfs and adlfs" && prepare_azurite ;;
     hdfs) prepare_hdfs ;;
     docs) prepare_own docs "Sphinx" ;;
-    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [globus] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
+    *) echo "usage: sh tests/prepare.sh [environment] [packages] [swift] [crates] [axe] [torque] [snakemake] [parsl] [dask] [science] [globus] [delivery] [fsspec] [hdfs] [docs]" >&2 && exit 2 ;;
     esac
 done
