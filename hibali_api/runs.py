@@ -127,6 +127,12 @@ class Run:
         """Return the id and the state."""
         return f"<hibali.Run {self.id} {self.state} at {self.site}>"
 
+    def _repr_html_(self) -> str:
+        """Return the run as a notebook shows it."""
+        from hibali_api.html import run_html  # start-up: only in a notebook
+
+        return run_html(self.record, self._run_store)
+
     def refresh(self, **options: Unpack[CallOptions]) -> State:
         """Query the site once; return the state, which is the last known one if the site cannot be reached."""
         with self._calling(options) as call:

@@ -14,6 +14,7 @@ from hibali.amounts import read_size
 from hibali.errors import Exit, IncompleteError, NotVerifiedError, UsageError
 from hibali.events import Planned
 from hibali_api.calls import Call, CallOptions, Place, calling, place_text, split_options
+from hibali_api.notebook import show_receipts
 from transfers.actions import Action
 from transfers.entry import Verification
 from transfers.journal import Receipt
@@ -98,6 +99,8 @@ class IncompleteTransferError(IncompleteError):
     receipt: Receipt
 
 
+show_receipts()  # every function that returns a receipt imports this module
+
 _SELECT = frozenset(SelectOptions.__annotations__) - frozenset(CallOptions.__annotations__)
 _PLAN = frozenset(PlanOptions.__annotations__) - frozenset(CallOptions.__annotations__)
 _TRANSFER = frozenset(TransferOptions.__annotations__) - frozenset(CallOptions.__annotations__)
@@ -125,6 +128,12 @@ class Plan:
     def changes(self) -> bool:
         """Whether anything would change."""
         return bool(self.actions)
+
+    def _repr_html_(self) -> str:
+        """Return the plan as a notebook shows it."""
+        from hibali_api.html import plan_html  # start-up: only in a notebook
+
+        return plan_html((self.source, self.target), self.counts, self.actions, len(self.unlisted))
 
 
 def push(source: Place, target: Place, **options: Unpack[TransferOptions]) -> Receipt:

@@ -1,0 +1,28 @@
+"""Find out whether this process is the kernel of a notebook, and teach it to show receipts."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from transfers.journal import Receipt
+
+
+def notebook_shell() -> Any:
+    """Return the shell of IPython if this process is the kernel of a notebook, else None. Never imports IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell if getattr(shell, "kernel", None) is not None else None
+
+
+def show_receipts() -> None:
+    """Register the HTML of receipts with the notebook, if this is one: their class is below the API."""
+    shell = notebook_shell()
+    if shell is not None:
+        shell.display_formatter.formatters["text/html"].for_type(Receipt, _receipt_html)
+
+
+def _receipt_html(receipt: Receipt) -> str:
+    from hibali_api.html import receipt_html  # start-up: only where a receipt is shown
+
+    return receipt_html(receipt)
