@@ -25,6 +25,7 @@ _API = {
     ),
     "hibali_api.files": ("du", "ls", "mkdir", "rm", "stat"),
     "hibali_api.opening": ("open",),
+    "hibali_api.progress": ("Progress",),
     "hibali_api.runs": ("Run", "run"),
     "hibali_api.transfers": (
         "IncompleteTransferError",

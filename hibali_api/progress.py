@@ -1,0 +1,163 @@
+"""Draw the progress of a call of the API, in notebooks and terminals."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from importlib import import_module
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from hibali.events import (
+    Carried,
+    Carrying,
+    Ended,
+    Event,
+    Failed,
+    Hashing,
+    Listing,
+    Moved,
+    Planned,
+    Retried,
+)
+from hibali.text import counted, printable
+from hibali_api.notebook import notebook_shell
+
+if TYPE_CHECKING:  # start-up: transfers need nothing of runs
+    from hibali_api.runs import Run
+
+
+class Progress:
+    """A bar of the bytes, with their rate and the number of files; of a run, of its tasks.
+
+    It is drawn with tqdm, if that is installed: as a widget in a notebook that has ipywidgets, as a line in other
+    notebooks and in a terminal. Elsewhere nothing is drawn. Use it for one call after the other, from any thread.
+
+    >>> import hibali
+    >>> receipt = hibali.push("scans", "scratch:scans", on_event=hibali.Progress())
+    """
+
+    def __init__(self, title: str = "", *, draw: bool | None = None) -> None:
+        """Draw nothing before the first event.
+
+        Args:
+            title: what stands before the bar.
+            draw: whether to draw a bar; by default in notebooks and terminals.
+        """
+        self._title = printable(title)
+        self._make_bar = _bar_class(draw)
+        self._guard = threading.Lock()
+        self._bar: Any = None
+        self._files = self._files_to_do = self._failed = 0
+        self._hashing = False
+        self._resumed: set[bytes] = set()
+
+    def __call__(self, event: Event) -> None:
+        """Draw an event: `on_event=progress`."""
+        with self._guard:
+            match event:
+                case Listing():
+                    self._begin("listing", 0, 0)
+                case Planned():
+                    self._begin("moving", event.files_to_move, event.bytes_to_move)
+                case Hashing():
+                    self._begin("hashing", event.files, event.bytes)
+                    self._hashing = True
+                case Ended():
+                    self._end()
+                case _ if self._bar is not None:
+                    self._update(event)
+
+    def show_run(self, run: Run) -> None:
+        """Draw the state of a run, and the number of its tasks that have ended: `run.wait(on_change=progress.show_run)`."""
+        tasks = [each.state for each in run.tasks.values()] or [run.state]
+        with self._guard:
+            if self._bar is None:
+                self._begin("", len(tasks), 0, noun="tasks")
+            if self._bar is not None:
+                description = f"{self._title or printable(run.pipeline)} {run.state.lower()}"
+                self._bar.set_description_str(description, refresh=False)
+                self._bar.n = sum(1 for state in tasks if state.ended)
+                self._bar.refresh()
+                if run.state.ended:
+                    self._end()
+
+    def close(self) -> None:
+        """Leave the bar as it is now."""
+        with self._guard:
+            self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self, phase: str, files: int, size: int, *, noun: str = "files") -> None:
+        self._end()
+        self._files_to_do, self._files, self._failed = files, 0, 0
+        self._hashing = False
+        self._resumed.clear()
+        if self._make_bar is None:
+            return
+        unit: dict[str, Any] = {"unit": "B", "unit_scale": True} if size else {"unit": f" {noun}"}
+        description = f"{self._title} {phase}".strip()
+        self._bar = self._make_bar(
+            total=size or files or None, desc=description, leave=phase != "listing", **unit
+        )
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _update(self, event: Event) -> None:
+        match event:
+            case Carried():
+                self._files += self._hashing
+                self._advance_bytes(event.bytes)
+            case Carrying() if event.begun and event.path not in self._resumed:
+                self._resumed.add(event.path)
+                self._advance_bytes(event.begun)
+            case Moved(kind="file" | "link"):
+                self._files += 1
+                if not self._counts_bytes:
+                    self._advance(1)
+            case Failed():
+                self._failed += 1
+            case Retried():
+                self._bar.set_postfix_str(f"retrying: {printable(event.reason)}")
+                return
+            case _:
+                return
+        failed = f", {self._failed:,} failed" if self._failed else ""
+        text = f"{self._files:,} of {counted(self._files_to_do, 'file')}{failed}"
+        self._bar.set_postfix_str(text, refresh=False)
+
+    @property
+    def _counts_bytes(self) -> bool:
+        return bool(self._bar.unit == "B")
+
+    def _advance_bytes(self, size: int) -> None:
+        if self._counts_bytes:
+            self._advance(size)
+        elif self._hashing:
+            self._advance(1)
+
+    def _advance(self, number: int) -> None:
+        """Move the bar on; bytes that are sent again do not lead beyond its end."""
+        total = self._bar.total
+        self._bar.update(number if total is None else min(number, total - self._bar.n))
+
+
+def _bar_class(draw: bool | None) -> Any:  # noqa: FBT001  # as it was given
+    """Return the class of tqdm's bars for this process, None if nothing is drawn."""
+    in_notebook = notebook_shell() is not None
+    wanted = in_notebook or sys.stderr.isatty() if draw is None else draw
+    if not wanted or find_spec("tqdm") is None:
+        return None
+    widgets = in_notebook and find_spec("ipywidgets") is not None
+    return import_module("tqdm.notebook" if widgets else "tqdm").tqdm
