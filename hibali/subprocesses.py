@@ -17,12 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from hibali.cancellation import current_cancellation
 from hibali.errors import AccessError, IncompleteError, NotFoundError, TryLaterError
 from hibali.retry import after_interruption
 from hibali.system_errors import reason_of
+
+if TYPE_CHECKING:  # start-up: every command imports this module
+    import socket
 
 _PIPE_BYTES = 1024 * 1024  # Linux's default limit for users
 _STDERR_TAIL_BYTES = 64 * 1024
@@ -232,6 +235,29 @@ class Process:
         """Kill it."""
         self._killed = True
         _kill(self._process)
+
+
+class SocketProcess:
+    """A program whose standard input and output are a connection; it ends when the thread that started it ends."""
+
+    def __init__(self, argv: Sequence[str | bytes], connection: socket.socket) -> None:
+        """Start it; the caller closes its own end of the connection."""
+        import tempfile  # start-up: only to run programs
+
+        guarded = [sys.executable, "-I", "-S", _PARENT_GUARD, str(os.getpid()), *argv]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `wait`
+        number = connection.fileno()
+        self._process = _start(guarded, number, number, self._errors, None, foreground=False)
+
+    def wait(self) -> tuple[int, bytes]:
+        """Wait for its end; return the exit code and the end of its standard error."""
+        code = self._process.wait()
+        with self._errors:
+            return code, _content(self._errors)[-_STDERR_TAIL_BYTES:]
+
+    def kill(self) -> None:
+        """Kill it, without waiting."""
+        _send_kill(self._process)
 
 
 class BackgroundProcess:

@@ -83,6 +83,7 @@ if ! mkdir started; then
 fi
 printf '%s\n' "$job" >started/job.partial && mv started/job.partial started/job || exit 75
 [ -n "${host:-}" ] || host=$(uname -n | tr -cd 'A-Za-z0-9._-')
+printf '%s\n' "$host" >started/host  # where `hibali runs tunnel` finds the tool
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 caught= tool= killer= code=0
 work=work folder=$PWD

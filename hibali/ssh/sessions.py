@@ -298,6 +298,17 @@ class Login:
             self._space_logins()
         return [*argv, "--", self.host, command]
 
+    def forward_argv(self, node: str, port: int) -> list[str]:
+        """Return the arguments that connect standard input and output to a port, over the shared login.
+
+        Args:
+            node: a name or address for the host, without characters that an argument must not have.
+            port: the port there.
+        """
+        argv = [*self._command, *_options(), "-S", str(self._socket)]
+        argv += ["-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-W", f"{node}:{port:d}"]
+        return [*argv, "--", self.host]
+
     def close(self) -> None:
         """End the shared login."""
         if self.shared and self._socket.exists():

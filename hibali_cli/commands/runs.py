@@ -14,6 +14,8 @@ from hibali_cli.run_options import check_collecting, notify_option
 if TYPE_CHECKING:
     from runs.logs import Stream
 
+_PORT = click.IntRange(1, 65535)
+
 
 @command(
     "adopt",
@@ -389,6 +391,36 @@ def show_command(common: Common, run_id: str) -> int | None:
 
 
 @command(
+    "tunnel",
+    examples=[
+        (
+            "hibali runs tunnel 20260102-030405-0a1b2c3d 8888",
+            "Open the notebook that a run serves at port 8888.",
+        ),
+        ("hibali runs tunnel ID 8787 --local 8787", "Open a dashboard at the same port of this machine."),
+    ],
+)
+@click.argument("run_id", metavar="ID")
+@click.argument("port", metavar="PORT", type=_PORT)
+@click.option(
+    "--local", "local_port", metavar="PORT", type=_PORT, help="The port here (default: any free one)."
+)
+@click.option("--task", type=int, metavar="N", help="The number of a task of a sweep.")
+def tunnel_command(
+    common: Common, run_id: str, port: int, *, local_port: int | None, task: int | None
+) -> int | None:
+    """Forward a port of this machine to PORT at the node where a run's job runs, until the job ends.
+
+    The connections use the login that exists. The port here accepts connections only from this machine (127.0.0.1), of all its users:
+    protect what it leads to with a token or password. At another node than that of the login, the tool must listen at the node's own address.
+    """
+    from hibali_cli.handlers.run_tunnel import tunnel
+    from runs.tunnel import Ports
+
+    return tunnel(common, run_id, Ports(port, local_port or 0), task=task)
+
+
+@command(
     "wait",
     examples=[
         (
@@ -438,6 +470,7 @@ runs_command = command_group(
             watch_command,
             wait_command,
             logs_command,
+            tunnel_command,
             report_command,
         ),
         "Changing runs": (

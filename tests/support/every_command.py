@@ -81,6 +81,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "runs report": (RUN, "-o", "report.html"),
     "runs rerun": (RUN,),
     "runs show": (RUN,),
+    "runs tunnel": (RUN, "8888"),
     "runs wait": (RUN,),
     "runs watch": (RUN, "--max-time", "2s"),
     "schedule add": ("new", "--cron", "0 4 * * *", "--by", "print", "--no-check", "--", "ls", "here:data"),

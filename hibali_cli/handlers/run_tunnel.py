@@ -1,0 +1,45 @@
+"""Open a tunnel to the node of a run, and say where it is."""
+
+from __future__ import annotations
+
+from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.options import Common
+from hibali_cli.output import flush_results
+from hibali_cli.progress import listening
+from runs.store import RunStore
+from runs.tunnel import OpenTunnel, Ports, open_tunnel
+
+
+def tunnel(common: Common, run_id: str, ports: Ports, *, task: int | None) -> int | None:
+    """Forward a port to the node of a run until it has ended."""
+    run_store = RunStore()
+    run = run_store.load(run_id)
+    site = run_site(common, run.site)
+
+    def show(opened: OpenTunnel) -> None:
+        local, remote = opened.ports.local, opened.ports.remote
+        if common.json:
+            fields = {
+                "id": run.id,
+                "site": site.name,
+                "node": opened.node,
+                "port": remote,
+                "local_port": local,
+            }
+            common.output.record("tunnel", fields)
+        else:
+            common.output.info(
+                f"http://127.0.0.1:{local} is port {remote} at the node of {run.id}. To close it: Ctrl-C"
+            )
+        flush_results()
+
+    with listening(common, f"tunnel {run.id}") as on_event:
+        [run] = update_runs(common, run_store, [run], on_event)
+        ended = open_tunnel(
+            site, opener(site, on_event), run_store, run, ports, task=task, on_open=show, on_event=on_event
+        )
+    if common.json:
+        common.output.record("run", ended.to_record())
+    else:
+        common.output.info(f"{ended.reference} {ended.state}; the tunnel is closed")
+    return None
