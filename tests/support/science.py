@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -139,6 +140,18 @@ def ranges_in_processes() -> None:
         _read_while_replaced()
 
 
+def notebook() -> None:
+    """Execute the code of docs/notebooks.md as a notebook in this folder, and write it with its outputs."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    page = (Path(__file__).parents[2] / "docs/notebooks.md").read_text()
+    cells = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
+    NotebookClient(made, timeout=300, kernel_name="python3").execute()
+    nbformat.write(made, "executed.ipynb")
+
+
 def _read_while_replaced() -> None:
     file = Path(os.environ["REPLACED_FILE"])
     assert _read() == {bytes([65])}
@@ -219,6 +232,7 @@ _PROGRAMS: dict[str, Callable[[], None]] = {
         one_login,
         ranges_in_threads,
         ranges_in_processes,
+        notebook,
     )
 }
 
