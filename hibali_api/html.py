@@ -68,20 +68,24 @@ class _Output:
     def render(self) -> str:
         shares = [each for each in self.shares if each.number]
         style = Markup((_TEMPLATES / "output.css").read_text("ascii"))  # noqa: S704  # our own file
-        return environment(_TEMPLATES).get_template("output.html").render(
-            style=style,
-            title=self.title,
-            subtitle=self.subtitle,
-            outcome=self.outcome,
-            outcome_text=self.outcome_text or self.outcome,
-            bars=list(place_shares(shares)),
-            bar_title=", ".join(each.text for each in shares),
-            timeline=self.timeline,
-            grid=self.grid,
-            legend=[*self.legend, *((each.kind, each.text) for each in shares)],
-            notes=[text for text in self.notes if text],
-            lines=self.lines[:_MOST_LINES],
-            omitted=self.omitted,
+        return (
+            environment(_TEMPLATES)
+            .get_template("output.html")
+            .render(
+                style=style,
+                title=self.title,
+                subtitle=self.subtitle,
+                outcome=self.outcome,
+                outcome_text=self.outcome_text or self.outcome,
+                bars=list(place_shares(shares)),
+                bar_title=", ".join(each.text for each in shares),
+                timeline=self.timeline,
+                grid=self.grid,
+                legend=[*self.legend, *((each.kind, each.text) for each in shares)],
+                notes=[text for text in self.notes if text],
+                lines=self.lines[:_MOST_LINES],
+                omitted=self.omitted,
+            )
         )
 
 
