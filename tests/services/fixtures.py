@@ -273,7 +273,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
 @pytest.fixture
 def azurite(monkeypatch: pytest.MonkeyPatch) -> CloudServer:
     """Return an emulator of Azure's blob storage; tests with it are `heavy`."""
-    return _with_packages(_server("azurite"), monkeypatch)
+    return _with_packages(_server("azurite", optional=True), monkeypatch)
 
 
 @pytest.fixture
