@@ -144,3 +144,29 @@ def test_a_package_without_a_hash_or_with_a_wrong_hash_is_not_installed(tmp_path
         assert (tmp_path / ".cache/globus/.ready").exists() is installed
         assert bool(list(tmp_path.glob(".cache/globus/lib/*/site-packages/tiny_package*"))) is installed
     assert "DO NOT MATCH THE HASHES" in errors
+
+
+def test_snakemake_is_tested_together_with_everything_that_hibali_needs() -> None:
+    text = (CLONE / "tests/snakemake.lock").read_text()
+    [wanted] = re.findall(r"^# from: snakemake (.*)$", text, re.MULTILINE)
+    assert wanted.split() == project()["dependencies"]
+
+
+@pytest.mark.parametrize(
+    "plugin", sorted((CLONE / "packaging").glob("snakemake-*")), ids=lambda path: path.name
+)
+def test_a_plugin_of_snakemake_has_the_version_and_licence_of_hibali(plugin: Path) -> None:
+    found = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]
+    assert (found["name"], found["version"]) == (plugin.name, __version__)
+    assert found["license"] == project()["license"]
+    known = dict(
+        re.findall(r"^([a-z-]+)==([0-9.]+)", (CLONE / "tests/snakemake.lock").read_text(), re.MULTILINE)
+    )
+    for line in found["dependencies"]:
+        name, least, below = re.fullmatch(r"([a-z-]+)>=([0-9.]+),<([0-9.]+)", line).groups()
+        tested = __version__ if name == "hibali" else known[name]
+        assert numbers(least) <= numbers(tested) < numbers(below), line
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -1,0 +1,98 @@
+"""Run the real Snakemake with hibali's plugins, and a site whose logins are counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.services.processes import end_all
+from tests.services.session import REPOSITORY
+from tests.services.sshd import SshServer, start_sshd
+from tests.support.requirements import skip_or_fail
+
+ENVIRONMENT = REPOSITORY / ".cache" / "snakemake"
+PLUGINS = ("storage", "executor")
+
+
+def plugin_path(*kinds: str) -> str:
+    """Return PYTHONPATH for hibali and its plugins; Snakemake's environment has the packages that they need."""
+    folders = [REPOSITORY / "packaging" / f"snakemake-{kind}-plugin-hibali" for kind in kinds or PLUGINS]
+    return os.pathsep.join(map(str, (REPOSITORY, *folders)))
+
+
+@dataclass(frozen=True)
+class Snakemake:
+    """Snakemake in a folder with a Snakefile."""
+
+    folder: Path
+    env: dict[str, str]
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start it in a process group of its own."""
+        argv = [str(ENVIRONMENT / "bin" / "snakemake"), "--nocolor", *words]
+        return subprocess.Popen(
+            argv,
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *words: str, exit: int = 0) -> str:  # noqa: A002 - as the fixture `hibali` has it
+        """Run it, check its exit code, and return what it printed."""
+        process = self.start(*words)
+        printed, _ = process.communicate(timeout=600)
+        assert process.returncode == exit, printed
+        return printed
+
+
+def snakemake_in(hibali: Any, snakefile: str) -> Snakemake:
+    """Return Snakemake in a new folder of the test, with the test's sites; skip the test where it is not prepared."""
+    if not (ENVIRONMENT / "bin" / "snakemake").exists():
+        skip_or_fail("snakemake: sh tests/prepare.sh snakemake")
+    folder = hibali.home.folder / "workflow"
+    folder.mkdir()
+    (folder / "Snakefile").write_text(snakefile)
+    path = f"{ENVIRONMENT / 'bin'}:{os.environ['PATH']}"
+    return Snakemake(folder, {**hibali.env, "PATH": path, "PYTHONPATH": plugin_path()})
+
+
+@dataclass(frozen=True)
+class CountedSite:
+    """The ssh site `there`: its folder `root` is where relative paths begin."""
+
+    server: SshServer
+    root: Path
+
+    @property
+    def logins(self) -> int:
+        """The number of logins."""
+        return self.server.log.read_text().count("Accepted publickey")
+
+    def table(self) -> str:
+        """Return the site's table."""
+        return (
+            f'kind = "ssh"\ndefault_root = "data"\n[sites.there.roots]\ndata = {json.dumps(str(self.root))}\n'
+            f'[sites.there.ssh]\nhost = "{self.server.host}"\ncommand = {json.dumps(self.server.command)}\n'
+        )
+
+
+@contextmanager
+def counted_site(folder: Path) -> Iterator[CountedSite]:
+    """Start an sshd of its own for a site; end it with its processes."""
+    session, root = folder / "counted", folder / "there"
+    session.mkdir()
+    root.mkdir()
+    try:
+        yield CountedSite(start_sshd(session, session / "ssh"), root)
+    finally:
+        end_all(session)
