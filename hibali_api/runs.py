@@ -242,6 +242,20 @@ def every(*, site: str | None = None, config: Place | None = None) -> list[Run]:
     return [Run(each, config=config) for each in found]
 
 
+def refresh(runs: Iterable[Run], **options: Unpack[CallOptions]) -> None:
+    """Query each site once for all of these runs, and submit those that wait for a place in the queue.
+
+    The state of a run is the last known one if its site cannot be reached; `on_event` is told the reason.
+    """
+    split_options("refresh", options, frozenset())
+    with calling(options) as call:
+        run_store = RunStore()
+        records = [run_store.load(each.id) for each in runs]
+        update_runs(
+            call.settings, run_store, records, call.on_event, partial(_note, call.on_event), submit_next=True
+        )
+
+
 def run(
     pipeline: str,
     values: Values | Place,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from hibali.config.model import Site
+from hibali.config.model import Limits, Site
 from hibali.config.settings import Settings, require_built_for_runs
 from hibali.errors import HibaliError
 from hibali.events import Listener
 from runs.model import Run
 from runs.monitor import note_usage
 from runs.poll import update
-from runs.queue_limits import can_submit_more, submit_more
+from runs.queue_limits import can_submit_more, submit_more, submit_waiting
 from runs.rate_limits import open_limited_host
 from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
@@ -59,21 +59,37 @@ def update_runs(
 ) -> list[Run]:
     """Query each site once; a run keeps its recorded state if its site cannot be reached, and `warn` is told so.
 
-    With `submit_next` a pilot whose allocation has ended gets the next one.
+    With `submit_next` a pilot whose allocation has ended gets the next one, and runs that wait for a place in the
+    queue are submitted.
     """
     fresh = {run.id: run for run in runs}
-    active = [run for run in runs if run.job and not run.state.final]
+    active = [run for run in runs if (run.job or (submit_next and run.waits)) and not run.state.final]
     for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in active}):
         group = [run for run in active if (run.site, run.placement.scheduler) == (name, scheduler)]
         try:
-            with contextlib.closing(opener(run_site(settings, name), on_event)()) as host:
-                fresh |= {run.id: run for run in update(host, load_scheduler(scheduler), run_store, group)}
-                limits = run_site(settings, name).limits
-                for run in [fresh[each.id] for each in group if submit_next]:
-                    if run.sweep is not None and run.sweep.pilot is not None and can_submit_more(run):
-                        fresh[run.id] = submit_more(
-                            host, load_scheduler(scheduler), run_store, run, limits, on_event
-                        )
+            site = run_site(settings, name)
+            with contextlib.closing(opener(site, on_event)()) as host:
+                now = update(host, load_scheduler(scheduler), run_store, group)
+                fresh |= {run.id: run for run in now}
+                if submit_next:
+                    fresh |= {
+                        run.id: run for run in _submit_next(host, run_store, now, site.limits, on_event)
+                    }
         except HibaliError as problem:
             warn(f"{name} could not be queried: {problem.message}")
     return [fresh[run.id] for run in runs]
+
+
+def _submit_next(
+    host: RemoteHost, run_store: RunStore, runs: list[Run], limits: Limits, on_event: Listener
+) -> Iterator[Run]:
+    """Continue pilots, submit waiting runs as far as the queue has places, and yield the runs that changed."""
+    full = False
+    for run in runs:
+        scheduler = load_scheduler(run.placement.scheduler)
+        if run.sweep is not None and run.sweep.pilot is not None and can_submit_more(run):
+            yield submit_more(host, scheduler, run_store, run, limits, on_event)
+        elif run.waits and not full:
+            submitted = submit_waiting(host, scheduler, run_store, run, limits, on_event)
+            full = submitted.waits
+            yield submitted

@@ -24,6 +24,7 @@ from hibali_api.filesystem import HibaliFileSystem
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 from tests.support.transfers import Transfers
+from tests.support.waiting import wait_for
 
 TREE = {b"a": b"1", b"folder/b": b"22", b"folder/c": b"333"}
 
@@ -201,6 +202,24 @@ def test_a_sweep_has_tasks_and_a_run_is_cancelled(bench: Bench) -> None:
     assert sweep.logs("stderr", task=3) == "b\n"
     run = api.run(bench.reference, {"in": str(source), "sleep": 600}, site="here")
     assert run.cancel() == "CANCELLED"
+
+
+def test_runs_are_refreshed_together_and_one_that_waits_is_submitted(bench: Bench) -> None:
+    config = bench.hibali.home.config
+    config.write_text(config.read_text().replace('poll = "1s"', 'poll = "1s"\nqueued_jobs = 1'))
+    source = bench.folder / "input.txt"
+    source.write_text("hello\n")
+    first = api.run(bench.reference, {"in": str(source), "sleep": 600}, site="here")
+    second = api.run(bench.reference, {"in": str(source)}, site="here")
+    api.runs.refresh([first, second])
+    assert (first.state.ended, second.record.waits) == (False, True)
+    first.cancel()
+
+    def has_succeeded() -> bool:
+        api.runs.refresh([first, second])
+        return second.state == "SUCCEEDED"
+
+    wait_for(has_succeeded)
 
 
 def test_an_untrusted_pipeline_does_not_run(bench: Bench) -> None:

@@ -20,6 +20,14 @@ ENVIRONMENT = REPOSITORY / ".cache" / "snakemake"
 PLUGINS = ("storage", "executor")
 
 
+def site_python(folder: Path) -> Path:
+    """Write the program that is Python with Snakemake and the plugins at a site, and return its path."""
+    path = folder / "site-python"
+    path.write_text(f'#!/bin/sh\nPYTHONPATH={plugin_path()} exec {ENVIRONMENT}/bin/python "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 def plugin_path(*kinds: str) -> str:
     """Return PYTHONPATH for hibali and its plugins; Snakemake's environment has the packages that they need."""
     folders = [REPOSITORY / "packaging" / f"snakemake-{kind}-plugin-hibali" for kind in kinds or PLUGINS]
@@ -81,7 +89,9 @@ class CountedSite:
     def table(self) -> str:
         """Return the site's table."""
         return (
-            f'kind = "ssh"\ndefault_root = "data"\n[sites.there.roots]\ndata = {json.dumps(str(self.root))}\n'
+            f'kind = "ssh"\ndefault_root = "data"\nwork = {json.dumps(str(self.root / "work"))}\n'
+            f"[sites.there.roots]\ndata = {json.dumps(str(self.root))}\n"
+            '[sites.there.limits]\npoll = "2s"\nqueued_jobs = 8\n'
             f'[sites.there.ssh]\nhost = "{self.server.host}"\ncommand = {json.dumps(self.server.command)}\n'
         )
 
@@ -93,6 +103,10 @@ def counted_site(folder: Path) -> Iterator[CountedSite]:
     session.mkdir()
     root.mkdir()
     try:
-        yield CountedSite(start_sshd(session, session / "ssh"), root)
+        server = start_sshd(session, session / "ssh")
+        (
+            server.home / ".bashrc"
+        ).unlink()  # Debian's bash reads it under sshd: the shells of rules would change folders
+        yield CountedSite(server, root)
     finally:
         end_all(session)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from snakemake_interface_storage_plugins.storage_provider import (
 )
 
 import hibali
+from hibali.retry import growing_intervals, pause
 from hibali_api.filesystem import HibaliFileSystem
 from snakemake_storage_plugin_hibali.queries import (
     PROTOCOL,
@@ -38,6 +40,8 @@ from snakemake_storage_plugin_hibali.queries import (
 )
 
 Info = Mapping[str, Any]
+
+_LOCKED_SECONDS = 900.0
 
 
 @contextmanager
@@ -143,6 +147,21 @@ class StorageProvider(StorageProviderBase):
         return str(self.local_prefix / local_suffix(path))
 
 
+def _while_locked(act: Callable[[], object]) -> None:
+    """Call `act`, again and again while another job sends a file to the same folder, which has one lock."""
+    intervals, waited = growing_intervals(0.2, 5.0), 0.0
+    while True:
+        try:
+            act()
+            return
+        except hibali.TryLaterError as problem:
+            if problem.code != "locked" or waited >= _LOCKED_SECONDS:
+                raise
+        seconds = intervals.next_pause() * random.uniform(0.5, 1.5)  # noqa: S311  # jobs that began together
+        waited += seconds
+        pause(seconds)
+
+
 def _mark(key: str, *, whole: bool) -> str:
     """Return the key under which the cache knows that a folder was listed."""
     return f"{key}/{'**' if whole else '*'}"
@@ -237,7 +256,7 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob):
     def store_object(self) -> None:
         """Send the local file or folder, verified."""
         with explained():
-            hibali.push(self.local_path(), place_of(self._path))
+            _while_locked(lambda: hibali.push(self.local_path(), place_of(self._path)))
 
     def remove(self) -> None:
         """Remove the file or folder, if it exists."""
