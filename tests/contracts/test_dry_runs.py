@@ -20,12 +20,12 @@ import pytest
 
 from hibali.config.settings import Settings, parse_settings
 from hibali.errors import HibaliError
-from hibali_cli.handlers.launch import make_request
 from registry.descriptor import read_descriptor
 from registry.example import make_example
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs.inputs import locate_inputs
+from runs.new_request import make_request
 from runs.prepare import prepare_dry_run
 from runs.request import compute_site
 from tests.contracts import reference_line

@@ -250,6 +250,6 @@ def test_the_readable_output_has_the_reasons(local_there: Transfers) -> None:
     path = there.folder / "the.plan"
     answer = there.hibali("plan", there.source, "there:data", "-o", path, exit=0)
     assert len(answer.out.splitlines()) == 2
-    assert answer.out.split()[-2:] == [b"500", b"500"]
+    assert answer.out.split()[-3:] == [b"500", b"500", b"B"]
     answer = there.hibali("plan", there.source, "there:data", exit=0)
     assert len(answer.out.splitlines()) == 500

@@ -64,7 +64,9 @@ def test_modules_without_a_kind_are_not_kinds(monkeypatch: pytest.MonkeyPatch) -
     add_stores(monkeypatch, part=SimpleNamespace())
     for word in ("sftp", "webdav", "part", "nothing"):
         [problem] = problems_of(f'[sites.xx]\nkind = "{word}"\n')
-        assert problem == f"line 2: sites.xx.kind: {word!r} must be one of ssh, s3, local, url, globus"
+        assert (
+            problem == f"line 2: sites.xx.kind: {word!r} must be one of ssh, s3, local, url, globus, fsspec"
+        )
 
 
 def test_a_kind_cannot_take_the_name_of_a_key_of_all_sites(monkeypatch: pytest.MonkeyPatch) -> None:
