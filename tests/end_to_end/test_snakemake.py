@@ -107,5 +107,13 @@ def test_the_rules_on_the_page_are_valid() -> None:
     page = Path(REPOSITORY, "docs", "snakemake.md").read_text()
     known = {name for option in run_command.params for name in (*option.opts, *option.secondary_opts)}
     named = {word.strip('"`,.)') for word in page.split() if word.startswith("--")}
-    theirs = {"--rerun-incomplete", "--jobs", "--forceall"}
+    theirs = {
+        *("--rerun-incomplete", "--jobs", "--forceall", "--retries", "--unlock", "--executor"),
+        *("--hibali-site", "--hibali-python", "--hibali-config", "--seconds-between-status-checks"),
+        *(
+            "--default-storage-provider",
+            "--default-storage-prefix",
+            "--storage-hibali-max-requests-per-second",
+        ),
+    }
     assert {word for word in named - theirs if not word.startswith(tuple(known))} == set()

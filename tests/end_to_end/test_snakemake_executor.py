@@ -16,6 +16,7 @@ import pytest
 
 from tests.services.session import REPOSITORY
 from tests.support.snakemakes import CountedSite, Snakemake, counted_site, site_python, snakemake_in
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(7200)]  # each job starts Snakemake, which needs seconds
 
@@ -106,3 +107,52 @@ def test_a_failed_job_shows_its_log_and_runs_again(hibali: Any) -> None:
     (hibali.home.folder / "mended").touch()
     driver.run()
     assert lines(hibali.home.folder / "executed") == ["0"]
+
+
+def states(hibali: Any) -> list[str]:
+    return [each["state"] for each in hibali("runs", "list", "--json", exit=0).lines if "state" in each]
+
+
+_GROUPED = """
+rule all:
+    input:
+        "out/last.txt",
+
+rule first:
+    input:
+        "in.txt",
+    output:
+        "out/first.txt",
+    group: "both"
+    shell:
+        "test -e {folder}/mended || (touch {folder}/began; sleep 600); cat {{input}} >{{output}}"
+
+rule last:
+    input:
+        "out/first.txt",
+    output:
+        "out/last.txt",
+    group: "both"
+    shell:
+        "cat {{input}} {{input}} >{{output}}"
+"""
+
+
+def test_an_interrupt_cancels_a_group_of_jobs_which_then_runs_again(hibali: Any, there: CountedSite) -> None:
+    hibali("pipelines", "trust", "snakemake-job@1.0", exit=0)
+    folder = hibali.home.folder
+    (there.root / "project").mkdir()
+    (there.root / "project" / "in.txt").write_text("x\n")
+    driver = Driver(hibali, _GROUPED.format(folder=folder))
+    process = driver.snakemake.start(*driver.words)
+    wait_for((folder / "began").exists, 300)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, printed
+    assert states(hibali) == ["CANCELLED"]
+
+    (folder / "mended").touch()
+    driver.run("--rerun-incomplete")
+    assert (there.root / "project/out/last.txt").read_text() == "x\nx\n"
+    assert sorted(states(hibali)) == ["CANCELLED", "SUCCEEDED"]
+    assert there.logins == 1
