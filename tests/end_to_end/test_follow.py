@@ -258,7 +258,7 @@ def test_a_signal_stops_following_within_two_seconds_and_releases_the_lock(
     assert time.monotonic() - began < 4  # two seconds, on a shared machine
     assert (receipt["files_moved"], receipt["files"]) == (1, 2)
     notes = [line["message"] for line in follow.lines() if line["kind"] == "noted"]
-    assert "1 file (1 byte)" in notes[-1]
+    assert "1 file (1 B)" in notes[-1]
     assert "1 file not finished" in notes[-1]
     there.check_no_own_files()
     there.push()
