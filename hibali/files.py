@@ -149,7 +149,7 @@ def _write_atomic(path: Path, content: bytes, mode: int, mtime_ns: int | None) -
 def replace_content(path: Path, partial: Path, content: bytes) -> None:
     """Write `content` to `path` atomically for readers, but not durably; `partial` is used by one writer at a time.
 
-    For content that nobody misses after a crash: it is not synced to disk. Raises OSError.
+    The content is not synced to disk: after a crash of the machine it may be missing. Raises OSError.
     """
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

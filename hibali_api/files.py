@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Unpack
 
-from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
 from hibali_api.calls import CallOptions, Place, calling, split_options
 from hibali_api.transfers import check_receipt
-from transfers.entry import Entry, Kind
+from transfers.entry import Entry
 from transfers.inventory import Usage, usages
 from transfers.journal import Receipt
+from transfers.listing import list_entries
 from transfers.packs.view import PackAwareOpener
 from transfers.remove import RemovalPlan, RemovalRequest, remove
 from transfers.rules import DeleteLimit, read_delete_limit
@@ -25,7 +24,7 @@ def ls(place: Place, *, recursive: bool = False, **options: Unpack[CallOptions])
     """List the entries of a folder, sorted by name; of a file itself.
 
     Args:
-        place: a path of this machine or SITE:PATH.
+        place: a path of this machine or SITE:PATH, also with wildcards.
         recursive: also list what is in folders below.
         **options: see `CallOptions`.
 
@@ -39,7 +38,7 @@ def ls(place: Place, *, recursive: bool = False, **options: Unpack[CallOptions])
     """
     split_options("ls", options, frozenset())
     with calling(options) as call:
-        return _listed(call.location(place), call.on_event, recursive=recursive)
+        return list(list_entries(call.location(place), call.on_event, recursive=recursive))
 
 
 def stat(place: Place, **options: Unpack[CallOptions]) -> Entry | None:
@@ -55,7 +54,7 @@ def du(place: Place, depth: int = 0, **options: Unpack[CallOptions]) -> list[Usa
     """Count the files and bytes of a tree, as a transfer of it would; also of its folders down to `depth`."""
     split_options("du", options, frozenset())
     with calling(options) as call:
-        entries = _listed(call.location(place), call.on_event, recursive=True)
+        entries = list(list_entries(call.location(place), call.on_event, recursive=True))
     return list(usages(iter(entries), depth))
 
 
@@ -101,17 +100,3 @@ def _confirm(plan: RemovalPlan) -> None:
 
 def _open(location: Location, on_event: Listener) -> tuple[Store, Entry | None]:
     return PackAwareOpener(lambda at: open_store(at, on_event=on_event)).find(location)
-
-
-def _listed(location: Location, on_event: Listener, *, recursive: bool) -> list[Entry]:
-    store, found = _open(location, on_event)
-    with closing(store):
-        if found is None:
-            raise NotFoundError(
-                "no-such-place", "no file or folder with that name exists", subject=location.text
-            )
-        if found.kind is Kind.FOLDER:
-            return list(store.list(shallow=not recursive))
-        if location.slash:
-            raise RefusedError("not-a-folder", "this is a file", subject=location.text)
-        return [found._replace(path=location.name)]

@@ -94,6 +94,25 @@ class HibaliFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         path = self._strip_protocol(path)
         return _info(path, self._files.require(path).entry) if path else _folder_info("")
 
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Return whether a path exists. Raises an OSError if its site cannot tell, such as an unreachable one."""
+        return self._type_of(path, **kwargs) is not None
+
+    def isdir(self, path: str) -> bool:
+        """Return whether a path is a folder. Raises as `exists` does."""
+        return self._type_of(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        """Return whether a path is a file. Raises as `exists` does."""
+        return self._type_of(path) == "file"
+
+    def _type_of(self, path: str, **kwargs: Any) -> str | None:
+        """Return the type of a path, None if nothing exists there."""
+        try:
+            return str(self.info(path, **kwargs)["type"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
         """List a folder, or a file itself; without a path the sites."""
         del kwargs

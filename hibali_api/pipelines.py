@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from hibali.errors import NotFoundError, UsageError
-from hibali.files import private_folder, state_folder
+from hibali.events import Noted
 from hibali_api.calls import CallOptions, Place, calling, place_text, split_options
-from registry.catalogue import Catalogue
+from registry.catalogue import Catalogue, open_local_catalogue
 from registry.descriptor import read_descriptor
 from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
+from registry.problems import read_file_bytes
 from registry.search import Summary
-from registry.sources import Access, find_candidates
+from registry.sources import access_of, find_candidates
 
 
 def names() -> list[str]:
@@ -43,9 +44,7 @@ def add(source: Place, name: str | None = None, **options: Unpack[CallOptions]) 
     place = place_text(source)
     with calling(options) as call:
         settings = call.settings.catalogue
-        scratch = private_folder(state_folder() / "catalogue-partial")
-        access = Access(scratch, settings.zenodo, frozenset(settings.origins))
-        found = list(find_candidates(place, access))
+        found = list(find_candidates(place, access_of(settings)))
         if not found:
             raise NotFoundError("no-descriptor", "the source has no Boutiques descriptor", subject=place)
         if len(found) > 1:
@@ -55,13 +54,14 @@ def add(source: Place, name: str | None = None, **options: Unpack[CallOptions]) 
                 subject=place,
                 hint=f"To choose from them: hibali pipelines add {place}",
             )
-        return Catalogue(history=settings.keep == "git").add(found[0].raw, name, subject=found[0].subject)
+        catalogue = open_local_catalogue(settings, lambda text: call.on_event(Noted(text)))
+        return catalogue.add(found[0].raw, name, subject=found[0].subject)
 
 
 def validate(descriptor: Place) -> Pipeline:
     """Read a descriptor of this machine as `add` does, without adding it. Raises `UsageError` with all problems."""
     path = Path(descriptor)
-    return read_descriptor(path.read_bytes(), str(path))
+    return read_descriptor(read_file_bytes(path), str(path))
 
 
 def invocation(name: str, values: Mapping[str, Any]) -> Invocation:

@@ -42,7 +42,7 @@ class Progress:
         """Draw nothing before the first event.
 
         Args:
-            title: what stands before the bar.
+            title: the text to the left of the bar.
             draw: whether to draw a bar; by default in notebooks and terminals.
         """
         self._title = printable(title)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from hibali.amounts import read_job_time, read_size
+from hibali.config.settings import site_for_runs
 from hibali.documents import read_json_file
 from hibali.errors import UsageError
 from hibali.events import Listener, Noted
@@ -35,7 +36,7 @@ from runs.records import choose_task
 from runs.request import Request, with_job_proxy
 from runs.reuse import Reuse
 from runs.schedulers.base import Resources, check_directive, check_plain, load_scheduler
-from runs.site_access import fetch_usage, opener, run_site, update_runs
+from runs.site_access import fetch_usage, opener, update_runs
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from runs.sweeps.collect import TaskCollector, ended_tasks
@@ -162,7 +163,7 @@ class Run:
         """
         with self._calling(options) as call:
             run = self.record
-            site = run_site(call.settings, run.site)
+            site = site_for_runs(call.settings, run.site)
             if not run.state.final:
                 wait_for_end(
                     opener(site, call.on_event),
@@ -192,7 +193,7 @@ class Run:
         wanted: Stream = stream
         with self._calling(options) as call:
             run = choose_task(self.record, task, log_of_job=stream == "scheduler.log")
-            site = run_site(call.settings, run.site)
+            site = site_for_runs(call.settings, run.site)
             with contextlib.closing(opener(site, call.on_event)()) as host:
                 return b"".join(read_log(host, run, wanted)).decode("utf-8", "replace")
 
@@ -207,7 +208,7 @@ class Run:
         """
         with self._calling(options) as call:
             run, place = self.record, call.target(target)
-            site = run_site(call.settings, run.site)
+            site = site_for_runs(call.settings, run.site)
             if run.sweep is not None:
                 collector = TaskCollector(self._run_store, site, place, call.on_event)
                 receipt, _ = collector.collect(run, ended_tasks(run))
@@ -221,7 +222,7 @@ class Run:
         with self._calling(options) as call:
             run = self.record
             if not run.state.final:
-                open_host = opener(run_site(call.settings, run.site), call.on_event)
+                open_host = opener(site_for_runs(call.settings, run.site), call.on_event)
                 scheduler = load_scheduler(run.placement.scheduler)
                 cancel_run(open_host, scheduler, self._run_store, run, call.on_event)
         return self.state
@@ -245,7 +246,7 @@ def every(*, site: str | None = None, config: Place | None = None) -> list[Run]:
 def refresh(runs: Iterable[Run], **options: Unpack[CallOptions]) -> None:
     """Query each site once for all of these runs, and submit those that wait for a place in the queue.
 
-    The state of a run is the last known one if its site cannot be reached; `on_event` is told the reason.
+    The state of a run is the last known one if its site cannot be reached; `on_event` receives the reason.
     """
     split_options("refresh", options, frozenset())
     with calling(options) as call:
@@ -381,7 +382,7 @@ def _resources(given: Mapping[str, Any]) -> Resources:
 def _follow(call: Call, runs: list[model.Run]) -> None:
     """Wait for runs that come first."""
     for each in runs:
-        site = run_site(call.settings, each.site)
+        site = site_for_runs(call.settings, each.site)
         wait_for_end(
             opener(site, call.on_event),
             load_scheduler(each.placement.scheduler),

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from hibali.amounts import read_size
-from hibali.errors import Exit, IncompleteError, NotVerifiedError, UsageError
+from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Planned
 from hibali_api.calls import Call, CallOptions, Place, calling, place_text, split_options
 from hibali_api.notebook import show_receipts
 from transfers.actions import Action
 from transfers.entry import Verification
 from transfers.journal import Receipt
-from transfers.manifest import is_bag_name, read_manifest
+from transfers.manifest import Manifest, is_bag_name, open_manifest
 from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
 from transfers.plan_file import check_trust, read_plan
 from transfers.planner import TransferPlan, incomplete
+from transfers.receipt_errors import verification_errors, weak_verification
 from transfers.request import Request, SaveOptions, check_direction, pack_bytes
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.verify import VerificationRequest, Verifier, read_share
@@ -284,7 +285,7 @@ def verify(place: Place, other: Place | None = None, **options: Unpack[VerifyOpt
         request = VerificationRequest(
             call.location(place),
             None if other is None else call.location(other),
-            manifest=None if manifest is None else _manifest(Path(manifest), bag=bag),
+            manifest=None if manifest is None else _manifest(os.fspath(manifest), bag=bag),
             rules=Rules(**_selection(given)),
             exact=exact,
             sample=None if sample is None else read_share(sample),
@@ -292,14 +293,18 @@ def verify(place: Place, other: Place | None = None, **options: Unpack[VerifyOpt
             resume=resume,
         )
         receipt = Verifier(request, call.on_event).run()
-    if receipt.exit is Exit.NOT_VERIFIED:
-        raise NotVerifiedError("not-verified", "no digest is recorded for some files", subject=receipt.target)
-    return check_receipt(receipt)
+    return _check_verified(receipt)
 
 
-def _manifest(path: Path, *, bag: bool) -> Any:
-    with path.open("rb") as stream:
-        return read_manifest(stream, str(path), bag=bag or is_bag_name(str(path)))
+def _manifest(path: str, *, bag: bool) -> Manifest:
+    return open_manifest(path, bag=bag or is_bag_name(path))
+
+
+def _check_verified(receipt: Receipt) -> Receipt:
+    """Return the receipt of a verification that proved everything. Raises the gravest of its errors."""
+    for problem in reversed(verification_errors(receipt)):
+        raise _with_receipt(problem, receipt) if isinstance(problem, IncompleteError) else problem
+    return receipt
 
 
 def _transfer(operation: str, source: Place, target: Place, options: TransferOptions) -> Receipt:
@@ -420,13 +425,13 @@ def check_receipt(receipt: Receipt) -> Receipt:
     if receipt.files_failed:
         problem = incomplete(receipt.target, receipt.files_failed)
     else:
-        problem = IncompleteError(
-            "weak-verification",
-            f"the files were moved, but verified by {receipt.proof_moved} only, which is weaker than required",
-            subject=receipt.target,
-        )
+        problem = weak_verification(receipt, "")
+    raise _with_receipt(problem, receipt)
+
+
+def _with_receipt(problem: IncompleteError, receipt: Receipt) -> IncompleteTransferError:
     failed = IncompleteTransferError(
         problem.code, problem.message, subject=problem.subject, hint=f"hibali history show {receipt.id}"
     )
     failed.receipt = receipt
-    raise failed
+    return failed

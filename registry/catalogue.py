@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from hibali.config.model import CatalogueSettings
 from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.files import check_private_file, private_folder, state_folder
@@ -33,6 +35,15 @@ from registry.search import Damaged, Overview, Summary, summarise
 
 _TRIES = 20  # attempts when other processes remove the entry while it is added
 _PinsRead = dict[tuple[str, str], str]
+
+
+def open_local_catalogue(settings: CatalogueSettings, note: Callable[[str], None]) -> Catalogue:
+    """Open the catalogue, with its history unless that is turned off or git is missing, which is noted."""
+    kept = settings.keep == "git"
+    if kept and shutil.which("git") is None:
+        note("git is not installed: the catalogue is stored without history")
+        kept = False
+    return Catalogue(history=kept)
 
 
 class Catalogue:

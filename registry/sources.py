@@ -14,8 +14,10 @@ from hashlib import new as new_hash
 from pathlib import Path
 from typing import Any
 
+from hibali.config.model import CatalogueSettings
 from hibali.documents import MAXIMUM_BYTES, read_json
 from hibali.errors import NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.files import private_folder, state_folder
 from hibali.text import printable
 from registry.git import Git, read_blobs
 from registry.problems import read_file_bytes
@@ -57,6 +59,12 @@ class Access:
     scratch: Path
     zenodo: str = "https://zenodo.org"
     origins: frozenset[str] = frozenset()
+
+
+def access_of(settings: CatalogueSettings) -> Access:
+    """Return the access that the settings grant."""
+    scratch = private_folder(state_folder() / "catalogue-partial")
+    return Access(scratch, settings.zenodo, frozenset(settings.origins))
 
 
 def source_name(place: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hibali.config.settings import Settings, require_built_for_runs
+from hibali.config.settings import Settings, site_for_runs
 from hibali.documents import read_json_file
 from hibali.errors import RefusedError
 from registry.catalogue import Catalogue
@@ -42,9 +42,7 @@ Checked = tuple[Pipeline, Invocation, Path | None]  # the file of the invocation
 
 def compute_site_of(settings: Settings, name: str) -> ComputeSite:
     """Return a site with its scheduler and container, if runs are possible there. Raises `UsageError`."""
-    site = settings.site(name)
-    require_built_for_runs(site)
-    return compute_site(site)
+    return compute_site(site_for_runs(settings, name))
 
 
 def read_request(

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from hibali.config.model import Limits, Site
-from hibali.config.settings import Settings, require_built_for_runs
+from hibali.config.settings import Settings, site_for_runs
 from hibali.errors import HibaliError
 from hibali.events import Listener
 from runs.model import Run
@@ -17,13 +17,6 @@ from runs.rate_limits import open_limited_host
 from runs.schedulers.base import load_scheduler
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
-
-
-def run_site(settings: Settings, name: str) -> Site:
-    """Return the site of a run, if runs are possible there; raises `UsageError`."""
-    site = settings.site(name)
-    require_built_for_runs(site)
-    return site
 
 
 def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
@@ -42,7 +35,7 @@ def fetch_usage(settings: Settings, run_store: RunStore, run: Run, on_event: Lis
         return run
     with (
         contextlib.suppress(HibaliError),
-        contextlib.closing(opener(run_site(settings, run.site), on_event)()) as host,
+        contextlib.closing(opener(site_for_runs(settings, run.site), on_event)()) as host,
     ):
         note_usage(host, scheduler, run_store, [run])
     return run_store.load(run.id)
@@ -57,7 +50,7 @@ def update_runs(
     *,
     submit_next: bool = False,
 ) -> list[Run]:
-    """Query each site once; a run keeps its recorded state if its site cannot be reached, and `warn` is told so.
+    """Query each site once; a run keeps its recorded state if its site cannot be reached, and `warn` is called with the reason.
 
     With `submit_next` a pilot whose allocation has ended gets the next one, and runs that wait for a place in the
     queue are submitted.
@@ -67,7 +60,7 @@ def update_runs(
     for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in active}):
         group = [run for run in active if (run.site, run.placement.scheduler) == (name, scheduler)]
         try:
-            site = run_site(settings, name)
+            site = site_for_runs(settings, name)
             with contextlib.closing(opener(site, on_event)()) as host:
                 now = update(host, load_scheduler(scheduler), run_store, group)
                 fresh |= {run.id: run for run in now}

@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from hibali.errors import IncompleteError, RefusedError, UsageError
+from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.files import WholeFile
-from hibali.system_errors import reason_of
+from hibali.system_errors import reason_of, unreadable
 from hibali.text import counted, printable
 from transfers.inventory import Hashed, Inventory
 from transfers.stores.base import unsafe_component
@@ -81,6 +81,22 @@ def write_bag_line(path: bytes, digest: str) -> bytes:
     """Return a line of a bag's manifest; only CR, LF and `%` are percent-encoded (RFC 8493, 2.1.3)."""
     encoded = re.sub(rb"[\r\n%]", lambda found: b"%%%02X" % ord(found.group()), path)
     return digest.encode("ascii") + b"  " + encoded + b"\n"
+
+
+def open_manifest(path: str, *, bag: bool = False) -> Manifest:
+    """Read an untrusted manifest from a local file.
+
+    Raises `NotFoundError`, `AccessError`, `UsageError` if it cannot be opened, and what `read_manifest` raises.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            return read_manifest(stream, path, bag=bag)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError("no-such-file", "the file does not exist", subject=path) from None
+    except PermissionError:
+        raise AccessError("denied", "permission denied", subject=path) from None
+    except OSError as problem:
+        raise unreadable(problem, path) from None
 
 
 def read_manifest(stream: IO[bytes], name: str, *, bag: bool = False) -> Manifest:

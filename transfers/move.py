@@ -65,7 +65,7 @@ def copy_within(request: Request) -> Request:
 def plan_move(
     request: MoveRequest, show: Callable[[RemovalPlan, bool], None], on_event: Listener = ignore
 ) -> None:
-    """List what `move` would move, without any change; `show` is told whether it would be a rename."""
+    """List what `move` would move, without any change; `show` receives whether it would be a rename."""
     with ExitStack() as stack:
         renaming = _Renaming(request, on_event, stack)
         able = renaming.possible()
@@ -275,7 +275,7 @@ def _check_target_part(copying: Request) -> None:
 def _check_copied(copying: Request, removal: RemovalPlan) -> None:
     """Raise `IncompleteError` unless all that will be removed was copied and is unchanged.
 
-    It is listed before: whatever changes after that is not removed, because it is not as it was listed.
+    Entries that changed since they were listed are not removed.
     """
     for checksum in (False, True):
         rules = replace(copying.rules, checksum=checksum)

@@ -1,7 +1,7 @@
 """Publish the progress of an operation in a small file while it runs, and read those of all running operations.
 
 Each operation replaces its file in `running/` of the state folder at most once a second, and removes it at its end. The
-file of a killed process is recognised by the process's number and start time, and removed by whoever reads it.
+file of a killed process is recognised by the process's number and start time, and removed when it is read.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def default_text(each: Field[Any], key: Key) -> str:
 
 
 def keys_in_file() -> Iterator[tuple[Keys, str]]:
-    """Yield the path of each key, in which `NAME` stands for any name, and its default."""
+    """Yield the path of each key, with `NAME` for a name that the user chooses, and its default."""
     for path, declared in tables_of(Document):
         above = tuple(path.split(".")) if path else ()
         for each in fields(declared):

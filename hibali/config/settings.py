@@ -193,6 +193,13 @@ def require_built_for_runs(site: Site) -> None:
         _raise_not_built(site, "container.name", site.container.name)
 
 
+def site_for_runs(settings: Settings, name: str) -> Site:
+    """Return a site at which this version can run pipelines. Raises `UsageError`."""
+    site = settings.site(name)
+    require_built_for_runs(site)
+    return site
+
+
 def _raise_not_built(
     site: Site, key: str, name: str, hint: str = "Correct config.toml, or install the package that adds it."
 ) -> NoReturn:

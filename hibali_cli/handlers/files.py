@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import click
@@ -13,7 +12,7 @@ import click
 from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
-from hibali.locations import Location, read_location, read_target
+from hibali.locations import read_location, read_target
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
 from hibali_cli.fields import write_fields
@@ -26,14 +25,14 @@ from transfers.actions import Action, Verb
 from transfers.entry import Entry, Kind
 from transfers.inventory import Usage, usages
 from transfers.journal import Receipt
-from transfers.packs.view import PackAwareOpener
+from transfers.listing import list_entries
 from transfers.planner import incomplete
 from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
 from transfers.rules import DeleteLimit, read_delete_limit
 from transfers.single_files import contents, make_place
-from transfers.stores.base import ListingIncompleteError, Store
+from transfers.stores.base import ListingIncompleteError
 from transfers.stores.open_store import open_store
-from transfers.wildcards import Wildcards, read_wildcards
+from transfers.wildcards import read_wildcards
 
 _WIDTH, _EXACT_WIDTH = 8, 15  # columns of a size
 
@@ -57,7 +56,7 @@ def list_place(common: Common, text: str, style: ListingStyle, *, recursive: boo
     seen = SeenNames(location.site.name, location.text.partition(":")[2])
 
     def entries(on_event: Listener) -> Iterator[Entry]:
-        for entry in _entries(location, on_event, recursive=recursive):
+        for entry in list_entries(location, on_event, recursive=recursive):
             seen.add(entry)
             yield entry
 
@@ -94,44 +93,6 @@ def _print_entry(common: Common, entry: Entry, style: ListingStyle) -> None:
         f"{size:>{width}}  {(moment(entry.mtime_ns) or '-')[:19]:<19}  " if style.long or style.exact else ""
     )
     common.output.line(details.encode() + name)
-
-
-def _entries(location: Location, on_event: Listener, *, recursive: bool) -> Iterator[Entry]:
-    """Yield the entries to list; a file or folder with exactly this name comes before its wildcards."""
-    wildcards = read_wildcards(location)
-    opener = PackAwareOpener(lambda at: open_store(at, on_event=on_event))
-    with ExitStack() as stack:
-        store, found = opener.find(location if wildcards is None else wildcards.folder)
-        stack.callback(store.close)
-        if wildcards is not None and found is not None:
-            if found.kind is Kind.FOLDER and store.stat(wildcards.rest) is None:
-                yield from _matching(store, wildcards, location.text, recursive=recursive)
-                return
-            store, found = opener.find(location)
-            stack.callback(store.close)
-        if found is None:
-            raise NotFoundError(
-                "no-such-place", "no file or folder with that name exists", subject=location.text
-            )
-        if found.kind is Kind.FOLDER:
-            yield from store.list(shallow=not recursive)
-        else:
-            yield found._replace(path=location.name)
-
-
-def _matching(store: Store, wildcards: Wildcards, subject: str, *, recursive: bool) -> Iterator[Entry]:
-    count = 0
-    for entry in store.list(shallow=not (recursive or wildcards.deep)):
-        if wildcards.matches(entry, below=recursive):
-            count += 1
-            yield entry
-    if not count:
-        raise NotFoundError(
-            "no-match",
-            "no name matches this pattern",
-            subject=subject,
-            hint=f"To see what exists: hibali ls {shlex.quote(wildcards.folder.text)}",
-        )
 
 
 def write_contents(common: Common, texts: Sequence[str], *, recall: bool) -> int:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hibali.amounts import format_size
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
-from hibali.files import private_folder, state_folder
 from hibali.text import counted, printable
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, Output
-from registry.catalogue import Catalogue
+from registry.catalogue import Catalogue, open_local_catalogue
 from registry.catalogue_folder import Deprecation
 from registry.images.record import ImageRecord
 from registry.pipeline import Change, Input, OutputFile, Pipeline, find_changes, split_reference
@@ -29,21 +27,15 @@ FindDeprecation = Callable[[Summary], Deprecation | None]
 
 
 def open_catalogue(common: Common) -> Catalogue:
-    """Open the catalogue, with its history unless that is turned off or git is missing."""
-    kept = common.settings().catalogue.keep == "git"
-    if kept and shutil.which("git") is None:
-        common.output.detail("git is not installed: the catalogue is stored without history")
-        kept = False
-    return Catalogue(history=kept)
+    """Open the catalogue of this machine."""
+    return open_local_catalogue(common.settings().catalogue, common.output.detail)
 
 
 def access_of(common: Common) -> Access:
     """Return what sources of descriptors may use."""
-    from registry.sources import Access  # start-up: only to add descriptors
+    from registry import sources  # start-up: only to add descriptors
 
-    settings = common.settings().catalogue
-    scratch = private_folder(state_folder() / "catalogue-partial")
-    return Access(scratch, settings.zenodo, frozenset(settings.origins))
+    return sources.access_of(common.settings().catalogue)
 
 
 def image_fields(record: ImageRecord, *, here: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hibali.config.model import Site
-from hibali.config.settings import require_built_for_runs
+from hibali.config.settings import site_for_runs
 from hibali.events import Listener
 from hibali_cli.options import Common
 from runs.model import Run
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def run_site(common: Common, name: str) -> Site:
     """Return the site of a run, if runs are possible there; raises `UsageError`."""
-    site = common.settings().site(name)
-    require_built_for_runs(site)
-    return site
+    return site_for_runs(common.settings(), name)
 
 
 def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:

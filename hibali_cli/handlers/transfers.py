@@ -27,6 +27,7 @@ from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
 from transfers.plan_file import check_trust, read_plan
 from transfers.planner import TransferPlan, incomplete
+from transfers.receipt_errors import weak_verification
 from transfers.request import Request, SaveOptions, check_direction, pack_bytes
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.stores.globus.paths import TaskTimeouts
@@ -377,11 +378,5 @@ def show_receipt(common: Common, receipt: Receipt) -> None:
     if receipt.exit is Exit.INCOMPLETE and receipt.files_failed:
         print_error(incomplete(receipt.target, receipt.files_failed))
     elif receipt.exit is Exit.INCOMPLETE:
-        print_error(
-            IncompleteError(
-                "weak-verification",
-                f"the files were moved, but verified by {receipt.proof_moved} only, which is weaker than required",
-                subject=receipt.target,
-                hint="Require less with --require-proof, or read them back with `verify`.",
-            )
-        )
+        hint = "Require less with --require-proof, or read them back with `verify`."
+        print_error(weak_verification(receipt, hint))

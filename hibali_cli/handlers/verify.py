@@ -14,18 +14,13 @@ from typing import Any
 from hibali import __version__
 from hibali.amounts import format_size
 from hibali.errors import (
-    AccessError,
     Exit,
     IncompleteError,
-    NotFoundError,
-    NotVerifiedError,
-    TryLaterError,
     UsageError,
 )
 from hibali.events import Event, Failed, Hashing, Listener, Noted
 from hibali.files import WholeFile
 from hibali.locations import Location, read_location
-from hibali.system_errors import unreadable
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
 from hibali_cli.handlers.transfers import pop_selection
@@ -35,7 +30,8 @@ from hibali_cli.progress import listening
 from transfers.entry import Verification
 from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.journal import Coverage, Receipt
-from transfers.manifest import Manifest, is_bag_name, read_manifest, write_bag, write_line
+from transfers.manifest import Manifest, is_bag_name, open_manifest, read_manifest, write_bag, write_line
+from transfers.receipt_errors import verification_errors
 from transfers.rules import Rules
 from transfers.verify import VerificationRequest, Verifier, read_share
 
@@ -93,15 +89,7 @@ def _read(manifest_path: str, *, bag: bool) -> Manifest:
     """Read an untrusted manifest from a local file or stdin."""
     if manifest_path == "-":
         return read_manifest(sys.stdin.buffer, "stdin", bag=bag)
-    try:
-        with Path(manifest_path).open("rb") as stream:
-            return read_manifest(stream, manifest_path, bag=bag)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("no-such-file", "the file does not exist", subject=manifest_path) from None
-    except PermissionError:
-        raise AccessError("denied", "permission denied", subject=manifest_path) from None
-    except OSError as problem:
-        raise unreadable(problem, manifest_path) from None
+    return open_manifest(manifest_path, bag=bag)
 
 
 def _show_receipt(common: Common, receipt: Receipt) -> None:
@@ -113,29 +101,8 @@ def _show_receipt(common: Common, receipt: Receipt) -> None:
         f"{receipt.files_kept} of {counted(receipt.files, 'file')} correct"
         f"{_describe_coverage(coverage)}; {receipt.seconds:.1f} s"
     )
-    if receipt.exit == Exit.TRY_LATER:
-        print_error(
-            TryLaterError(
-                "max-time",
-                f"stopped because --max-time has elapsed; {counted(coverage.files_unchecked, 'file')} not verified",
-                subject=receipt.target,
-                hint="To continue, run the same command with --resume.",
-            )
-        )
-    if coverage.files_unrecorded:
-        print_error(_not_verified(receipt, coverage))
-    if receipt.files_failed:
-        message = f"{counted(receipt.files_failed, 'file')} different, missing or unreadable; see above"
-        print_error(IncompleteError("not-proven", message, subject=receipt.target))
-
-
-def _not_verified(receipt: Receipt, coverage: Coverage) -> NotVerifiedError:
-    return NotVerifiedError(
-        "not-verified",
-        f"{coverage.files_unrecorded} of {counted(receipt.files, 'file')} not verified: no digest is recorded",
-        subject=receipt.target,
-        hint="To compare them with their source, and record their digests: hibali sync --checksum FROM TO",
-    )
+    for problem in verification_errors(receipt):
+        print_error(problem)
 
 
 def _describe_coverage(coverage: Coverage) -> str:

@@ -235,7 +235,7 @@ class Executor(RemoteExecutor):
         return hibali.run(self._pipeline, values, site=self._site, name=name, new=new, **task.options)
 
     def _counts(self, task: _Task) -> bool:
-        """Return whether an earlier success counts: nobody wants it again, and its outputs are still there."""
+        """Return whether an earlier success counts: no rerun is forced, and its outputs still exist."""
         outputs = [each.storage_object for each in task.job.output if each.is_storage]
         return not task.forced and all(each.exists() for each in outputs)
 

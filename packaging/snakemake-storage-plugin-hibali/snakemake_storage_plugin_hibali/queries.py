@@ -9,7 +9,7 @@ from collections.abc import Iterator
 PROTOCOL = "hibali://"
 
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_ABSOLUTE = "%2F"  # a component that stands for the slash with which an absolute path begins
+_ABSOLUTE = "%2F"  # the slash at the start of an absolute path, encoded as a component
 _FEW_FOLDERS = 8
 
 

@@ -12,6 +12,7 @@ import pytest
 from hibali.errors import TryLaterError
 from hibali_api import site_files
 from hibali_api.filesystem import HibaliFileSystem
+from hibali_api.os_errors import UnreachableError
 from tests.services.fixtures import HibaliHome
 
 
@@ -30,6 +31,30 @@ def filesystem(hibali_home: HibaliHome, tmp_path: Path) -> Iterator[HibaliFileSy
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(TypeError, match="'storage_options'"):
         HibaliFileSystem(storage_options={"pin": True})
+
+
+@pytest.mark.parametrize("ask", ["exists", "isfile", "isdir"])
+def test_an_error_is_no_answer_whether_a_path_exists(
+    filesystem: HibaliFileSystem, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    """fsspec's own methods would return False, and a caller would create the file anew."""
+
+    def refuse(_: str) -> Any:
+        raise UnreachableError("unreachable", "a double of a site that does not answer, which takes 45 s")
+
+    monkeypatch.setattr(filesystem._files, "require", refuse)
+    with pytest.raises(ConnectionError):
+        getattr(filesystem, ask)("there/a")
+    with pytest.raises(OSError, match="no site with this name"):
+        getattr(HibaliFileSystem(skip_instance_cache=True), ask)("nosuch/a")
+
+
+def test_missing_paths_do_not_exist(filesystem: HibaliFileSystem) -> None:
+    found = [
+        (filesystem.exists(path), filesystem.isfile(path)) for path in ("there/a", "there/c", "there/a/b")
+    ]
+    assert found == [(True, True), (False, False), (False, False)]
+    assert filesystem.isdir("there")
 
 
 def test_threads_replace_files_of_one_folder(filesystem: HibaliFileSystem) -> None:

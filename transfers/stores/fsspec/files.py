@@ -379,6 +379,10 @@ class Files:
         with contextlib.suppress(NotFoundError):
             self.request(lambda files: getattr(files, remove)(full))
 
+    def is_empty(self, folder: bytes) -> bool:
+        """Return whether a folder has no entry."""
+        return not self.children(folder)
+
     def remove_tree(self, path: bytes) -> None:
         """Remove a folder with everything in it; on a store of keys, all keys below the path."""
         try:

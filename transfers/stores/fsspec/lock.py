@@ -1,70 +1,30 @@
-"""Hold the lease of a target at an fsspec filesystem, and keep its journal of partial files."""
+"""Hold the lease of a target at an fsspec filesystem."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import threading
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.retry import pause
-from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.stores.fsspec.files import Files
 from transfers.stores.fsspec.protocols import Exclusive
-from transfers.stores.server_lease import Held, Lease, journal_of, record_of, seeds_in
+from transfers.stores.server_folder import OWN, SMALL_BYTES, Own, below
+from transfers.stores.server_lease import Held, Lease, record_of
 
-OWN = protocol.OWN_FOLDER
 _LOCK = OWN + b"/lock"
-_JOURNAL = OWN + b"/journal"
 PROBE = OWN + b"/probe"
-_LIMIT = 64 * 1024
 _NS = 1_000_000_000
 _SETTLED_SECONDS = 2.0  # longer than any client needs between reading a stale lock and removing it
-
-
-def below(folder: bytes, path: bytes) -> bytes:
-    """Join `folder` and `path`; either may be empty."""
-    return folder + b"/" + path if folder and path else folder or path
-
-
-class Own:
-    """Hibali's own small files below one root, and their folder."""
-
-    def __init__(self, files: Files, root: bytes) -> None:
-        self._files = files
-        self._root = root
-
-    def seeds(self, folder: bytes = b"") -> list[bytes]:
-        """Return the seeds of unfinished operations in `folder` below the root, newest first."""
-        return seeds_in(self._files.read_small(below(self._root, below(folder, _JOURNAL)), _LIMIT))
-
-    def open_seed(self, earlier: list[bytes]) -> bytes:
-        """Return a new seed, recorded in the journal beside the earlier ones."""
-        seed = os.urandom(16)
-        self._files.make_folder(below(self._root, OWN))
-        self._files.put(below(self._root, _JOURNAL), journal_of([seed, *earlier]))
-        return seed
-
-    def end_journal(self) -> None:
-        """Remove the journal when no partial file is left."""
-        with contextlib.suppress(HibaliError):
-            self._files.delete(below(self._root, _JOURNAL))
-
-    def remove_folder(self) -> None:
-        """Remove `.hibali` if it is empty; it may hold another client's lock or a user's files."""
-        folder = below(self._root, OWN)
-        with contextlib.suppress(HibaliError):
-            if not self._files.children(folder):
-                self._files.remove_folder(folder)
 
 
 def find_lock(files: Files, folder: bytes) -> Held | None:
     """Return the lock of a folder with its age, None if there is none."""
     path = below(folder, _LOCK)
-    content = files.read_small(path, _LIMIT)
+    content = files.read_small(path, SMALL_BYTES)
     return None if content is None else Held(record_of(content), _age_of(files, folder))
 
 
@@ -134,7 +94,7 @@ class FileLock(Lease):
 
     def _read(self) -> Held | None:
         with self._renewing:
-            content = self._files.read_small(self._path, _LIMIT)
+            content = self._files.read_small(self._path, SMALL_BYTES)
         if content is None:
             return None
         record = record_of(content)
@@ -143,7 +103,7 @@ class FileLock(Lease):
         return Held(record, _age_of(self._files, self._root))
 
     def _replace(self, found: Held) -> bool:
-        content = self._files.read_small(self._path, _LIMIT)
+        content = self._files.read_small(self._path, SMALL_BYTES)
         if content is None or record_of(content) != found.holder:
             return False
         self._files.delete(self._path)

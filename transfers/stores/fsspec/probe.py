@@ -13,8 +13,9 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from transfers.entry import Verification
 from transfers.stores.base import Facts
 from transfers.stores.fsspec.files import PIECE_BYTES, Files, Found
-from transfers.stores.fsspec.lock import PROBE, Own, below
+from transfers.stores.fsspec.lock import PROBE
 from transfers.stores.fsspec.protocols import Exclusive, Protocol, Put
+from transfers.stores.server_folder import Own, below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 
 TABLE = "filesystems"  # of the stored probe results

@@ -14,7 +14,6 @@ from hibali.errors import HibaliError
 from hibali.events import Listener, Noted
 from transfers.entry import Entry, Kind, enclosing
 from transfers.stores.fsspec.files import PIECE_BYTES, Files, Found
-from transfers.stores.fsspec.lock import OWN, below
 from transfers.stores.s3.listing import Listed
 from transfers.stores.s3.manifest import (
     LINE_LIMIT,
@@ -28,6 +27,7 @@ from transfers.stores.s3.manifest import (
     merged,
 )
 from transfers.stores.s3.records import Manifests, inside
+from transfers.stores.server_folder import OWN, below
 
 Write = Callable[[bytes, Iterator[bytes], int], None]  # writes a file of this size, completely or not at all
 

@@ -25,14 +25,15 @@ from transfers.stores.base import (
     unsafe_component,
 )
 from transfers.stores.fsspec.files import Files, Found
-from transfers.stores.fsspec.lock import OWN, FileLock, Own, below
+from transfers.stores.fsspec.lock import FileLock, find_lock
 from transfers.stores.fsspec.probe import TABLE, FilesystemSupport, facts_of, probe_filesystem
 from transfers.stores.fsspec.protocols import Exclusive
 from transfers.stores.fsspec.records import Records
-from transfers.stores.fsspec.writing import FileRemover, FsspecWriter, Target, TreeRemover, write_manifest
+from transfers.stores.fsspec.writing import FileRemover, FsspecWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.requests import problem_of
+from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.server_probe import recall, remember
 
@@ -275,6 +276,7 @@ class FsspecStore(RequestStore):
             seed=b"",
             path_of=self._target_path,
             read_back=self._read_back,
+            folders=FolderMaker(self._files, self._target_path),
         )
         if target.renames:
             earlier = self._own.seeds()
@@ -339,7 +341,12 @@ class FsspecStore(RequestStore):
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
         self._purge()
-        return self._tree_remover().sweep(self._lease, self._holder.check, Exclusive(self.probe().exclusive))
+        how = Exclusive(self.probe().exclusive)
+
+        def hold(folder: bytes) -> Lease | NoLease:
+            return FileLock(self._files, folder, "rm", how, self._lease) if how else NoLease()
+
+        return self._tree_remover().sweep(self._holder.check, hold)
 
     def remove_root(self) -> Problem | None:
         """See Store."""
@@ -349,7 +356,8 @@ class FsspecStore(RequestStore):
         )
 
     def _tree_remover(self) -> TreeRemover:
-        return TreeRemover(self._files, self.root_path, self._own_folders)
+        files = self._files
+        return TreeRemover(files, self.root_path, self._own_folders, lambda folder: find_lock(files, folder))
 
     def make_root(self) -> None:
         """See Store; probes the filesystem. Buckets are never created."""

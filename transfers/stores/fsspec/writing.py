@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Bytes
@@ -16,9 +14,8 @@ from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Verification
 from transfers.stores.base import Committed, Item, Problem
 from transfers.stores.fsspec.files import Files, Found
-from transfers.stores.fsspec.lock import FileLock, Own, below, find_lock
 from transfers.stores.fsspec.probe import FilesystemSupport
-from transfers.stores.fsspec.protocols import Exclusive, Put
+from transfers.stores.fsspec.protocols import Put
 from transfers.stores.fsspec.records import part_of, record_line
 from transfers.stores.request_store import (
     DIFFERS,
@@ -30,8 +27,8 @@ from transfers.stores.request_store import (
     UploadRestartedError,
 )
 from transfers.stores.s3.manifest import ManifestLines
-from transfers.stores.s3.requests import problem_of
-from transfers.stores.server_lease import Lease, NoLease, locked
+from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
+from transfers.stores.server_lease import Lease, NoLease
 
 _MOST_JOBS = 8  # files that are written at a time
 CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)
@@ -55,10 +52,9 @@ class Target:
     seed: bytes
     path_of: Callable[[bytes], bytes]
     read_back: bool
+    folders: FolderMaker
     committed: ManifestLines = field(default_factory=ManifestLines)
     left: bool = False
-    _made: set[bytes] = field(default_factory=set)
-    _making: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def renames(self) -> bool:
@@ -67,15 +63,8 @@ class Target:
 
     def make_folders(self, path: bytes) -> None:
         """Make missing folders above a path below the root. Raise if one of them is a file."""
-        if not self.support.folders:
-            return
-        parts = path.split(b"/")[:-1]
-        for count in range(1, len(parts) + 1):
-            folder = b"/".join(parts[:count])
-            with self._making:
-                if folder not in self._made:
-                    self.files.make_folder(self.path_of(folder))
-                    self._made.add(folder)
+        if self.support.folders:
+            self.folders.make_above(path)
 
     def make_folder(self, item: Item) -> None:
         """Make the folder of an item; replace a file if the plan allows it."""
@@ -161,12 +150,8 @@ class Target:
         if not item.clear or item.replaces is None:
             return
         if not self.support.folders or (existing is not None and existing.folder):
-            self._clear(item.entry.path + b"/", path)
-
-    def _clear(self, prefix: bytes, path: bytes) -> None:
-        self.files.remove_tree(path)
-        with self._making:
-            self._made = {made for made in self._made if not (made + b"/").startswith(prefix)}
+            self.files.remove_tree(path)
+            self.folders.forget(item.entry.path)
 
     def _check_target(self, item: Item, path: bytes) -> Found | None:
         """Return the existing target. Raise `Refused` if it may not be replaced."""
@@ -308,41 +293,13 @@ class FsspecWriter(StreamingWriter):
             large.ended.set()
 
 
-_BATCH = 256
-_CHANGED_SINCE = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
-_NOT_EMPTY = Problem("folder-not-empty", "it contains entries that were not listed, so it was not removed")
-
-
-class FileRemover:
-    """A remover of files (concurrently) and of empty folders (one by one)."""
+class FileRemover(EntryRemover):
+    """The remover of files and empty folders."""
 
     def __init__(self, files: Files, pool: Executor, path_of: Callable[[bytes], bytes]) -> None:
-        """Set the fields; `path_of` returns the full path of one below the root."""
+        """See EntryRemover."""
+        super().__init__(pool, path_of)
         self._files = files
-        self._pool = pool
-        self._path_of = path_of
-
-    def remove(
-        self, entries: Iterable[Entry], check: Callable[[], None]
-    ) -> Iterator[tuple[Entry, Problem | None]]:
-        """Yield one result for each entry, in order; `check` raises if the lock was lost."""
-        coming = iter(entries)
-        while batch := list(islice(coming, _BATCH)):
-            check()
-            while batch:
-                count = next((n for n, entry in enumerate(batch) if entry.kind is Kind.FOLDER), len(batch))
-                files, batch = batch[:count], batch[count:]
-                yield from zip(files, self._pool.map(self._remove, files), strict=True)
-                for folder in batch[:1]:
-                    yield folder, self._remove(folder)
-                batch = batch[1:]
-
-    def _remove(self, entry: Entry) -> Problem | None:
-        try:
-            path = self._path_of(entry.path)
-            return self.remove_folder(path) if entry.kind is Kind.FOLDER else self.remove_file(path, entry)
-        except HibaliError as problem:
-            return problem_of(problem, denied=True)
 
     def remove_file(self, path: bytes, entry: Entry) -> Problem | None:
         """Remove a file that is unchanged since the listing; a missing one is no error."""
@@ -350,7 +307,7 @@ class FileRemover:
         if found is None or (found.folder and self._files.protocol.keys):
             return None
         if not found.is_still(entry):
-            return _CHANGED_SINCE
+            return CHANGED_SINCE
         self._files.delete(path)
         return None
 
@@ -360,54 +317,8 @@ class FileRemover:
         if found is None:
             return None
         if not found.folder:
-            return _CHANGED_SINCE
+            return CHANGED_SINCE
         if self._files.children(path):
-            return _NOT_EMPTY
+            return NOT_EMPTY
         self._files.remove_folder(path)
         return None
-
-
-class TreeRemover:
-    """The removal of a root below the site's URL, and of the `.hibali` folders below it."""
-
-    def __init__(self, files: Files, root: bytes, own_folders: Iterable[bytes]) -> None:
-        self._files = files
-        self._root = root
-        self._own_folders = list(own_folders)
-
-    def check(self) -> None:
-        """Raise `TryLaterError("locked")` if a lock is held above, or at one of the folders."""
-        parts = self._root.split(b"/") if self._root else []
-        above = [b"/".join(parts[:count]) for count in range(len(parts))]
-        for folder in [*above, *(below(self._root, own) for own in self._own_folders)]:
-            found = find_lock(self._files, folder)
-            if found is not None and not found.free:
-                raise locked(found.holder, self._files.subject)
-
-    def sweep(self, lease: int, check: Callable[[], None], how: Exclusive) -> list[tuple[bytes, Problem]]:
-        """Remove own files in the folders, with their locks held if supported; return the failures."""
-        problems = []
-        for own in self._own_folders:
-            check()
-            folder = below(self._root, own)
-            try:
-                held = FileLock(self._files, folder, "rm", how, lease) if how else NoLease()
-                self.remove_own(own)
-                held.release()
-                Own(self._files, folder).remove_folder()
-            except HibaliError as problem:
-                problems.append((own, Problem(problem.code, problem.message)))
-        return problems
-
-    def remove_own(self, own: bytes = b"") -> None:
-        """Remove own files in the `.hibali` there, except a held lock."""
-        for name in protocol.OWN:
-            if name != b"lock":
-                self._files.delete(below(below(self._root, own), protocol.OWN_FOLDER + b"/" + name))
-
-    def remove_root(self, holder: Lease | NoLease, remove: Callable[[], Problem | None]) -> Problem | None:
-        """Release the lock and `remove` the root, which must be empty then."""
-        self.remove_own()
-        holder.release()
-        Own(self._files, self._root).remove_folder()
-        return remove()

@@ -349,6 +349,15 @@ class Files:
         found = self.stat(path)
         return "" if found is None else found.tag
 
+    def read_small(self, path: bytes, most: int) -> bytes | None:
+        """Return at most `most` bytes of a small file, None if it is missing or empty."""
+        try:
+            return bytes(self.get(path, offset=0, length=most).content)
+        except HibaliError as problem:
+            if problem.code in {"vanished", "source-changed"}:  # missing or empty
+                return None
+            raise
+
     def digest(self, path: bytes, expected: int) -> tuple[str, int, str]:
         """Read a file and return its sha256, size and tag; the content is discarded.
 
@@ -376,7 +385,7 @@ class Files:
             return "", expected + 1, ""
         return summed.hexdigest(), size, self._tag_in(heads[0], path)
 
-    def put(self, path: bytes, content: Bytes, headers: dict[str, str]) -> None:
+    def put(self, path: bytes, content: Bytes, headers: dict[str, str] | None = None) -> None:
         """Write a whole small file, replacing an existing one."""
         self.client.request("PUT", path, headers=headers, body=content)
 
@@ -413,6 +422,14 @@ class Files:
         return self._judge(
             self.client.request("DELETE", path, headers=headers, folder=folder, accept=(404, 412))
         )
+
+    def is_empty(self, folder: bytes) -> bool:
+        """Return whether a folder has no entry."""
+        return next(self.children(folder).names, None) is None
+
+    def remove_folder(self, path: bytes) -> int:
+        """Send DELETE for a folder, with everything in it; return as `delete` does."""
+        return self.delete(path, folder=True)
 
     def set_property(self, path: bytes, name: str, value: str) -> bool:
         """Set one property (PROPPATCH); return whether the server accepted it."""

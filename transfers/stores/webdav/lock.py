@@ -1,70 +1,18 @@
-"""Hold the lease of a WebDAV target by LOCK (RFC 4918, section 9.10), and keep its journal."""
+"""Hold the lease of a WebDAV target by LOCK (RFC 4918, section 9.10)."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.http import Response
-from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.server_lease import Held, Lease, journal_of, locked, record_of, seeds_in
+from transfers.stores.server_folder import OWN, below
+from transfers.stores.server_lease import Held, Lease, locked, record_of
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info
 from transfers.stores.webdav.requests import WebdavClient, error_of
-
-OWN = protocol.OWN_FOLDER
-_JOURNAL = OWN + b"/journal"
-_LIMIT = 64 * 1024
-
-
-def below(folder: bytes, path: bytes) -> bytes:
-    """Join `folder` and `path`; either may be empty."""
-    return folder + b"/" + path if folder and path else folder or path
-
-
-class Own:
-    """Hibali's own small files below one root, and their folder."""
-
-    def __init__(self, files: Files, root: bytes) -> None:
-        self._files = files
-        self._root = root
-
-    def read(self, path: bytes) -> bytes | None:
-        """Return the content of a small file below the root, None if it is missing."""
-        try:
-            return bytes(self._files.get(below(self._root, path), offset=0, length=_LIMIT).content)
-        except HibaliError as problem:
-            if problem.code in {"vanished", "source-changed"}:  # missing or empty
-                return None
-            raise
-
-    def seeds(self, folder: bytes = b"") -> list[bytes]:
-        """Return the seeds of unfinished operations in `folder` below the root, newest first."""
-        return seeds_in(self.read(below(folder, _JOURNAL)))
-
-    def open_seed(self, earlier: list[bytes]) -> bytes:
-        """Return a new seed, recorded in the journal beside the earlier ones."""
-        seed = os.urandom(16)
-        self._files.make_folder(below(self._root, OWN))
-        self._files.put(below(self._root, _JOURNAL), journal_of([seed, *earlier]), {})
-        return seed
-
-    def end_journal(self) -> None:
-        """Remove the journal when no partial file is left."""
-        with contextlib.suppress(HibaliError):
-            self._files.delete(below(self._root, _JOURNAL))
-
-    def remove_folder(self) -> None:
-        """Remove `.hibali` if it is empty; it may hold another client's lock or a user's files."""
-        folder = below(self._root, OWN)
-        with contextlib.suppress(HibaliError):
-            if next(self._files.children(folder).names, None) is None:
-                self._files.delete(folder, folder=True)
-
 
 _NAME = OWN + b"/lock"
 _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})

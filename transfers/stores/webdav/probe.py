@@ -13,9 +13,10 @@ from hibali.errors import AccessError, HibaliError, IncompleteError
 from transfers.entry import Entry, Kind, Verification
 from transfers.stores import server_probe
 from transfers.stores.base import Facts
+from transfers.stores.server_folder import OWN, Own, below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 from transfers.stores.webdav.files import Files, Found, date_of, known_value
-from transfers.stores.webdav.lock import OWN, Own, below, holding, request_lock, token_in
+from transfers.stores.webdav.lock import holding, request_lock, token_in
 from transfers.stores.webdav.multistatus import KNOWN
 
 SEGMENT_BYTES = 8 * 1024 * 1024

@@ -28,12 +28,13 @@ from transfers.stores.base import (
 )
 from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.requests import problem_of
+from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.files import Children, Files, Found
-from transfers.stores.webdav.lock import OWN, DavLock, Own, below
+from transfers.stores.webdav.lock import DavLock, find_lock
 from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.webdav.requests import WebdavClient
-from transfers.stores.webdav.writing import FileRemover, TreeRemover, WebdavTarget, WebdavWriter
+from transfers.stores.webdav.writing import FileRemover, WebdavTarget, WebdavWriter
 
 _FOLDERS_AHEAD = 8
 _NAMES_AHEAD = 64
@@ -258,6 +259,7 @@ class DavStore(RequestStore):
             seed=self._own.open_seed(earlier),
             path_of=self._target_path,
             read_back=self._read_back,
+            folders=FolderMaker(self._files, self._target_path),
         )
 
     def _writable(self) -> ServerSupport:
@@ -298,7 +300,12 @@ class DavStore(RequestStore):
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
         self._purge()
-        return self._tree_remover().sweep(self._lease, self._holder.check, locks=self.facts.locks)
+        locks = self.facts.locks
+
+        def hold(folder: bytes) -> Lease | NoLease:
+            return DavLock(self._files, folder, "rm", self._lease) if locks else NoLease()
+
+        return self._tree_remover().sweep(self._holder.check, hold)
 
     def remove_root(self) -> Problem | None:
         """See Store."""
@@ -308,7 +315,8 @@ class DavStore(RequestStore):
         )
 
     def _tree_remover(self) -> TreeRemover:
-        return TreeRemover(self._files, self.root_path, self._own_folders)
+        files = self._files
+        return TreeRemover(files, self.root_path, self._own_folders, lambda folder: find_lock(files, folder))
 
     def make_root(self) -> None:
         """See Store; probes the server."""

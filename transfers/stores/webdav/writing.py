@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError
 from transfers.agent import protocol
@@ -23,20 +21,10 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
-from transfers.stores.s3.requests import problem_of
-from transfers.stores.server_lease import Lease, NoLease, locked
+from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
+from transfers.stores.server_lease import Lease, NoLease
 from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_value
-from transfers.stores.webdav.lock import (
-    OWN,
-    DavLock,
-    Own,
-    below,
-    find_lock,
-    holding,
-    request_lock,
-    token_in,
-    unlock,
-)
+from transfers.stores.webdav.lock import holding, request_lock, token_in, unlock
 from transfers.stores.webdav.multistatus import KNOWN
 from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, ServerSupport
 
@@ -60,10 +48,9 @@ class WebdavTarget:
     seed: bytes
     path_of: Callable[[bytes], bytes]
     read_back: bool
+    folders: FolderMaker
     aside: list[bytes] = field(default_factory=list)
     left: bool = False  # a partial file may remain
-    _made: set[bytes] = field(default_factory=set)
-    _making: threading.Lock = field(default_factory=threading.Lock)
 
     def name_for(self, path: bytes, prefix: bytes = b"") -> bytes:
         """Return the full partial path beside `path`; `prefix` distinguishes several for one path."""
@@ -76,16 +63,6 @@ class WebdavTarget:
             return {}
         return {TIME_HEADER: str(header_seconds(entry.mtime_ns))}
 
-    def make_folders(self, path: bytes) -> None:
-        """Make missing folders above a path below the root. Raise if one of them is a file."""
-        parts = path.split(b"/")[:-1]
-        for count in range(1, len(parts) + 1):
-            folder = b"/".join(parts[:count])
-            with self._making:
-                if folder not in self._made:
-                    self.files.make_folder(self.path_of(folder))
-                    self._made.add(folder)
-
     def make_folder(self, item: Item) -> None:
         """Make the folder of an item; replace a file if the plan allows it."""
         if item.clear and item.replaces is not None and item.replaces.kind is not Kind.FOLDER:
@@ -93,7 +70,7 @@ class WebdavTarget:
             problem = self.removing.remove_file(self.path_of(item.entry.path), item.replaces)
             if problem is not None:
                 raise Refused(problem)
-        self.make_folders(item.entry.path + b"/")
+        self.folders.make_above(item.entry.path + b"/")
 
     def finish(self, item: Item, name: bytes, digest: str) -> Found:
         """Read a partial file back, set its time and commit it. Raise `Refused`, `HibaliError`."""
@@ -169,9 +146,7 @@ class WebdavTarget:
         aside = self.name_for(item.entry.path, b"aside/")
         if self.files.move(path, aside, {}, overwrite=False) < 300:
             self.aside.append(aside)
-            with self._making:
-                is_deleted = item.entry.path + b"/"
-                self._made = {made for made in self._made if not (made + b"/").startswith(is_deleted)}
+            self.folders.forget(item.entry.path)
 
     def drop(self, name: bytes) -> None:
         """Remove a partial file that will not be committed; set `left` if it stays for the next run."""
@@ -183,7 +158,7 @@ class WebdavTarget:
     def purge(self) -> None:
         """Delete the replaced folders with their contents."""
         for path in self.aside:
-            self.files.delete(path, folder=True)
+            self.files.remove_folder(path)
         self.aside.clear()
 
 
@@ -224,7 +199,7 @@ class WebdavWriter(StreamingWriter):
         def act() -> None:
             nonlocal name
             write_target.path_of(item.entry.path)  # check that the server supports the name
-            write_target.make_folders(item.entry.path)
+            write_target.folders.make_above(item.entry.path)
             name = write_target.name_for(item.entry.path)
             send(name)
             found = write_target.finish(item, name, digest())
@@ -269,45 +244,19 @@ class WebdavWriter(StreamingWriter):
             large.ended.set()
 
 
-_BATCH = 256
 _FOLDER_SECONDS = 60
-_CHANGED_SINCE = Problem("target-changed", "it changed after it was listed, so it was left unchanged")
-_NOT_EMPTY = Problem("folder-not-empty", "it contains entries that were not listed, so it was not removed")
 
 
-class FileRemover:
-    """A remover of files (concurrently) and of empty folders (one by one)."""
+class FileRemover(EntryRemover):
+    """The remover of files and empty folders, under the server's conditions and locks where it has them."""
 
     def __init__(
         self, files: Files, pool: Executor, support: ServerSupport, path_of: Callable[[bytes], bytes]
     ) -> None:
-        """Set the fields; `path_of` returns the full path of one below the root."""
+        """See EntryRemover."""
+        super().__init__(pool, path_of)
         self._files = files
-        self._pool = pool
         self._support = support
-        self._path_of = path_of
-
-    def remove(
-        self, entries: Iterable[Entry], check: Callable[[], None]
-    ) -> Iterator[tuple[Entry, Problem | None]]:
-        """Yield one result for each entry, in order; `check` raises if the lock was lost."""
-        coming = iter(entries)
-        while batch := list(islice(coming, _BATCH)):
-            check()
-            while batch:
-                count = next((n for n, entry in enumerate(batch) if entry.kind is Kind.FOLDER), len(batch))
-                files, batch = batch[:count], batch[count:]
-                yield from zip(files, self._pool.map(self._remove, files), strict=True)
-                for folder in batch[:1]:
-                    yield folder, self._remove(folder)
-                batch = batch[1:]
-
-    def _remove(self, entry: Entry) -> Problem | None:
-        try:
-            path = self._path_of(entry.path)
-            return self.remove_folder(path) if entry.kind is Kind.FOLDER else self.remove_file(path, entry)
-        except HibaliError as problem:
-            return problem_of(problem, denied=True)
 
     def remove_file(self, path: bytes, entry: Entry) -> Problem | None:
         """Remove a file that is unchanged since the listing; a missing one is no error."""
@@ -315,7 +264,7 @@ class FileRemover:
         if found is None:
             return None
         if not found.is_still(entry):
-            return _CHANGED_SINCE
+            return CHANGED_SINCE
         if self._support.if_match and not found.tag.startswith("@"):
             status = self._files.delete(path, {"If-Match": f'"{found.tag}"'})
             if status != 412:
@@ -325,7 +274,7 @@ class FileRemover:
                 return None
             # The file is unchanged: its tag is weak in its first second, which conditions reject.
             if current != found:
-                return _CHANGED_SINCE
+                return CHANGED_SINCE
         self._files.delete(path)
         return None
 
@@ -335,7 +284,7 @@ class FileRemover:
         if found is None:
             return None
         if not found.folder:
-            return _CHANGED_SINCE
+            return CHANGED_SINCE
         token = ""
         if self._support.locks:
             token = token_in(
@@ -347,56 +296,10 @@ class FileRemover:
         is_deleted = False
         try:
             if next(self._files.children(path).names, None) is not None:
-                return _NOT_EMPTY
+                return NOT_EMPTY
             is_deleted = self._files.delete(path, headers, folder=True) < 300
         finally:
             if token and not is_deleted:
                 with contextlib.suppress(HibaliError):
                     unlock(self._files.client, path, token)
-        return None if is_deleted else _CHANGED_SINCE
-
-
-class TreeRemover:
-    """The removal of a root below the site's URL, and of the `.hibali` folders below it."""
-
-    def __init__(self, files: Files, root: bytes, own_folders: Iterable[bytes]) -> None:
-        self._files = files
-        self._root = root
-        self._own_folders = list(own_folders)
-
-    def check(self) -> None:
-        """Raise `TryLaterError("locked")` if a lock is held above, or at one of the places."""
-        parts = self._root.split(b"/") if self._root else []
-        above = [b"/".join(parts[:count]) for count in range(len(parts))]
-        for folder in [*above, *(below(self._root, write_target) for write_target in self._own_folders)]:
-            found = find_lock(self._files, folder)
-            if found is not None and not found.free:
-                raise locked(found.holder, self._files.subject)
-
-    def sweep(self, lease: int, check: Callable[[], None], *, locks: bool) -> list[tuple[bytes, Problem]]:
-        """Remove own files at the places, with their locks held if supported; return the failures."""
-        problems = []
-        for write_target in self._own_folders:
-            check()
-            folder = below(self._root, write_target)
-            try:
-                held = DavLock(self._files, folder, "rm", lease) if locks else NoLease()
-                self.remove_own(write_target)
-                held.release()
-                Own(self._files, folder).remove_folder()
-            except HibaliError as problem:
-                problems.append((write_target, Problem(problem.code, problem.message)))
-        return problems
-
-    def remove_own(self, write_target: bytes = b"") -> None:
-        """Remove own files in the `.hibali` there, except a held lock."""
-        for name in protocol.OWN:
-            if name != b"lock":
-                self._files.delete(below(below(self._root, write_target), OWN + b"/" + name))
-
-    def remove_root(self, holder: Lease | NoLease, remove: Callable[[], Problem | None]) -> Problem | None:
-        """Release the lock and `remove` the root, which must be empty then."""
-        self.remove_own()
-        holder.release()
-        Own(self._files, self._root).remove_folder()
-        return remove()
+        return None if is_deleted else CHANGED_SINCE
