@@ -41,16 +41,16 @@ from transfers.stores.open_store import open_store
 SITE = "site"
 ROOT = "data set/target"
 CLOUDS = ("fsspec-s3", "fsspec-gcs", "fsspec-azure", "fsspec-webhdfs")  # filesystems of fsspec with a server
+QUICK = frozenset({"local", "ssh", "s3", "webdav", "fsspec-memory"})
 
 
 def store_words() -> list[Any]:
     """Return every module of the folder; one that tests/support/backends.py lacks fails with its name.
 
-    WebDAV servers differ where the standard allows it: all tests use a second one, too.
+    Those that are most used, or quick, are not `heavy`. WebDAV servers differ where the standard allows it: there is a second one, too.
     """
-    heavy = [pytest.param(word, marks=pytest.mark.heavy) for word in ("globus", "webdav-plain", *CLOUDS)]
-    always = [word for word in built_in_names("transfers.stores") if word != "globus"]
-    return [*always, "fsspec-memory", *heavy]
+    words = [*built_in_names("transfers.stores"), "fsspec-memory", "webdav-plain", *CLOUDS]
+    return [word if word in QUICK else pytest.param(word, marks=pytest.mark.heavy) for word in words]
 
 
 def store_servers() -> list[Any]:

@@ -70,6 +70,7 @@ def test_a_file_that_became_a_folder_is_not_removed(subject: Subject) -> None:
     assert subject.files() == {b"a/b": b"1"}
 
 
+@pytest.mark.heavy
 def test_an_unreachable_server_is_not_a_missing_root(subject: Subject) -> None:
     location = subject.unreachable()
     if location is None:

@@ -90,6 +90,7 @@ def ended_with(there: Transfers, process: Any) -> tuple[int, bytes]:
     return code, errors
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", HEAVY_S3)
 def test_a_server_that_stops_is_5_and_the_transfer_resumes_after_its_restart(
     own_site: OwnPlace, word: str

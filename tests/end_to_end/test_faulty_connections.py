@@ -74,6 +74,7 @@ def test_the_proxy_without_a_fault_changes_nothing(faulty: Any, tmp_path: Path) 
     assert len(proxy.exchanges) > len(TREE)
 
 
+@pytest.mark.heavy
 def test_requests_to_a_busy_server_are_retried(faulty: Any, tmp_path: Path) -> None:
     chance = random.Random(4)  # noqa: S311 - the same requests each time
     fault = Once(lambda _: chance.random() < 0.15, "refuse")
@@ -163,6 +164,7 @@ def test_bytes_that_always_flip_during_an_upload_are_6_and_named(faulty: Any) ->
     assert sum(exchange.flip_request for exchange in proxy.exchanges) < 30, "a bounded number of times"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["cut_answer", "flip_answer", "refuse"])
 def test_data_damaged_during_a_download_is_requested_again(faulty: Any, tmp_path: Path, name: str) -> None:
     fault = Once(lambda exchange: exchange.method == "GET" and is_data(exchange), name)
@@ -192,6 +194,7 @@ def test_bytes_that_always_flip_during_a_download_are_6_and_never_under_a_final_
     assert b"bad" in answer.err
 
 
+@pytest.mark.heavy
 def test_an_incomplete_listing_deletes_nothing(faulty: Any, tmp_path: Path) -> None:
     """Check that a source listing that always breaks off deletes nothing with `--delete`."""
     active = [False]

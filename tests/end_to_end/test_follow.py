@@ -89,6 +89,7 @@ def writing(path: Path, line: bytes = b"x" * 100) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", [*STORES, "sftp"])
 def test_finished_files_are_sent_while_others_are_written(
     transfers_to: Callable[[str], Transfers], word: str
@@ -306,6 +307,7 @@ def test_a_full_target_stops_following_and_keeps_committed_files(local_there: Tr
         assert (there.source / "run.log").read_bytes().startswith(found.get(b"run.log", b""))
 
 
+@pytest.mark.heavy
 def test_a_note_says_that_growing_files_are_sent_again_to_a_bucket(bucket_there: Transfers) -> None:
     there = bucket_there
     there.make({b"run.log": b"1\n"})

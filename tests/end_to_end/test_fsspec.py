@@ -42,6 +42,7 @@ def run(subject: Subject, *words: str | Path, code: int = 0) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("old", [None, b"the old version"])
 def test_a_put_that_is_killed_leaves_nothing_half(
     subject: Subject, tmp_path: Path, old: bytes | None

@@ -80,6 +80,7 @@ def archive(globus: Globus, hibali: Any, tmp_path: Path) -> Archive:
     return Archive(globus, hibali, tmp_path)
 
 
+@pytest.mark.heavy
 def test_a_user_logs_in_without_a_browser_and_logs_out(archive: Archive) -> None:
     hibali, globus = archive.hibali, archive.globus
     archive.configure(globus.native_id)
@@ -244,6 +245,7 @@ class _Output:
         self.out, self.err = out, err
 
 
+@pytest.mark.heavy
 def test_a_client_with_a_secret_works_in_cron_and_a_missing_setting_is_4_at_once(archive: Archive) -> None:
     globus, cron = archive.globus, Cron(archive)
     client, secret = globus.client_id, globus.client_secret

@@ -154,6 +154,7 @@ def check_kill_and_resume(site: Site, size: int, least: int) -> None:
         assert [path.name for path in root.iterdir()] == ["large"]
 
 
+@pytest.mark.heavy
 def test_a_killed_transfer_resumes_inside_a_file(site: Site) -> None:
     site.use(site.grid.url, "connections = 2")
     check_kill_and_resume(site, 256, 16)
@@ -200,6 +201,7 @@ class OwnGridftp:
         self.stop()
 
 
+@pytest.mark.heavy
 def test_a_stopped_server_and_an_expired_proxy_are_reported_during_a_transfer(
     site: Site, tmp_path: Path
 ) -> None:

@@ -295,6 +295,7 @@ def test_cron_takes_its_proxy_from_myproxy(host: GridSite, grid: Grid, tmp_path:
     check_absent(grid.passphrase, host.hibali.home.folder, host.hibali.home.runtime)
 
 
+@pytest.mark.heavy
 def test_a_gridftp_server_is_not_contacted_with_an_unusable_proxy(
     hibali: Any, ssh_server: Any, grid: Grid, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def many_journals(hibali_home: Any) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_thousands_of_journals_are_read_in_order(many_journals: Path, hibali: Any) -> None:
     assert len(ids(hibali("history", "--json", exit=0))) == len(list(many_journals.iterdir()))
     assert len(hibali("history", exit=0).out.splitlines()) == 41

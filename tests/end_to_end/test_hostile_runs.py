@@ -163,6 +163,7 @@ def test_answers_and_names_execute_no_code(word: str, request: pytest.FixtureReq
     assert "evil" not in (folder / "job.sh").read_text()
 
 
+@pytest.mark.heavy
 def test_lines_that_look_like_directives_are_ignored_by_slurm(hibali: Any, slurm: Any) -> None:
     bench = Bench(hibali, ECHO)
     work = bench.add_slurm_site(slurm)

@@ -89,6 +89,7 @@ def labs(request: pytest.FixtureRequest, hibali: Any, tmp_path: Path) -> Labs:
     return Labs(hibali, tmp_path, make_backend(request.param, tmp_path, request.getfixturevalue))
 
 
+@pytest.mark.heavy
 def test_an_image_is_shared_with_its_pipeline(labs: Labs) -> None:
     digest = labs.add(2_000_000)
     published = labs.publish()

@@ -312,6 +312,7 @@ SAMPLE = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("call", "number"), SAMPLE)
 def test_a_kill_on_this_machine_at_a_system_call_is_recovered(
     local_there: Transfers, call: str, number: int
@@ -365,6 +366,7 @@ def _clear(there: Transfers) -> None:
             folder.rename(folder.with_name(f"{path}-{time.monotonic_ns()}"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("call", "error", "when"), [("rename", "EIO", "20+"), ("sync", "EIO", "6+"), ("rename", "ENOSPC", "20+")]
 )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.backends import FolderBackend, add_site
 from tests.support.transfers import Transfers, counts
 from tests.support.trees import many_files, read_tree
 
 
+@pytest.mark.heavy
 def test_all_commands_work_with_shells_that_print_text(
     chatty_server: Any, hibali: Any, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_lost_connection_is_replaced_by_the_others(losing: Losing, tmp_path: P
 BOTH = ("push", pytest.param("pull", marks=pytest.mark.heavy))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("way", BOTH)
 def test_after_all_connections_are_lost_the_command_reconnects(
     losing: Losing, tmp_path: Path, way: str

@@ -48,6 +48,7 @@ def distant(transfers_to: Any) -> Iterator[Callable[[str], tuple[Transfers, Late
         proxy.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("logins", "channels"), [(1, 4), (3, 4)])
 def test_files_are_pushed_and_pulled_over_many_connections(
     distant: Any, tmp_path: Path, logins: int, channels: int
@@ -88,6 +89,7 @@ def test_a_rejected_additional_login_reduces_the_number_of_connections(distant: 
     assert refused.read_text().splitlines() == [""]  # the first login is that of the earlier transfer
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", ["bwlimit", "bandwidth"])
 def test_a_slow_connection_gets_few_logins(distant: Any, word: str) -> None:
     there, proxy = distant("logins = 8")

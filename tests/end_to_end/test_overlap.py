@@ -144,6 +144,7 @@ def test_a_followed_source_must_not_contain_its_target(local_there: Transfers) -
     refused(there.hibali, "push", "--follow", there.root / "a", "there:data")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", ["ssh", pytest.param("sftp", marks=pytest.mark.heavy)])
 def test_sites_with_the_same_folder_are_recognized(
     transfers_to: MakeTransfers, word: str, request: Any

@@ -75,6 +75,7 @@ def unpacked(there: Transfers, into: Path) -> Path:
     return into
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "word", ["ssh", "s3", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("local", "sftp"))]
 )

@@ -96,6 +96,7 @@ def test_files_are_pushed_to_and_pulled_from_its_store(with_plugin: Any) -> None
     assert [line["path"] for line in with_plugin("ls", "crate:kept", "--json").lines[:-1]] == ["a", "below"]
 
 
+@pytest.mark.heavy
 def test_its_scheduler_and_container_run_a_tool(with_plugin: Any) -> None:
     bench = Bench(with_plugin, doing("nice >[OUT]; echo $SPOOL_JOB >>[OUT]"))
     work = bench.folder / "work"

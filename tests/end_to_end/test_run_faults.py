@@ -55,6 +55,7 @@ def check_killed_and_repeated(hibali: Any, call: str, when: int) -> None:
         assert any(record["kind"] == "reported" for record in bench.records(ids[0]))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("call", "when"), SAMPLE)
 def test_a_run_killed_at_a_system_call_runs_once(hibali: Any, call: str, when: int) -> None:
     check_killed_and_repeated(hibali, call, when)

@@ -65,6 +65,7 @@ def broken_off(lines: list[Keyed]) -> Iterator[Keyed]:
     raise KeyboardInterrupt
 
 
+@pytest.mark.heavy
 def test_a_large_manifest_is_uploaded_in_parts_and_never_incomplete(bucket: Any, store: S3Store) -> None:
     requests, uploads = store._requests, store._uploads
     many = [keyed(number) for number in range(MANY)]

@@ -89,6 +89,7 @@ def test_an_interruption_keeps_uploaded_parts_for_the_next_call(counted: Any) ->
     assert there.committed_files() == {b"large": content}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("keep_times", [pytest.param(False, marks=pytest.mark.heavy), True])
 def test_a_source_that_changed_is_never_mixed_with_its_old_parts(counted: Any, *, keep_times: bool) -> None:
     there, proxy = counted
@@ -153,6 +154,7 @@ def test_abandoned_uploads_are_listed_and_aborted(counted: Any) -> None:
     assert there.push().last["bytes_sent"] == 64 * MIB
 
 
+@pytest.mark.heavy
 def test_active_uploads_are_not_aborted(counted: Any) -> None:
     there, proxy = counted
     content = large(96 * MIB)

@@ -169,6 +169,7 @@ def test_missed_runs_are_made_up_once_or_recorded(local_there: Transfers) -> Non
     assert "# mine" in there.hibali.home.config.with_name("schedules.toml").read_text()
 
 
+@pytest.mark.heavy
 def test_one_run_at_a_time_with_time_limits_and_retries(
     local_there: Transfers,
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.end_to_end.run_tools import Bench
 from tests.services.processes import MARK
 from tests.support.transfers import Transfers
@@ -43,6 +45,7 @@ def test_commands_that_can_never_work_are_refused_without_connecting(local_there
     assert names(local_there.hibali) == 0
 
 
+@pytest.mark.heavy
 def test_a_missing_source_is_reported_by_add_and_by_check(local_there: Transfers) -> None:
     there = local_there
     hibali = there.hibali
@@ -62,6 +65,7 @@ def test_a_missing_source_is_reported_by_add_and_by_check(local_there: Transfers
     assert b"there" in hibali("schedule", "check", "nightly", exit=2).err
 
 
+@pytest.mark.heavy
 def test_a_scheduled_run_is_tried_as_a_dry_run(hibali: Any) -> None:
     bench = Bench(hibali)
     bench.add_local_site("local")

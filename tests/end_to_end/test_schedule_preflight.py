@@ -67,6 +67,7 @@ def keygen(*words: str | Path) -> None:
     subprocess.run(["ssh-keygen", "-q", *words], check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
 
+@pytest.mark.heavy
 def test_problems_of_ssh_logins_are_reported(hibali: Any, server: RestartableServer, tmp_path: Path) -> None:
     add_site(hibali.home.config, "far", server.place)
     preflight = Preflight(hibali, tmp_path / "source")
@@ -169,6 +170,7 @@ def test_the_certificate_of_a_generated_proxy_must_be_valid_at_the_run(
     assert days > 0 or hints["certificate-expires"].endswith(f"-in {certificate}")
 
 
+@pytest.mark.heavy
 def test_object_store_keys_missing_in_cron_are_reported(
     hibali: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -45,6 +45,7 @@ def test_keys_in_the_environment_do_not_leak(bucket: Transfers, tmp_path: Path) 
     check_secrets_absent(secrets, there.hibali, *answers)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "changes",
     [

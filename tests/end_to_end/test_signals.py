@@ -28,6 +28,7 @@ FEW = {**many_files(60, 4000, folders=3), b"large": TREE[b"large"]}
 SLOWLY = ("--bwlimit", "3M")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [*NUMBERS[::2], pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
 def test_a_signal_ends_a_push_with_a_bandwidth_limit(local_there: Transfers, number: int) -> None:
     """Send a signal while the sending thread waits for the rate limit."""
@@ -151,6 +152,7 @@ def test_a_signal_ends_waiting_for_a_run_and_the_run_continues(
     assert bench.hibali("runs", "wait", run_id, "--json", exit=0).last["state"] == "SUCCEEDED"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)])
 def test_a_signal_ends_a_scheduled_run_and_its_command(local_there: Transfers, number: int) -> None:
     there = local_there
@@ -254,6 +256,7 @@ def _signal_often(there: Transfers, seed: int, times: int) -> None:
     assert there.place.files("full") == tree
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", ["ssh", "s3"])
 def test_a_few_signals_at_random_moments_lose_nothing(transfers_to: Any, word: str) -> None:
     _signal_often(transfers_to(word), seed=3, times=3)

@@ -21,6 +21,7 @@ PACK = 256  # a group commit that was active at the suspension may end
 ENDS_SECONDS = 240  # much longer than needed, to tell a hang from a busy machine
 
 
+@pytest.mark.heavy
 def test_a_writer_that_was_suspended_past_its_lease_stops(folder_there: Transfers, tmp_path: Path) -> None:
     there = folder_there
     ours, theirs = (many_files(6000, 4000, seed=seed) for seed in (1, 2))

@@ -69,6 +69,7 @@ def begin(there: Transfers, host: Host) -> Any:
     return process
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("word", "apart"),
     [

@@ -65,6 +65,7 @@ def test_a_target_below_a_file_is_refused_by_a_dry_run_as_by_a_transfer(
     assert (there.root / "file").read_bytes() == b"1"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("words", DRY, ids=lambda words: words[0])
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_dry_run_that_can_read_nothing_of_an_endpoint_ends_with_6(

@@ -155,6 +155,7 @@ def test_redirects_to_another_host_are_refused_and_get_no_login(web: Web, tmp_pa
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.heavy
 def test_an_unreachable_server_is_not_an_empty_one(web: Web, tmp_path: Path) -> None:
     web.server.close()
     assert web.pull("d", tmp_path / "here", code=5).last["code"] == "unreachable"

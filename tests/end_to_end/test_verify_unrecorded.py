@@ -79,6 +79,7 @@ def test_checksum_records_the_digests_of_equal_files(there: Transfers) -> None:
     assert b'"recorded"' not in journal.read_bytes()  # already recorded
 
 
+@pytest.mark.heavy
 def test_after_a_full_ledger_the_next_call_records_the_missing_digests(
     folder_there: Transfers,
 ) -> None:

@@ -162,6 +162,7 @@ def test_an_endless_response_is_cut_off(
     assert len(server.seen) <= 2
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("send_request", [*LISTINGS, head_s3, hook])
 @pytest.mark.parametrize("part", ["status", "headers", "body"])
@@ -189,6 +190,7 @@ def test_a_response_sent_byte_by_byte_times_out(
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("send_request", [page, document, globus, list_s3, stat_webdav])
 def test_compressed_responses_are_limited_by_their_unpacked_size(
     server: EndlessServer, send_request: Callable[[EndlessServer], Any], hibali_home: Any
