@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any, Literal, Unpack
 
 from hibali.amounts import read_job_time, read_size
+from hibali.cancellation import Cancellation
 from hibali.config.settings import site_for_runs
 from hibali.documents import read_json_file
 from hibali.errors import UsageError
@@ -40,6 +43,7 @@ from runs.site_access import fetch_usage, opener, update_runs
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from runs.sweeps.collect import TaskCollector, ended_tasks
+from runs.tunnel import Ports, open_tunnel
 from transfers.journal import Receipt
 
 Values = Mapping[str, Any]
@@ -82,6 +86,15 @@ class JobOptions(CallOptions, total=False):
     pilot: int
 
 
+class _StartedError(Exception):
+    """The job has started."""
+
+
+def _raise_if_started(run: model.Run) -> None:
+    if run.state is State.RUNNING:
+        raise _StartedError
+
+
 _OPTIONS = frozenset(JobOptions.__annotations__) - frozenset(CallOptions.__annotations__)
 
 
@@ -112,6 +125,11 @@ class Run:
     def site(self) -> str:
         """The name of the site."""
         return self.record.site
+
+    @property
+    def work(self) -> str:
+        """The work folder of the tool as SITE:PATH, from which files can be read while the job runs."""
+        return f"{self.site}:{os.fsdecode(self.record.folder)}/work"
 
     @property
     def pipeline(self) -> str:
@@ -182,6 +200,27 @@ class Run:
             raise failure
         return ended.state
 
+    def wait_start(self, **options: Unpack[CallOptions]) -> State:
+        """Wait until the job has started; return the state, of a job that has ended already the last one.
+
+        Raises:
+            TryLaterError: the site could not be reached for a long time.
+        """
+        with self._calling(options) as call, contextlib.suppress(_StartedError):
+            run = self.record
+            site = site_for_runs(call.settings, run.site)
+            if run.state is not State.RUNNING and not run.state.final:
+                wait_for_end(
+                    opener(site, call.on_event),
+                    load_scheduler(run.placement.scheduler),
+                    self._run_store,
+                    [self.id],
+                    limits=site.limits,
+                    on_event=call.on_event,
+                    changed=_raise_if_started,
+                )
+        return self.state
+
     def logs(
         self,
         stream: Literal["stdout", "stderr", "scheduler.log"] = "stdout",
@@ -196,6 +235,54 @@ class Run:
             site = site_for_runs(call.settings, run.site)
             with contextlib.closing(opener(site, call.on_event)()) as host:
                 return b"".join(read_log(host, run, wanted)).decode("utf-8", "replace")
+
+    @contextlib.contextmanager
+    def tunnel(
+        self, port: int, *, local: int = 0, task: int | None = None, **options: Unpack[CallOptions]
+    ) -> Iterator[int]:
+        """Forward a port of this machine to one at the node of the job, for as long as the `with` statement or the job lasts.
+
+        Args:
+            port: the port at the node.
+            local: the port here; 0 for any free one.
+            task: the task of a sweep.
+            **options: see `CallOptions`.
+
+        Yields:
+            The port here. Other users of this machine can connect to it, too.
+
+        Raises:
+            TryLaterError: "not-running", before the job has started; RefusedError: "run-ended", after it has ended.
+        """
+        cancellation, opened = Cancellation(), Queue[int | BaseException]()
+
+        def forward() -> None:
+            try:
+                with calling({"config": self._config, **options, "cancellation": cancellation}) as call:
+                    open_tunnel(
+                        site_for_runs(call.settings, self.site),
+                        opener(site_for_runs(call.settings, self.site), call.on_event),
+                        self._run_store,
+                        self.record,
+                        Ports(port, local),
+                        task=task,
+                        on_open=lambda tunnel: opened.put(tunnel.ports.local),
+                        on_event=call.on_event,
+                    )
+            except BaseException as problem:  # noqa: BLE001 - raised by the thread that waits for the port
+                opened.put(problem)
+
+        self.refresh(**options)
+        thread = threading.Thread(target=forward, name=f"tunnel {self.id}", daemon=True)
+        thread.start()
+        try:
+            found = opened.get()
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+        finally:
+            cancellation.cancel()
+            thread.join()
 
     def collect(self, target: Place, **options: Unpack[CallOptions]) -> Receipt:
         """Fetch the outputs of a run that has ended, verified, into a folder; of a sweep those of the ended tasks.

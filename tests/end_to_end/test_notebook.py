@@ -37,8 +37,10 @@ def bench(hibali: Any, ssh_server: Any) -> Bench:
         f'[sites.juwels.scheduler]\nname = "direct"\nprologue = [\'export PATH="{PYTHON.parent}:$PATH"\']\n'
         '[sites.juwels.container]\nname = "bare"\n[sites.juwels.limits]\npoll = "1s"\n',
     )
-    for name in ("threshold.json", "threshold.py"):
+    for name in ("threshold.json", "threshold.py", "dask-cluster.json"):
         shutil.copy(SOURCES / name, made.folder)
+    hibali("pipelines", "add", "dask-cluster.json", exit=0)
+    hibali("pipelines", "trust", "dask-cluster", exit=0)
     (made.folder / "data").mkdir()
     (made.folder / "scans").mkdir()
     [shipped] = (REPOSITORY / ".cache/science/lib").glob("python3*/site-packages/nibabel/tests/data")
@@ -77,6 +79,7 @@ def test_the_notebook_of_the_page_is_executed_and_shown(bench: Bench, tmp_path: 
     assert sweep.count('class="succeeded"') >= 16
     assert "2 files moved" in collected
     assert outputs[9]["text/plain"] == str((bench.folder / "scans/anatomical.nii").stat().st_size)
+    assert outputs[11]["text/plain"] == "True"
     usage = bench.hibali("sites", "usage", "juwels", "--json", exit=0).lines[0]
     assert usage["hour"]["logins"] == 1
     plot = f'<img alt="plot" src="data:image/png;base64,{outputs[8]["image/png"].strip()}">'

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -146,6 +147,8 @@ def notebook() -> None:
     from nbclient import NotebookClient
 
     page = (Path(__file__).parents[2] / "docs/notebooks.md").read_text()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        page = page.replace("8786", str(free.getsockname()[1]))  # Dask's usual port may be in use here
     cells = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
     NotebookClient(made, timeout=300, kernel_name="python3").execute()

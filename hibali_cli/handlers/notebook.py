@@ -1,0 +1,117 @@
+"""Start a Jupyter server as a job, show its link, and keep the tunnel open until the job ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from hibali.config.model import Site
+from hibali.events import Listener
+from hibali.locations import read_target
+from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.handlers.runs import report_ends
+from hibali_cli.options import Common
+from hibali_cli.output import flush_results
+from hibali_cli.progress import listening
+from registry.catalogue import Catalogue
+from runs.model import Run
+from runs.monitor import wait_for_end
+from runs.notebook import NotebookServer, add_pipeline, start_notebook, wait_for_server
+from runs.schedulers.base import Resources, load_scheduler
+from runs.store import RunStore
+from runs.tunnel import OpenTunnel, Ports, open_tunnel
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookOptions:
+    """The site and folder, `jupyter PROGRAM`, the pipeline (None for hibali's own), the port here, and the job."""
+
+    site: str
+    folder: str
+    program: str
+    pipeline: str | None
+    local_port: int
+    resources: Resources
+
+
+def serve_notebook(common: Common, options: NotebookOptions) -> int | None:
+    """Run a Jupyter server until its job ends; report how it ended."""
+    run_store = RunStore()
+    site = run_site(common, options.site)
+    with listening(common, f"notebook at {site.name}") as on_event:
+        run = _start(common, site, options, run_store, on_event)
+        common.output.info(f"{run.id} at {site.name}; to end it: hibali runs cancel {run.id}")
+        flush_results()
+        open_host = opener(site, on_event)
+        server = wait_for_server(
+            open_host, run_store, run, on_event, partial(_show_state, common), common.settings()
+        )
+        [run] = update_runs(common, run_store, [run], on_event)
+        ended = _serve(common, site, run_store, run, server, options.local_port, on_event)
+    report_ends(common, run_store, [ended])
+    return None
+
+
+def _start(
+    common: Common, site: Site, options: NotebookOptions, run_store: RunStore, on_event: Listener
+) -> Run:
+    """Submit the job; an earlier one of the same command is returned only while it has not ended."""
+    catalogue = Catalogue()
+    pipeline = add_pipeline(catalogue) if options.pipeline is None else catalogue.find(options.pipeline)
+    location = read_target(f"{site.name}:{options.folder}", common.settings())
+    while True:
+        run = start_notebook(
+            common.settings(),
+            pipeline,
+            location,
+            options.program,
+            options.resources,
+            opener(site, on_event),
+            on_event,
+        )
+        [run] = update_runs(common, run_store, [run], on_event)
+        if not run.state.final:
+            return run
+        run_store.note(run.id, "reported")
+
+
+def _show_state(common: Common, run: Run) -> None:
+    common.output.detail(f"{run.id} {run.state}")
+
+
+def _serve(
+    common: Common,
+    site: Site,
+    run_store: RunStore,
+    run: Run,
+    server: NotebookServer,
+    local_port: int,
+    on_event: Listener,
+) -> Run:
+    """Show the link, and wait until the job has ended; at an ssh site through a tunnel."""
+    open_host = opener(site, on_event)
+
+    def show(opened: OpenTunnel) -> None:
+        port = opened.ports.local
+        if common.json:
+            fields = {
+                "id": run.id,
+                "site": site.name,
+                "node": opened.node,
+                "port": server.port,
+                "local_port": port,
+                "url": server.address(port),
+            }
+            common.output.record("notebook", fields)
+        else:
+            common.output.line(server.address(port))
+            common.output.info("Open this link in a browser. Ctrl-C closes the tunnel; the job goes on.")
+        flush_results()
+
+    if site.ssh is not None:
+        ports = Ports(server.port, local_port)
+        return open_tunnel(site, open_host, run_store, run, ports, on_open=show, on_event=on_event)
+    show(OpenTunnel("127.0.0.1", Ports(server.port, server.port)))
+    scheduler = load_scheduler(run.placement.scheduler)
+    [ended] = wait_for_end(open_host, scheduler, run_store, [run.id], limits=site.limits, on_event=on_event)
+    return ended
