@@ -16,6 +16,7 @@ from hibali_api import sites as sites
 from hibali_api.files import du as du
 from hibali_api.files import ls as ls
 from hibali_api.files import mkdir as mkdir
+from hibali_api.files import mv as mv
 from hibali_api.files import rm as rm
 from hibali_api.files import stat as stat
 from hibali_api.opening import open as open  # noqa: A004
@@ -25,6 +26,7 @@ from hibali_api.runs import run as run
 from hibali_api.transfers import IncompleteTransferError as IncompleteTransferError
 from hibali_api.transfers import Plan as Plan
 from hibali_api.transfers import apply as apply
+from hibali_api.transfers import cp as cp
 from hibali_api.transfers import plan as plan
 from hibali_api.transfers import pull as pull
 from hibali_api.transfers import push as push

@@ -1,4 +1,4 @@
-"""List, measure, make and remove files at a place: `ls`, `stat`, `du`, `mkdir` and `rm`."""
+"""List, measure, make, move and remove files at a place: `ls`, `stat`, `du`, `mkdir`, `mv` and `rm`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from transfers.entry import Entry
 from transfers.inventory import Usage, usages
 from transfers.journal import Receipt
 from transfers.listing import list_entries
+from transfers.move import MoveRequest, check_one_site, move
 from transfers.packs.view import PackAwareOpener
 from transfers.remove import RemovalPlan, RemovalRequest, remove
 from transfers.rules import DeleteLimit, read_delete_limit
@@ -91,6 +92,31 @@ def rm(
         sites = tuple(call.settings.sites.values())
         request = RemovalRequest(call.target(place), recursive, limit, sites)
         return check_receipt(remove(request, _confirm, call.on_event))
+
+
+def mv(source: Place, target: Place, **options: Unpack[CallOptions]) -> Receipt:
+    """Give a file or folder of a site another name there; an existing target is refused.
+
+    Where the store cannot rename, it is copied within the site, verified and then removed; the same call resumes that.
+
+    Args:
+        source: SITE:PATH.
+        target: SITE:PATH, of the same site.
+        **options: see `CallOptions`.
+
+    Returns:
+        The receipt of the rename, or of the removal after the copy.
+
+    Raises:
+        RefusedError: something exists there, or a rule forbids it; nothing was changed.
+        IncompleteTransferError: a part could not be copied or removed.
+    """
+    split_options("mv", options, frozenset())
+    with calling(options) as call:
+        ends = call.target(source), call.target(target)
+        check_one_site("mv", *ends)
+        request = MoveRequest(*ends, tuple(call.settings.sites.values()))
+        return [check_receipt(each) for each in move(request, call.on_event)][-1]
 
 
 def _confirm(plan: RemovalPlan) -> None:

@@ -19,6 +19,7 @@ from transfers.actions import Action
 from transfers.entry import Verification
 from transfers.journal import Receipt
 from transfers.manifest import Manifest, is_bag_name, open_manifest
+from transfers.move import check_one_site, copy_within
 from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
 from transfers.plan_file import check_trust, read_plan
@@ -175,6 +176,21 @@ def sync(source: Place, target: Place, **options: Unpack[TransferOptions]) -> Re
     return _transfer("sync", source, target, options)
 
 
+def cp(source: Place, target: Place, **options: Unpack[TransferOptions]) -> Receipt:
+    """Copy within a site: the bytes stay there. Nothing is deleted; see `push`.
+
+    Args:
+        source: SITE:PATH.
+        target: SITE:PATH, of the same site.
+        **options: see `TransferOptions`.
+    """
+    given = split_options("cp", options, _TRANSFER - {"delete", "max_delete", "direct", "via"})
+    with calling(options) as call:
+        check_one_site("cp", call.location(source), call.target(target))
+        request = copy_within(_request(call, "cp", source, target, given))
+        return check_receipt(synchronise(request, call.on_event))
+
+
 def plan(
     source: Place, target: Place, *, save_to: Place | None = None, **options: Unpack[PlanOptions]
 ) -> Plan:
@@ -317,7 +333,7 @@ def _transfer(operation: str, source: Place, target: Place, options: TransferOpt
 def _request(call: Call, operation: str, source: Place, target: Place, given: dict[str, Any]) -> Request:
     settings = call.settings
     ends = call.location(source), call.target(target)
-    if operation != "sync":
+    if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)
         if given.get("direct"):
             raise UsageError("usage", f"{operation} cannot be direct, only sync can", subject="direct")

@@ -61,6 +61,13 @@ def test_a_folder_is_planned_pushed_verified_pulled_and_removed(place: Transfers
     back = api.pull("there:data/folder", tmp_path / "back", include=["*c"], on_event=moved.append)
     assert [event.path for event in moved if isinstance(event, Moved) and event.kind == "file"] == [b"c"]
     assert (back.files_moved, (tmp_path / "back/c").read_bytes()) == (1, b"333")
+    assert api.cp("there:data", "there:copy").files_moved == 3
+    assert api.mv("there:copy", "there:moved").files == 3
+    with pytest.raises(api.RefusedError, match="already exists"):
+        api.mv("there:moved", "there:data")
+    with pytest.raises(api.UsageError, match="within one site"):
+        api.cp("there:data", tmp_path / "here")
+    assert api.rm("there:moved", recursive=True).files_deleted == 3
     assert api.rm("there:data", recursive=True).files_deleted == 3
     assert api.stat("there:data") is None
 
