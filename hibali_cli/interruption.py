@@ -8,6 +8,7 @@ in Python sets a flag and raises; it takes no lock and calls nothing.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -102,6 +103,7 @@ def listen_for_interruption(render: Render | None = None) -> None:
 
     `render` prints an interruption where the process must end before the main thread did so.
     """
+    atexit.register(_ignore_signals)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -110,6 +112,12 @@ def listen_for_interruption(render: Render | None = None) -> None:
     for number in _EXCEPTIONS:  # last: from here on, signals raise, also in this loop
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+
+
+def _ignore_signals() -> None:
+    """Ignore signals at the very end: the interpreter restores their default there, which would change the exit code."""
+    for number in _EXCEPTIONS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def interruption() -> KeyboardInterrupt | None:

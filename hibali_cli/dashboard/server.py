@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -47,15 +49,27 @@ def serving(config: str | None, port: int) -> Iterator[Keys]:
             timeout_keep_alive=5,
             timeout_graceful_shutdown=1,
         )
-        server = uvicorn.Server(settings)
+        # not in the thread: too many open files are an error of the command
+        settings.load()
+        server, loop = uvicorn.Server(settings), asyncio.new_event_loop()
+        loop.set_exception_handler(_ignore_problem)
         # in a thread: the main thread handles signals as in every command
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread = threading.Thread(
+            target=lambda: loop.run_until_complete(server.serve(sockets=[listener])), daemon=True
+        )
         thread.start()
         try:
             yield keys
         finally:
             server.should_exit = True
             thread.join(_END_SECONDS)
+            if not thread.is_alive():
+                loop.close()
+
+
+def _ignore_problem(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Pass over the problem of one connection, such as too many open files."""
+    del loop, context
 
 
 def _listening_socket(port: int) -> socket.socket:

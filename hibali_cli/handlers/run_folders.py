@@ -85,6 +85,9 @@ def _confirm(common: Common, options: CleanOptions, planned: Sequence[Cleaned]) 
         raise RefusedError("unconfirmed", "nothing was removed")
 
 
+_NOT_TRIED = "not tried"
+
+
 def _clean(
     common: Common,
     run_store: RunStore,
@@ -98,7 +101,7 @@ def _clean(
     going = [each.run for each in planned if each.result is CleanResult.PLANNED]
     for name in sorted({run.site for run in going}):
         at_site = [run for run in going if run.site == name]
-        found.update({run.id: Cleaned(run, CleanResult.FAILED, "not tried") for run in at_site})
+        found.update({run.id: Cleaned(run, CleanResult.FAILED, _NOT_TRIED) for run in at_site})
         with failures.collect():
             site = run_site(common, name)
             with contextlib.closing(opener(site, on_event)()) as host:
@@ -108,7 +111,8 @@ def _clean(
 
 
 def _show(common: Common, cleaned: Sequence[Cleaned], failures: Failures, *, dry: bool) -> int:
-    failed = any(each.result is CleanResult.FAILED for each in cleaned)
+    # the failure of the site says why its runs were not tried
+    failed = any(each.result is CleanResult.FAILED and each.because != _NOT_TRIED for each in cleaned)
     code = Exit.INCOMPLETE if failed else Exit.DONE
     if common.json:
         for each in cleaned:

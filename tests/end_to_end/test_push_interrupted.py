@@ -47,7 +47,15 @@ def test_a_source_that_vanishes_half_way_is_reported_and_nothing_is_deleted(fold
     right = {**LARGE_RIGHT, b"extra": {sha256(b"only there")}}
     with Watcher(there.place, "data", right) as watcher:
         process = there.hibali.start(
-            "push", there.source, "there:data", "--json", "--delete", "--max-delete", "100%"
+            "push",
+            there.source,
+            "there:data",
+            "--json",
+            "--delete",
+            "--max-delete",
+            "100%",
+            "--bwlimit",
+            "16M",
         )
         watcher.when(100, lose)
         assert process.wait(120) == 6

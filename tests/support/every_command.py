@@ -41,6 +41,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "manifest": ("here:data",),
     "mkdir": ("here:new",),
     "mv": ("here:data", "here:moved"),
+    "notebook": ("--site", "here"),
     "pipelines add": ("other.json",),
     "pipelines deprecate": ("{tool}",),
     "pipelines diff": ("{tool}", "{tool}"),
