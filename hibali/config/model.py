@@ -460,7 +460,10 @@ class Limits:
         duration(), default=60.0, name="poll", doc="time between two queries of the scheduler"
     )
     login_interval_seconds: float = setting(
-        duration(), default=10.0, name="login_interval", doc="time between two logins"
+        duration(),
+        default=0.5,
+        name="login_interval",
+        doc="time between two logins; at most 8 a minute, unless it is 0s",
     )
     bandwidth: int = setting(size(), default=0, doc="bytes per second, 0 for no limit")
     lease_seconds: int = setting(  # the holder needs time to renew it; others wait for expiry

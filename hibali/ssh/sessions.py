@@ -26,6 +26,7 @@ from hibali.rate_limits import Refusals, note_use
 from hibali.retry import pause, with_retries
 from hibali.ssh import connect_helper
 from hibali.ssh.gsi import explain_gss, ready_proxy, without_debug
+from hibali.ssh.login_pace import LoginPace
 
 # What ssh prints after a login without a proxy, at LogLevel VERBOSE (sshconnect2.c, ssh_userauth2).
 _AUTHENTICATED = re.compile(rb"^Authenticated to .* \(\[([^\]\s]+)\]:([0-9]+)\)", re.MULTILINE)
@@ -155,6 +156,7 @@ class Login:
         self._since = time.time() if since is None else since
         self.logins = 0
         self._name = login_name(settings, self.host)
+        self._pace = LoginPace(self._name, limits.login_interval_seconds)
         # a reconnect is counted by its caller; further logins have their own limit
         self._refusals = login_refusals(settings, self.host) if attempts > 1 and not number else None
         self._number = number
@@ -402,7 +404,10 @@ class Login:
         )
         took = time.monotonic() - began
         if finished.exit_code != 0 and not (_SOCKET_EXISTS in finished.stderr and self._is_up()):
+            if self._number:  # the first one succeeded just before
+                self._pace.failed(finished.stderr.decode("utf-8", "replace"))
             raise self.explain(finished.stderr)
+        self._pace.succeeded(took, self.seconds)
         self._count_login()
         self._shared_path("took").touch(mode=0o600)
         self._shared_path("took").write_text(f"{took:.3f}\n", "ascii")
@@ -431,11 +436,9 @@ class Login:
         """Keep the site's interval between logins: some sites ban clients that connect too often."""
         stamp = control_folder() / f"{self._name}.at"
         with self._locked(stamp.with_suffix(".spacing")):
-            with contextlib.suppress(OSError):
-                since = time.time() - stamp.stat().st_mtime
-                if 0 <= since < self._limits.login_interval_seconds:
-                    pause(self._limits.login_interval_seconds - since)
-            stamp.touch(mode=0o600)
+            starts = self._pace.read_starts(stamp)
+            pause(self._pace.wait_after(starts, time.time()))
+            self._pace.write_start(stamp, starts, time.time())
 
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
