@@ -9,19 +9,16 @@ unset PYTHONDONTWRITEBYTECODE
 
 began=$(date +%s)
 parts="packages environment swift crates axe torque snakemake parsl dask science globus delivery fsspec docs" # the last twelve are for the tests marked heavy
-each=2
 for word in "$@"; do
-    [ "$word" != "not heavy" ] || { parts="packages environment" && each=3; }
+    [ "$word" != "not heavy" ] || parts="packages environment"
 done
 # shellcheck disable=SC2086 - split into arguments
 sh tests/prepare.sh $parts
 prepared=$(date +%s)
 echo "Setup took $((prepared - began)) s"
 
-# Tests mostly wait for servers, so run more workers than cores; heavy tests use more CPU.
-workers=${WORKERS:-$(($(nproc) * each))}
-[ "$workers" -ge 2 ] || workers=2
-[ "$workers" -le $((each * 2)) ] || workers=$((each * 2))
+# Four workers use two cores fully; each worker imports all tests, and more of them took longer.
+workers=${WORKERS:-4}
 memory=$(.venv/bin/python -c 'from tests.services.session import scratch_folder; print(scratch_folder())')
 folder=$(mktemp -d "$memory/hibt-XXXXXX")
 

@@ -270,6 +270,7 @@ def after_agent_exit(subject: Subject, act: Callable[[Store], None]) -> None:
 CONTENTS = {b"a/%03d" % number: b"%d." % number * 5000 for number in range(300)} | {b"large": LARGE}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("units", [1, pytest.param(4, marks=pytest.mark.heavy)])
 def test_a_killed_write_is_resumed_by_another_process(subject: Subject, tmp_path: Path, units: int) -> None:
     subject.fresh().make_root()

@@ -67,6 +67,7 @@ def test_a_listing_is_sorted_by_path_in_byte_order(subject: Subject) -> None:
     assert folders == ([b"a", b"a/c"] if subject.open().facts.folders else [])
 
 
+@pytest.mark.heavy
 def test_a_listing_has_several_pages(subject: Subject) -> None:
     # object stores page by 1000 keys, the agent by 256 KiB of records
     tree = {b"f%d/" % (n % 3) + b"%04d" % n + b"n" * 230: b"%d" % n for n in range(subject.page + 10)}

@@ -196,6 +196,7 @@ def test_one_file_is_sent_under_another_name(sites: Sites) -> None:
     sites.check_no_own_files()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "killed",
     ["here", pytest.param("north", marks=pytest.mark.heavy), pytest.param("south", marks=pytest.mark.heavy)],
@@ -233,6 +234,7 @@ def agent_at(sites: Sites, name: str) -> int:
     return receiver
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("lacking", "code"),
     [("key", "login-refused"), ("host key", "host-key"), ("ssh", "no-ssh")],

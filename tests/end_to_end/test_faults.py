@@ -166,6 +166,7 @@ def test_every_tenth_request_refused_is_retried(transfers_to: Any, tmp_path: Pat
         proxy.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("what", ["sessions", pytest.param("connections", marks=pytest.mark.heavy)])
 def test_a_server_that_allows_two_connections_gets_no_more(own_site: OwnPlace, what: str) -> None:
     """Check that eight logins and channels are configured, fewer connections are used, and all files arrive."""

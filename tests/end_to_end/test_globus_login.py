@@ -284,6 +284,7 @@ def test_a_client_with_a_secret_works_in_cron_and_a_missing_setting_is_4_at_once
     check_secrets_absent(planted, archive.hibali, *cron.outputs, but=files)
 
 
+@pytest.mark.heavy
 def test_an_expired_login_or_a_missing_consent_is_4_at_once_in_cron(archive: Archive) -> None:
     globus, cron = archive.globus, Cron(archive)
     archive.configure(globus.native_id, to=cron.config)

@@ -347,6 +347,7 @@ def proxies(bench: Bench) -> list[Path]:
     return sorted(bench.folder.glob("work-*/runs/**/proxy"))
 
 
+@pytest.mark.heavy
 def test_a_job_has_a_proxy_of_its_own_that_is_deleted_at_its_end(
     bench: Bench, grid: Grid, tmp_path: Path
 ) -> None:

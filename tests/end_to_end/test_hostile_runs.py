@@ -152,6 +152,7 @@ def check_echoed(bench: Bench, run_id: str, answers: dict[str, Any]) -> None:
     assert not [path for path in bench.folder.rglob("pwned*") if "given" not in path.parts]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", RUNTIMES)
 def test_answers_and_names_execute_no_code(word: str, request: pytest.FixtureRequest, hibali: Any) -> None:
     bench, work = bench_for(word, ECHO, request, hibali)

@@ -136,6 +136,7 @@ def test_an_interrupted_push_leaves_no_files_behind(there: Transfers, number: in
 # The agents: a process that holds the lock of the target.
 
 
+@pytest.mark.heavy
 def test_a_killed_agent_is_5_and_its_lock_ends_with_it(folder_there: Transfers) -> None:
     there = folder_there
     tree = many_files(6000, 8000)

@@ -102,6 +102,7 @@ def test_a_false_listing_of_the_target_is_detected(world: World, name: str) -> N
     world.check(world.host)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FALSE_LISTINGS)
 def test_a_false_listing_of_the_source_is_detected(world: World, name: str) -> None:
     world.send_false(name)

@@ -30,6 +30,7 @@ def add_box(hibali: Any) -> Path:
     return Path(box)
 
 
+@pytest.mark.heavy
 def test_a_kind_of_site_is_added_listed_shown_and_checked(with_plugin: Any) -> None:
     box = add_box(with_plugin)
     assert f'[sites.crate.box]\nfolder = "{box}"\n' in with_plugin.home.config.read_text()

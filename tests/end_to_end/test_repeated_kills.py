@@ -53,6 +53,7 @@ def write_random(path: Path, size: int) -> None:
             stream.write(numbers.randbytes(MIB))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("counted", "size", "each"),
     [

@@ -69,6 +69,7 @@ def samples(text: str) -> dict[str, float]:
     }
 
 
+@pytest.mark.heavy
 def test_a_webhook_gets_each_notice_once_and_the_secret_does_not_leak(
     local_there: Transfers, hook: Hook
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_schedule_that_does_not_run_is_reported_by_the_hourly_check(local_ther
     assert [json.loads(line)["event"] for line in notices.read_text().splitlines()] == ["silent"]
 
 
+@pytest.mark.heavy
 def test_a_full_disk_leaves_the_metrics_as_they_were(local_there: Transfers) -> None:
     there = local_there
     there.make({b"a": b"123"})

@@ -73,6 +73,7 @@ def test_no_keys_at_all_is_4_with_a_hint(bucket: Transfers) -> None:
     assert answer.last["hint"]
 
 
+@pytest.mark.heavy
 def test_keys_from_a_command_do_not_leak(bucket: Transfers, tmp_path: Path) -> None:
     there = bucket
     key, secret = (there.hibali.env.pop(f"AWS_{name}") for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))

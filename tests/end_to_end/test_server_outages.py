@@ -110,6 +110,7 @@ def test_a_connection_lost_before_any_transfer_is_restored(through: Through, cal
     there.check_no_own_files()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "word", ["sftp", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "s3", "webdav"))]
 )

@@ -47,6 +47,7 @@ RUNTIMES = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", RUNTIMES)
 def test_an_image_is_staged_once_and_used_automatically(
     word: str, request: pytest.FixtureRequest, hibali: Any, tool: Tool

@@ -43,6 +43,7 @@ def slow_push(local_there: Transfers) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.heavy
 def test_a_running_transfer_is_shown_until_it_is_killed(
     local_there: Transfers, slow_push: subprocess.Popen[bytes]
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_refused_login_is_not_measured(
     assert list(there.place.root.iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_a_slow_connection_is_measured_and_no_files_remain(
     distant: tuple[Transfers, LatencyProxy],
     monkeypatch: pytest.MonkeyPatch,

@@ -19,6 +19,7 @@ def close(folder: Path) -> None:
     folder.chmod(0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("words", DRY, ids=lambda words: words[0])
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_dry_run_that_cannot_read_a_folder_ends_with_6(
@@ -39,6 +40,7 @@ def test_a_dry_run_that_cannot_read_a_folder_ends_with_6(
     assert b"closed: permission denied" in answer.err
 
 
+@pytest.mark.heavy
 def test_an_incomplete_saved_plan_is_reported_when_it_is_made_and_shown(
     unprivileged: Any, local_there: Transfers, tmp_path: Path
 ) -> None:
@@ -51,6 +53,7 @@ def test_an_incomplete_saved_plan_is_reported_when_it_is_made_and_shown(
     unprivileged("apply", "-n", tmp_path / "plan", exit=6)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", ["local", "ssh", "sftp", pytest.param("webdav", marks=pytest.mark.heavy)])
 def test_a_target_below_a_file_is_refused_by_a_dry_run_as_by_a_transfer(
     transfers_to: Callable[..., Transfers], word: str

@@ -161,6 +161,7 @@ def test_another_request_is_not_resumed(local_there: Transfers) -> None:
     assert examined(there.verify("there:data", "--resume").last) == (1, 40, 0)
 
 
+@pytest.mark.heavy
 def test_a_time_limit_exits_with_5_and_reports_the_progress(folder_there: Transfers) -> None:
     there = folder_there
     there.make({**TREE, LAST: b"short"})
@@ -191,6 +192,7 @@ def test_a_resumed_sample_keeps_its_seed(local_there: Transfers) -> None:
     assert (receipt["sample_seed"], examined(receipt)) == (7, (1, 40, 0))
 
 
+@pytest.mark.heavy
 def test_an_interruption_stops_all_hashing_at_once(folder_there: Transfers) -> None:
     there = folder_there
     there.make({**TREE, LAST: b"short"})

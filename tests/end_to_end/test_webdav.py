@@ -146,6 +146,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.heavy)])
 def test_a_killed_push_is_resumed_by_the_same_command(apache: Transfers, number: int) -> None:
     apache.make({**TREE, **{b"more/%04d" % one: b"x" * 1000 for one in range(600)}})

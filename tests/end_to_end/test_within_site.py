@@ -62,6 +62,7 @@ def test_a_site_that_cannot_copy_is_refused_with_the_command_that_can(transfers_
     assert answer.last["hint"].endswith("hibali sync there:data/one there:data/two")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", ["local", "ssh", "sftp", "s3"])
 def test_a_moved_folder_keeps_its_recorded_digests(transfers_to: MakeTransfers, word: str) -> None:
     there = transfers_to(word)
@@ -79,6 +80,7 @@ def test_a_moved_folder_keeps_its_recorded_digests(transfers_to: MakeTransfers, 
     there.check_no_own_files()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", ["local", "sftp", "s3"])
 def test_an_existing_target_is_refused(transfers_to: MakeTransfers, word: str) -> None:
     there = transfers_to(word)
@@ -111,6 +113,7 @@ def test_what_rm_refuses_is_not_moved(local_there: Transfers, request: pytest.Fi
         assert refused(there, "two-sites", word, source, target, exit=2).last["hint"].endswith(hint)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("folder", [".", "data/one", "data/one/sub", "data/new"])
 @pytest.mark.parametrize("word", ["local", "sftp"])
 def test_nothing_is_moved_from_or_to_a_locked_folder(

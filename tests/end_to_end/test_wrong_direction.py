@@ -99,6 +99,7 @@ def test_a_local_folder_with_the_name_of_a_site_needs_a_prefix(world: Transfers)
     assert (folder / "there:SUMS").exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "words",
     [
@@ -143,6 +144,7 @@ def test_a_name_with_a_dollar_sign_is_possible(world: Transfers) -> None:
     assert read_tree(world.place.at("$Z")) == read_tree(folder / "$Z") == {b"x$Y": b"1"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("value", [None, "", "relative"])
 def test_a_root_with_an_unset_variable_is_refused(
     world: Transfers, value: str | None, tmp_path: Path

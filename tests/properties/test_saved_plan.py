@@ -97,6 +97,7 @@ def test_a_saved_plan_has_the_same_result_as_a_direct_transfer(source: Model, ta
         found.close()
 
 
+@pytest.mark.heavy
 @patient
 @given(buckets(), buckets())
 def test_a_saved_plan_between_buckets_has_the_same_result(source: Model, target: Model) -> None:

@@ -114,6 +114,7 @@ Catalogue(Path(sys.argv[1]), history=True).add(Path(sys.argv[3]))
 """
 
 
+@pytest.mark.heavy
 def test_after_a_kill_before_any_git_call_the_next_one_records_the_change(tmp_path: Path) -> None:
     (tmp_path / "tool.json").write_bytes(raw())
     for step in range(1, 20):

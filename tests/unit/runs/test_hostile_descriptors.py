@@ -210,6 +210,7 @@ RISKY = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("word", ["bubblewrap", "apptainer", "podman", "bare"])
 @pytest.mark.parametrize("name", RISKY)
 def test_variables_that_change_programs_need_consent(name: str, word: str) -> None:
