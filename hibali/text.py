@@ -62,30 +62,32 @@ def path_from_fields(record: dict[str, Any], name: str = "path") -> bytes:
     return str(record[name]).encode("utf-8")
 
 
-_OSA_SIMILARITY = 0.6  # of 1: one letter of three may differ
-_RATIO_SIMILARITY = 0.65  # of 1: share of common letters in order
+_SIMILARITY = 0.65  # of 1: share of common letters in order
 _LONGEST = 100
 
 
 def nearest(word: str, known_words: Iterable[str]) -> str | None:
     """Return the most similar known word, or the only one with that prefix; None without one."""
-    from rapidfuzz import fuzz, process  # start-up: only for unknown words
-    from rapidfuzz.distance import OSA  # start-up: only for unknown words
-
     known = sorted(set(known_words) - {word})
     begun = [each for each in known if word and each.startswith(word)]
     if len(begun) == 1:
         return begun[0]
-    for scorer, least in (
-        (OSA.normalized_similarity, _OSA_SIMILARITY),
-        (fuzz.ratio, 100 * _RATIO_SIMILARITY),
-    ):
-        found = process.extractOne(
-            word[:_LONGEST], known, scorer=scorer, processor=str.lower, score_cutoff=least
-        )
-        if found is not None:
-            return found[0]
-    return None
+    return next(iter(similar_words(word, known, _SIMILARITY)), None)
+
+
+def similar_words(word: str, known: Iterable[str], least: float) -> list[str]:
+    """Return the known words with a similarity of at least `least` (of 1), the most similar first."""
+    from difflib import SequenceMatcher  # start-up: only for unknown words
+
+    matcher = SequenceMatcher(autojunk=False)
+    matcher.set_seq2(word[:_LONGEST].lower())
+    found = []
+    for each in known:
+        matcher.set_seq1(each[:_LONGEST].lower())
+        # the first two are upper bounds of the third, which is slow
+        if min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= least and matcher.ratio() >= least:
+            found.append((-matcher.ratio(), each))
+    return [each for _, each in sorted(found)]
 
 
 def did_you_mean(word: str, known_words: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.files import check_private_file, write_atomic
 from hibali.ledger import Journal, read_records
+from hibali.text import similar_words
 from registry.pipeline import Pipeline, Versioned
 
 
@@ -136,7 +137,7 @@ def _record(identity: Identity, summary: Summary) -> dict[str, Any]:
 
 
 _WORD = re.compile(r"[^\W_]+")
-_SIMILARITY = 80.0  # of 100: one wrong letter in five or six is tolerated
+_SIMILARITY = 0.8  # of 1: one wrong letter in five or six is tolerated
 _SHORTEST = 4  # minimum letters of a word that may be mistyped
 _MOST_SIMILAR = 5
 
@@ -172,14 +173,10 @@ def _meanings(word: str, texts: list[tuple[Summary, _Fields]]) -> list[tuple[str
     """Return the word, or similar words, with the divisor of their score."""
     if len(word) < _SHORTEST or any(word in text for _, fields in texts for _, text in fields):
         return [(word, 1)]
-    from rapidfuzz import fuzz, process  # start-up: only for words that were not found
-
     different = {text for _, fields in texts for _, text in fields}
     known = {found for text in different for found in _WORD.findall(text)}
-    similar = process.extract(
-        word, sorted(known), scorer=fuzz.ratio, score_cutoff=_SIMILARITY, limit=_MOST_SIMILAR
-    )
-    return [(str(found[0]), 2) for found in similar] or [(word, 1)]
+    similar = similar_words(word, sorted(known), _SIMILARITY)[:_MOST_SIMILAR]
+    return [(found, 2) for found in similar] or [(word, 1)]
 
 
 def _score(fields: _Fields, wanted: list[list[tuple[str, int]]]) -> int:
