@@ -119,18 +119,20 @@ def collect(
         chosen = choose_outputs(run.spec.outputs, store.list())
     finally:
         store.close()
-    receipt = pull_files("collect", work_of(run, site), target, chosen.files, saving, on_event)
-    whole = receipt.exit is Exit.DONE and receipt.files == len(chosen.files)
-    if receipt.exit is Exit.DONE and not whole:
-        chosen.problems.append(Failed(b"", "output-vanished", "not all listed outputs could be pulled"))
-    for problem in chosen.problems:
-        receipt.count(problem)
-        on_event(problem)
-    failed = run.state is not State.SUCCEEDED
-    if whole and (failed or not chosen.problems):
-        run_store.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
-    if receipt.exit is Exit.DONE and chosen.problems:
+    receipt = pull_files(
+        "collect", work_of(run, site), target, chosen.files, saving, on_event, missing=chosen.problems
+    )
+    done = receipt.exit is Exit.DONE or bool(chosen.problems)
+    pulled = done and receipt.files_failed == len(chosen.problems)
+    if pulled and receipt.files != len(chosen.files):
+        pulled = False
+        vanished = Failed(b"", "output-vanished", "not all listed outputs could be pulled")
+        receipt.count(vanished)
+        on_event(vanished)
         receipt.exit = Exit.INCOMPLETE
+    failed = run.state is not State.SUCCEEDED
+    if pulled and (failed or not chosen.problems):
+        run_store.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
     if failed:
         receipt.exit = run.failure_exit
     return receipt
@@ -155,14 +157,22 @@ def pull_files(
     files: Sequence[bytes],
     saving: SaveOptions,
     on_event: Listener,
+    *,
+    missing: Sequence[Failed] = (),
 ) -> Receipt:
-    """Pull these files of a folder and no others; `operation` is its name in the receipt."""
+    """Pull these files of a folder and no others; `operation` is its name in the receipt, which counts `missing` as failures."""
     from transfers.operation import synchronise  # start-up: most commands of runs move nothing
 
     if not files:
-        return Receipt(new_identifier(), operation, source.text, target.text)
+        receipt = Receipt(new_identifier(), operation, source.text, target.text)
+        for problem in missing:
+            receipt.count(problem)
+            on_event(problem)
+        receipt.exit = Exit.INCOMPLETE if missing else Exit.DONE
+        return receipt
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
-    return synchronise(Request(operation, source, target, rules, saving=saving), on_event)
+    request = Request(operation, source, target, rules, saving=saving, missing=missing)
+    return synchronise(request, on_event)
 
 
 def _as_pattern(path: bytes) -> str:

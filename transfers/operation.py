@@ -611,6 +611,10 @@ def finish(operation: Operation, problem: BaseException | None, *, save: bool = 
         except BaseException as failure:
             recorder.end(failure)
             raise
+    if problem is None:
+        for missing in operation.request.missing:
+            recorder.record(missing)
+        code = _exit_code(operation, problem)
     return recorder.end(problem, code)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hibali.config.settings import Settings
 from hibali.errors import UsageError
+from hibali.events import Failed
 from hibali.locations import Location
 from hibali.text import nearest
 from transfers.entry import Entry
@@ -57,6 +58,7 @@ class Request:
         within_site: whether the bytes must not pass through this machine, because both endpoints are at one site.
         exact: whether a name that appears at the target after the plan was made is a failure, never replaced.
         task_timeouts: the time limits after which a Globus task is cancelled.
+        missing: what the caller knows to be missing at the source; each counts as a failure in the receipt.
     """
 
     operation: str
@@ -75,6 +77,7 @@ class Request:
     within_site: bool = False
     exact: bool = False
     task_timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)
+    missing: Sequence[Failed] = ()
 
     @property
     def lowest_rate(self) -> int:

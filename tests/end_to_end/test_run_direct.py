@@ -73,6 +73,19 @@ def test_a_failed_tool_is_7_even_when_outputs_are_missing(hibali: Any) -> None:
     hibali("runs", "collect", run_id, exit=7)
 
 
+def test_the_history_counts_a_missing_output_of_a_collection(hibali: Any) -> None:
+    tool = doing("echo a >[OUT]")
+    gone = {"id": "gone", "name": "gone", "path-template": "gone.nii"}
+    bench = Bench(hibali, {**tool, "output-files": [*tool["output-files"], gone]})
+    bench.add_local_site()
+    run_id = bench.run(bench.answers(), "--wait", exit=9).lines[-2]["id"]
+    receipt = bench.hibali("runs", "collect", run_id, "--json", exit=9).last
+    assert (receipt["files_moved"], receipt["files_failed"]) == (1, 1)
+    [shown] = [line for line in hibali("history", "--json").lines if line.get("id") == receipt["id"]]
+    assert shown["files_failed"] == 1
+    assert b"gone.nii" in hibali("history", "show", receipt["id"], exit=0).out
+
+
 def test_a_run_without_a_required_output_failed_although_its_tool_ended_with_0(hibali: Any) -> None:
     bench = Bench(hibali, doing("true [IN]"))
     bench.add_local_site()
