@@ -39,7 +39,16 @@ _FSSPEC_OPTIONS = {
 # ruff: noqa: FBT001, FBT002  # the signatures are fsspec's
 
 
-class HibaliFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+class _FreshPins(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec has no types
+    """Let fsspec reuse no filesystem with pins of its own: a later use may see later versions."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if options.get("pin") and not options.get("pins"):
+            options["skip_instance_cache"] = True
+        return super().__call__(*arguments, **options)
+
+
+class HibaliFileSystem(AbstractFileSystem, metaclass=_FreshPins):  # type: ignore[misc]  # fsspec has no types
     """The files of all sites of config.toml.
 
     Args:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from hibali.errors import TryLaterError
@@ -31,6 +32,16 @@ def filesystem(hibali_home: HibaliHome, tmp_path: Path) -> Iterator[HibaliFileSy
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(TypeError, match="'storage_options'"):
         HibaliFileSystem(storage_options={"pin": True})
+
+
+def test_a_later_use_with_pin_sees_the_later_version(filesystem: HibaliFileSystem) -> None:
+    for content in (b"first", b"second"):
+        filesystem.pipe_file("there/a", content)
+        pinned = fsspec.filesystem("hibali", pin=True)
+        assert pinned.cat_file("there/a") == content
+    filesystem.pipe_file("there/a", b"third")
+    with pytest.raises(OSError, match="replaced"):
+        pinned.cat_file("there/a")
 
 
 @pytest.mark.parametrize("ask", ["exists", "isfile", "isdir"])
