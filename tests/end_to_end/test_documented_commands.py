@@ -48,7 +48,16 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali sites add cloud": "no WebDAV server is here: test_webdav.py",
         "hibali push results cloud:": "as the line before",
     },
-    "monitoring": {"hibali runs watch --notify": "no such server: test_runs_watch.py"},
+    "monitoring": {
+        "hibali runs watch --notify": "no such server: test_runs_watch.py",
+        "hibali dashboard": "it runs until Ctrl-C: test_dashboard.py",
+        "hibali status --watch": "it runs until Ctrl-C: test_status.py",
+    },
+    "notebooks": {"hibali notebook": "it runs until its job ends: test_notebook_job.py"},
+    "runs": {
+        "hibali notebook": "it runs until its job ends: test_notebook_job.py",
+        "hibali runs tunnel": "the runs of this page have ended: test_run_tunnel.py",
+    },
 }
 # Commands that a reader of this page has run before.
 DONE_BEFORE: dict[str, tuple[str, ...]] = {
@@ -66,6 +75,7 @@ DONE_BEFORE: dict[str, tuple[str, ...]] = {
         "plan data juwels:@scratch/data -o theirs.plan",
     ),
     "monitoring": (
+        "push data juwels:@scratch/data",
         "run conform answers.json --site juwels --wait",
         "run bet answers.json --site juwels --wait",
     ),
