@@ -380,8 +380,15 @@ class Files:
             self.request(lambda files: getattr(files, remove)(full))
 
     def is_empty(self, folder: bytes) -> bool:
-        """Return whether a folder has no entry."""
-        return not self.children(folder)
+        """Return whether a folder has no entry.
+
+        On a store of keys a prefix is none: some stores list those of deleted keys for a while.
+        """
+        entries = self.children(folder)
+        if not self.protocol.keys:
+            return not entries
+        prefixes = [folder + b"/" + name if folder else name for name, found in entries if found.folder]
+        return len(prefixes) == len(entries) and all(self.is_empty(each) for each in prefixes)
 
     def remove_tree(self, path: bytes) -> None:
         """Remove a folder with everything in it; on a store of keys, all keys below the path."""

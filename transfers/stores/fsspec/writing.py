@@ -318,7 +318,7 @@ class FileRemover(EntryRemover):
             return None
         if not found.folder:
             return CHANGED_SINCE
-        if self._files.children(path):
+        if not self._files.is_empty(path):
             return NOT_EMPTY
         self._files.remove_folder(path)
         return None
