@@ -31,7 +31,6 @@ from runs.failure import find_failure
 from runs.launch import launch
 from runs.logs import Stream, read_log
 from runs.model import RunStatus, State
-from runs.monitor import wait_for_end
 from runs.new_request import make_tasks, read_request, read_sweep_request, require_trust
 from runs.options import RequestedJob, RunOptions, StartOptions, SweepOptions
 from runs.pilot.setup import with_pilot
@@ -39,7 +38,7 @@ from runs.records import choose_task
 from runs.request import Request, with_job_proxy
 from runs.reuse import Reuse
 from runs.schedulers.base import Resources, check_directive, check_plain, load_scheduler
-from runs.site_access import fetch_usage, opener, update_runs
+from runs.site_access import fetch_usage, opener, update_runs, wait_at_site
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from runs.sweeps.collect import TaskCollector, ended_tasks
@@ -183,13 +182,11 @@ class Run:
             run = self.record
             site = site_for_runs(call.settings, run.site)
             if not run.state.final:
-                wait_for_end(
-                    opener(site, call.on_event),
-                    load_scheduler(run.placement.scheduler),
+                wait_at_site(
+                    site,
                     self._run_store,
-                    [self.id],
-                    limits=site.limits,
-                    on_event=call.on_event,
+                    run,
+                    call.on_event,
                     changed=lambda _: None if on_change is None else on_change(self),
                 )
         ended = self.record
@@ -210,15 +207,7 @@ class Run:
             run = self.record
             site = site_for_runs(call.settings, run.site)
             if run.state is not State.RUNNING and not run.state.final:
-                wait_for_end(
-                    opener(site, call.on_event),
-                    load_scheduler(run.placement.scheduler),
-                    self._run_store,
-                    [self.id],
-                    limits=site.limits,
-                    on_event=call.on_event,
-                    changed=_raise_if_started,
-                )
+                wait_at_site(site, self._run_store, run, call.on_event, changed=_raise_if_started)
         return self.state
 
     def logs(
@@ -259,9 +248,10 @@ class Run:
         def forward() -> None:
             try:
                 with calling({"config": self._config, **options, "cancellation": cancellation}) as call:
+                    site = site_for_runs(call.settings, self.site)
                     open_tunnel(
-                        site_for_runs(call.settings, self.site),
-                        opener(site_for_runs(call.settings, self.site), call.on_event),
+                        site,
+                        opener(site, call.on_event),
                         self._run_store,
                         self.record,
                         Ports(port, local),
@@ -469,15 +459,7 @@ def _resources(given: Mapping[str, Any]) -> Resources:
 def _follow(call: Call, runs: list[model.Run]) -> None:
     """Wait for runs that come first."""
     for each in runs:
-        site = site_for_runs(call.settings, each.site)
-        wait_for_end(
-            opener(site, call.on_event),
-            load_scheduler(each.placement.scheduler),
-            RunStore(),
-            [each.id],
-            limits=site.limits,
-            on_event=call.on_event,
-        )
+        wait_at_site(site_for_runs(call.settings, each.site), RunStore(), each, call.on_event)
 
 
 def _note(on_event: Listener, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
@@ -20,10 +22,10 @@ from registry.pipeline import Pipeline
 from runs.failure import find_failure
 from runs.launch import launch
 from runs.model import Run
-from runs.monitor import wait_for_end
 from runs.new_request import read_request, require_trust
 from runs.options import RequestedJob, RunOptions, StartOptions
-from runs.schedulers.base import Resources, load_scheduler
+from runs.schedulers.base import Resources
+from runs.site_access import opener, wait_at_site
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.entry import Kind
@@ -93,7 +95,6 @@ def start_notebook(
     location: Location,
     program: str,
     resources: Resources,
-    open_host: Callable[[], RemoteHost],
     on_event: Listener,
 ) -> Run:
     """Submit the job of a notebook, or return the unfinished one of the same request.
@@ -104,11 +105,9 @@ def start_notebook(
         location: the folder at the site that the notebook shows.
         program: one of `PROGRAMS`.
         resources: of the job.
-        open_host: connects to the machine at the site.
         on_event: receives notes.
     """
-    host = open_host()
-    try:
+    with contextlib.closing(opener(location.site, on_event)()) as host:
         place = host.expand(location.path)
         found = host.stat(place)
         if found is None or found.kind is not Kind.FOLDER:
@@ -125,8 +124,6 @@ def start_notebook(
         )
         require_trust(Catalogue(), pipeline, request.compute.container)
         return launch(request, host, RunStore(), Synchroniser(), on_event=on_event)
-    finally:
-        host.close()
 
 
 def find_server(host: RemoteHost, run: Run) -> NotebookServer | None:
@@ -172,12 +169,7 @@ class _ServerFoundError(Exception):
 
 
 def wait_for_server(
-    open_host: Callable[[], RemoteHost],
-    run_store: RunStore,
-    run: Run,
-    on_event: Listener,
-    changed: Callable[[Run], None],
-    settings: Settings,
+    site: Site, run_store: RunStore, run: Run, on_event: Listener, changed: Callable[[Run], None]
 ) -> NotebookServer:
     """Wait until the job runs and its Jupyter server has recorded itself.
 
@@ -198,16 +190,7 @@ def wait_for_server(
             pause(min(left, intervals.next_pause()))
 
     try:
-        [ended] = wait_for_end(
-            open_host,
-            load_scheduler(run.placement.scheduler),
-            run_store,
-            [run.id],
-            limits=settings.site(run.site).limits,
-            on_event=on_event,
-            changed=changed,
-            meanwhile=look,
-        )
+        ended = wait_at_site(site, run_store, run, on_event, changed=changed, meanwhile=look)
     except _ServerFoundError as found:
         return found.server
     raise find_failure(ended) or RefusedError(

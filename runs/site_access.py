@@ -9,8 +9,8 @@ from hibali.config.model import Limits, Site
 from hibali.config.settings import Settings, site_for_runs
 from hibali.errors import HibaliError
 from hibali.events import Listener
-from runs.model import Run
-from runs.monitor import note_usage
+from runs.model import Run, ignore_run
+from runs.monitor import note_usage, pause_only, wait_for_end
 from runs.poll import update
 from runs.queue_limits import can_submit_more, submit_more, submit_waiting
 from runs.rate_limits import open_limited_host
@@ -22,6 +22,29 @@ from transfers.remote.host import RemoteHost
 def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
     """Return a function that connects to the machine at a site."""
     return lambda: open_limited_host(site, on_event)
+
+
+def wait_at_site(
+    site: Site,
+    run_store: RunStore,
+    run: Run,
+    on_event: Listener,
+    *,
+    changed: Callable[[Run], None] = ignore_run,
+    meanwhile: Callable[[RemoteHost, float], None] = pause_only,
+) -> Run:
+    """Follow one run until it has ended, as `wait_for_end` does; return it as it is then."""
+    [ended] = wait_for_end(
+        opener(site, on_event),
+        load_scheduler(run.placement.scheduler),
+        run_store,
+        [run.id],
+        limits=site.limits,
+        on_event=on_event,
+        changed=changed,
+        meanwhile=meanwhile,
+    )
+    return ended
 
 
 def fetch_usage(settings: Settings, run_store: RunStore, run: Run, on_event: Listener) -> Run:

@@ -22,10 +22,8 @@ _MOST_SECONDS = 120.0
 _HALVED_SECONDS = 86_400.0  # the learned interval halves in this time, because sites change their limits
 _STAMP_BYTES = 4096
 _FORGOTTEN_SECONDS = 1.0  # a shorter learned interval makes no difference
-_DELAY_FACTOR, _DELAY_SECONDS = (
-    4.0,
-    5.0,
-)  # a login is delayed if it took so much longer than the last one, and so long
+# A login is delayed if it took so many times as long as the last one, and so long.
+_DELAY_FACTOR, _DELAY_SECONDS = 4.0, 5.0
 # What ssh prints when a server or firewall ends a connection before it asks for a key.
 _DROPPED = (
     "kex_exchange_identification",

@@ -57,7 +57,7 @@ def notebook_command(
     """Run a Jupyter server as a job at a site, and open a tunnel to it until the job ends.
 
     FOLDER is the PATH of SITE:PATH; the default is the site's default root. The link that is printed has a secret. Ctrl-C closes the tunnel, and
-    the job goes on: the same command opens it again, with its kernels. To end the job: hibali runs cancel ID. Jupyter must be installed at
+    the job continues: the same command opens it again, with its kernels. To end the job: hibali runs cancel ID. Jupyter must be installed at
     the site; a line of the site's `scheduler.prologue` can load it.
     """
     from hibali_cli.handlers.notebook import NotebookOptions, serve_notebook

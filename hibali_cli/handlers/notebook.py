@@ -15,9 +15,9 @@ from hibali_cli.output import flush_results
 from hibali_cli.progress import listening
 from registry.catalogue import Catalogue
 from runs.model import Run
-from runs.monitor import wait_for_end
 from runs.notebook import NotebookServer, add_pipeline, start_notebook, wait_for_server
-from runs.schedulers.base import Resources, load_scheduler
+from runs.schedulers.base import Resources
+from runs.site_access import wait_at_site
 from runs.store import RunStore
 from runs.tunnel import OpenTunnel, Ports, open_tunnel
 
@@ -42,10 +42,7 @@ def serve_notebook(common: Common, options: NotebookOptions) -> int | None:
         run = _start(common, site, options, run_store, on_event)
         common.output.info(f"{run.id} at {site.name}; to end it: hibali runs cancel {run.id}")
         flush_results()
-        open_host = opener(site, on_event)
-        server = wait_for_server(
-            open_host, run_store, run, on_event, partial(_show_state, common), common.settings()
-        )
+        server = wait_for_server(site, run_store, run, on_event, partial(_show_state, common))
         [run] = update_runs(common, run_store, [run], on_event)
         ended = _serve(common, site, run_store, run, server, options.local_port, on_event)
     report_ends(common, run_store, [ended])
@@ -66,7 +63,6 @@ def _start(
             location,
             options.program,
             options.resources,
-            opener(site, on_event),
             on_event,
         )
         [run] = update_runs(common, run_store, [run], on_event)
@@ -89,7 +85,6 @@ def _serve(
     on_event: Listener,
 ) -> Run:
     """Show the link, and wait until the job has ended; at an ssh site through a tunnel."""
-    open_host = opener(site, on_event)
 
     def show(opened: OpenTunnel) -> None:
         port = opened.ports.local
@@ -105,13 +100,12 @@ def _serve(
             common.output.record("notebook", fields)
         else:
             common.output.line(server.address(port))
-            common.output.info("Open this link in a browser. Ctrl-C closes the tunnel; the job goes on.")
+            common.output.info("Open this link in a browser. Ctrl-C closes the tunnel; the job continues.")
         flush_results()
 
     if site.ssh is not None:
         ports = Ports(server.port, local_port)
+        open_host = opener(site, on_event)
         return open_tunnel(site, open_host, run_store, run, ports, on_open=show, on_event=on_event)
     show(OpenTunnel("127.0.0.1", Ports(server.port, server.port)))
-    scheduler = load_scheduler(run.placement.scheduler)
-    [ended] = wait_for_end(open_host, scheduler, run_store, [run.id], limits=site.limits, on_event=on_event)
-    return ended
+    return wait_at_site(site, run_store, run, on_event)

@@ -13,11 +13,7 @@ from typing import Any
 
 from hibali import __version__
 from hibali.amounts import format_size
-from hibali.errors import (
-    Exit,
-    IncompleteError,
-    UsageError,
-)
+from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Event, Failed, Hashing, Listener, Noted
 from hibali.files import WholeFile
 from hibali.locations import Location, read_location
