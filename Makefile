@@ -41,7 +41,7 @@ check: environment
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/vermin -t=3.6- --no-tips transfers/agent runs/flatten.py
+	$(BIN)/vermin -t=3.6- --no-tips transfers/agent transfers/node runs/flatten.py
 	$(BIN)/vermin -t=3.9- --no-tips --no-eval-annotations runs/pilot/program.py
 	@if [ -f hibali_cli/generate.py ]; then \
 	    echo "$(PYTHON_HERE) -m hibali_cli.generate --check"; $(PYTHON_HERE) -m hibali_cli.generate --check; fi

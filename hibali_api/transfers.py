@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from hibali.amounts import read_size
+from hibali.config.settings import Settings
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Planned
+from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, calling, place_text, split_options
 from hibali_api.notebook import show_receipts
 from transfers.actions import Action
@@ -27,6 +29,7 @@ from transfers.planner import TransferPlan, incomplete
 from transfers.receipt_errors import verification_errors, weak_verification
 from transfers.request import Request, SaveOptions, check_direction, pack_bytes
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
+from transfers.shards.service import NodesRequest
 from transfers.verify import VerificationRequest, Verifier, read_share
 
 
@@ -81,6 +84,9 @@ class TransferOptions(PlanOptions, total=False):
         pack: put the files into tar files of at most `pack_size` bytes.
         direct: let the source's site send to the target's site (only `sync`).
         via: the way of the bytes.
+        nodes: the number of tasks at compute nodes that move the files.
+        on: the site of these compute nodes; by default the one that has the folder.
+        detach: with `nodes`, raise `TryLaterError` as soon as the tasks are submitted; the same call finishes the transfer.
         push_to: siblings to which a dataset is pushed afterwards.
         save: whether changes in a dataset are committed.
     """
@@ -91,6 +97,9 @@ class TransferOptions(PlanOptions, total=False):
     pack_size: int | str
     direct: bool
     via: Literal["auto", "globus", "stream"]
+    nodes: int
+    on: str
+    detach: bool
     push_to: Sequence[str]
     save: bool
 
@@ -184,7 +193,9 @@ def cp(source: Place, target: Place, **options: Unpack[TransferOptions]) -> Rece
         target: SITE:PATH, of the same site.
         **options: see `TransferOptions`.
     """
-    given = split_options("cp", options, _TRANSFER - {"delete", "max_delete", "direct", "via"})
+    given = split_options(
+        "cp", options, _TRANSFER - {"delete", "max_delete", "direct", "via", "nodes", "on", "detach"}
+    )
     with calling(options) as call:
         check_one_site("cp", call.location(source), call.target(target))
         request = copy_within(_request(call, "cp", source, target, given))
@@ -353,7 +364,25 @@ def _request(call: Call, operation: str, source: Place, target: Place, given: di
         direct=bool(moved.get("direct")),
         saving=_saving(moved),
         via=_choice("via", moved.get("via", "auto"), ("auto", "globus", "stream")),
+        nodes=_nodes(settings, ends, moved),
     )
+
+
+def _nodes(
+    settings: Settings, ends: tuple[Location, Location], given: Mapping[str, Any]
+) -> NodesRequest | None:
+    """Return the request for compute nodes; None if this machine moves the files."""
+    count = given.get("nodes")
+    if count is None:
+        for name in ("on", "detach"):
+            if given.get(name):
+                raise UsageError("usage", f"{name} needs nodes", subject=name)
+        return None
+    if not isinstance(count, int) or count < 1:
+        raise UsageError("usage", "nodes must be a positive number", subject="nodes")
+    from runs.nodes import find_nodes  # start-up: only for nodes
+
+    return find_nodes(settings, ends, count, given.get("on"), detach=bool(given.get("detach")))
 
 
 def _backup(call: Call, given: Mapping[str, Any]) -> Any:

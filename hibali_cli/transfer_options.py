@@ -189,6 +189,25 @@ _PACE: tuple[Callable[[Any], Any], ...] = (
         help="Limit the bytes per second (500K, 20M); the limits of the sites apply, too.",
     ),
 )
+_NODES: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--nodes",
+        metavar="N",
+        type=click.IntRange(1, 10_000),
+        help="Let N tasks of a job array move the files at the site's compute nodes.",
+    ),
+    click.option(
+        "--on",
+        "on_site",
+        metavar="SITE",
+        help="Use the compute nodes of SITE; by default, of the site that has the folder.",
+    ),
+    click.option(
+        "--detach",
+        is_flag=True,
+        help="End once these tasks are submitted (exit 5); the same command finishes the transfer.",
+    ),
+)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--via",
@@ -245,6 +264,11 @@ def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def add_copying_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `cp` to a command: those of sync without --delete and --via."""
     return _add(_KEEPING + _DRY + _PACE + _OPTIONS[3:], function)
+
+
+def add_node_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a transfer by compute nodes to a command."""
+    return _add(_NODES, function)
 
 
 def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:

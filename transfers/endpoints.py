@@ -36,6 +36,7 @@ from transfers.protected_roots import check_read_only_roots, path_relation
 from transfers.recheck import drift
 from transfers.request import Request
 from transfers.rules import Rules
+from transfers.shards.service import NodesRequest
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Facts, Origin, Side, Source, Store
 from transfers.stores.globus.paths import identity_at
@@ -44,6 +45,7 @@ from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 
 if TYPE_CHECKING:
     from transfers.movers.globus import GlobusMover
+    from transfers.shards.mover import NodesMover
 
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
@@ -62,6 +64,7 @@ class Endpoints:
         stream: transfers through this machine, or directly from site to site.
         direct: the connection from site to site, if there is one.
         globus: transfers by Globus, if both endpoints have a collection.
+        nodes: transfers by compute nodes, if the request names any.
     """
 
     request: Request
@@ -73,6 +76,7 @@ class Endpoints:
     stream: StreamMover | PackMover
     direct: DirectRoute | None = None
     globus: GlobusMover | None = None
+    nodes: NodesMover | None = None
 
     @property
     def single(self) -> SingleSource | None:
@@ -165,6 +169,8 @@ def open_endpoints(
         check_backup(request.backup, request.target, endpoints.target.facts)
         _check_backup_overlap(endpoints, request.backup)
     endpoints.globus = _open_globus(endpoints, recorder, not_by_globus)
+    if request.nodes is not None:
+        endpoints.nodes = _open_nodes(endpoints, request.nodes, recorder)
     return endpoints
 
 
@@ -480,3 +486,21 @@ def _open_globus(
     from transfers.movers.globus import open_globus  # start-up: the SDK of Globus is large
 
     return open_globus(request, pair, source, endpoints.stream, on_event, endpoints.stack)
+
+
+def _open_nodes(endpoints: Endpoints, nodes: NodesRequest, recorder: Recorder) -> NodesMover | None:
+    """Check that compute nodes can reach both ends; read what an earlier call of the same command began."""
+    from transfers.shards.begun import BegunFile  # start-up: only for --nodes
+    from transfers.shards.mover import NodesMover, check_ends  # start-up: only for --nodes
+
+    request = endpoints.request
+    ends = (request.source, request.target)
+    check_ends(request, nodes, [(endpoints.origin.store, ends[0]), (endpoints.target, ends[1])])
+    if not recorder.journaled:
+        return None
+    begun = BegunFile(*ends, request.rules, nodes.site.name)
+    mover = NodesMover(nodes, ends, begun, endpoints.stream, request.lowest_rate, recorder.on_event)
+    endpoints.stack.callback(mover.close)
+    if mover.token:
+        endpoints.target.adopt_lock(mover.token)
+    return mover

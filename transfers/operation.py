@@ -219,8 +219,10 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     lock = lock_existing(endpoints, exists=existed)
     if globus is not None:
         globus.resume()
+    if endpoints.nodes is not None:
+        _resume_nodes(operation, endpoints)
     plan = operation.reconnection.until_done(lambda: make_plan(operation, endpoints), anew=True)
-    if operation.restarted:
+    if operation.restarted or endpoints.nodes is not None:
         _count_own_files_as_moved(recorder.receipt)
     check_plan(plan, request.rules, request.target.text)
     if not plan.target_files:
@@ -237,6 +239,18 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     if lock is not None:
         lock.release()
     remember_root(endpoints)
+
+
+def _resume_nodes(operation: Operation, endpoints: Endpoints) -> None:
+    """Finish what compute nodes began for an earlier call of the same command."""
+    assert endpoints.nodes is not None
+    with closing(endpoints.nodes.resume(endpoints.source, endpoints.target)) as events:
+        for event in events:
+            if isinstance(event, Committed):
+                operation.recorder.receipt.mover = endpoints.nodes.name
+                record_result(operation.recorder, event)
+            else:
+                operation.recorder.record(event)
 
 
 def _count_own_files_as_moved(receipt: Receipt) -> None:
@@ -510,10 +524,12 @@ def carry(
 
 
 def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
-    """Return the first possible mover: Globus, the target's own server, GridFTP, or a stream through here."""
+    """Return the first possible mover: Globus, compute nodes, the target's own server, GridFTP, or a stream through here."""
     request, origin, stream = endpoints.request, endpoints.origin, endpoints.stream
     if endpoints.globus is not None:
         return endpoints.globus
+    if endpoints.nodes is not None:
+        return endpoints.nodes
     if endpoints.target.copies(origin.store):
         wanted = endpoints.required_verification
         return ServerMover(endpoints.target, origin, stream, wanted, only_server=request.within_site)
@@ -596,6 +612,7 @@ def finish(operation: Operation, problem: BaseException | None, *, save: bool = 
     settings = [store.limited_by for store in operation.stores]
     if endpoints is not None:
         receipt.bytes_sent += endpoints.globus.bytes_sent if endpoints.globus is not None else 0
+        receipt.bytes_sent += endpoints.nodes.bytes_sent if endpoints.nodes is not None else 0
         if endpoints.stream.slowed:
             settings.insert(0, operation.request.lowest_setting)
     receipt.limited_by = next((setting for setting in settings if setting), None)

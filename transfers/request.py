@@ -14,6 +14,7 @@ from hibali.text import nearest
 from transfers.entry import Entry
 from transfers.plan_file import SavedPlan
 from transfers.rules import Rules
+from transfers.shards.service import NodesRequest
 from transfers.stores.globus.paths import TaskTimeouts
 
 PACK_BYTES = 1024**3
@@ -58,6 +59,7 @@ class Request:
         within_site: whether the bytes must not pass through this machine, because both endpoints are at one site.
         exact: whether a name that appears at the target after the plan was made is a failure, never replaced.
         task_timeouts: the time limits after which a Globus task is cancelled.
+        nodes: the compute nodes that do it, None for this machine.
         missing: what the caller knows to be missing at the source; each counts as a failure in the receipt.
     """
 
@@ -77,6 +79,7 @@ class Request:
     within_site: bool = False
     exact: bool = False
     task_timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)
+    nodes: NodesRequest | None = None
     missing: Sequence[Failed] = ()
 
     @property

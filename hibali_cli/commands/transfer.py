@@ -12,6 +12,7 @@ from hibali_cli.transfer_options import (
     add_applying_options,
     add_following_options,
     add_moving_options,
+    add_node_options,
     add_packing_options,
     add_planning_options,
 )
@@ -40,6 +41,7 @@ from hibali_cli.transfer_options import (
 @click.argument("local")
 @click.argument("target", metavar="SITE:PATH")
 @add_moving_options
+@add_node_options
 @add_packing_options
 @add_following_options
 def push_command(common: Common, local: str, target: str, **options: Any) -> int | None:
@@ -65,6 +67,7 @@ def push_command(common: Common, local: str, target: str, **options: Any) -> int
 @click.argument("source", metavar="SITE:PATH")
 @click.argument("local")
 @add_moving_options
+@add_node_options
 def pull_command(common: Common, source: str, local: str, **options: Any) -> int | None:
     """Fetch files from a site; nothing is deleted without --delete.
 
@@ -100,6 +103,7 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
     help="Copy directly from one ssh site to another, with the ssh of the first.",
 )
 @add_moving_options
+@add_node_options
 @add_packing_options
 def sync_command(common: Common, source: str, target: str, **options: Any) -> int | None:
     """Copy files from FROM to TO; nothing is deleted without --delete.

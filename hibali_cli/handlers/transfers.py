@@ -86,8 +86,8 @@ def pop_follow_options(options: dict[str, Any]) -> FollowOptions | None:
         raise _wrong_use(
             "--follow cannot be used with --dry-run; a dry run without it shows the files to send now"
         )
-    for option in ("pack", "detailed_exit_code"):
-        if options[option]:
+    for option in ("pack", "detailed_exit_code", "nodes"):
+        if options.get(option):
             raise _wrong_use(f"--follow cannot be used with --{option.replace('_', '-')}")
 
     from transfers.follow.watcher import QUIET_SECONDS, FollowOptions, read_marker  # start-up: only to follow
@@ -117,9 +117,19 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         TaskTimeouts(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
     )
     push_to, no_save = options.pop("push_to"), options.pop("no_save")
+    count, site_name = options.pop("nodes", None), options.pop("on_site", None)
+    detach = options.pop("detach", False)
     ends = read_location(source, settings), read_target(target, settings)
     if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)
+    nodes = None
+    if count is not None:
+        from runs.nodes import find_nodes  # start-up: only for --nodes
+
+        nodes = find_nodes(settings, ends, count, site_name, detach=detach)
+    elif site_name is not None or detach:
+        option = "--detach" if detach else "--on"
+        raise UsageError("usage", f"{option} needs --nodes", subject=option, hint="Add --nodes N.")
     return Request(
         operation,
         with_local_collection(ends[0], settings),
@@ -133,6 +143,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         saving=saving_of(push_to, no_save=no_save),
         via=via,
         task_timeouts=task_timeouts,
+        nodes=nodes,
     )
 
 

@@ -78,12 +78,23 @@ class Lease(object):
     """The lock file `.hibali/lock` of one target, held by this process and renewed by its own thread."""
 
     def __init__(
-        self, root: Root, operation: str, client: str, seconds: int = LEASE_SECONDS, call: str = ""
+        self,
+        root: Root,
+        operation: str,
+        client: str,
+        seconds: int = LEASE_SECONDS,
+        call: str = "",
+        adopt: str = "",
     ) -> None:
-        """Acquire the lock, even of a dead holder; raises `LockedError`, OSError. `call`: the client's mark."""
+        """Acquire the lock, even of a dead holder; raises `LockedError`, OSError.
+
+        `call` is the client's mark, `adopt` the token of a lock that an earlier call of the client handed over.
+        """
         self._root = root.clone()
+        self._adopt = adopt
+        self._handed_over = False
         self._seconds = seconds
-        self.token = os.urandom(16).hex()
+        self.token = adopt or os.urandom(16).hex()
         self._renewed = time.monotonic()
         self._ended = threading.Event()
         record: Dict[str, Any] = {
@@ -95,6 +106,7 @@ class Lease(object):
             "call": call,
         }
         record.update(this_process())
+        self._record = record
         try:
             self._acquire(record)
         except BaseException:
@@ -179,7 +191,8 @@ class Lease(object):
         if holder is None:
             return False
         age = clock - holder["mtime"]
-        if not (has_ended(holder) or age > seconds_of(holder)):
+        adopted = bool(self._adopt) and holder.get("token") == self._adopt
+        if not (adopted or has_ended(holder) or age > seconds_of(holder)):
             raise LockedError(holder, age)
         token = str(holder.get("token")).encode("utf-8", "replace")
         marker = b"broken." + hashlib.sha256(token).hexdigest()[:32].encode("ascii")
@@ -227,6 +240,28 @@ class Lease(object):
             except (OSError, LostLeaseError):
                 return
 
+    def hand_over(self) -> None:
+        """Let jobs of the same operation keep the lock after this process: from now on only its age shows that its holder has ended."""
+        self.check()
+        record = dict(self._record, host="", boot="", namespace="", pid=0, start="")
+        name = b"lock." + os.urandom(16).hex().encode("ascii")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=self._folder)
+        try:
+            os.write(descriptor, json.dumps(record).encode("ascii") + b"\n")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(name, _LOCK, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        self._handed_over = True
+
+    def leave(self) -> None:
+        """Release the lock, unless it was handed over; then only stop renewing it."""
+        if self._handed_over:
+            self._ended.set()
+        else:
+            self.release()
+
     def release(self) -> None:
         """Release the lock and remove its files; safe to call twice."""
         if self._ended.is_set():
@@ -254,6 +289,27 @@ class BorrowedLease(object):
     def check(self) -> None:
         """Raise `LostLeaseError` unless that agent holds the lock; it checks the renewal itself."""
         check_holder(self._root, self._folder, self.token)
+
+
+class SharedLease(BorrowedLease):
+    """A lease that was handed over, which every process that uses it renews; for several threads."""
+
+    def __init__(self, root: Root, token: str) -> None:
+        """Raises `LostLeaseError` if another client holds the lock by now."""
+        super(SharedLease, self).__init__(root, token)
+        self._seconds = seconds_of(read_record(self._folder, _LOCK) or {})
+        self._renewed = float("-inf")
+        self._guard = threading.Lock()
+        self.check()
+
+    def check(self) -> None:
+        """Raise `LostLeaseError` unless the lock still has this token; renew it if that is due."""
+        with self._guard:
+            super(SharedLease, self).check()
+            now = time.monotonic()
+            if now - self._renewed > self._seconds / 6.0:
+                os.utime(_LOCK, dir_fd=self._folder, follow_symlinks=False)
+                self._renewed = now
 
 
 def check_holder(root: Root, folder: int, token: str) -> None:

@@ -90,6 +90,7 @@ class Session(object):
             "list": self._list,
             "partial_bytes": self._partial_bytes,
             "lock": self._lock,
+            "hand_over": self._hand_over,
             "unlock": self._unlock,
             "start_receiving": self._start_receiving,
             "join": self._join,
@@ -210,7 +211,8 @@ class Session(object):
         root.forget(protocol.OWN_FOLDER)
         call = str(header.get("call", ""))
         try:
-            self._lease = Lease(root, header["operation"], header["client"], header["lease"], call)
+            adopt = str(header.get("adopt", ""))
+            self._lease = Lease(root, header["operation"], header["client"], header["lease"], call, adopt)
         except LockedError as problem:
             if call and problem.holder.get("call") == call:
                 raise RefusedError(
@@ -228,6 +230,17 @@ class Session(object):
                 )
             self._walked = bool(header.get("walked"))
         self._channel.send(protocol.END, {"token": self._lease.token})
+
+    def _hand_over(self, header: Dict[str, Any]) -> None:
+        """Hand the lock over to jobs, and reply with what they need to write under it: `seed` and `token`."""
+        del header
+        lease, root = self._lease, self._writable_root()
+        if lease is None:
+            raise LostLeaseError("the target is not locked")
+        seed, after_others = journal.open_seed(root, self._call)
+        self._walked = self._walked or not after_others
+        lease.hand_over()
+        self._channel.send(protocol.END, {"seed": seed.hex(), "token": lease.token})
 
     def _unlock(self, header: Dict[str, Any]) -> None:
         """Release the lock; `clean`: the listed orphans were removed, `fresh`: there was no journal before.
@@ -590,7 +603,7 @@ class Session(object):
         if self._reader is not None:
             self._reader.close()
         if self._lease is not None:
-            self._lease.release()
+            self._lease.leave()
         if self._backup is not None:
             self._backup.close()
         if self._root is not None:

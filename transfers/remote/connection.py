@@ -81,10 +81,23 @@ def opening(nonce: str, roots: Sequence[str] = (), *, here: bool = False) -> byt
 
 @functools.cache
 def _source() -> bytes:
-    texts = {"transfers": "", "transfers.agent": ""}
-    for file in sorted((Path(__file__).parents[1] / "agent").glob("[a-z]*.py")):
-        texts[f"transfers.agent.{file.stem}"] = _without_comments(file.read_text("utf-8"))
+    return _sent_modules("agent")
+
+
+def _sent_modules(*packages: str) -> bytes:
+    """Return a program that finds all modules of these packages of `transfers` in itself."""
+    texts = {"transfers": ""}
+    for package in packages:
+        texts[f"transfers.{package}"] = ""
+        for file in sorted((Path(__file__).parents[1] / package).glob("[a-z]*.py")):
+            texts[f"transfers.{package}.{file.stem}"] = _without_comments(file.read_text("utf-8"))
     return f"{_FINDER}\nsys.meta_path.insert(0, Sent({texts!a}))\n".encode("ascii")
+
+
+def node_program() -> bytes:
+    """Return the program that moves a shard at a compute node; its arguments are those of `transfers.node.worker.main`."""
+    call = "import transfers.node.worker as worker\nworker.main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))\n"
+    return _sent_modules("agent", "node") + call.encode("ascii")
 
 
 def _without_comments(text: str) -> str:

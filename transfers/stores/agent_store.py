@@ -57,6 +57,7 @@ class Holding:
         self.lease = lease
         self._call = secrets.token_hex(16)
         self._operation: str | None = None
+        self.adopts = ""  # the token of a lock that an earlier call handed over to jobs
         self._stale_agents: list[dict[str, Any]] = []
         self.walked = False  # the whole target was listed: all leftovers are known
 
@@ -69,7 +70,7 @@ class Holding:
         """Return the request that takes the lock, and record the lock as held."""
         self._operation = operation
         header = {"operation": operation, "client": this_client(), "lease": self.lease, "call": self._call}
-        return "lock", {**header, **more}
+        return "lock", {**header, "adopt": self.adopts, **more}
 
     def record_release(self) -> None:
         """Record that the lock was released."""
@@ -166,6 +167,7 @@ class PosixStore(Store):
         self._by_gridftp: GridftpReceiver | None = None
         self._other_bytes = self._other_logins = 0
         self._token = ""
+        self._handed_over = self._nodes_left = False
         self._appender: AgentAppender | None = None
         self._connection = connection
         self._opened = False
@@ -435,6 +437,23 @@ class PosixStore(Store):
         self._direct = DirectReceiver(line, self.root_path, self._token, read_as=read_as, passed=passed)
         return self._direct.run(units)
 
+    def adopt_lock(self, token: str) -> None:
+        """See Store."""
+        self._holding.adopts = token
+
+    def hand_over(self) -> tuple[str, str]:
+        """Hand the lock over to jobs that write here; return the seed of their partial names and the token of the lock."""
+        self._open()
+        self._purge()
+        self._handed_over = self._nodes_left = True
+        reply = self._connection.request("hand_over")
+        with self._connection.understanding():
+            return str(reply.header["seed"]), str(reply.header["token"])
+
+    def jobs_ended(self, *, left: bool) -> None:
+        """Record that no job uses the lock any more, and whether jobs left partial files."""
+        self._handed_over, self._nodes_left = False, left
+
     def write_by_gridftp(self, carriage: GridftpTransfer) -> GridftpReceiver:
         """Write or read large files through a GridFTP server; see `GridftpReceiver`."""
         self._open()
@@ -648,11 +667,11 @@ class PosixStore(Store):
 
         An interrupted agent releases the lock when it ends.
         """
-        if self._under_way:
+        if self._under_way or self._handed_over:
             return
         self._holding.record_release()
         self._purge()
-        left = self._left or (self._receiver is not None and self._receiver.left)
+        left = self._left or self._nodes_left or (self._receiver is not None and self._receiver.left)
         left = left or any(one is not None and one.left for one in (self._direct, self._by_gridftp))
         fresh = self._direct is not None and self._direct.fresh
         self._connection.request("unlock", clean=not left, fresh=fresh)

@@ -602,6 +602,11 @@ class Store(Source):
         del source
         return False
 
+    def adopt_lock(self, token: str) -> None:
+        """Let the next lock take over the one that an earlier call of this operation left to compute nodes."""
+        del token
+        self._refuse("leave its lock to compute nodes")
+
     def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
         """Let the server copy whole files; yield one result for each, in any order. Requires `copies`.
 

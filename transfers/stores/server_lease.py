@@ -100,15 +100,15 @@ class Lease(Lock):
 
     check_seconds = 1.0  # minimum time between requests of `check` without `now`
 
-    def __init__(self, subject: str, operation: str, seconds: int = LEASE_SECONDS) -> None:
-        """Take the lock; a stale one is taken over (see `Held.free`).
+    def __init__(self, subject: str, operation: str, seconds: int = LEASE_SECONDS, token: str = "") -> None:
+        """Take the lock; a stale one, or one with this token, is taken over (see `Held.free`).
 
         Subclasses set their attributes before they call this. Raises `TryLaterError("locked")` with the
         holder.
         """
         self._subject = subject
         self._seconds = seconds
-        self._token = secrets.token_hex(16)
+        self._token = token or secrets.token_hex(16)
         self._record: dict[str, Any] = {
             "version": 1,
             "operation": operation,
@@ -124,6 +124,11 @@ class Lease(Lock):
         self._checked = time.monotonic()
         self._thread = threading.Thread(target=self._renew_periodically, name="lease", daemon=True)
         self._thread.start()
+
+    @property
+    def token(self) -> str:
+        """What identifies this lock to other machines of the same operation."""
+        return self._token
 
     @abstractmethod
     def _create(self) -> bool:

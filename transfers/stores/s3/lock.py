@@ -15,12 +15,21 @@ _HELD = frozenset({404, 409, 412})
 class S3Lock(Lease):
     """The lock object of one prefix."""
 
-    def __init__(self, requests: Requests, key: bytes, operation: str, seconds: int = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        key: bytes,
+        operation: str,
+        seconds: int = LEASE_SECONDS,
+        *,
+        token: str = "",
+    ) -> None:
+        """`token` is that of a lock which an earlier call of this operation left to compute nodes."""
         self._requests = requests
         self._key = key
         self._puts = 0
         self._etag = ""  # of our own lock, from the last PUT or GET
-        super().__init__(requests.subject, operation, seconds)
+        super().__init__(requests.subject, operation, seconds, token)
 
     def _create(self) -> bool:
         # After a lost response, our own lock appears to be another client's.

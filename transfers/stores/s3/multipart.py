@@ -290,6 +290,12 @@ class Upload:
             self._size += part.size
         return None if is_stored else part
 
+    def keep_existing(self) -> None:
+        """Use all existing parts: another machine of this operation sent them."""
+        for number, part in self._existing.items():
+            self._etags[number] = part.etag
+            self._size += part.size
+
     def _put(self, number: int, content: Bytes, sha256: str) -> str:
         query = {"partNumber": str(number), "uploadId": self.identifier}
         headers = {CHECKSUM: checksum_of(sha256)} if self._checksum else {}

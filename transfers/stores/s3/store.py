@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from itertools import chain
+from typing import Any
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
@@ -42,6 +43,7 @@ from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.multipart import Uploads
+from transfers.stores.s3.nodes import NodeObjects, bucket_place
 from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.s3.records import Records, time_of
 from transfers.stores.s3.removing import ObjectRemover
@@ -193,6 +195,7 @@ class S3Store(RequestStore):
         self._writers: _Writers = []
         self._made = False
         self._is_substore = False
+        self._lock_token = ""
         self._cleared: _Paths = []
         self._locks_below: _Paths = []
 
@@ -343,6 +346,24 @@ class S3Store(RequestStore):
             write_target.requests.close()
             self._save(copying.committed)
 
+    def adopt_lock(self, token: str) -> None:
+        """See Store: the lock gets the same token, by which nodes recognise it."""
+        self._lock_token = token
+
+    def node_place(self) -> dict[str, Any]:
+        """Return what a compute node needs to read these objects; it is secret."""
+        return bucket_place(self._requests, self._prefix())
+
+    @contextmanager
+    def node_objects(self) -> Iterator[NodeObjects]:
+        """Let compute nodes write objects; at the end, update the manifest. The prefix must be locked if that is possible."""
+        token = self._holder.token if isinstance(self._holder, S3Lock) else ""
+        objects = NodeObjects(self._write_target(), self._prefix(), token)
+        try:
+            yield objects
+        finally:
+            self._save(objects.lines)
+
     def substore(self, folder: bytes) -> tuple[S3Store, bytes]:
         """See Store: return this store, which from now on holds no lock and writes no manifest.
 
@@ -459,7 +480,9 @@ class S3Store(RequestStore):
             return NoLease()
         self._probe_to_write()
         if self.facts.locks:
-            self._holder = S3Lock(self._requests, self._key(LOCK), operation, self._lease)
+            self._holder = S3Lock(
+                self._requests, self._key(LOCK), operation, self._lease, token=self._lock_token
+            )
         else:
             self._holder = NoLease()
             self._on_event(

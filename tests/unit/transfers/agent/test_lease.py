@@ -18,7 +18,14 @@ import pytest
 
 from tests.services.session import REPOSITORY
 from tests.support.agent_root import open_root
-from transfers.agent.lease import Lease, LockedError, LostLeaseError, boot_identifier, process_start
+from transfers.agent.lease import (
+    Lease,
+    LockedError,
+    LostLeaseError,
+    SharedLease,
+    boot_identifier,
+    process_start,
+)
 from transfers.agent.listing import Walk
 from transfers.agent.protocol import RefusedError
 from transfers.agent.safe_path import Root
@@ -337,3 +344,31 @@ def test_only_one_process_replaces_a_stale_lock(root: Root, tmp_path: Path) -> N
     acquired[0].check()
     acquired[0].release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_was_handed_over_stays_for_jobs_and_is_adopted(root: Root) -> None:
+    first = acquire(root)
+    first.hand_over()
+    first.leave()
+    job = SharedLease(root, first.token)
+    with pytest.raises(LockedError):
+        acquire(root)
+    adopted = Lease(root, "the second push", "bob@login2 pid 8", adopt=first.token)
+    job.check()
+    adopted.release()
+    with pytest.raises(LostLeaseError):
+        job.check()
+
+
+def test_the_lock_of_jobs_that_are_silent_expires(root: Root, tmp_path: Path) -> None:
+    first = acquire(root)
+    first.hand_over()
+    first.leave()
+    job = SharedLease(root, first.token)
+    os.utime(tmp_path / ".hibali/lock", (1, 1))
+    other = acquire(root)
+    with pytest.raises(LostLeaseError):
+        job.check()
+    with pytest.raises(LockedError):
+        Lease(root, "the first push", "ada@login1 pid 7", adopt=first.token)
+    other.release()

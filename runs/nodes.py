@@ -1,0 +1,184 @@
+"""Run the shards of a transfer as tasks of a job array."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hibali.config.model import Site
+from hibali.config.settings import Settings, site_for_runs
+from hibali.errors import RunFailedError, UsageError
+from hibali.events import Listener
+from hibali.locations import Location
+from hibali.retry import pause
+from registry.catalogue import Catalogue
+from registry.parameters import Row
+from registry.pipeline import Pipeline
+from runs.clean import CleanRequest, clean_run, make_work_folder
+from runs.failure import find_failure
+from runs.launch import launch
+from runs.model import State
+from runs.new_request import make_tasks, read_sweep_request, require_trust
+from runs.options import RunOptions, SweepOptions
+from runs.poll import update
+from runs.schedulers.base import load_scheduler
+from runs.site_access import opener, wait_at_site
+from runs.stage import Synchroniser
+from runs.store import RunStore
+from transfers.remote.host import RemoteHost
+from transfers.shards.service import NodesRequest, ShardJobs
+
+_FOLDER = b"transfers"
+_LOOK_SECONDS = 2.0  # between two looks at the journals
+_ENDING_SECONDS, _ENDING_LOOKS = 1.0, 8  # a task ends soon after its last line
+DESCRIPTOR: dict[str, Any] = {
+    "name": "hibali-shards",
+    "tool-version": "1.0",
+    "schema-version": "0.5",
+    "description": "Moves one shard of a transfer at a compute node, for --nodes.",
+    "command-line": "exec [PYTHON] -I -S [PROGRAM] [FOLDER] [SHARD] [ATTEMPT]",
+    "inputs": [
+        {"id": "python", "name": "The Python of the site", "type": "String", "value-key": "[PYTHON]"},
+        {"id": "program", "name": "The program", "type": "String", "value-key": "[PROGRAM]"},
+        {"id": "folder", "name": "The folder of the transfer", "type": "String", "value-key": "[FOLDER]"},
+        {
+            "id": "shard",
+            "name": "The number of the shard",
+            "type": "Number",
+            "integer": True,
+            "value-key": "[SHARD]",
+        },
+        {"id": "attempt", "name": "The attempt", "type": "Number", "integer": True, "value-key": "[ATTEMPT]"},
+    ],
+}
+
+
+def find_nodes(
+    settings: Settings,
+    ends: tuple[Location, Location],
+    count: int,
+    site_name: str | None,
+    *,
+    detach: bool = False,
+) -> NodesRequest:
+    """Return the request for `count` compute nodes of a site: the named one, or the one that has a folder of the transfer.
+
+    Raises:
+        UsageError: there is no such site, or it has no scheduler.
+    """
+    if site_name is None:
+        names = [each.site.name for each in ends if each.site.kind == "ssh"]
+        names += [each.site.name for each in ends if each.site.kind == "local" and not each.typed_local]
+        if not names:
+            raise UsageError(
+                "usage",
+                "--nodes needs the site whose compute nodes are used",
+                subject="--nodes",
+                hint="Add --on SITE.",
+            )
+        site_name = names[0]
+    site = site_for_runs(settings, site_name)
+    if site.scheduler is None:
+        raise UsageError(
+            "no-compute-nodes",
+            "this site has no scheduler",
+            subject=site.name,
+            hint="Set `name` in its [scheduler] table, or leave out --nodes.",
+        )
+    return NodesRequest(count, site, ArrayRunner(settings, site), detach)
+
+
+class ArrayRunner:
+    """Runs shards as sweeps of hibali's own pipeline (transfers.shards.service.ShardRunner)."""
+
+    def __init__(self, settings: Settings, site: Site) -> None:
+        self._settings = settings
+        self._site = site
+        self._run_store = RunStore()
+
+    def open_host(self, on_event: Listener) -> RemoteHost:
+        """See ShardRunner."""
+        return opener(self._site, on_event)()
+
+    def make_folder(self, host: RemoteHost, name: bytes) -> bytes:
+        """See ShardRunner."""
+        folder = make_work_folder(host, self._site, _FOLDER) + b"/" + _FOLDER + b"/" + name
+        host.make_folder(folder, exclusive=True)
+        return folder
+
+    def submit(self, host: RemoteHost, jobs: ShardJobs, on_event: Listener) -> str:
+        """See ShardRunner; a run of the same attempt is found in the ledger."""
+        catalogue = Catalogue()
+        pipeline = _add_pipeline(catalogue)
+        values = {
+            "python": self._site.ssh.python if self._site.ssh is not None else "python3",
+            "program": jobs.program.decode("utf-8", "surrogateescape"),
+            "folder": jobs.folder.decode("utf-8", "surrogateescape"),
+            "attempt": jobs.attempt,
+        }
+        rows = [Row({"shard": shard}) for shard in jobs.shards]
+        workload = make_tasks(pipeline, values, rows, subject="--nodes")
+        sweep = SweepOptions(None)
+        options = RunOptions(sites=(self._site.name,), sweep=sweep)
+        request = read_sweep_request(
+            self._settings, workload, (None, sweep), self._site.name, options, lambda _: None, identify=True
+        )
+        require_trust(catalogue, pipeline, request.compute.container)
+        return launch(request, host, self._run_store, Synchroniser(), on_event=on_event).id
+
+    def follow(self, run: str, look: Callable[[RemoteHost], bool], on_event: Listener) -> Mapping[int, str]:
+        """See ShardRunner."""
+
+        def meanwhile(host: RemoteHost, seconds: float) -> None:
+            until = time.monotonic() + seconds
+            while True:
+                if look(host):
+                    raise _DoneError
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                pause(min(left, _LOOK_SECONDS))
+
+        try:
+            ended = wait_at_site(
+                self._site, self._run_store, self._run_store.load(run), on_event, meanwhile=meanwhile
+            )
+        except _DoneError:
+            return {}
+        if ended.state is State.CANCELLED:
+            raise find_failure(ended) or RunFailedError(
+                "run-cancelled", "the tasks were cancelled", subject=run
+            )
+        tasks = ended.sweep.tasks if ended.sweep is not None else {}
+        return {
+            number: task.reason or str(task.state)
+            for number, task in tasks.items()
+            if task.state is not State.SUCCEEDED
+        }
+
+    def has_ended(self, host: RemoteHost, run: str) -> bool:
+        """See ShardRunner."""
+        found = self._run_store.load(run)
+        [now] = update(host, load_scheduler(found.placement.scheduler), self._run_store, [found])
+        return now.state.final
+
+    def clean(self, host: RemoteHost, run: str) -> None:
+        """See ShardRunner."""
+        for _ in range(_ENDING_LOOKS):
+            if self.has_ended(host, run):
+                break
+            pause(_ENDING_SECONDS)
+        clean_run(host, self._site, self._run_store, self._run_store.load(run), CleanRequest(all_ended=True))
+
+
+class _DoneError(Exception):
+    """The shards did everything, although the scheduler may not report their end yet."""
+
+
+def _add_pipeline(catalogue: Catalogue) -> Pipeline:
+    """Add hibali's own pipeline to the catalogue, with the consent to run it without a container."""
+    raw = json.dumps(DESCRIPTOR, indent=2).encode("ascii") + b"\n"
+    pipeline = catalogue.add(raw, None, subject="hibali-shards")
+    return catalogue.trust(pipeline.reference)

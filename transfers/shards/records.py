@@ -1,0 +1,172 @@
+"""The files of a sharded transfer at its site: what the nodes read, and the journals that they write."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hibali.errors import IncompleteError
+from transfers.agent import protocol
+from transfers.entry import Entry, Kind
+from transfers.pipeline.batches import item_header, problem_from
+from transfers.shards.cutting import LargeFile, Unit
+from transfers.stores.base import Item, Problem
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ETAG = re.compile(r"[!-~]{0,256}")
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """Return a record as one line."""
+    return json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def item_fields(item: Item, read: bytes, metadata: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return an item as a node reads it; `read` is its name at the source, `metadata` what is stored with an object."""
+    fields = item_header(item)
+    fields["read"] = protocol.text_of(read)
+    if item.entry.digest is not None:
+        fields["sha256"] = item.entry.digest
+    if item.entry.inode:
+        fields["inode"] = item.entry.inode
+    if metadata is not None:
+        fields["metadata"] = {name: text for name, text in metadata.items() if name != "sha256"}
+    return fields
+
+
+def unit_fields(unit: Unit, items: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return a unit as a node reads it; `more` are the upload and part of a piece, or the `piece_bytes` of a digest."""
+    fields: dict[str, Any] = {"unit": unit.number, "kind": unit.kind, "items": items}
+    if unit.kind == "piece":
+        fields |= {"offset": unit.offset, "length": unit.length}
+    return {**fields, **more}
+
+
+def large_fields(large: LargeFile, item: dict[str, Any], upload: str = "") -> dict[str, Any]:
+    """Return a large file as a node reads it, and as this machine reads it when it resumes."""
+    return {
+        "item": item,
+        "pieces": large.pieces,
+        "piece_bytes": large.piece_bytes,
+        "digest": large.digest,
+        "unit": large.finish,
+        "upload": upload,
+    }
+
+
+def item_from(fields: Mapping[str, Any]) -> Item:
+    """Return the item that a unit's record describes, with what a result needs of it."""
+    attributes = fields["attributes"]
+    entry = Entry(
+        protocol.bytes_of(fields["path"]),
+        Kind.FILE,
+        int(fields["size"]),
+        int(fields["mtime_ns"]),
+        int(fields["mode"]),
+        etag=fields["tag"] or None,
+        digest=fields.get("sha256"),
+    )
+    packed = None if attributes is None else b64decode(attributes, validate=True)
+    return Item(int(fields["number"]), entry, permissions=fields["permissions"], attributes=packed)
+
+
+class FileResult(NamedTuple):
+    """What a node reports about one file: its digest and ETag, or a problem; `claimed` if the MD5 is the ETag at the source."""
+
+    number: int
+    digest: str | None
+    etag: str
+    problem: Problem | None
+    claimed: bool = False
+
+
+class UnitResult(NamedTuple):
+    """One line of a journal.
+
+    Attributes:
+        unit: the number of the unit, -1 for a line about the whole shard.
+        files: the results of whole files.
+        file: the number of the file of a piece or digest, else -1.
+        size: the bytes that were moved.
+        digest: the sha256 of a piece, or of a whole file at the source.
+        etag: of a piece that is a part of an upload.
+        pieces: the sha256 of each piece of a file at the source.
+        problem: why a piece or digest failed.
+        ended: whether the shard has done everything.
+        stopped: why the shard stopped, as code and message.
+    """
+
+    unit: int
+    files: tuple[FileResult, ...] = ()
+    file: int = -1
+    size: int = 0
+    digest: str | None = None
+    etag: str = ""
+    pieces: tuple[str | None, ...] = ()
+    problem: Problem | None = None
+    ended: bool = False
+    stopped: tuple[str, str] | None = None
+
+
+def read_results(content: bytes, subject: str) -> Iterator[UnitResult]:
+    """Read the complete lines of a journal. Raises `IncompleteError` for a line that no node writes."""
+    for line in content.splitlines():
+        if not line.strip():
+            continue
+        try:
+            yield _result_from(json.loads(line))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            # a node that was killed in the middle of a line leaves half of it, which the next attempt ends
+            if not line.endswith(b"}"):
+                continue
+            raise IncompleteError(
+                "bad-journal", "the journal of a compute node has an invalid line", subject=subject
+            ) from None
+
+
+def _result_from(record: dict[str, Any]) -> UnitResult:
+    if "end" in record:
+        return UnitResult(-1, ended=True)
+    if "stopped" in record:
+        code, message = record["stopped"]
+        return UnitResult(-1, stopped=(str(code)[:50], str(message)[:500]))
+    problem = record.get("problem")
+    files = tuple(_file_from(found) for found in record.get("results", ()))
+    digest = record.get("sha256") or record.get("digest")
+    return UnitResult(
+        int(record["unit"]),
+        files,
+        int(record.get("file", -1)),
+        max(0, int(record.get("bytes", 0))),
+        _checked(digest),
+        _etag(record),
+        tuple(_checked(each) for each in record.get("pieces", ())),
+        None if problem is None else problem_from(problem),
+    )
+
+
+def _file_from(found: dict[str, Any]) -> FileResult:
+    problem = found["problem"]
+    return FileResult(
+        int(found["number"]),
+        _checked(found["digest"]),
+        _etag(found),
+        None if problem is None else problem_from(problem),
+        bool(found.get("claimed")),
+    )
+
+
+def _checked(digest: Any) -> str | None:
+    if digest is None or (isinstance(digest, str) and _SHA256.fullmatch(digest)):
+        return digest
+    raise ValueError("not a sha256")
+
+
+def _etag(record: Mapping[str, Any]) -> str:
+    etag = record.get("etag", "")
+    if isinstance(etag, str) and _ETAG.fullmatch(etag):
+        return etag
+    raise ValueError("not an ETag")

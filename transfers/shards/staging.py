@@ -1,0 +1,187 @@
+"""Write what compute nodes need for a transfer: its units, the program, and how they reach the source and the target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from hibali.errors import RefusedError
+from hibali.events import Event
+from hibali.locations import Location, guarded_roots
+from transfers.agent import protocol
+from transfers.movers.stream import Mover
+from transfers.remote.connection import node_program
+from transfers.remote.host import RemoteHost, SmallFile
+from transfers.shards.cutting import Cut, Cutter, LargeFile, Unit
+from transfers.shards.gathering import LargeState, state_from
+from transfers.shards.records import item_fields, large_fields, line_of, unit_fields
+from transfers.shards.unit_files import UnitFiles, UnitSpool
+from transfers.stores.agent_store import PosixStore
+from transfers.stores.base import Committed, Item, Origin, Source, Store
+from transfers.stores.s3.nodes import NodeObjects
+from transfers.stores.s3.store import S3Store
+from transfers.stores.single_file import SingleSource
+
+_AT_ONCE = 10_000  # items of other kinds that are collected before they are moved
+_MEMORY = 256 * 1024 * 1024  # bytes of files that a task holds
+_FOLDER_WORKERS, _BUCKET_WORKERS = 4, 16  # threads of a task
+_WHOLE_AT_FOLDER, _WHOLE_AT_BUCKET = 64 * 1024 * 1024, 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The number of shards, and the limit of each in bytes per second; 0 for none."""
+
+    count: int
+    rate: int
+
+
+class Staging:
+    """Writes the files of a new transfer."""
+
+    def __init__(
+        self,
+        shares: Shares,
+        ends: tuple[Location, Location],
+        source: Source,
+        target: Store,
+        objects: NodeObjects | None,
+    ) -> None:
+        """`ends` are the locations of source and target; `objects` are those of a target that is a bucket."""
+        self._shares = shares
+        self._ends = ends
+        self._source = source
+        self._target = target
+        self._objects = objects
+        self._origin = Origin(source.store, source.name) if isinstance(source, SingleSource) else None
+        self.spool = UnitSpool()
+        self.files: UnitFiles | None = None
+        self.large: list[LargeState] = []
+        self.token = ""
+        self._uploads: dict[int, str] = {}
+
+    def stage(
+        self, items: Iterable[Item], fallback: Mover, begin: Callable[[], tuple[RemoteHost, bytes]]
+    ) -> Generator[Event | Committed, None, None]:
+        """Write the units of all files that nodes move; `fallback` moves the others meanwhile.
+
+        `begin` creates the folder of the transfer at the site, when the first file for nodes comes.
+        """
+        at_bucket = self._objects is not None
+        cut = Cut(
+            self._shares.count,
+            _WHOLE_AT_BUCKET if at_bucket else _WHOLE_AT_FOLDER,
+            hashes=not isinstance(self._store, S3Store),
+            finishes=not at_bucket,
+        )
+        cutter = Cutter(cut)
+        folder = b""
+        coming = iter(items)
+        while some := list(islice(coming, _AT_ONCE)):
+            others = [item for item in some if not self._fits(item)]
+            if others:
+                with closing(fallback.carry(self._source, self._target, others)) as events:
+                    yield from events
+            fitting = [item for item in some if self._fits(item)]
+            if fitting and self.files is None:
+                host, folder = begin()
+                self.files = UnitFiles(host, folder, self.spool)
+            for shard, unit in cutter.cut(fitting):
+                self._add(shard, unit, cut)
+        if self.files is not None:
+            self._finish(folder, cutter.large)
+
+    @property
+    def _store(self) -> Store:
+        return self._origin.store if self._origin is not None else _store_of(self._source)
+
+    def _fits(self, item: Item) -> bool:
+        """Return whether nodes move an item: a file with contents; at a bucket, none that depends on what is there."""
+        if not item.carries or item.clear:
+            return False
+        return self._objects is None or (not item.exact and item.attributes is None)
+
+    def _fields(self, item: Item) -> dict[str, Any]:
+        read = (
+            self._origin.name
+            if self._origin is not None and self._origin.name is not None
+            else item.entry.path
+        )
+        metadata = self._objects.metadata(item) if self._objects is not None else None
+        return item_fields(item, read, metadata)
+
+    def _add(self, shard: int, unit: Unit, cut: Cut) -> None:
+        assert self.files is not None
+        more: dict[str, Any] = {}
+        item = unit.items[0]
+        if unit.kind == "piece" and self._objects is not None:
+            size = cut.piece_bytes(item.entry.size)
+            if item.number not in self._uploads:
+                self._uploads[item.number] = self._objects.begin(item, size)
+            more = {"upload": self._uploads[item.number], "part": unit.offset // size + 1}
+        elif unit.kind == "digest":
+            # a folder is read back as a whole; of a bucket, the parts must be those of the hashed file
+            more = {"piece_bytes": cut.piece_bytes(item.entry.size) if self._objects is not None else 0}
+        self.files.add(shard, unit, unit_fields(unit, [self._fields(each) for each in unit.items], **more))
+
+    def _finish(self, folder: bytes, large: Sequence[LargeFile]) -> None:
+        """Write the large files, the program and the job; then nodes may begin."""
+        assert self.files is not None
+        records = [
+            large_fields(each, self._fields(each.item), self._uploads.get(each.item.number, ""))
+            for each in large
+        ]
+        self.large = [state_from(record) for record in records]
+        source, target, files = self._places(folder)
+        job = {
+            "schema": 1,
+            "source": source,
+            "target": target,
+            "workers": _BUCKET_WORKERS if "bucket" in {source["kind"], target["kind"]} else _FOLDER_WORKERS,
+            "memory": _MEMORY,
+            "rate": self._shares.rate,
+        }
+        files += [
+            SmallFile(folder + b"/large", b"".join(map(line_of, records))),
+            SmallFile(folder + b"/program.py", node_program()),
+            SmallFile(folder + b"/job.json", json.dumps(job).encode("ascii")),
+        ]
+        self.files.finish(files)
+        self.token = str(target.get("token") or target.get("lock") or "")
+
+    def _places(self, folder: bytes) -> tuple[dict[str, Any], dict[str, Any], list[SmallFile]]:
+        """Return source and target as nodes reach them, and the files that these need."""
+        store = self._store
+        source = store.node_place() if isinstance(store, S3Store) else _folder_place(store, self._ends[0])
+        if self._objects is not None:
+            target = self._objects.place()
+        else:
+            assert isinstance(self._target, PosixStore)
+            target = _folder_place(self._target, self._ends[1])
+            target["seed"], target["token"] = self._target.hand_over()
+        files = []
+        for place, name in ((source, b"/source.pem"), (target, b"/target.pem")):
+            authorities = place.pop("authorities_text", None)
+            if authorities is not None:
+                place["authorities"] = protocol.text_of(folder + name)
+                files.append(SmallFile(folder + name, authorities.encode("ascii", "replace")))
+        return source, target, files
+
+
+def _folder_place(store: Store, location: Location) -> dict[str, Any]:
+    """Return what nodes need to know of a folder."""
+    return {
+        "kind": "folder",
+        "root": protocol.text_of(store.root_path),
+        "roots": guarded_roots(location.site),
+    }
+
+
+def _store_of(source: Source) -> Store:
+    if not isinstance(source, Store):
+        raise RefusedError("not-by-nodes", "compute nodes cannot read this source", hint="Leave out --nodes.")
+    return source

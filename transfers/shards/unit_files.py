@@ -1,0 +1,136 @@
+"""Write the files of a sharded transfer to its site, and remember on this machine which items each unit has."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any
+
+from hibali.documents import read_json
+from hibali.text import printable
+from transfers.remote.host import RemoteHost, SmallFile
+from transfers.shards.cutting import Unit
+from transfers.shards.records import item_from, line_of
+from transfers.stores.base import Item
+
+_FILE_BYTES = 4 * 1024 * 1024  # of one file of units
+_READ_BYTES = 32 * 1024 * 1024  # a unit with the attributes of all its files fits
+
+
+class UnitSpool:
+    """The units of a transfer by number, on disk."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
+        self._where: dict[int, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of units."""
+        return len(self._where)
+
+    def add(self, number: int, line: bytes) -> None:
+        """Add the record of a unit."""
+        start = self._file.seek(0, 2)
+        self._file.write(line)
+        self._where[number] = start, len(line)
+
+    def items(self, number: int) -> list[Item]:
+        """Return the items of a unit; none for an unknown one."""
+        if number not in self._where:
+            return []
+        start, length = self._where[number]
+        self._file.seek(start)
+        return [item_from(fields) for fields in read_json(self._file.read(length), "unit")["items"]]
+
+    def close(self) -> None:
+        """Remove it."""
+        self._file.close()
+
+
+class UnitFiles:
+    """Writes the units of each shard to files at the site, as they come."""
+
+    def __init__(self, host: RemoteHost, folder: bytes, spool: UnitSpool) -> None:
+        self._host = host
+        self._folder = folder
+        self._spool = spool
+        self._held: dict[int, list[bytes]] = {}
+        self._sizes: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
+
+    @property
+    def shards(self) -> Sequence[int]:
+        """The shards that have units."""
+        return sorted(self._counts)
+
+    def add(self, shard: int, unit: Unit, record: dict[str, Any]) -> None:
+        """Add one unit of a shard."""
+        line = line_of(record)
+        self._spool.add(unit.number, line)
+        self._held.setdefault(shard, []).append(line)
+        self._sizes[shard] = self._sizes.get(shard, 0) + len(line)
+        self._counts.setdefault(shard, 0)
+        if self._sizes[shard] >= _FILE_BYTES:
+            self._write(shard)
+
+    def _write(self, shard: int) -> None:
+        self._counts[shard] += 1
+        name = b"%d-%d" % (shard, self._counts[shard])
+        self._host.put(self._folder + b"/units/" + name, b"".join(self._held.pop(shard)))
+        self._sizes[shard] = 0
+
+    def finish(self, files: Iterable[SmallFile]) -> None:
+        """Write what is held, and these files of the transfer."""
+        for shard in list(self._held):
+            self._write(shard)
+        self._host.put_all([*files])
+
+
+def read_spool(host: RemoteHost, folder: bytes) -> tuple[UnitSpool, list[int]]:
+    """Read the units of an earlier call back; return them, and the numbers of the shards."""
+    spool, shards = UnitSpool(), set[int]()
+    for name in host.names(folder + b"/units"):
+        shards.add(int(name.partition(b"-")[0]))
+        for line in complete_lines(host, folder + b"/units/" + name):
+            spool.add(int(read_json(line, printable(name))["unit"]), line)
+    return spool, sorted(shards)
+
+
+def complete_lines(host: RemoteHost, path: bytes) -> Iterator[bytes]:
+    """Yield the lines of a file at the site that end in a newline."""
+    reading = JournalReading(path)
+    while content := reading.read(host):
+        yield from content.splitlines(keepends=True)
+
+
+class JournalReading:
+    """Reads a file that grows, in pieces of whole lines."""
+
+    def __init__(self, path: bytes) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self, host: RemoteHost) -> bytes:
+        """Return the next complete lines, b"" if there are none yet."""
+        content = host.get(self._path, maximum=_READ_BYTES, offset=self._offset) or b""
+        content = content[: content.rfind(b"\n") + 1]
+        self._offset += len(content)
+        return content
+
+
+class Journals:
+    """Reads the journals of all shards and attempts, as far as they are written."""
+
+    def __init__(self, folder: bytes) -> None:
+        self._folder = folder + b"/journals"
+        self._readings: dict[bytes, JournalReading] = {}
+
+    def read(self, host: RemoteHost, on_lines: Callable[[int, bytes], None]) -> None:
+        """Call `on_lines` with the number of a shard and its next lines."""
+        for name in host.names(self._folder):
+            shard = name.partition(b"-")[0]
+            if not shard.isdigit():
+                continue
+            reading = self._readings.setdefault(name, JournalReading(self._folder + b"/" + name))
+            while content := reading.read(host):
+                on_lines(int(shard), content)
