@@ -87,11 +87,11 @@ def wait_until(ready: Callable[[], bool], pid: int, log: Path, seconds: float = 
         time.sleep(0.02)
 
 
-def answers(port: int) -> bool:
+def answers(port: int, address: str = "127.0.0.1") -> bool:
     """Return whether a server accepts connections on the port."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 def succeeds(words: Iterable[str | Path], environment: Mapping[str, str]) -> bool:

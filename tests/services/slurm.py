@@ -7,6 +7,7 @@ import pwd
 import secrets
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +49,30 @@ class Slurm(SshServer):
         return sum(f"Name={name} " in line for line in self.jobcomp.read_text().splitlines())
 
 
-def start_slurm(session: Path, folder: Path, *, accounting: bool = False) -> Slurm:
-    """Start munge, slurmctld, slurmd and an sshd; with `accounting` also MariaDB and slurmdbd."""
+@dataclass(frozen=True)
+class Node:
+    """A compute node: its name and address, and the command under which its slurmd runs."""
+
+    name: str
+    address: str
+    inside: tuple[str, ...] = ()
+
+
+def this_node() -> Node:
+    """Return this machine as a node."""
+    return Node(socket.gethostname().partition(".")[0], "127.0.0.1")
+
+
+def start_slurm(
+    session: Path,
+    folder: Path,
+    *,
+    accounting: bool = False,
+    nodes: Sequence[Node] = (),
+    address: str = "127.0.0.1",
+) -> Slurm:
+    """Start munge, slurmctld at `address`, a slurmd for each node, and an sshd; with `accounting` also MariaDB and slurmdbd."""
+    nodes = nodes or (this_node(),)
     programs = _programs()
     folder.mkdir()
     folder.chmod(0o711)  # independent of the umask
@@ -68,17 +91,20 @@ def start_slurm(session: Path, folder: Path, *, accounting: bool = False) -> Slu
             "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n"
             f"AccountingStoragePort={port}\nAccountingStoragePass={munge}\n"
         )
-    conf.write_text(_configuration(folder, munge, controller, node) + storage)
+    conf.write_text(_configuration(folder, munge, (address, controller), nodes, node) + storage)
     (folder / "jobcomp.txt").touch()
     if accounting:
         _add_account(known)
     slurmctld = start(
         session, [programs["slurmctld"], "-D"], folder / "slurmctld.log", {"SLURM_CONF": str(conf)}
     )
-    wait_until(lambda: answers(controller), slurmctld, folder / "slurmctld.log")
-    words = [programs["slurmd"], "-D", "-N", socket.gethostname().partition(".")[0]]
-    slurmd = start(session, words, folder / "slurmd.log", {"SLURM_CONF": str(conf)})
-    wait_until(lambda: _node_is_idle(known), slurmd, folder / "slurmd.log")
+    wait_until(lambda: answers(controller, address), slurmctld, folder / "slurmctld.log")
+    for each in nodes:
+        (folder / "spool" / each.name).mkdir()
+        words = [*each.inside, programs["slurmd"], "-D", "-N", each.name]
+        log = folder / f"slurmd-{each.name}.log"
+        slurmd = start(session, words, log, {"SLURM_CONF": str(conf)})
+    wait_until(lambda: _nodes_are_idle(known), slurmd, log)
     ssh = start_sshd(session, folder / "ssh", {"SLURM_CONF": str(conf)})
     return Slurm(folder=ssh.folder, port=ssh.port, user=ssh.user, conf=str(conf), accounting=accounting)
 
@@ -116,12 +142,21 @@ def _start_munge(session: Path, folder: Path) -> Path:
     return sock
 
 
-def _configuration(folder: Path, munge: Path, controller: int, node: int) -> str:
+def _configuration(
+    folder: Path, munge: Path, controller: tuple[str, int], nodes: Sequence[Node], node: int
+) -> str:
     me = pwd.getpwuid(os.geteuid()).pw_name
     host = socket.gethostname().partition(".")[0]
+    names = ",".join(each.name for each in nodes)
+    lines = "\n".join(
+        f"NodeName={each.name} NodeAddr={each.address} Port={node} CPUs={PROCESSORS} RealMemory=2000 State=UNKNOWN"
+        for each in nodes
+    )
+    # slurmctld would bind the address that this machine's name resolves to, which other nodes may not reach
+    listening = "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if controller[0] == "127.0.0.1" else ""
     return f"""ClusterName=hibali
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={controller}
+SlurmctldHost={host}({controller[0]})
+SlurmctldPort={controller[1]}
 SlurmdPort={node}
 SlurmUser={me}
 SlurmdUser={me}
@@ -129,10 +164,10 @@ AuthType=auth/munge
 AuthInfo=socket={munge}
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+SlurmdPidFile={folder}/slurmd-%n.pid
+{listening}
 # control groups are not delegated to us
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -157,17 +192,17 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/jobcomp.txt
-NodeName={host} NodeAddr=127.0.0.1 Port={node} CPUs={PROCESSORS} RealMemory=2000 State=UNKNOWN
-PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE DefaultTime=60 OverSubscribe=NO State=UP
-PartitionName=share Nodes={host} Default=NO MaxTime=INFINITE DefaultTime=60 OverSubscribe=FORCE:4 State=UP
+{lines}
+PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE DefaultTime=60 OverSubscribe=NO State=UP
+PartitionName=share Nodes={names} Default=NO MaxTime=INFINITE DefaultTime=60 OverSubscribe=FORCE:4 State=UP
 """
 
 
-def _node_is_idle(environment: dict[str, str]) -> bool:
+def _nodes_are_idle(environment: dict[str, str]) -> bool:
     answer = subprocess.run(
         ["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True, check=False, timeout=20
     )
-    return answer.stdout.split() == ["idle"] * 2 or answer.stdout.split() == ["idle"]
+    return set(answer.stdout.split()) == {"idle"}
 
 
 def _add_account(environment: dict[str, str]) -> None:
