@@ -10,8 +10,8 @@ from hibali.config.edit import add_site
 from hibali.config.model import Site
 from hibali.config.settings import load_sites, require_built
 from hibali_api.calls import CallOptions, Place, calling, split_options
-from runs.site_commands import programs_of
-from transfers.check import SiteReport, check_site
+from runs.site_health import check_and_record
+from transfers.check import SiteReport
 
 
 def names(*, config: Place | None = None) -> list[str]:
@@ -55,7 +55,7 @@ def check(name: str, **options: Unpack[CallOptions]) -> SiteReport:
     with calling(options) as call:
         site = call.settings.site(name)
         require_built(site)
-        return check_site(site, programs_of(site), call.on_event)
+        return check_and_record(site, call.on_event)
 
 
 def _text(config: Place | None) -> str | None:

@@ -39,7 +39,13 @@ SCHEDULE = _names(
     "name cron command folder since by missed jitter max_time retry_for silent_after paused environment next installed held_by"
     " last"
 )
-_SIZES = frozenset({"size", "bytes", "bytes_moved"})  # printed as `1.2 GB` in a table
+RUNNING = _names(
+    "id operation source target began schedule host pid phase files files_to_do bytes bytes_to_do files_deleted files_failed retries"
+    " bytes_per_second seconds_left seconds_silent following"
+)
+# `hibali status` lists three kinds of lines, so `kind` is a column there.
+STATUS = tuple(dict.fromkeys(("kind", *RUNNING, *RUN, *SCHEDULE)))
+_SIZES = frozenset({"size", "bytes", "bytes_moved", "bytes_to_do"})  # printed as `1.2 GB` in a table
 
 
 def fields_option(known: Sequence[str]) -> Callable[[Any], Any]:
@@ -73,14 +79,17 @@ def fields_option(known: Sequence[str]) -> Callable[[Any], Any]:
 
 def write_fields(
     common: Common,
-    kind: str,
+    kind: str | None,
     chosen: Sequence[str],
     records: Iterable[Mapping[str, Any]],
     *,
     exact: bool = False,
     code: int = 0,
 ) -> int:
-    """Write the chosen fields of each record: a table, with `exact` sizes in bytes, or JSON lines; return `code`."""
+    """Write the chosen fields of each record: a table, with `exact` sizes in bytes, or JSON lines; return `code`.
+
+    Without a `kind`, each record has its own as `kind`.
+    """
     if not common.json:
         common.output.table(
             chosen, [[_cell(name, record, exact=exact) for name in chosen] for record in records]
@@ -89,7 +98,7 @@ def write_fields(
     count = 0
     for record in records:
         count += 1
-        common.output.record(kind, _chosen(chosen, record))
+        common.output.record(kind or record["kind"], _chosen(chosen, record))
     common.output.record("end", {"count": count, "exit": code})
     return code
 

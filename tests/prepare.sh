@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prepare a clone: `sh tests/prepare.sh environment` creates .venv from requirements.lock when it is out of date,
+# Prepare a clone: `sh tests/prepare.sh environment` creates .venv from requirements.lock, with the pip of tests/pip.lock, when it is out of date,
 # `sh tests/prepare.sh packages` installs the missing Debian packages of tests/packages.txt, as root,
 # `sh tests/prepare.sh swift` creates .cache/swift from tests/swift.lock, for the tests marked heavy and the benchmarks,
 # `sh tests/prepare.sh crates` creates .cache/crates from tests/crates.lock, for the tests marked heavy,
@@ -30,6 +30,7 @@ prepare_environment() {
     fi
     echo "Creating .venv from requirements.lock ..." >&2
     "$python" -m venv --clear .venv
+    install_lock .venv tests/pip.lock || echo "pip was not upgraded, so the next step takes longer" >&2
     install_lock .venv requirements.lock
     # build hibali with the locked build backend
     # shellcheck disable=SC2086 - split into arguments

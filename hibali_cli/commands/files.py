@@ -176,7 +176,8 @@ def cp_command(common: Common, source: str, target: str, **options: Any) -> int 
 
     The contents of a folder go into the second PATH; a file goes to exactly that name, or into it when it ends in a slash.
     Files that differ there are replaced, as by `sync`; nothing is deleted. Every copy is verified. At an ssh site a second
-    agent writes the copies, in an object store the server does. `copy` is the same command.
+    agent writes the copies, in an object store and at a WebDAV server the server does (from WebDAV, hibali reads the copies
+    back to verify them). `copy` is the same command.
     """
     from hibali_cli.handlers.within_site import copy_files
 

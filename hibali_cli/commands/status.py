@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
+from hibali_cli.fields import STATUS, fields_option
 from hibali_cli.options import Common, duration_of
 
 
@@ -15,6 +16,7 @@ from hibali_cli.options import Common, duration_of
         ("hibali status", "Show what runs now: transfers, runs and schedules."),
         ("hibali status --watch", "Show it until Ctrl-C, always up to date."),
         ("hibali status --update", "Query the sites of unfinished runs first."),
+        ("hibali status --fields kind,id,name,target,seconds_left", "Choose the columns."),
         (
             "hibali status data",
             "Show how a folder differs from the place it was last pushed to or pulled from.",
@@ -36,6 +38,7 @@ from hibali_cli.options import Common, duration_of
 )
 @click.option("--remote", is_flag=True, help="With FOLDER, also connect and show what changed there.")
 @click.option("--detailed-exit-code", is_flag=True, help="With FOLDER, exit with 10 if it differs.")
+@fields_option(STATUS)
 def status_command(common: Common, folder: str | None, **options: object) -> int | None:
     """Show what runs now here and at sites, one line each; with FOLDER, show how it differs from its last transfer.
 

@@ -21,6 +21,7 @@ from runs.reports.run_page import ReportedRun, report_run
 from runs.reports.status import ScheduleRow, evaluate
 from runs.reports.status_data import schedule_infos, transferred_in
 from runs.schedules.schedule import load_schedules
+from runs.site_health import SiteCheck, last_check
 from runs.store import RunStore
 from transfers.history.index import OperationDetails, read_details, read_operations
 from transfers.history.operations import Operation, Result
@@ -31,9 +32,10 @@ _LOG_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SiteHealth:
-    """A site as last seen: its usage, and the latest operation that ended there, None without one."""
+    """A site as last seen: its usage, its latest check, and the latest operation that ended there; None without one."""
 
     usage: dict[str, Any]
+    check: SiteCheck | None
     last: Operation | None
     result: Result | None
 
@@ -100,7 +102,8 @@ class LedgerReader:
         for name in sorted(sites):
             last = next((each for each in reversed(operations) if name in each.sites and each.receipt), None)
             usage = site_usage(sites[name], transferred_in(operations))
-            found.append(SiteHealth(usage, last, None if last is None else last.result(now)))
+            result = None if last is None else last.result(now)
+            found.append(SiteHealth(usage, last_check(sites[name]), last, result))
         return found
 
     def log_tails(self, run: Run) -> list[tuple[str, bytes]]:

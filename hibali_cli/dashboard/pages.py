@@ -18,6 +18,7 @@ from runs.reports.run_page import ReportedRun, legend_of, section_values, task_g
 from runs.reports.status import STRIP, ScheduleRow, mark_of
 from runs.reports.status_page import MARK_KINDS, schedule_values
 from runs.reports.timeline import draw_timeline
+from runs.site_health import SiteCheck
 from runs.unfinished import UnfinishedRun
 from transfers.history.index import OperationDetails
 from transfers.history.operations import Operation, Result
@@ -116,9 +117,31 @@ def site_values(sites: Sequence[SiteHealth], now: float) -> list[dict[str, Any]]
             "logins": str(each.usage["day"]["logins"]),
             "bytes": format_size(each.usage["day"]["bytes"]),
             "refusals": "; ".join(f"{one['by']}: {one['because']}" for one in each.usage["refusals"]) or "no",
+            "check": _check_values(each.usage["name"], each.check, now),
         }
         for each in sites
     ]
+
+
+def _check_values(site: str, check: SiteCheck | None, now: float) -> dict[str, str]:
+    """Return the outcome of the latest check of a site; `message` and the rest are shown if it failed."""
+    if check is None:
+        return {"kind": "skipped", "health": "not checked yet", "age": ""}
+    age = f"{format_duration(max(0.0, now - check.at))} ago"
+    if not check.problems:
+        return {"kind": "succeeded", "health": "healthy", "age": age}
+    about = f"{check.about}: " if check.about else ""
+    others = check.problems - 1
+    more = f"; {counted(others, 'other problem')}: hibali doctor {site}" if others else ""
+    return {
+        "kind": "failed",
+        "health": "failed",
+        "age": age,
+        "code": check.code,
+        "message": f"{about}{check.message}{more}",
+        "hint": check.hint or f"hibali doctor {site}",
+        "by": f"hibali {check.by}",
+    }
 
 
 def _age(operation: Operation, now: float) -> str:

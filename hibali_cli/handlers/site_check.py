@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,8 +22,8 @@ from hibali_cli.options import Common
 from hibali_cli.output import Cell, write_message
 from hibali_cli.progress import listening
 from runs.rate_limits import site_usage, start_afresh
-from runs.site_commands import programs_of
-from transfers.check import Trial, Tuning, check_site, clean_site, tune
+from runs.site_health import check_and_record, most_important
+from transfers.check import Trial, Tuning, clean_site, tune
 from transfers.remote.transport import forced_command_script
 from transfers.stores.base import CleanupResult, Leftover
 from transfers.stores.globus.login import log_in, log_out
@@ -35,8 +34,8 @@ def check_and_print(common: Common, site: Site) -> None:
     require_built(site)
     start_afresh(site)
     with listening(common, f"check {site.name}") as on_event:
-        report = check_site(site, programs_of(site), on_event)
-    problems: Sequence[HibaliError] = report.problems
+        report = check_and_record(site, on_event)
+    problems = report.problems
     if common.json:
         records = [problem.to_record() for problem in problems]
         common.output.record(
@@ -44,10 +43,10 @@ def check_and_print(common: Common, site: Site) -> None:
         )
     else:
         common.output.pairs({"site": site.name, **report.facts})
-    if not problems:
+    worst = most_important(problems)
+    if worst is None:
         common.output.info(f"{site.name}: the connection works.")
         return
-    worst = min(problems, key=_order)
     for problem in problems:
         if problem is not worst:
             print_error(problem)
@@ -61,13 +60,6 @@ def as_access_or_later(problem: HibaliError) -> HibaliError:
     return TryLaterError(
         problem.code, problem.message, subject=problem.subject, hint=problem.hint, transient=problem.transient
     )
-
-
-def _order(problem: HibaliError) -> int:
-    """Sort key: access problems first, because waiting does not solve them; then temporary ones; then the rest."""
-    if isinstance(problem, AccessError):
-        return 0
-    return 1 if isinstance(problem, TryLaterError) else 2
 
 
 def tune_and_print(common: Common, site: Site, place: Location | None, logins: int | None) -> None:

@@ -15,6 +15,7 @@ from hibali.errors import UsageError
 from hibali.retry import pause
 from hibali.text import counted, printable
 from hibali_cli import output
+from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.output import can_be_drawn_on, flush_results, is_terminal
 from hibali_cli.schedule_format import format_next_run, format_outcome, schedule_fields
@@ -49,12 +50,15 @@ def show_status(common: Common, folder: str | None, options: dict[str, Any]) -> 
         return None
     if options["update"]:
         _update(common, reader)
+    if options["fields"] is not None:
+        records = ({"kind": kind, **fields} for kind, fields in _records(common, reader.read()))
+        return write_fields(common, None, options["fields"], records)
     _print(common, reader.read())
     return None
 
 
 _WITH_FOLDER = ("checksum", "remote", "detailed_exit_code")
-_WITHOUT_FOLDER = ("watch", "update")
+_WITHOUT_FOLDER = ("watch", "update", "fields")
 
 
 def _check_options(folder: str | None, options: dict[str, Any]) -> None:
@@ -65,6 +69,8 @@ def _check_options(folder: str | None, options: dict[str, Any]) -> None:
         message = f"{option} needs FOLDER" if folder is None else f"{option} cannot be used with FOLDER"
     elif options["watch"] and options["update"]:
         message = "--update cannot be used with --watch; `hibali runs watch` polls the sites"
+    elif options["watch"] and options["fields"]:
+        message = "--fields cannot be used with --watch"
     elif options["interval"] is not None and not options["watch"]:
         message = "--interval needs --watch"
     elif options["interval"] is not None and options["interval"] < _LEAST_SECONDS:
@@ -209,10 +215,19 @@ def _print(common: Common, present: Present) -> None:
 
 
 def _write_records(common: Common, present: Present) -> None:
+    count = 0
+    for kind, fields in _records(common, present):
+        common.output.record(kind, fields)
+        count += 1
+    common.output.record("end", {"count": count, "exit": 0}, flush=True)
+
+
+def _records(common: Common, present: Present) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the kind and the fields of each JSON line."""
     for operation in present.operations:
-        common.output.record("running", operation.to_record())
+        yield "running", operation.to_record()
     for each in present.runs:
-        common.output.record("run", each.run.to_record())
+        yield "run", each.run.to_record()
     if present.schedules:
         # start-up: it asks cron and systemd, which people do not wait for
         from runs.schedules.install import installed_names
@@ -221,10 +236,7 @@ def _write_records(common: Common, present: Present) -> None:
         installed = installed_names(common.config, load_schedules(common.config))
         for state in present.schedules:
             name = state.schedule.name
-            fields = schedule_fields(state.schedule, state.triggers, installed=name in installed)
-            common.output.record("schedule", fields)
-    count = len(present.operations) + len(present.runs) + len(present.schedules)
-    common.output.record("end", {"count": count, "exit": 0}, flush=True)
+            yield "schedule", schedule_fields(state.schedule, state.triggers, installed=name in installed)
 
 
 # ---- again and again

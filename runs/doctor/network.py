@@ -21,6 +21,7 @@ from hibali.plugins import load
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.system_errors import reason_of
 from hibali.text import printable
+from runs.site_health import most_important
 
 
 class StepStatus(StrEnum):
@@ -78,14 +79,11 @@ class StepList:
 
     def worst(self) -> HibaliError | None:
         """Return the main problem, or None: access first, because waiting does not solve it."""
-        problems = [step.problem for step in self.steps if step.problem is not None]
-        return min(problems, key=_order, default=None)
+        return most_important(self.problems())
 
-
-def _order(problem: HibaliError) -> int:
-    if isinstance(problem, AccessError):
-        return 0
-    return 1 if isinstance(problem, TryLaterError) else 2
+    def problems(self) -> list[HibaliError]:
+        """Return the problems of the steps that failed, in their order."""
+        return [step.problem for step in self.steps if step.problem is not None]
 
 
 _SECONDS = 10.0

@@ -23,6 +23,7 @@ from runs.doctor.network import (
     check_without_login,
     find_addresses,
 )
+from runs.site_health import record_check
 from transfers.check import check_store
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
 from transfers.stores.s3.requests import Requests
@@ -186,7 +187,15 @@ _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
 def diagnose_site(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
-    """Run all steps of a site of this kind, with `job` including a test job. Reports every `HibaliError` as a fault."""
+    """Run all steps of a site of this kind, with `job` including a test job, and record the outcome.
+
+    Reports every `HibaliError` as a fault.
+    """
+    _run_steps(checks, site, on_event, job=job)
+    record_check(site, "doctor", checks.problems())
+
+
+def _run_steps(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
     try:
         require_built(site)
     except HibaliError as problem:

@@ -143,6 +143,28 @@ def test_the_dashboard_shows_a_groups_ledger_to_everyone_who_has_the_link(
 
 
 @pytest.mark.heavy
+def test_the_last_check_of_each_site_fits_a_phone(hibali: Any, tmp_path: Path) -> None:
+    root = "a-very-long-name-that-a-browser-cannot-break-between-two-words"
+    table = f'kind = "local"\nwork = "{tmp_path}/work"\nroots = {{{{ "{root}" = "{tmp_path}/{{0}}" }}}}\n'
+    sites = (f"[sites.good]\n{table.format('')}", f"[sites.lost]\n{table.format('none')}")
+    hibali.home.config.write_text("version = 1\n" + "".join(sites))
+    hibali.home.config.chmod(0o600)
+    hibali("sites", "check", "good", exit=0)
+    hibali("doctor", "lost", exit=3)
+    url = start(hibali, 0)
+    with browser(tmp_path / "profile") as shown:
+        show(shown, url, "Overview")
+        for width, dark in ((390, False), (1200, True)):
+            show(shown, address_of(shown, ""), "Overview", width=width, dark=dark)
+            found = shown.evaluate(
+                "[...document.querySelectorAll('[data-name=health] .state')].map(each => each.textContent).join()"
+            )
+            assert found == "healthy,failed"
+            assert f"lost:@{root}" in shown.evaluate("document.querySelector('ul.troubles').textContent")
+            check_page(shown, f"{width}")
+
+
+@pytest.mark.heavy
 def test_a_browser_without_the_cookie_and_another_site_get_nothing(hibali: Any, tmp_path: Path) -> None:
     url = start(hibali, 0)
     with browser(tmp_path / "profile") as shown:

@@ -51,6 +51,8 @@ def test_a_running_transfer_is_shown_until_it_is_killed(
     assert (running["operation"], running["target"], running["phase"]) == ("push", "there:data", "moving")
     assert (running["files_to_do"], running["bytes_to_do"]) == (1, 64 * 1024 * 1024)
     assert end["count"] == 1
+    table = local_there.hibali("status", "--fields", "kind,operation,state,bytes_to_do", exit=0).out
+    assert table.decode().split()[4:] == ["running", "push", "-", "67.1", "MB"]
     shown = local_there.hibali("status", exit=0).out.decode()
     assert re.match(r"transfer  push .* there:data +running +[0-9]+ % of 67\.1 MB, ", shown)
     os.killpg(slow_push.pid, signal.SIGKILL)
@@ -68,7 +70,14 @@ def test_status_is_watched_on_a_terminal_and_in_a_pipe(local_there: Transfers) -
     assert terminal.end(15) == 130
     piped = hibali(*words, "--max-time", "3s", exit=5).out.decode()
     assert len(re.findall(r"(?m)^20[0-9-]{8} [0-9:]{8}\nNothing runs now\.\n$", piped)) >= 2
-    for wrong in (("--remote",), ("--interval", "2s"), ("--watch", "--update"), (".", "--watch")):
+    for wrong in (
+        ("--remote",),
+        ("--interval", "2s"),
+        ("--watch", "--update"),
+        (".", "--watch"),
+        ("--fields", "id", "--watch"),
+        (".", "--fields", "id"),
+    ):
         hibali("status", *wrong, exit=2)
 
 

@@ -29,6 +29,7 @@ RECORDS = [
         ("operation", fields.OPERATION),
         ("pipeline", fields.PIPELINE),
         ("schedule", fields.SCHEDULE),
+        ("running", fields.RUNNING),
     ],
 )
 def test_the_fields_are_the_documented_keys(kind: str, known: tuple[str, ...]) -> None:
@@ -53,6 +54,17 @@ def test_json_lines_have_only_the_chosen_keys(capsys: pytest.CaptureFixture[str]
     assert first == {"schema": 1, "kind": "entry", "path": "a", "ssh.host": "h"}
     assert second["path_base64"] == "/w=="
     assert (end["kind"], end["count"]) == ("end", 2)
+
+
+def test_lines_of_several_kinds_keep_their_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [{"kind": "run", "id": "r", "state": "RUNNING"}, {"kind": "schedule", "name": "nightly"}]
+    write_fields(Common(), None, ("kind", "state"), records)
+    assert capsys.readouterr().out.split() == ["KIND", "STATE", "run", "RUNNING", "schedule", "-"]
+    write_fields(Common(Output(json=True)), None, ("state",), records)
+    first, second, end = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == {"schema": 1, "kind": "run", "state": "RUNNING"}
+    assert second == {"schema": 1, "kind": "schedule", "state": None}
+    assert end["count"] == 2
 
 
 def test_an_unknown_field_lists_all_and_fields_are_completed() -> None:

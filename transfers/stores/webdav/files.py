@@ -417,6 +417,14 @@ class Files:
             )
         )
 
+    def copy(self, path: bytes, to: bytes, size: int) -> None:
+        """Send COPY for a file of `size` bytes; `to` is a name of ours, so that a repeated request may replace it.
+
+        Of a folder that took the file's place, only the folder itself is copied.
+        """
+        headers = {"Destination": self.client.address(to), "Overwrite": "T", "Depth": "0"}
+        self._judge(self.client.request("COPY", path, headers=headers, content=size))
+
     def delete(self, path: bytes, headers: dict[str, str] | None = None, *, folder: bool = False) -> int:
         """Send DELETE; return a success status, 404, or 412 for a failed condition."""
         return self._judge(

@@ -90,6 +90,7 @@ def facts_of(support: ServerSupport | None, read_verification: Verification, *, 
         refuses=tuple(character.encode() for character in seen.refuses),
         known=support is not None,
         removes_trees=True,
+        renames=True,
     )
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
 from hibali.http import CONNECTIONS
+from hibali.locations import Location
 from hibali.text import printable
 from transfers.actions import name_problem
 from transfers.agent import protocol
@@ -19,20 +20,25 @@ from transfers.overlap import identity_of_url
 from transfers.stores.base import (
     Committed,
     Facts,
+    Item,
     ListingIncompleteError,
+    Origin,
     Payload,
     Problem,
     ServerListing,
     Space,
+    Store,
     unsafe_component,
 )
 from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
+from transfers.stores.webdav.copying import CopySource, WebdavCopying
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import DavLock, find_lock
 from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
+from transfers.stores.webdav.renaming import WebdavRename
 from transfers.stores.webdav.requests import WebdavClient
 from transfers.stores.webdav.writing import FileRemover, WebdavTarget, WebdavWriter
 
@@ -111,7 +117,7 @@ def _why(found: Found) -> Problem:
     return Problem("no-size", "the server does not report its size")
 
 
-_Writers = list[WebdavWriter]
+_Writers = list[WebdavWriter | WebdavCopying]
 _Paths = list[bytes]
 
 
@@ -144,6 +150,7 @@ class DavStore(RequestStore):
         self._writers: _Writers = []
         self._orphans: _Paths = []
         self._own_folders: _Paths = []  # folders below that have a `.hibali`
+        self._locking = False  # `lock` was called, which holds nothing at a server without locks
         self._tidy = False  # all orphans are known and no other partial file exists
 
     @property
@@ -230,9 +237,36 @@ class DavStore(RequestStore):
         write_target = self._write_target()
         writing = WebdavWriter(write_target, self._pool)
         self._writers.append(writing)
+        yield from self._tidied(write_target, writing.run(payloads))
+
+    def copies(self, source: Store) -> bool:
+        """See Store: whether `source` is below the same URL; the server itself checks the permissions."""
+        if not isinstance(source, DavStore):
+            return False
+        ours, theirs = self._client, source._client  # noqa: SLF001  # its own kind
+        return (ours.origin, ours.base) == (theirs.origin, theirs.base)
+
+    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
+        """See Store; a copy is read back as what is written, and a source without a recorded digest is read."""
+        source = origin.store
+        assert isinstance(source, DavStore)
+
+        def source_of(item: Item) -> CopySource:
+            entry = origin.entry(item)
+            return CopySource(source._path(entry.path), entry)  # noqa: SLF001  # its own kind
+
+        write_target = self._write_target()
+        copying = WebdavCopying(write_target, self._pool, source_of)
+        self._writers.append(copying)
+        yield from self._tidied(write_target, copying.run(items))
+
+    def _tidied(
+        self, write_target: WebdavTarget, results: Generator[Committed, None, None]
+    ) -> Generator[Committed, None, None]:
+        """Yield the results, and then remove partial files, and the journal if none of them is left."""
         whole = False
         try:
-            yield from writing.run(payloads)
+            yield from results
             self._holder.check(now=True)
             write_target.purge()
             self._purge()
@@ -314,6 +348,26 @@ class DavStore(RequestStore):
             self._holder, lambda: self._removing().remove_folder(self.root_path)
         )
 
+    def rename(self, entry: Entry, target: Location) -> None:
+        """See Store; a folder's lock is released just before, because it is a file in it.
+
+        From then on the server itself refuses: MOVE of a folder in which another client holds a LOCK fails.
+        """
+        new = target.raw.strip(b"/")
+        reason = name_problem(new, self.facts)
+        if reason:
+            raise RefusedError("unsafe-name", reason, subject=target.text)
+        renaming = WebdavRename(self._files, below(self.root_path, entry.path), new)
+        if not self._locking:
+            return
+        self._check_held(self._writable())
+        self._holder.check(now=True)
+        renaming.check_unlocked(self.root_path, lambda folder: find_lock(self._files, folder))
+        renaming.make_folders()
+        if not entry.path:
+            self._holder.release()
+        renaming.execute(entry, if_tag=self.probe().if_tag)
+
     def _tree_remover(self) -> TreeRemover:
         files = self._files
         return TreeRemover(files, self.root_path, self._own_folders, lambda folder: find_lock(files, folder))
@@ -333,6 +387,7 @@ class DavStore(RequestStore):
         if not self.probe().writable:
             self.probe(refresh=True)
         support = self._writable()
+        self._locking = True
         if support.locks:
             self._holder = DavLock(self._files, self.root_path, operation, self._lease)
         else:

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from hibali.config.settings import load_sites
+from hibali.errors import AccessError, TryLaterError
 from hibali.events import Carried, Planned
 from hibali.ledger import Journal, ledger_folder
 from hibali.text import path_fields
 from hibali_cli.dashboard.access import COOKIE, Keys
 from hibali_cli.dashboard.app import make_application
 from hibali_cli.dashboard.data import LedgerReader
+from runs.site_health import record_check
 from runs.store import RunStore
 from transfers.running import ProgressFile
 
@@ -164,6 +167,27 @@ def test_a_running_transfer_is_shown_with_its_progress(pages: TestClient) -> Non
     text = pages.get("/").text
     assert "push data there:data" in text
     assert '<progress max="100" value="25"' in text
+
+
+def test_the_overview_shows_the_latest_check_of_each_site(pages: TestClient, tmp_path: Path) -> None:
+    tables = [
+        f'[sites.{name}]\nkind = "local"\nroots = {{ data = "/tmp" }}' for name in ("bad", "good", "new")
+    ]
+    config = tmp_path / "config.toml"
+    config.write_text("\n".join(["version = 1", *tables]))
+    config.chmod(0o600)
+    sites = load_sites(None).sites
+    record_check(sites["good"], "doctor", [])
+    denied = AccessError("login-refused", HOSTILE, subject=HOSTILE, hint="ssh bad")
+    record_check(sites["bad"], "sites check", [TryLaterError("unreachable", "no answer"), denied])
+    text = pages.get("/").text
+    health = re.findall(r'data-name="health"><span class="state (\w+)">([^<]*)</span>', text)
+    assert health == [("failed", "failed"), ("succeeded", "healthy"), ("skipped", "not checked yet")]
+    assert "bad: login-refused" in text
+    assert "<code>ssh bad</code>" in text
+    assert "1 other problem: hibali doctor bad" in text
+    assert "hibali sites check, " in text
+    assert "<script>" not in text
 
 
 def test_unknown_pages_and_damaged_settings_are_pages_too(pages: TestClient, tmp_path: Path) -> None:
