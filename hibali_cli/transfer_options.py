@@ -208,6 +208,15 @@ _NODES: tuple[Callable[[Any], Any], ...] = (
         help="End once these tasks are submitted (exit 5); the same command finishes the transfer.",
     ),
 )
+_HASHING_NODES: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--nodes",
+        metavar="N",
+        type=click.IntRange(1, 10_000),
+        help="Let N tasks of a job array hash the files at the site's compute nodes.",
+    ),
+    _NODES[1],
+)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--via",
@@ -269,6 +278,11 @@ def add_copying_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def add_node_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a transfer by compute nodes to a command."""
     return _add(_NODES, function)
+
+
+def add_hashing_node_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of hashing by compute nodes to a command."""
+    return _add(_HASHING_NODES, function)
 
 
 def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:

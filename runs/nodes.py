@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hibali.config.model import Site
 from hibali.config.settings import Settings, site_for_runs
 from hibali.errors import RunFailedError, UsageError
-from hibali.events import Listener
+from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.retry import pause
 from registry.catalogue import Catalogue
 from registry.parameters import Row
 from registry.pipeline import Pipeline
+from runs.cancel import cancel_run
 from runs.clean import CleanRequest, clean_run, make_work_folder
 from runs.failure import find_failure
 from runs.launch import launch
@@ -57,13 +58,13 @@ DESCRIPTOR: dict[str, Any] = {
 
 def find_nodes(
     settings: Settings,
-    ends: tuple[Location, Location],
+    ends: Sequence[Location],
     count: int,
     site_name: str | None,
     *,
     detach: bool = False,
 ) -> NodesRequest:
-    """Return the request for `count` compute nodes of a site: the named one, or the one that has a folder of the transfer.
+    """Return the request for `count` compute nodes of a site: the named one, or the one that has one of the folders.
 
     Raises:
         UsageError: there is no such site, or it has no scheduler.
@@ -163,6 +164,13 @@ class ArrayRunner:
         found = self._run_store.load(run)
         [now] = update(host, load_scheduler(found.placement.scheduler), self._run_store, [found])
         return now.state.final
+
+    def cancel(self, host: RemoteHost, run: str) -> None:
+        """See ShardRunner."""
+        del host  # cancelling opens its own connection
+        found = self._run_store.load(run)
+        scheduler = load_scheduler(found.placement.scheduler)
+        cancel_run(lambda: self.open_host(ignore), scheduler, self._run_store, found)
 
     def clean(self, host: RemoteHost, run: str) -> None:
         """See ShardRunner."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from hibali.errors import NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
@@ -23,6 +23,10 @@ from transfers.stores.base import ListingIncompleteError, Problem, Side, Store
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleTarget
 
+if TYPE_CHECKING:  # start-up: only for --nodes
+    from transfers.shards.hashing import NodeHashing
+    from transfers.shards.service import NodesRequest
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Digested = tuple[Entry, str | None, Problem | None]
@@ -33,7 +37,7 @@ class Tree:
     """The selected files and symlinks at a location, in canonical order, on disk; `single` if it is one file.
 
     `specials` counts devices, FIFOs and sockets; `unlisted` has what could not be listed; `missing` the
-    requested names that match no entry.
+    requested names that match no entry. `nodes` hash the files if that was requested.
     """
 
     location: Location
@@ -46,6 +50,7 @@ class Tree:
     specials: int = 0
     unlisted: list[tuple[bytes, Problem]] = field(default_factory=list)
     missing: set[bytes] = field(default_factory=set)
+    nodes: NodeHashing | None = None
 
     def key(self) -> list[str | None]:
         """Return the root as its site knows it, as the key of what is recorded about it."""
@@ -57,7 +62,8 @@ class Tree:
 
     def digests(self, entries: Iterable[Entry]) -> Iterator[Digested]:
         """Yield the current sha256 of each file, in the given order, computed at the site where possible."""
-        for entry, digest, problem in self.side.digest(entries):
+        hashed = self.side.digest(entries) if self.nodes is None else self.nodes.digests(self.side, entries)
+        for entry, digest, problem in hashed:
             if digest is None or _is_sha256(digest):
                 yield entry, digest, problem
             else:
@@ -95,6 +101,7 @@ def open_tree(
     on_event: Listener,
     stack: ExitStack,
     names: frozenset[bytes] | None = None,
+    nodes: NodesRequest | None = None,
 ) -> Tree:
     """Return the tree at a location: all in a folder, or one file, which no filter excludes.
 
@@ -114,12 +121,21 @@ def open_tree(
         tree = Tree(location, store.root_path, store, [store])
         stack.callback(tree.close)
         tree.list(selected, names)
-        return tree
+        return _with_nodes(tree, nodes, on_event)
     folder = opener.parent(store, location)
     stack.callback(folder.close)
     tree = Tree(location, store.root_path, SingleTarget(folder, location.name), [store, folder], single=True)
     stack.callback(tree.close)
     tree.list(select_all)
+    return _with_nodes(tree, nodes, on_event)
+
+
+def _with_nodes(tree: Tree, nodes: NodesRequest | None, on_event: Listener) -> Tree:
+    """Let compute nodes hash the files of a tree at their site."""
+    if nodes is not None and tree.location.site.name == nodes.site.name:
+        from transfers.shards.hashing import NodeHashing  # start-up: only for --nodes
+
+        tree.nodes = NodeHashing(nodes, tree.location, on_event)
     return tree
 
 
@@ -135,13 +151,14 @@ class Hashed(NamedTuple):
 class InventoryRequest:
     """A request to list and hash files; with `recorded`, recorded digests of unchanged files are used.
 
-    `leave_out` is a file to exclude: the manifest that is being written.
+    `leave_out` is a file to exclude: the manifest that is being written. `nodes` hash the files at their site.
     """
 
     location: Location
     rules: Rules = field(default_factory=Rules)
     recorded: bool = False
     leave_out: bytes | None = None
+    nodes: NodesRequest | None = None
 
 
 class Inventory:
@@ -159,7 +176,9 @@ class Inventory:
     def __enter__(self) -> Self:
         """List it; raises the errors of connecting and listing."""
         with ExitStack() as stack:
-            self.tree = open_tree(self._wanted.location, self._selected, self._on_event, stack)
+            self.tree = open_tree(
+                self._wanted.location, self._selected, self._on_event, stack, None, self._wanted.nodes
+            )
             self._stack = stack.pop_all()
         for path, problem in self.tree.unlisted:
             self._fail(path, problem)

@@ -22,6 +22,7 @@ from transfers.journal import Coverage, Receipt, Recorder, source_line, target_l
 from transfers.manifest import Manifest
 from transfers.recorded_digests import DigestCache, recorded_digests
 from transfers.rules import Rules, Selector, selector, with_parents
+from transfers.shards.service import NodesRequest
 from transfers.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
 from transfers.stores.base import Problem
 
@@ -238,7 +239,7 @@ class VerificationRequest:
     """The request: verify `first` alone, or `second` against `first`.
 
     With `exact`, files without a known digest are failures. A `sample` is drawn with `seed`, or a new seed if
-    None. With `resume`, the last interrupted verification with the same request is resumed.
+    None. With `resume`, the last interrupted verification with the same request is resumed. `nodes` hash the files at their site.
     """
 
     first: Location
@@ -249,6 +250,7 @@ class VerificationRequest:
     sample: Share | None = None
     seed: int | None = None
     resume: bool = False
+    nodes: NodesRequest | None = None
 
 
 _NO_FACTS = [None, None, None]
@@ -290,7 +292,7 @@ class Verifier:
 
     def _open(self, location: Location, stack: ExitStack) -> Tree:
         names = self._request.rules.files_from
-        tree = open_tree(location, self._selected, self._recorder.on_event, stack, names)
+        tree = open_tree(location, self._selected, self._recorder.on_event, stack, names, self._request.nodes)
         self._trees.append(tree)
         second = location is self._request.second or self._request.second is None
         self._recorder.append((target_line if second else source_line)(location, tree.root_path))

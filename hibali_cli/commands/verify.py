@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import Section, command
 from hibali_cli.options import OUTPUT_FILE, Common
-from hibali_cli.transfer_options import FILTERS, add_choosing_options
+from hibali_cli.transfer_options import FILTERS, add_choosing_options, add_hashing_node_options
 
 
 @command(
@@ -50,6 +50,7 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options
 @click.option(
     "--resume", is_flag=True, help="Continue where the last verification with the same options was stopped."
 )
+@add_hashing_node_options
 @add_choosing_options
 def verify_command(common: Common, first: str, second: str | None, **options: Any) -> int | None:
     """Verify the files at a location by hashing them there.
@@ -101,15 +102,9 @@ def verify_command(common: Common, first: str, second: str | None, **options: An
 )
 @FILTERS[0]
 @FILTERS[1]
+@add_hashing_node_options
 def manifest_command(
-    common: Common,
-    location: str,
-    output: str | None,
-    bagit: str | None,
-    include: tuple[str, ...],
-    exclude: tuple[str, ...],
-    *,
-    recorded: bool,
+    common: Common, location: str, output: str | None, bagit: str | None, **options: Any
 ) -> int | None:
     """Write the digests of all files at a location, in the format of sha256sum.
 
@@ -118,4 +113,4 @@ def manifest_command(
     """
     from hibali_cli.handlers.verify import make_manifest
 
-    return make_manifest(common, location, output, bagit, include, exclude, recorded=recorded)
+    return make_manifest(common, location, output, bagit, options)

@@ -32,8 +32,13 @@ from transfers.request import Request, SaveOptions, check_direction, pack_bytes
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.stores.globus.paths import TaskTimeouts
 
-if TYPE_CHECKING:  # start-up: only to follow
+if TYPE_CHECKING:  # start-up: only where they are used
+    from collections.abc import Sequence
+
+    from hibali.config.settings import Settings
+    from hibali.locations import Location
     from transfers.follow.watcher import FollowOptions
+    from transfers.shards.service import NodesRequest
 
 
 def pop_selection(options: dict[str, Any]) -> dict[str, Any]:
@@ -117,19 +122,10 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         TaskTimeouts(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
     )
     push_to, no_save = options.pop("push_to"), options.pop("no_save")
-    count, site_name = options.pop("nodes", None), options.pop("on_site", None)
-    detach = options.pop("detach", False)
     ends = read_location(source, settings), read_target(target, settings)
     if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)
-    nodes = None
-    if count is not None:
-        from runs.nodes import find_nodes  # start-up: only for --nodes
-
-        nodes = find_nodes(settings, ends, count, site_name, detach=detach)
-    elif site_name is not None or detach:
-        option = "--detach" if detach else "--on"
-        raise UsageError("usage", f"{option} needs --nodes", subject=option, hint="Add --nodes N.")
+    nodes = pop_nodes(options, settings, ends)
     return Request(
         operation,
         with_local_collection(ends[0], settings),
@@ -145,6 +141,24 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         task_timeouts=task_timeouts,
         nodes=nodes,
     )
+
+
+def pop_nodes(options: dict[str, Any], settings: Settings, ends: Sequence[Location]) -> NodesRequest | None:
+    """Remove the options of compute nodes from those of a command; return the request for them, None without --nodes.
+
+    Raises:
+        UsageError: the site has no compute nodes, or an option needs --nodes.
+    """
+    count, site_name = options.pop("nodes", None), options.pop("on_site", None)
+    detach = options.pop("detach", False)
+    if count is not None:
+        from runs.nodes import find_nodes  # start-up: only for --nodes
+
+        return find_nodes(settings, ends, count, site_name, detach=detach)
+    for option, given in (("--on", site_name is not None), ("--detach", detach)):
+        if given:
+            raise UsageError("usage", f"{option} needs --nodes", subject=option, hint="Add --nodes N.")
+    return None
 
 
 def _pop_pack_bytes(options: dict[str, Any]) -> int:

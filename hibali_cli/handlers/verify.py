@@ -19,7 +19,7 @@ from hibali.files import WholeFile
 from hibali.locations import Location, read_location
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
-from hibali_cli.handlers.transfers import pop_selection
+from hibali_cli.handlers.transfers import pop_nodes, pop_selection
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -68,6 +68,7 @@ def _read_request(
         )
     settings = common.settings()
     places = read_location(first, settings), read_location(second, settings) if second else None
+    nodes = pop_nodes(options, settings, [place for place in places if place is not None])
     return VerificationRequest(
         *places,
         manifest=None
@@ -78,6 +79,7 @@ def _read_request(
         sample=read_share(options["sample"]) if options["sample"] is not None else None,
         seed=options["seed"],
         resume=options["resume"],
+        nodes=nodes,
     )
 
 
@@ -117,17 +119,16 @@ def _describe_coverage(coverage: Coverage) -> str:
 _BLOCK = 64 * 1024
 
 
-def write_manifest(
-    common: Common, place: Location, rules: Rules, output: str | None, *, recorded: bool
-) -> int:
+def write_manifest(common: Common, wanted: InventoryRequest, output: str | None) -> int:
     """Print or write the manifest of a location; return the exit code."""
+    place = wanted.location
     leave_out = _inside(place, output) if output is not None else None
     summary = _Summary(common)
     if output is None and _on_terminal():
         common = replace(common, progress=False)  # the lines themselves are the progress
     with _resume_hint(common), listening(common, f"manifest {place.text}") as on_event, ExitStack() as stack:
-        wanted = InventoryRequest(place, rules, recorded=recorded, leave_out=leave_out)
-        stock = stack.enter_context(Inventory(wanted, summary.counting(on_event)))
+        whole = replace(wanted, leave_out=leave_out)
+        stock = stack.enter_context(Inventory(whole, summary.counting(on_event)))
         # after the listing, which must not find the partial file
         file = stack.enter_context(WholeFile(Path(output))) if output is not None else None
         lines = bytearray()
@@ -145,8 +146,9 @@ def write_manifest(
     return summary.end(output or place.text)
 
 
-def write_bagit(common: Common, place: Location, folder: str, *, recorded: bool) -> int:
+def write_bagit(common: Common, wanted: InventoryRequest, folder: str) -> int:
     """Write a bag's tag files; returns the exit code."""
+    place = wanted.location
     if _inside(place, folder) is not None:
         raise UsageError(
             "bag-inside",
@@ -157,7 +159,7 @@ def write_bagit(common: Common, place: Location, folder: str, *, recorded: bool)
     summary = _Summary(common)
     with _resume_hint(common), listening(common, f"manifest {place.text}") as listener:
         on_event = summary.counting(listener)
-        with Inventory(InventoryRequest(place, recorded=recorded), on_event) as stock:
+        with Inventory(wanted, on_event) as stock:
             today = datetime.now(UTC).date()
             write_bag(stock, Path(folder), today, f"hibali {__version__}", summary.add)
         if summary.percent:
@@ -256,24 +258,20 @@ def _inside(place: Location, name: str) -> bytes | None:
 
 
 def make_manifest(
-    common: Common,
-    location: str,
-    output: str | None,
-    bagit: str | None,
-    include: tuple[str, ...],
-    exclude: tuple[str, ...],
-    *,
-    recorded: bool,
+    common: Common, location: str, output: str | None, bagit: str | None, options: dict[str, Any]
 ) -> int | None:
     """Write the manifest of a location, or make a bag of it; return the exit code."""
-    place = read_location(location, common.settings())
-    rules = Rules(include=include, exclude=exclude)
+    settings = common.settings()
+    place = read_location(location, settings)
+    nodes = pop_nodes(options, settings, (place,))
+    rules = Rules(include=options["include"], exclude=options["exclude"])
+    wanted = InventoryRequest(place, rules, recorded=options["recorded"], nodes=nodes)
     if bagit is None:
-        return write_manifest(common, place, rules, output, recorded=recorded)
-    if output is not None or include or exclude:
+        return write_manifest(common, wanted, output)
+    if output is not None or rules.include or rules.exclude:
         raise UsageError(
             "usage",
             "a bag needs the whole payload and writes its own files: omit -o, --include and --exclude",
             subject="--bagit",
         )
-    return write_bagit(common, place, bagit, recorded=recorded)
+    return write_bagit(common, wanted, bagit)

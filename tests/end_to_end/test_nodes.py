@@ -181,6 +181,24 @@ def test_a_detached_call_leaves_the_jobs_and_the_same_command_finishes(site: Sit
     assert site.left() == []
 
 
+def test_nodes_hash_files_where_they_are(site: Site) -> None:
+    site.make(tree())
+    there = f"cluster:{site.data}"
+    plain = site.hibali("manifest", there, exit=0).out
+    assert site.hibali("manifest", there, "--nodes", "2", exit=0).out == plain
+    (site.bench.folder / "sums").write_bytes(plain)
+    checked = ("verify", there, "--manifest", "sums", "--nodes", "2", "--json")
+    assert site.hibali(*checked, exit=0).last["files_kept"] == 603
+    (site.data / "d1/1").write_bytes(b"X")
+    (site.data / "d2/2").unlink()
+    found = site.hibali(*checked, exit=6)
+    assert {line["path"]: line["code"] for line in found.lines if line["kind"] == "failed"} == {
+        "d1/1": "differs",
+        "d2/2": "missing",
+    }
+    assert site.left() == []
+
+
 def test_what_nodes_cannot_reach_is_refused(site: Site) -> None:
     site.make({"a": b"a"})
     site.sync(f"cluster:{site.data}", "bucket:a")

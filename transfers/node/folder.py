@@ -89,9 +89,10 @@ class FolderSource(object):
         """Return the sha256 of a whole file, and that of each of its pieces, from one reading; no pieces for 0."""
         whole, pieces = hashlib.sha256(), []
         size = item["size"]
-        for start in range(0, size, piece_bytes or size):
+        step = piece_bytes or size or 1
+        for start in range(0, size, step):
             piece = hashlib.sha256()
-            for chunk in self.read_range(item, start, min(piece_bytes or size, size - start)):
+            for chunk in self.read_range(item, start, min(step, size - start)):
                 whole.update(chunk)
                 if piece_bytes:
                     piece.update(chunk)

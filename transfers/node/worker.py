@@ -199,6 +199,9 @@ class Shard(object):
                     continue
                 try:
                     source = source or self._open_source()
+                    if unit["kind"] in ("hash", "digest"):
+                        self._digest_files(unit, source)
+                        continue
                     target = target or self._open_target()
                     self._move(unit, source, target)
                 except Exception as problem:  # noqa: BLE001  # ends the shard; reported by the main thread
@@ -210,10 +213,7 @@ class Shard(object):
                         one.close()
 
     def _move(self, unit: Dict[str, Any], source: Source, target: Target) -> None:
-        kind = unit["kind"]
-        if kind == "digest":
-            self._digest(unit, source)
-        elif kind == "piece":
+        if unit["kind"] == "piece":
             self._move_piece(unit, source, target)
         else:
             size = sum(item["size"] for item in unit["items"])
@@ -236,12 +236,27 @@ class Shard(object):
                 record.update({"problem": problem_of(problem), "bytes": 0})
         self._journal.add(record)
 
-    def _digest(self, unit: Dict[str, Any], source: Source) -> None:
-        """Hash a whole file at the source."""
+    def _digest_files(self, unit: Dict[str, Any], source: Source) -> None:
+        """Hash the files of a unit at the source; one large file of a transfer also in pieces."""
+        assert isinstance(source, FolderSource)
+        if unit["kind"] == "digest":
+            self._digest(unit, source)
+            return
+        results = []  # type: List[Dict[str, Any]]
+        for item in unit["items"]:
+            result = {"number": item["number"], "digest": None, "problem": None}  # type: Dict[str, Any]
+            try:
+                result["digest"] = source.digest(item, 0)[0]
+            except _PROBLEMS as problem:
+                result["problem"] = problem_of(problem)
+            results.append(result)
+        self._journal.add({"unit": unit["unit"], "results": results, "bytes": 0})
+
+    def _digest(self, unit: Dict[str, Any], source: FolderSource) -> None:
+        """Hash a whole file, and its pieces."""
         item = unit["items"][0]
         record: Dict[str, Any] = {"unit": unit["unit"], "file": item["number"]}
         try:
-            assert isinstance(source, FolderSource)
             record["digest"], record["pieces"] = source.digest(item, int(unit["piece_bytes"]))
         except _PROBLEMS as problem:
             record["problem"] = problem_of(problem)

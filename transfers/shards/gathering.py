@@ -8,6 +8,7 @@ from typing import Any
 
 from hibali.errors import IncompleteError, RefusedError
 from transfers.entry import Verification, weakest
+from transfers.shards.collecting import Collector
 from transfers.shards.records import FileResult, UnitResult, item_from
 from transfers.shards.unit_files import UnitSpool
 from transfers.stores.base import Committed, Item, Problem, Source
@@ -42,8 +43,8 @@ def state_from(record: Mapping[str, Any]) -> LargeState:
     )
 
 
-class Gathering:
-    """Collects the results of all shards; each file has one result."""
+class Gathering(Collector[Committed]):
+    """The results of the files of a transfer; each file has one."""
 
     def __init__(
         self,
@@ -53,41 +54,21 @@ class Gathering:
         source: Source,
         shards: Sequence[int],
     ) -> None:
+        """`objects` are those of a target that is a bucket."""
+        super().__init__(shards)
         self._spool = spool
         self._large = {state.item.number: state for state in large}
         self._objects = objects
-        self._source = source.facts.read_verification
         self._by_bucket = not source.facts.folders
-        self._shards = shards
-        self._ended: set[int] = set()
-        self._seen: set[int] = set()
-        self.stopped: tuple[str, str] | None = None
-        self.reasons: dict[int, str] = {}
         self.retries: list[Item] = []
-
-    @property
-    def unfinished(self) -> list[int]:
-        """The shards that have not done everything."""
-        return [shard for shard in self._shards if shard not in self._ended]
 
     @property
     def has_partials(self) -> bool:
         """Whether pieces of a large file may be left at the target."""
         return any(not state.over or state.failed for state in self._large.values())
 
-    def add(self, shard: int, result: UnitResult) -> Iterator[Committed]:
-        """Take one line of a journal; yield the results of the files that it completes."""
-        if result.ended:
-            self._ended.add(shard)
-        elif result.stopped is not None:
-            self.stopped = result.stopped if result.stopped[0] == "lease-lost" else self.stopped
-            self.reasons.setdefault(shard, result.stopped[1])
-        elif result.unit not in self._seen:
-            self._seen.add(result.unit)
-            if result.file >= 0:
-                yield from self._add_to_large(result)
-            else:
-                yield from self._add_files(result)
+    def _take(self, result: UnitResult) -> Iterator[Committed]:
+        return self._add_to_large(result) if result.file >= 0 else self._add_files(result)
 
     def _add_files(self, result: UnitResult) -> Iterator[Committed]:
         items = {item.number: item for item in self._spool.items(result.unit)}

@@ -43,6 +43,9 @@ class ShardRunner(Protocol):
     def has_ended(self, host: RemoteHost, run: str) -> bool:
         """Query whether the tasks of a run have ended."""
 
+    def cancel(self, host: RemoteHost, run: str) -> None:
+        """Cancel the tasks of a run, unless they have ended."""
+
     def clean(self, host: RemoteHost, run: str) -> None:
         """Remove the folder of a run whose tasks did everything; a problem only leaves it."""
 

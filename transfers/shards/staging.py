@@ -14,7 +14,6 @@ from hibali.events import Event
 from hibali.locations import Location, guarded_roots
 from transfers.agent import protocol
 from transfers.movers.stream import Mover
-from transfers.remote.connection import node_program
 from transfers.remote.host import RemoteHost, SmallFile
 from transfers.shards.cutting import Cut, Cutter, LargeFile, Unit
 from transfers.shards.gathering import LargeState, state_from
@@ -147,7 +146,6 @@ class Staging:
         }
         files += [
             SmallFile(folder + b"/large", b"".join(map(line_of, records))),
-            SmallFile(folder + b"/program.py", node_program()),
             SmallFile(folder + b"/job.json", json.dumps(job).encode("ascii")),
         ]
         self.files.finish(files)
@@ -156,12 +154,12 @@ class Staging:
     def _places(self, folder: bytes) -> tuple[dict[str, Any], dict[str, Any], list[SmallFile]]:
         """Return source and target as nodes reach them, and the files that these need."""
         store = self._store
-        source = store.node_place() if isinstance(store, S3Store) else _folder_place(store, self._ends[0])
+        source = store.node_place() if isinstance(store, S3Store) else folder_place(store, self._ends[0])
         if self._objects is not None:
             target = self._objects.place()
         else:
             assert isinstance(self._target, PosixStore)
-            target = _folder_place(self._target, self._ends[1])
+            target = folder_place(self._target, self._ends[1])
             target["seed"], target["token"] = self._target.hand_over()
         files = []
         for place, name in ((source, b"/source.pem"), (target, b"/target.pem")):
@@ -172,7 +170,7 @@ class Staging:
         return source, target, files
 
 
-def _folder_place(store: Store, location: Location) -> dict[str, Any]:
+def folder_place(store: Store, location: Location) -> dict[str, Any]:
     """Return what nodes need to know of a folder."""
     return {
         "kind": "folder",

@@ -57,23 +57,23 @@ class SingleTarget(Side):
     """A target that lists only one name, for the transfer of a single file."""
 
     def __init__(self, store: Store, name: bytes) -> None:
-        self._store = store
+        self.store = store
         self._name = name
 
     @property
     def facts(self) -> Facts:
         """The store's own."""
-        return self._store.facts
+        return self.store.facts
 
     def list(self) -> Iterator[Entry]:
         """Yield the file, if it exists."""
-        found = self._store.stat(self._name)
+        found = self.store.stat(self._name)
         if found is not None:
             yield found
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
-        return self._store.digest(entries)
+        return self.store.digest(entries)
 
 
 class ChosenStore(StoreView):
