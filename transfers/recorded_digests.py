@@ -18,7 +18,8 @@ from hibali.locations import Location
 from hibali.text import counted, path_fields, path_from_fields
 from transfers.actions import Action, Decision, Verb
 from transfers.entry import Entry, Kind, Verification
-from transfers.history.operations import moment_of
+from transfers.history.index import journals_at
+from transfers.history.operations import OperationRoot, moment_of
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
@@ -133,7 +134,7 @@ def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expect
     Paths are relative to `root_path`, the root as its store knows it; b"" is a file with that name.
     """
     known: dict[bytes, Expected] = {}
-    for journal in sorted(ledger_folder("operations").glob("*.jsonl"), key=_began):
+    for journal in journals_at(OperationRoot(location.site.name, location.bucket, root_path)):
         records = read_records(journal)
         prefix: tuple[bytes, bytes] | None = None
         renames = False
@@ -150,12 +151,6 @@ def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expect
             elif prefix is not None:
                 _fold(known, record, *prefix)
     return known
-
-
-def _began(journal: Path) -> tuple[str, str]:
-    """Return when an operation began, to the microsecond: journal names have only seconds."""
-    first = next(read_records(journal), {})
-    return str(first.get("at", "")), journal.name
 
 
 def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
@@ -317,8 +312,8 @@ def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff |
     `without` is the id of the current operation, which is skipped.
     """
     found: CutOff | None = None
-    journals = sorted(ledger_folder("operations").glob("*.jsonl"), reverse=True)
-    for path in journals[:_MOST_JOURNALS]:
+    journals = journals_at(OperationRoot(location.site.name, location.bucket, root_path))
+    for path in reversed(journals[-_MOST_JOURNALS:]):
         if path.stem == without:
             continue
         head, tail = _head_and_tail(path)
