@@ -13,7 +13,15 @@ from hibali.documents import line_of_json
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
 from hibali.files import write_atomic
-from hibali.ledger import Journal, find_identifier, ledger_folder, now, read_records, scheduled_by
+from hibali.ledger import (
+    Journal,
+    find_identifier,
+    journal_names,
+    ledger_folder,
+    now,
+    read_records,
+    scheduled_by,
+)
 from hibali.locks import FolderLock, wait_for_lock
 from hibali.system_errors import reason_of
 from runs.model import RUN_ID, Run, State
@@ -92,7 +100,7 @@ class RunStore:
 
     def ids(self) -> list[str]:
         """Return the ids of all runs, in no particular order."""
-        return [path.stem for path in self._folder.glob("*.jsonl") if RUN_ID.fullmatch(path.stem)]
+        return [name for name in journal_names(self._folder) if RUN_ID.fullmatch(name)]
 
     def all(self) -> list[Run]:
         """Return every run, oldest first."""

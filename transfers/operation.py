@@ -23,9 +23,8 @@ from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.journal import Receipt, Recorder, exit_after, selection_line, source_line, target_line
-from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
-from transfers.movers.stream import Mover
+from transfers.movers.stream import Mover, StreamMover
 from transfers.pipeline.batches import NumberSet
 from transfers.plan_file import write_plan
 from transfers.planner import (
@@ -488,8 +487,9 @@ def carry(
         The number of items with a result.
     """
     recorder, mover = operation.recorder, mover_for(endpoints, operation.recorder.on_event)
-    # a GridFTP mover sets the number of connections of the stores itself
-    if endpoints.direct is None and not isinstance(mover, GridftpMover):
+    # a GridFTP mover, the only other kind of stream, sets the number of connections of the stores itself
+    by_gridftp = isinstance(mover, StreamMover) and mover is not endpoints.stream
+    if endpoints.direct is None and not by_gridftp:
         for store in operation.stores:
             store.expect(size)
     count = 0
@@ -519,6 +519,10 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
         return ServerMover(endpoints.target, origin, stream, wanted, only_server=request.within_site)
     if stream.name == "stream" and not request.pack_bytes:
         sites = (request.source.site, request.target.site)
+        if not any(site.gridftp for site in sites):
+            return stream
+        from transfers.movers.gridftp.mover import gridftp_mover  # start-up: only with a GridFTP server
+
         return gridftp_mover(origin, endpoints.target, sites, request.lowest_rate, on_event) or stream
     return stream
 

@@ -18,8 +18,6 @@ from hibali.locations import Location
 from hibali.text import counted, path_fields, path_from_fields
 from transfers.actions import Action, Decision, Verb
 from transfers.entry import Entry, Kind, Verification
-from transfers.history.index import journals_at
-from transfers.history.operations import OperationRoot, moment_of
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
@@ -134,7 +132,7 @@ def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expect
     Paths are relative to `root_path`, the root as its store knows it; b"" is a file with that name.
     """
     known: dict[bytes, Expected] = {}
-    for journal in journals_at(OperationRoot(location.site.name, location.bucket, root_path)):
+    for journal in _journals_at(location, root_path):
         records = read_records(journal)
         prefix: tuple[bytes, bytes] | None = None
         renames = False
@@ -151,6 +149,13 @@ def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expect
             elif prefix is not None:
                 _fold(known, record, *prefix)
     return known
+
+
+def _journals_at(location: Location, root_path: bytes) -> list[Path]:
+    from transfers.history.index import journals_at  # start-up: new targets need no records
+    from transfers.history.operations import OperationRoot  # start-up: see above
+
+    return journals_at(OperationRoot(location.site.name, location.bucket, root_path))
 
 
 def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
@@ -311,8 +316,10 @@ def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff |
 
     `without` is the id of the current operation, which is skipped.
     """
+    from transfers.history.operations import moment_of  # start-up: new targets need no records
+
     found: CutOff | None = None
-    journals = journals_at(OperationRoot(location.site.name, location.bucket, root_path))
+    journals = _journals_at(location, root_path)
     for path in reversed(journals[-_MOST_JOURNALS:]):
         if path.stem == without:
             continue
