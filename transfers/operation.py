@@ -26,7 +26,6 @@ from transfers.journal import Receipt, Recorder, exit_after, selection_line, sou
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import Mover, StreamMover
 from transfers.pipeline.batches import NumberSet
-from transfers.plan_file import write_plan
 from transfers.planner import (
     RememberingSide,
     TransferPlan,
@@ -39,7 +38,6 @@ from transfers.planner import (
     plan_transfer,
     replaced_entries,
 )
-from transfers.recheck import check_same_ends, recheck
 from transfers.reconnect import Reconnection, is_lost
 from transfers.recorded_digests import MissingRecords, find_cut_off, recorded_digests
 from transfers.request import Request
@@ -131,6 +129,8 @@ def plan_only(
             ) from problem
         check_plan(plan, request.rules, request.target.text)
         if save is not None:
+            from transfers.plan_file import write_plan  # start-up: only for saved plans
+
             write_plan(save, endpoints.header(), plan)
         show(plan)
         return plan
@@ -315,6 +315,8 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
     if request.saved is None:
         plan = _plan_anew(operation, endpoints, target_exists=exists)
     else:
+        from transfers.recheck import check_same_ends, recheck  # start-up: only for saved plans
+
         source, target, subject = endpoints.source, endpoints.target_side, request.target.text
         check_same_ends(request.saved.header, endpoints.header(), subject)
         plan = recheck(
