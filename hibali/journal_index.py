@@ -74,27 +74,24 @@ class JournalIndex:
     def select(
         self, query: str, parameters: Sequence[Value], convert: Callable[[tuple[Any, ...]], _Result]
     ) -> list[_Result]:
-        """Return the converted rows of a query of the table `entries`, which has a row for each journal.
+        """Return the converted rows of one query; see `answer`."""
+        return self.answer(lambda entries: [convert(row) for row in entries.execute(query, parameters)])
 
-        Its columns are `name`, without the suffix, and those of the index. The answer is that of reading every journal now.
+    def answer(self, ask: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """Return the answer to queries of the table `entries`, which has a row for each journal as if it was read now.
+
+        Its columns are `name`, without the suffix, and those of the index. `ask` is called again if the index is damaged.
         """
         database_error = _load_sqlite().DatabaseError
         # the second time, because another host may have replaced the index while it was read
         for _ in range(2):
             with contextlib.suppress(database_error, ValueError, KeyError, TypeError):
-                return self._select(query, parameters, convert, stored=True)
-        return self._select(query, parameters, convert, stored=False)
+                return self._answer(ask, stored=True)
+        return self._answer(ask, stored=False)
 
-    def _select(
-        self,
-        query: str,
-        parameters: Sequence[Value],
-        convert: Callable[[tuple[Any, ...]], _Result],
-        *,
-        stored: bool,
-    ) -> list[_Result]:
+    def _answer(self, ask: Callable[[sqlite3.Connection], _Result], *, stored: bool) -> _Result:
         with contextlib.closing(self._open(stored=stored)) as connection:
-            return [convert(row) for row in connection.execute(query, parameters)]
+            return ask(connection)
 
     def discard(self) -> None:
         """Delete the index, before journals change in another way than by growing."""
@@ -108,17 +105,24 @@ class JournalIndex:
             connection.execute(f"CREATE TEMP TABLE recent ({', '.join(self._columns)})")
             connection.execute("CREATE TEMP TABLE outdated (name PRIMARY KEY)")
             changed = self._add_changes(connection, known=bool(rows))
-            columns = ", ".join(self._columns)
-            kept = f"SELECT {columns} FROM stored.entries WHERE name NOT IN (SELECT name FROM outdated) UNION ALL "
-            connection.execute(
-                f"CREATE TEMP VIEW entries AS {kept if rows else ''}SELECT {columns} FROM recent"
-            )
+            connection.execute(self._entries(with_stored=bool(rows), with_recent=bool(changed)))
             if changed > _MOST_CHANGED + rows // _SHARE_CHANGED:
                 self._write(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _entries(self, *, with_stored: bool, with_recent: bool) -> str:
+        """Return the definition of `entries`; the simplest one, because SQLite checks a condition for each row."""
+        columns = ", ".join(self._columns)
+        parts = []
+        if with_stored:
+            still = " WHERE name NOT IN (SELECT name FROM outdated)" if with_recent else ""
+            parts.append(f"SELECT {columns} FROM stored.entries{still}")
+        if with_recent or not with_stored:
+            parts.append(f"SELECT {columns} FROM recent")
+        return f"CREATE TEMP VIEW entries AS {' UNION ALL '.join(parts)}"
 
     def _attach(self, connection: sqlite3.Connection) -> int:
         """Attach the stored index as `stored`, and return its number of rows; 0 without a usable one."""

@@ -6,12 +6,16 @@ import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hibali.errors import NotFoundError
 from hibali.journal_index import IndexRow, JournalIndex, Value
 from hibali.ledger import ledger_folder, read_records
 from runs.model import RUN_ID, Run, State
 from runs.records import fold_records
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 _VERSION = 1
 # Once the end of a run is known, later records change none of these.
@@ -36,24 +40,29 @@ class RunFilter:
 UNFINISHED = tuple(state for state in State if not state.ended)
 
 
-def find_run_ids(chosen: RunFilter, most: int | None = None) -> list[str]:
-    """Return the ids of the runs that satisfy a filter, the latest of them if there are more than `most`; oldest first."""
+def find_run_ids(chosen: RunFilter) -> list[str]:
+    """Return the ids of the runs that satisfy a filter, oldest first."""
+    return find_latest_run_ids(chosen)[0]
+
+
+def find_latest_run_ids(chosen: RunFilter, most: int | None = None) -> tuple[list[str], int]:
+    """Return the ids of the latest runs that satisfy a filter, oldest first, and the number of all that do."""
     where, parameters = _condition(chosen)
     limit = "" if most is None else f" LIMIT {most}"
     query = f"SELECT began, name FROM entries WHERE {where} ORDER BY began DESC, name DESC{limit}"
-    return _index().select(query, parameters, lambda row: str(row[1]))[::-1]
+
+    def ask(entries: Connection) -> tuple[list[str], int]:
+        found = [str(name) for _, name in entries.execute(query, parameters)]
+        [count] = entries.execute(f"SELECT count(*) FROM entries WHERE {where}", parameters).fetchone()
+        return found[::-1], int(count)
+
+    return _index().answer(ask)
 
 
-def count_runs(chosen: RunFilter) -> int:
-    """Return the number of runs that satisfy a filter."""
-    return sum(count_runs_by_state(chosen).values())
-
-
-def count_runs_by_state(chosen: RunFilter | None = None) -> dict[State, int]:
+def count_runs_by_state() -> dict[State, int]:
     """Return the number of runs in each state that occurs, in the order of `State`."""
-    where, parameters = _condition(chosen or RunFilter())
-    query = f"SELECT state, count(*) FROM entries WHERE {where} GROUP BY state"
-    found = dict(_index().select(query, parameters, lambda row: (State(row[0]), int(row[1]))))
+    query = "SELECT state, count(*) FROM entries GROUP BY state"
+    found = dict(_index().select(query, (), lambda row: (State(row[0]), int(row[1]))))
     return {state: found[state] for state in State if state in found}
 
 

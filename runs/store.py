@@ -106,9 +106,9 @@ class RunStore:
         """Return every run, oldest first."""
         return self.find(RunFilter())
 
-    def find(self, chosen: RunFilter, most: int | None = None) -> list[Run]:
-        """Return the runs that satisfy a filter, the latest of them if there are more than `most`; oldest first."""
-        return [self.load(run_id) for run_id in find_run_ids(chosen, most)]
+    def find(self, chosen: RunFilter) -> list[Run]:
+        """Return the runs that satisfy a filter, oldest first."""
+        return [self.load(run_id) for run_id in find_run_ids(chosen)]
 
     def find_unreported(self, key: str) -> Run | None:
         """Return the latest run of a key, if its end was not reported yet."""

@@ -22,7 +22,7 @@ from hibali_cli.output import Cell, flush_results, is_terminal
 from hibali_cli.progress import listening
 from runs.failure import counts_text, raise_failure
 from runs.model import Run, State, Sweep
-from runs.run_index import RunFilter, count_runs
+from runs.run_index import RunFilter, find_latest_run_ids
 from runs.store import RunStore
 
 if TYPE_CHECKING:  # start-up: only to draw
@@ -364,7 +364,8 @@ def list_runs(
             update_runs(common, run_store, unfinished, on_event)
     chosen = RunFilter(site=site_name, states=[State(each) for each in states])
     text = fields is None and not common.json
-    runs = run_store.find(chosen, last or (_MOST_LISTED if text else None))
+    run_ids, count = find_latest_run_ids(chosen, last or (_MOST_LISTED if text else None))
+    runs = [run_store.load(run_id) for run_id in run_ids]
     if fields is not None:
         return write_fields(common, "run", fields, (run.to_record() for run in runs))
     if common.json:
@@ -385,7 +386,7 @@ def list_runs(
         for run in runs
     ]
     common.output.table(["run", "state", "tasks", "pipeline", "site", "name", "collected"], rows)
-    if len(runs) == _MOST_LISTED and last is None and (count := count_runs(chosen)) > len(runs):
+    if len(runs) < count and last is None:
         common.output.info(
             f"Shown are the latest {len(runs)} of {counted(count, 'run')}. To show all: --last {count}"
         )

@@ -20,7 +20,7 @@ from hibali import journal_index
 from hibali.ledger import ledger_folder
 from hibali.text import path_fields
 from runs.model import State
-from runs.run_index import RunFilter, count_runs_by_state, find_run_ids
+from runs.run_index import RunFilter, count_runs_by_state, find_latest_run_ids, find_run_ids
 from runs.store import RunStore
 from transfers.history.index import (
     count_operations,
@@ -182,7 +182,7 @@ def check_runs(data: Any) -> None:
         and (run.job or not chosen.has_job)
     ]
     assert find_run_ids(chosen) == [run.id for run in matching]
-    assert find_run_ids(chosen, 2) == [run.id for run in matching][-2:]
+    assert find_latest_run_ids(chosen, 2) == ([run.id for run in matching][-2:], len(matching))
     assert run_store.all() == runs
     assert count_runs_by_state() == {
         state: count for state in State if (count := sum(run.state is state for run in runs))

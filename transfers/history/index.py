@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hibali.documents import line_of_json
 from hibali.errors import IncompleteError
@@ -34,6 +34,9 @@ from transfers.history.operations import (
     read_operation,
     read_place,
 )
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 _VERSION = 1
 _COLUMNS = (
@@ -75,12 +78,15 @@ def read_operations() -> list[Operation]:
 def read_latest(chosen: Filter, now: float, most: int | None = None) -> tuple[list[Operation], int]:
     """Return the latest operations that satisfy the filter, oldest first, and the number of all that do."""
     where, parameters = _condition(chosen, now)
-    [count] = _index().select(
-        f"SELECT count(*) FROM entries WHERE {where}", parameters, lambda row: int(row[0])
-    )
     limit = "" if most is None else f" LIMIT {most}"
-    found = _select(where, parameters, order=f"began DESC, name DESC{limit}")
-    return found[::-1], count
+    order = f"began DESC, name DESC{limit}"
+
+    def ask(entries: Connection) -> tuple[list[Operation], int]:
+        found = [_operation_of(row) for row in entries.execute(_query(where, order), parameters)]
+        [count] = entries.execute(f"SELECT count(*) FROM entries WHERE {where}", parameters).fetchone()
+        return found[::-1], int(count)
+
+    return _index().answer(ask)
 
 
 def read_operations_since(moment: float) -> list[Operation]:
@@ -125,9 +131,16 @@ def read_unverified() -> list[UnverifiedFiles]:
     return find_unverified([each for each in read_operations_at(roots) if not each.was_mistyped])
 
 
-def _select(where: str, parameters: Sequence[Value], *, order: str = "began, name") -> list[Operation]:
-    query = f"SELECT began, name, fields FROM entries WHERE {where} ORDER BY {order}"
-    return _index().select(query, parameters, lambda row: _read_fields(json.loads(row[2])))
+def _select(where: str, parameters: Sequence[Value]) -> list[Operation]:
+    return _index().select(_query(where, "began, name"), parameters, _operation_of)
+
+
+def _query(where: str, order: str) -> str:
+    return f"SELECT began, name, fields FROM entries WHERE {where} ORDER BY {order}"
+
+
+def _operation_of(row: tuple[Any, ...]) -> Operation:
+    return _read_fields(json.loads(row[2]))
 
 
 def _index() -> JournalIndex:
