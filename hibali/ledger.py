@@ -54,7 +54,7 @@ def find_identifier(folder: Path, typed: str) -> str | None:
         return None
     if (folder / f"{typed}.jsonl").is_file():
         return typed
-    found = sorted(path.stem for path in folder.glob(f"{typed}*.jsonl"))
+    found = sorted(name for name in journal_names(folder) if name.startswith(typed))
     if len(found) > 1:
         more = [f"and {len(found) - _MOST_CANDIDATES} more"] if len(found) > _MOST_CANDIDATES else []
         raise UsageError(
@@ -64,6 +64,12 @@ def find_identifier(folder: Path, typed: str) -> str | None:
             hint="Type more characters of the id.",
         )
     return found[0] if found else None
+
+
+def journal_names(folder: Path) -> list[str]:
+    """Return the names of the journals in a folder, without the suffix, in no particular order."""
+    names = os.listdir(folder)  # noqa: PTH208  # many thousands
+    return [name.removesuffix(".jsonl") for name in names if name.endswith(".jsonl")]
 
 
 def ledger_folder(*names: str) -> Path:

@@ -37,6 +37,7 @@ from runs.pilot.setup import with_pilot
 from runs.records import choose_task
 from runs.request import Request, with_job_proxy
 from runs.reuse import Reuse
+from runs.run_index import RunFilter, find_run_ids
 from runs.schedulers.base import Resources, check_directive, check_plain, load_scheduler
 from runs.site_access import fetch_usage, opener, update_runs, wait_at_site
 from runs.stage import Synchroniser
@@ -316,8 +317,7 @@ def get(identifier: str, *, config: Place | None = None) -> Run:
 
 def every(*, site: str | None = None, config: Place | None = None) -> list[Run]:
     """Return all runs of this account, or those at one site, oldest first."""
-    found = [run.id for run in RunStore().all() if site in {None, run.site}]
-    return [Run(each, config=config) for each in found]
+    return [Run(each, config=config) for each in find_run_ids(RunFilter(site=site))]
 
 
 def refresh(runs: Iterable[Run], **options: Unpack[CallOptions]) -> None:

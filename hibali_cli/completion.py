@@ -190,10 +190,10 @@ def _operation_ids(context: click.Context, incomplete: str) -> Iterator[str]:
 
 def _latest_ids(folder: str, incomplete: str) -> Iterator[str]:
     """Return ids, the latest first, without reading the files."""
-    from hibali.ledger import ledger_folder  # start-up: only for this kind of word
+    from hibali.ledger import journal_names, ledger_folder  # start-up: only for this kind of word
 
-    names = sorted((path.stem for path in ledger_folder(folder).glob("*.jsonl")), reverse=True)
-    yield from [name for name in names if name.startswith(incomplete)][:_MOST_RUNS]
+    names = [name for name in journal_names(ledger_folder(folder)) if name.startswith(incomplete)]
+    yield from sorted(names, reverse=True)[:_MOST_RUNS]
 
 
 def _remote_names(context: click.Context, incomplete: str) -> Iterator[str]:

@@ -7,12 +7,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 from hibali.errors import HibaliError
 from hibali.files import write_atomic
-from hibali.ledger import ledger_folder
+from hibali.ledger import journal_names, ledger_folder
 from hibali.text import printable
 from registry.invocation import write_typed
 from transfers.entry import Entry, Kind
@@ -141,9 +140,10 @@ def _names_in(site: str, folder: str) -> list[str]:
 
 def _moved_places(site: str) -> Iterator[str]:
     """Return sources and targets of the last operations at this site."""
-    for path in islice(sorted(ledger_folder("operations").glob("*.jsonl"), reverse=True), _MOST_OPERATIONS):
+    folder = ledger_folder("operations")
+    for name in sorted(journal_names(folder), reverse=True)[:_MOST_OPERATIONS]:
         try:
-            with path.open("rb") as stream:
+            with (folder / f"{name}.jsonl").open("rb") as stream:
                 record = json.loads(stream.readline(_FIRST_LINE))
             ends = [record["source"], record["target"]]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):

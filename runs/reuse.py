@@ -22,6 +22,7 @@ from runs.model import FROM_RUN, Run, State
 from runs.outputs import content_of_place, find_content, inspect_outputs, read_output_identity
 from runs.records import part_of
 from runs.request import Request
+from runs.run_index import RunFilter, find_run_ids
 from runs.store import RunStore
 
 _Result = TypeVar("_Result")
@@ -55,12 +56,11 @@ class Reuse:
         """Yield the candidates by the ledger alone, the latest first."""
         values = _values_digest(request.workload.invocation)
         names = [[each.id, each.name] for each in request.workload.inputs]
-        for run in reversed(self._run_store.all()):
-            if run.sweep is not None or run.state is not State.SUCCEEDED:
-                continue
-            if run.spec.pipeline_digest != request.workload.pipeline.digest:
-                continue
-            record = self._run_store.records(run.id)[0]
+        same = RunFilter(
+            states=(State.SUCCEEDED,), pipeline_digest=request.workload.pipeline.digest, single=True
+        )
+        for run_id in reversed(find_run_ids(same)):
+            run, record = self._run_store.load(run_id), self._run_store.records(run_id)[0]
             inputs = record.get("inputs", ())
             if [[each["id"], each["name"]] for each in inputs] != names:
                 continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,21 @@ from hibali.documents import line_of_json
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
 from hibali.files import write_atomic
-from hibali.ledger import Journal, find_identifier, ledger_folder, now, read_records, scheduled_by
+from hibali.ledger import (
+    Journal,
+    find_identifier,
+    journal_names,
+    ledger_folder,
+    now,
+    read_records,
+    scheduled_by,
+)
 from hibali.locks import FolderLock, wait_for_lock
 from hibali.system_errors import reason_of
 from runs.model import RUN_ID, Run, State
 from runs.queue_places import QueuePlaces
 from runs.records import check_run_id, fold_records
+from runs.run_index import RunFilter, find_run_ids
 
 
 class RunStore:
@@ -92,16 +100,15 @@ class RunStore:
 
     def ids(self) -> list[str]:
         """Return the ids of all runs, in no particular order."""
-        return [path.stem for path in self._folder.glob("*.jsonl") if RUN_ID.fullmatch(path.stem)]
+        return [name for name in journal_names(self._folder) if RUN_ID.fullmatch(name)]
 
     def all(self) -> list[Run]:
         """Return every run, oldest first."""
-        runs = []
-        for run_id in self.ids():
-            with contextlib.suppress(NotFoundError, KeyError, ValueError):
-                runs.append(self.load(run_id))
-        # identifiers of the same second are not ordered
-        return sorted(runs, key=lambda run: (run.created, run.id))
+        return self.find(RunFilter())
+
+    def find(self, chosen: RunFilter) -> list[Run]:
+        """Return the runs that satisfy a filter, oldest first."""
+        return [self.load(run_id) for run_id in find_run_ids(chosen)]
 
     def find_unreported(self, key: str) -> Run | None:
         """Return the latest run of a key, if its end was not reported yet."""
@@ -119,9 +126,6 @@ class RunStore:
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"
-
-
-_FORMAT = ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +148,8 @@ class SiteRuns:
 
 
 def runs_of(digest: str) -> list[Run]:
-    """Return the runs of this account with a descriptor of this digest, oldest first. Records of other runs are not parsed."""
-    folder = ledger_folder("runs")
-    wanted = digest.encode("ascii")
-    runs = []
-    for name in sorted(os.listdir(folder)):  # noqa: PTH208  # thousands of them
-        run_id = name.removesuffix(_FORMAT)
-        if name.endswith(_FORMAT) and RUN_ID.fullmatch(run_id) and wanted in _content(folder / name):
-            with contextlib.suppress(NotFoundError, KeyError, ValueError, TypeError):
-                run = fold_records(run_id, read_records(folder / name))
-                if run.spec.pipeline_digest == digest:
-                    runs.append(run)
-    return runs
+    """Return the runs of this account with a descriptor of this digest, oldest first. Records of other runs are not read."""
+    return RunStore().find(RunFilter(pipeline_digest=digest))
 
 
 def runs_by_site(runs: Iterable[Run]) -> list[SiteRuns]:
@@ -173,10 +167,3 @@ def runs_by_site(runs: Iterable[Run]) -> list[SiteRuns]:
 def _counted(runs: Iterable[Run]) -> dict[State, int]:
     counts = Counter(run.state for run in runs)
     return {state: counts[state] for state in State if counts[state]}
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

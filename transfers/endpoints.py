@@ -18,7 +18,6 @@ from transfers.agent.identity import Identity
 from transfers.datasets.view import DatasetStore, dataset_view
 from transfers.entry import Kind, Verification, weakest
 from transfers.journal import Recorder
-from transfers.movers.direct import DirectMover, DirectRoute, agent_store, check_direct, open_direct_route
 from transfers.movers.globus_route import globus_between
 from transfers.movers.stream import StreamMover
 from transfers.overlap import (
@@ -30,10 +29,8 @@ from transfers.overlap import (
 )
 from transfers.packs.view import PackAwareOpener, PackedStore, refuse_packed
 from transfers.packs.writing import PackMover, open_target
-from transfers.plan_file import Header, PlanEndpoint, absolute_text
 from transfers.planner import missing_source
 from transfers.protected_roots import check_read_only_roots, path_relation
-from transfers.recheck import drift
 from transfers.request import Request
 from transfers.rules import Rules
 from transfers.shards.service import NodesRequest
@@ -43,8 +40,10 @@ from transfers.stores.globus.paths import identity_at
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # start-up: most transfers need none of them
+    from transfers.movers.direct import DirectRoute
     from transfers.movers.globus import GlobusMover
+    from transfers.plan_file import Header
     from transfers.shards.mover import NodesMover
 
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
@@ -115,6 +114,8 @@ class Endpoints:
 
     def header(self) -> Header:
         """Return the header of a saved plan."""
+        from transfers.plan_file import Header, PlanEndpoint, absolute_text  # start-up: only for saved plans
+
         request = self.request
         return Header(
             PlanEndpoint(absolute_text(request.source), self.root.root_path),
@@ -147,12 +148,16 @@ def open_endpoints(
         HibaliError: an endpoint cannot be reached.
     """
     if request.direct:
+        from transfers.movers.direct import check_direct  # start-up: only for direct transfers
+
         check_direct(request.source, request.target)
     try:
         endpoints = _open_both(_Opener(request, recorder.on_event, stores, stack))
     except UsageError as problem:
         if request.saved is None:
             raise
+        from transfers.recheck import drift  # start-up: only for saved plans
+
         raise drift(problem.message, problem.subject) from None
     if request.within_site:
         _check_within_site(endpoints)
@@ -433,6 +438,8 @@ def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
 def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
     """Return both ends as stores of agents, which --direct needs. Raises `UsageError`."""
     request = endpoints.request
+    from transfers.movers.direct import agent_store  # start-up: only for direct transfers
+
     source = agent_store(endpoints.origin.store, request.source)
     return source, agent_store(endpoints.target, request.target)
 
@@ -459,6 +466,8 @@ def _check_within_site(endpoints: Endpoints) -> None:
 def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
     """Connect the source's site to the target's, without any change. Raises the errors of `open_direct_route`."""
     request = endpoints.request
+    from transfers.movers.direct import DirectMover, open_direct_route  # start-up: only for direct transfers
+
     source, target = agent_stores(endpoints)
     endpoints.direct = open_direct_route(request.source, request.target, source, target, on_event)
     endpoints.stack.callback(endpoints.direct.close)

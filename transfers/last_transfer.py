@@ -115,7 +115,7 @@ def read_known_files(last: LastTransfer, operations: Iterable[Operation]) -> Kno
     known = KnownFiles()
     for operation in operations:
         roots = _roots_between(operation, last)
-        if roots is not None:
+        if roots is not None and _may_be_related(operation, roots, last):
             _read_operation(known, operation, roots, last)
     prefix = last.below + b"/" if last.below else b""
     known.files = {
@@ -134,6 +134,18 @@ def _roots_between(operation: Operation, last: LastTransfer) -> tuple[OperationR
         if same == (last.here.site, last.here.bucket, last.there.site, last.there.bucket):
             return here, there
     return None
+
+
+def _may_be_related(
+    operation: Operation, roots: tuple[OperationRoot, OperationRoot], last: LastTransfer
+) -> bool:
+    """Return False for an operation between other folders, so that its journal is not opened."""
+    candidates = (roots, _folders_of_single(operation, *roots))
+    relations = [
+        (relation(here.path, last.here.path), relation(there.path, last.there.path))
+        for here, there in candidates
+    ]
+    return any(one is not None and one == other for one, other in relations)
 
 
 def _read_operation(

@@ -14,7 +14,7 @@ from hibali.locations import Location, check_writable
 from hibali.text import counted, path_fields
 from transfers.actions import Verb
 from transfers.entry import Entry, Kind, Verification
-from transfers.history.index import read_operations
+from transfers.history.index import has_begun
 from transfers.journal import Receipt, Recorder, source_line, target_line
 from transfers.operation import plan_only, synchronise
 from transfers.planner import TransferPlan
@@ -230,8 +230,7 @@ def _check_target(target: Location, on_event: Listener) -> tuple[bytes, bool]:
 
 def _has_begun(request: MoveRequest) -> bool:
     """Return whether an earlier call moved the same, and may have been interrupted."""
-    same = ("mv", request.source.text, request.target.text)
-    return any((each.operation, each.source, each.target) == same for each in read_operations())
+    return has_begun("mv", request.source.text, request.target.text)
 
 
 def _exists(target: Location) -> RefusedError:

@@ -23,11 +23,9 @@ from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.journal import Receipt, Recorder, exit_after, selection_line, source_line, target_line
-from transfers.movers.gridftp.mover import GridftpMover, gridftp_mover
 from transfers.movers.server import ServerMover
-from transfers.movers.stream import Mover
+from transfers.movers.stream import Mover, StreamMover
 from transfers.pipeline.batches import NumberSet
-from transfers.plan_file import write_plan
 from transfers.planner import (
     RememberingSide,
     TransferPlan,
@@ -40,7 +38,6 @@ from transfers.planner import (
     plan_transfer,
     replaced_entries,
 )
-from transfers.recheck import check_same_ends, recheck
 from transfers.reconnect import Reconnection, is_lost
 from transfers.recorded_digests import MissingRecords, find_cut_off, recorded_digests
 from transfers.request import Request
@@ -132,6 +129,8 @@ def plan_only(
             ) from problem
         check_plan(plan, request.rules, request.target.text)
         if save is not None:
+            from transfers.plan_file import write_plan  # start-up: only for saved plans
+
             write_plan(save, endpoints.header(), plan)
         show(plan)
         return plan
@@ -330,6 +329,8 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
     if request.saved is None:
         plan = _plan_anew(operation, endpoints, target_exists=exists)
     else:
+        from transfers.recheck import check_same_ends, recheck  # start-up: only for saved plans
+
         source, target, subject = endpoints.source, endpoints.target_side, request.target.text
         check_same_ends(request.saved.header, endpoints.header(), subject)
         plan = recheck(
@@ -502,8 +503,9 @@ def carry(
         The number of items with a result.
     """
     recorder, mover = operation.recorder, mover_for(endpoints, operation.recorder.on_event)
-    # a GridFTP mover sets the number of connections of the stores itself
-    if endpoints.direct is None and not isinstance(mover, GridftpMover):
+    # a GridFTP mover, the only other kind of stream, sets the number of connections of the stores itself
+    by_gridftp = isinstance(mover, StreamMover) and mover is not endpoints.stream
+    if endpoints.direct is None and not by_gridftp:
         for store in operation.stores:
             store.expect(size)
     count = 0
@@ -535,6 +537,10 @@ def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
         return ServerMover(endpoints.target, origin, stream, wanted, only_server=request.within_site)
     if stream.name == "stream" and not request.pack_bytes:
         sites = (request.source.site, request.target.site)
+        if not any(site.gridftp for site in sites):
+            return stream
+        from transfers.movers.gridftp.mover import gridftp_mover  # start-up: only with a GridFTP server
+
         return gridftp_mover(origin, endpoints.target, sites, request.lowest_rate, on_event) or stream
     return stream
 

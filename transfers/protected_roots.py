@@ -12,7 +12,6 @@ from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, ignore
 from hibali.files import state_folder
 from hibali.locations import Location, work_path
-from hibali.ssh.sessions import address_of
 from transfers.agent.identity import INSIDE, SAME, Identity, child, relation, this_machine
 from transfers.overlap import (
     AMAZON,
@@ -163,6 +162,8 @@ def _protected_paths(site: Site, sites: Iterable[Site], *, here: bool) -> Iterat
 def _is_same_machine(one: Site, other: Site) -> bool:
     if one.ssh is None or other.ssh is None:
         return one.kind == other.kind
+    from hibali.ssh.sessions import address_of  # start-up: only for ssh
+
     return one.ssh.host == other.ssh.host or address_of(one.ssh) == address_of(other.ssh)
 
 
@@ -170,6 +171,8 @@ def _is_here(site: Site) -> bool:
     """Return whether a site is this machine, by its host name."""
     if site.ssh is None:
         return site.kind == "local"
+    from hibali.ssh.sessions import address_of  # start-up: only for ssh
+
     name = host_name(address_of(site.ssh)[0])
     return name in {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
 

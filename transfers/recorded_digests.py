@@ -18,7 +18,6 @@ from hibali.locations import Location
 from hibali.text import counted, path_fields, path_from_fields
 from transfers.actions import Action, Decision, Verb
 from transfers.entry import Entry, Kind, Verification
-from transfers.history.operations import moment_of
 from transfers.rules import Rules
 from transfers.stores.base import Facts
 
@@ -133,7 +132,7 @@ def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expect
     Paths are relative to `root_path`, the root as its store knows it; b"" is a file with that name.
     """
     known: dict[bytes, Expected] = {}
-    for journal in sorted(ledger_folder("operations").glob("*.jsonl"), key=_began):
+    for journal in _journals_at(location, root_path):
         records = read_records(journal)
         prefix: tuple[bytes, bytes] | None = None
         renames = False
@@ -152,10 +151,11 @@ def recorded_digests(location: Location, root_path: bytes) -> dict[bytes, Expect
     return known
 
 
-def _began(journal: Path) -> tuple[str, str]:
-    """Return when an operation began, to the microsecond: journal names have only seconds."""
-    first = next(read_records(journal), {})
-    return str(first.get("at", "")), journal.name
+def _journals_at(location: Location, root_path: bytes) -> list[Path]:
+    from transfers.history.index import journals_at  # start-up: new targets need no records
+    from transfers.history.operations import OperationRoot  # start-up: see above
+
+    return journals_at(OperationRoot(location.site.name, location.bucket, root_path))
 
 
 def relation(place: bytes, wanted: bytes) -> tuple[bytes, bytes] | None:
@@ -316,9 +316,11 @@ def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff |
 
     `without` is the id of the current operation, which is skipped.
     """
+    from transfers.history.operations import moment_of  # start-up: new targets need no records
+
     found: CutOff | None = None
-    journals = sorted(ledger_folder("operations").glob("*.jsonl"), reverse=True)
-    for path in journals[:_MOST_JOURNALS]:
+    journals = _journals_at(location, root_path)
+    for path in reversed(journals[-_MOST_JOURNALS:]):
         if path.stem == without:
             continue
         head, tail = _head_and_tail(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hibali.config.settings import Settings
 from hibali.errors import UsageError
@@ -12,10 +13,12 @@ from hibali.events import Failed
 from hibali.locations import Location
 from hibali.text import nearest
 from transfers.entry import Entry
-from transfers.plan_file import SavedPlan
 from transfers.rules import Rules
 from transfers.shards.service import NodesRequest
 from transfers.stores.globus.paths import TaskTimeouts
+
+if TYPE_CHECKING:  # start-up: only for saved plans
+    from transfers.plan_file import SavedPlan
 
 PACK_BYTES = 1024**3
 _LEAST_PACK_BYTES = 1024**2

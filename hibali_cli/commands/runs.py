@@ -234,6 +234,7 @@ def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str
     help="Only runs in one of these states, such as RUNNING,LOST; repeatable.",
 )
 @click.option("--site", "site_name", metavar="SITE", help="Only runs at SITE.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the latest N of them.")
 @fields_option(RUN)
 def list_command(
     common: Common,
@@ -241,12 +242,16 @@ def list_command(
     update: bool,
     states: tuple[str, ...],
     site_name: str | None,
+    last: int | None,
     fields: tuple[str, ...] | None,
 ) -> int | None:
-    """List runs, oldest first, as they were last observed."""
+    """List runs, oldest first, as they were last observed.
+
+    For people the latest 40 are shown, unless --last says how many; --json and --fields have all.
+    """
     from hibali_cli.handlers.runs import list_runs
 
-    return list_runs(common, update=update, states=states, site_name=site_name, fields=fields)
+    return list_runs(common, update=update, states=states, site_name=site_name, last=last, fields=fields)
 
 
 @command(

@@ -14,7 +14,14 @@ from hibali.text import counted, path_fields, path_from_fields, printable
 from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
-from transfers.history.index import OperationDetails, compact, read_details, read_operations
+from transfers.history.index import (
+    OperationDetails,
+    compact,
+    read_details,
+    read_latest,
+    read_operations,
+    read_operations_at,
+)
 from transfers.history.operations import FileChange, Filter, Move, Operation, OperationRoot, Result, moves_of
 
 _MOST_LINES = 40  # for people, unless they say how many
@@ -31,14 +38,14 @@ def list_history(common: Common, options: dict[str, Any]) -> int | None:
         since=_seconds(options["since"]),
         until=_seconds(options["until"]),
     )
-    operations = chosen.choose(read_operations(), now)
     if options["path"] is not None:
         if options["fields"] is not None:
             raise UsageError(
                 "usage", "--fields cannot be used with --path", hint="See: hibali history --help"
             )
-        return _list_moves(common, options["path"], operations, options["last"])
-    found = operations[-options["last"] :] if options["last"] else operations
+        return _list_moves(common, options["path"], chosen, options["last"])
+    text = options["fields"] is None and not common.json
+    found, count = read_latest(chosen, now, options["last"] or (_MOST_LINES if text else None))
     if options["fields"] is not None:
         records = (operation_fields(each, now) for each in found)
         return write_fields(common, "operation", options["fields"], records)
@@ -47,14 +54,13 @@ def list_history(common: Common, options: dict[str, Any]) -> int | None:
             common.output.record("operation", operation_fields(each, now))
         common.output.record("end", {"count": len(found), "exit": 0})
         return None
-    shown = found if options["last"] else found[-_MOST_LINES:]
     common.output.table(
         ["operation", "began", "what", "from", "to", "result", "files", "size", "proof", "schedule"],
-        [_row(each, now) for each in shown],
+        [_row(each, now) for each in found],
     )
-    if len(shown) < len(found):
+    if len(found) < count and not options["last"]:
         common.output.info(
-            f"Shown are the latest {len(shown)} of {counted(len(found), 'operation')}. To show all: --last {len(found)}"
+            f"Shown are the latest {len(found)} of {counted(count, 'operation')}. To show all: --last {count}"
         )
     return None
 
@@ -113,9 +119,10 @@ def operation_fields(each: Operation, now: float) -> dict[str, Any]:
     }
 
 
-def _list_moves(common: Common, path: str, operations: Iterable[Operation], last: int | None) -> int | None:
-    location = read_location(path, common.settings())
-    found = list(moves_of(_places_of(location), _with_typed_places(common, operations)))
+def _list_moves(common: Common, path: str, chosen: Filter, last: int | None) -> int | None:
+    roots = _places_of(read_location(path, common.settings()))
+    operations = chosen.choose(read_operations_at(roots, unplaced=True), time.time())
+    found = list(moves_of(roots, _with_typed_places(common, operations)))
     found = found[-last:] if last else found
     if common.json:
         for each in found:

@@ -33,6 +33,7 @@ from hibali_cli.progress import EventPrinter, listening
 from runs.failure import raise_failure
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, wait_for_end
+from runs.run_index import UNFINISHED, RunFilter
 from runs.schedulers.base import load_scheduler
 from runs.schedules.notices import Target, read_target, send_run_notice
 from runs.status import run_timeline
@@ -284,7 +285,7 @@ def watch_and_print(common: Common, run_ids: tuple[str, ...], *, notify: str | N
     if run_ids:
         runs = [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)]
     else:
-        runs = [run for run in run_store.all() if run.job and not run.state.ended]
+        runs = run_store.find(RunFilter(states=UNFINISHED, has_job=True))
     ended_runs: list[Run] = []
     with notifying(common, notify) as notice:
 

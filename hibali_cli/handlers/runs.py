@@ -22,6 +22,7 @@ from hibali_cli.output import Cell, flush_results, is_terminal
 from hibali_cli.progress import listening
 from runs.failure import counts_text, raise_failure
 from runs.model import Run, State, Sweep
+from runs.run_index import RunFilter, find_latest_run_ids
 from runs.store import RunStore
 
 if TYPE_CHECKING:  # start-up: only to draw
@@ -341,21 +342,30 @@ def _cancel_and_show(common: Common, run_id: str) -> None:
         common.output.info(f"{run.id} {state_text(run)}")
 
 
+_MOST_LISTED = 40  # for people, unless they say how many
+
+
 def list_runs(
     common: Common,
     *,
     update: bool,
     states: tuple[str, ...],
     site_name: str | None,
+    last: int | None,
     fields: tuple[str, ...] | None,
 ) -> int | None:
     """List runs as they were last observed, or after querying their sites."""
     run_store = RunStore()
-    runs = [run for run in run_store.all() if site_name in {None, run.site}]
     if update:
+        unfinished = run_store.find(
+            RunFilter(site=site_name, states=[each for each in State if not each.final])
+        )
         with listening(common, "runs") as on_event:
-            runs = update_runs(common, run_store, runs, on_event)
-    runs = [run for run in runs if not states or run.state in states]
+            update_runs(common, run_store, unfinished, on_event)
+    chosen = RunFilter(site=site_name, states=[State(each) for each in states])
+    text = fields is None and not common.json
+    run_ids, count = find_latest_run_ids(chosen, last or (_MOST_LISTED if text else None))
+    runs = [run_store.load(run_id) for run_id in run_ids]
     if fields is not None:
         return write_fields(common, "run", fields, (run.to_record() for run in runs))
     if common.json:
@@ -376,6 +386,10 @@ def list_runs(
         for run in runs
     ]
     common.output.table(["run", "state", "tasks", "pipeline", "site", "name", "collected"], rows)
+    if len(runs) < count and last is None:
+        common.output.info(
+            f"Shown are the latest {len(runs)} of {counted(count, 'run')}. To show all: --last {count}"
+        )
     return None
 
 

@@ -25,7 +25,7 @@ from transfers.folder_status import (
     compare_there,
     sorted_differences,
 )
-from transfers.history.index import read_operations
+from transfers.history.index import read_operations_at
 from transfers.history.operations import OperationRoot
 from transfers.last_transfer import LastTransfer, find_last_transfer, read_known_files
 from transfers.rules import Rules
@@ -39,8 +39,9 @@ def show_folder(
     """Compare a folder with its last transfer and show the differences; return the exit code."""
     settings = common.settings()
     location = _local_folder(read_location(folder, settings))
-    operations = read_operations()
-    last = find_last_transfer(_spellings(location), operations)
+    folders = _spellings(location)
+    operations = read_operations_at(folders)
+    last = find_last_transfer(folders, operations)
     if last is None:
         raise NotFoundError(
             "never-transferred",
@@ -48,7 +49,7 @@ def show_folder(
             subject=folder,
             hint="To list the transfers of this machine: hibali history",
         )
-    known = read_known_files(last, operations)
+    known = read_known_files(last, read_operations_at([last.here]))
     with listening(common, f"status {folder}") as on_event:
         status = compare_here(location, last, known, checksum=checksum, on_event=on_event)
         if remote:

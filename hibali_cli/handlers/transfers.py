@@ -25,7 +25,6 @@ from transfers.entry import Kind, Verification
 from transfers.journal import Receipt
 from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
-from transfers.plan_file import check_trust, read_plan
 from transfers.planner import TransferPlan, incomplete
 from transfers.receipt_errors import weak_verification
 from transfers.request import Request, SaveOptions, check_direction, pack_bytes
@@ -240,6 +239,8 @@ def apply_plan(
         raise UsageError("usage", "give both FROM and TO, or neither", hint="See: hibali apply --help")
     settings = common.settings()
     named = [read_location(text, settings) for text in ends]
+    from transfers.plan_file import check_trust, read_plan  # start-up: only for saved plans
+
     saved = read_plan(Path(file))
     with closing(saved.planned):
         header = saved.header

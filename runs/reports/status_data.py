@@ -4,72 +4,31 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 from hibali.amounts import format_size
 from hibali.config.model import Purge, Site
 from hibali.config.settings import load_sites
-from hibali.errors import HibaliError, NotFoundError
-from hibali.ledger import ledger_folder, read_records
+from hibali.errors import HibaliError
+from hibali.ledger import read_records
 from hibali.locations import parse_location
 from hibali.text import counted, path_from_fields
-from runs.model import RUN_ID, State
 from runs.rate_limits import site_usage
-from runs.records import fold_records
 from runs.reports.status import DAYS, Expiry, Overview, ScheduleInfo, by_day, evaluate, failed_commands
+from runs.run_index import count_runs_by_state
 from runs.schedules.environment import Credential
 from runs.schedules.maintenance import all_credentials, longest_silence
 from runs.schedules.records import read_triggers
 from runs.schedules.schedule import Schedule, Schedules, load_schedules
-from transfers.history.index import read_operations
-from transfers.history.operations import Operation, find_unverified, journal_of
-
-
-def count_states() -> dict[str, int]:
-    """Count the runs in the ledger by state."""
-    found: Counter[str] = Counter()
-    for path in ledger_folder("runs").glob("*.jsonl"):
-        if RUN_ID.fullmatch(path.stem):
-            state = _state_of(path)
-            if state is not None:
-                found[state] += 1
-    return dict(found)
-
-
-def _state_of(path: Path) -> State | None:
-    records = list(read_records(path))
-    if not records:
-        return None
-    try:
-        if records[0].get("sweep"):
-            return fold_records(path.stem, records).state
-        return last_state(records)
-    except (NotFoundError, KeyError, ValueError):
-        return None
-
-
-def last_state(records: Iterable[Mapping[str, Any]]) -> State | None:
-    """Return the state of a run that is not a sweep, as `fold_records` does. Raises ValueError and KeyError."""
-    state: State | None = None
-    for record in records:
-        kind = record.get("kind")
-        if kind == "prepared" and state is None:
-            state = State.PREPARED
-        elif state is None or state.final:
-            continue
-        elif kind == "staged":
-            state = State.STAGED
-        elif kind == "submitted":
-            state = state if state.ended else State.SUBMITTED
-        elif kind == "seen":
-            state = State(record["state"])
-    return state
-
+from transfers.history.index import (
+    count_operations,
+    read_operations_at,
+    read_operations_since,
+    read_unverified,
+)
+from transfers.history.operations import Operation, OperationRoot, journal_of
 
 AHEAD_SECONDS = 14 * 86400.0
 _DAY = 86400.0
@@ -179,6 +138,7 @@ def expiring(credentials: Iterable[Credential], within: timedelta) -> list[Expir
 
 
 _SOON_DAYS = 14
+_LEAST_DAYS = 8  # commands that failed within a week are listed, and sites have the usage of the last day
 
 
 def read_overview(config: str | None, days: int = DAYS) -> Overview:
@@ -188,7 +148,8 @@ def read_overview(config: str | None, days: int = DAYS) -> Overview:
     infos = schedule_infos(schedules)
     soon = timedelta(days=max(_SOON_DAYS, schedules.notices.expires_within_days))
     credentials = [each for some in all_credentials(config, schedules).values() for each in some]
-    operations = [each for each in read_operations() if not each.was_mistyped]
+    since = now - max(days, _LEAST_DAYS) * _DAY
+    operations = [each for each in read_operations_since(since) if not each.was_mistyped]
     lines = [evaluate(info, read_triggers(info.name), now) for info in infos]
     sites = [settings.sites[name] for name in sorted(settings.sites)]
     return Overview(
@@ -196,12 +157,21 @@ def read_overview(config: str | None, days: int = DAYS) -> Overview:
         lines=sorted(lines, key=lambda line: (line.trouble is None, line.schedule.name)),
         days=by_day(operations, now, days),
         failed_commands=failed_commands(operations, now),
-        unproven=find_unverified(operations),
-        expiries=[*expiring(credentials, soon), *find_purged(sites, operations, settings.sites, now)],
+        unproven=read_unverified(),
+        expiries=[*expiring(credentials, soon), *_purged(sites, settings.sites, now)],
         usage=[site_usage(site, transferred_in(operations)) for site in sites],
-        runs=count_states(),
-        operations=len(operations),
+        runs={str(state): count for state, count in count_runs_by_state().items()},
+        operations=count_operations(),
     )
+
+
+def _purged(sites: Iterable[Site], known: Mapping[str, Site], now: float) -> list[Expiry]:
+    purging = [site for site in sites if site.purge is not None]
+    operations = (
+        read_operations_at([OperationRoot(site.name, None, b"") for site in purging]) if purging else []
+    )
+    written = [each for each in operations if not each.was_mistyped]
+    return find_purged(purging, written, known, now)
 
 
 def transferred_in(operations: Sequence[Operation]) -> Callable[[str, datetime], int]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from hibali import subprocesses
 from hibali.errors import Exit, HibaliError, TryLaterError, exit_of_interruption
-from hibali.ledger import ledger_folder, new_identifier, read_records
+from hibali.ledger import journal_names, ledger_folder, new_identifier, read_records
 from hibali.retry import pause
 from runs.schedules.environment import bare_environment, hibali_argv, local_zone
 from runs.schedules.records import (
@@ -381,11 +381,12 @@ def _operations_of(trigger_id: str, known: list[str]) -> list[str]:
     """Return the ledger's operations of this run: a killed command could not report their ids."""
     stamp = trigger_id[:15]  # ids begin with the second in which they were made
     found = []
-    for path in sorted(ledger_folder("operations").glob("*.jsonl")):
-        if path.stem[:15] >= stamp and path.stem not in known:
-            first = next(read_records(path), {})
+    folder = ledger_folder("operations")
+    for name in sorted(name for name in journal_names(folder) if name[:15] >= stamp):
+        if name not in known:
+            first = next(read_records(folder / f"{name}.jsonl"), {})
             if first.get("firing") == trigger_id:
-                found.append(path.stem)
+                found.append(name)
     return found
 
 

@@ -102,6 +102,10 @@ def test_version_and_help_import_nothing_heavy(run: Run, word: str) -> None:
     ("arguments", "unused"),
     [
         (("sync", "{here}", "{there}"), ("globus_sdk", "requests", "botocore", "aiohttp", "datalad")),
+        (
+            ("sync", "{here}", "{there}"),
+            ("transfers.stores.sftp.store", "transfers.movers.gridftp.mover", "transfers.history.index"),
+        ),
         (("runs", "list"), ("transfers.operation", "runs.inputs", "globus_sdk")),
         (("schedule", "list"), ("transfers.operation", "runs.inputs", "globus_sdk")),
     ],

@@ -104,8 +104,8 @@ def test_the_cache_is_disposable(local_there: Transfers) -> None:
     local_there.make({b"a": b"1"})
     local_there.push()
     listed = hibali("history", "--json", exit=0).lines
-    cache = hibali.home.state / "history" / "operations.jsonl"
-    for content in (b"", b"{", b'{"kind":"history-cache","version":0}\n', cache.read_bytes()[:-40]):
+    cache = hibali.home.state / "history" / "operations.sqlite"
+    for content in (b"", b"{", b"SQLite format 3\0" + bytes(4096)):
         cache.write_bytes(content)
         assert hibali("history", "--json", exit=0).lines == listed
     cache.unlink()

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hibali.documents import line_of_json
-from hibali.errors import HibaliError, IncompleteError
+from hibali.errors import IncompleteError
 from hibali.files import write_atomic
+from hibali.journal_index import IndexRow, JournalIndex, Value
 from hibali.ledger import ledger_folder, now, read_records
 from hibali.system_errors import reason_of
 from hibali.text import path_from_fields
 from transfers.history.operations import (
+    RESULTS,
+    SILENCE_SECONDS,
+    VERIFIED,
+    Filter,
     Operation,
     OperationRoot,
+    Result,
+    UnverifiedFiles,
+    find_unverified,
     journal_of,
     no_such_operation,
     place_fields,
@@ -28,67 +35,212 @@ from transfers.history.operations import (
     read_place,
 )
 
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
 _VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The cached result of a journal with this size and modification time."""
-
-    size: int
-    mtime_ns: int
-    operation: Operation
+_COLUMNS = (
+    "began",
+    "moment",
+    "touched",
+    "operation",
+    "command",
+    "sites",
+    "schedule",
+    "exit",
+    "mistyped",
+    "unverified",
+    "place_site",
+    "place_bucket",
+    "place_path",
+    "origin_site",
+    "origin_bucket",
+    "origin_path",
+    "fields",
+)
+_INDEXED = (
+    "began, name",
+    "touched",
+    "operation",
+    "command",
+    "exit",
+    "unverified",
+    "place_site, place_path",
+    "origin_site, origin_path",
+)
 
 
 def read_operations() -> list[Operation]:
-    """Return every operation, oldest first.
+    """Return every operation, oldest first."""
+    return _select("1", ())
 
-    A journal that did not change since the last call is not read again.
+
+def read_latest(chosen: Filter, now: float, most: int | None = None) -> tuple[list[Operation], int]:
+    """Return the latest operations that satisfy the filter, oldest first, and the number of all that do."""
+    where, parameters = _condition(chosen, now)
+    limit = "" if most is None else f" LIMIT {most}"
+    order = f"began DESC, name DESC{limit}"
+
+    def ask(entries: Connection) -> tuple[list[Operation], int]:
+        found = [_operation_of(row) for row in entries.execute(_query(where, order), parameters)]
+        [count] = entries.execute(f"SELECT count(*) FROM entries WHERE {where}", parameters).fetchone()
+        return found[::-1], int(count)
+
+    return _index().answer(ask)
+
+
+def read_operations_since(moment: float) -> list[Operation]:
+    """Return the operations that started or were active since `moment` (epoch seconds), oldest first."""
+    return _select("(moment >= ? OR touched >= ?)", (moment, moment))
+
+
+def read_operations_at(roots: Iterable[OperationRoot], *, unplaced: bool = False) -> list[Operation]:
+    """Return the operations from or to a place that is, contains or is below one of these roots, oldest first.
+
+    And all renames, because a rename has a second place; with `unplaced` also those without a known place.
     """
+    where, parameters = _at(roots)
+    return _select(f"(place_site IS NULL OR {where})" if unplaced else where, parameters)
+
+
+def journals_at(root: OperationRoot) -> list[Path]:
+    """Return the journals of the operations that `read_operations_at` returns, in the same order."""
+    where, parameters = _at([root])
     folder = ledger_folder("operations")
-    cache = ledger_folder("history") / "operations.jsonl"
-    known = _read_cache(cache)
-    found: dict[str, _Known] = {}
-    for entry in os.scandir(folder):
-        if entry.name.endswith(".jsonl"):
-            with contextlib.suppress(OSError):
-                now = entry.stat(follow_symlinks=False)
-                earlier = known.get(entry.name)
-                if earlier is not None and (earlier.size, earlier.mtime_ns) == (now.st_size, now.st_mtime_ns):
-                    found[entry.name] = earlier
-                elif (operation := read_operation(Path(entry.path))) is not None:
-                    found[entry.name] = _Known(now.st_size, now.st_mtime_ns, operation)
-    if found != known:
-        _write_cache(cache, found)
-    return sorted((each.operation for each in found.values()), key=lambda each: (each.began, each.id))
+    query = f"SELECT name FROM entries WHERE {where} ORDER BY began, name"
+    return _index().select(query, parameters, lambda row: folder / f"{row[0]}.jsonl")
 
 
-def _read_cache(path: Path) -> dict[str, _Known]:
-    known: dict[str, _Known] = {}
-    records: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError):
-        records.extend(read_records(path))
-    if records[:1] != [_HEADER]:
-        return {}
-    for record in records[1:]:
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            known[str(record["name"])] = _Known(
-                int(record["size"]), int(record["mtime_ns"]), _read_fields(record["operation"])
-            )
-    return known
+def has_begun(operation: str, source: str, target: str) -> bool:
+    """Return whether the ledger has an operation of this kind with the same source and target as typed."""
+    query = "SELECT name FROM entries WHERE command = ? LIMIT 1"
+    return bool(_index().select(query, [_command(operation, source, target)], tuple))
 
 
-def _write_cache(path: Path, found: Mapping[str, _Known]) -> None:
-    """Write the cache; a full disk is ignored."""
-    lines = [line_of_json(_HEADER)]
-    lines += (
-        line_of_json(
-            {"name": name, "size": each.size, "mtime_ns": each.mtime_ns, "operation": _fields(each.operation)}
-        )
-        for name, each in found.items()
+def count_operations() -> int:
+    """Return the number of operations whose command line was not wrong."""
+    return _index().select("SELECT count(*) FROM entries WHERE NOT mistyped", (), lambda row: int(row[0]))[0]
+
+
+def read_unverified() -> list[UnverifiedFiles]:
+    """Find the files that no verification covers, of all operations; see `find_unverified`."""
+    query = "SELECT DISTINCT place_site, place_bucket, place_path FROM entries WHERE unverified AND place_site IS NOT NULL"
+    roots = _index().select(query, (), lambda row: OperationRoot(*row))
+    if not roots:
+        return []
+    return find_unverified([each for each in read_operations_at(roots) if not each.was_mistyped])
+
+
+def _select(where: str, parameters: Sequence[Value]) -> list[Operation]:
+    return _index().select(_query(where, "began, name"), parameters, _operation_of)
+
+
+def _query(where: str, order: str) -> str:
+    return f"SELECT began, name, fields FROM entries WHERE {where} ORDER BY {order}"
+
+
+def _operation_of(row: tuple[Any, ...]) -> Operation:
+    return _read_fields(json.loads(row[2]))
+
+
+def _index() -> JournalIndex:
+    return JournalIndex(
+        ledger_folder("operations"),
+        ledger_folder("history") / "operations.sqlite",
+        version=_VERSION,
+        columns=_COLUMNS,
+        indexed=_INDEXED,
+        read=_read_row,
     )
-    with contextlib.suppress(OSError, HibaliError):
-        write_atomic(path, "".join(f"{line}\n" for line in lines).encode("ascii"))
+
+
+def _read_row(path: Path) -> IndexRow | None:
+    """Return the row of an operation; its receipt is the last line of its journal, so it is settled then."""
+    operation = read_operation(path)
+    if operation is None:
+        return None
+    values = (
+        operation.began,
+        operation.moment,
+        operation.touched,
+        operation.operation,
+        _command(operation.operation, operation.source, operation.target),
+        f" {' '.join(sorted(operation.sites))} ",
+        operation.schedule,
+        operation.exit,
+        int(operation.was_mistyped),
+        int(operation.proof_moved not in VERIFIED),
+        *_place_values(operation.place),
+        *_place_values(operation.origin),
+        line_of_json(_fields(operation)),
+    )
+    return IndexRow(values, settled=operation.receipt is not None)
+
+
+def _place_values(place: OperationRoot | None) -> tuple[Value, ...]:
+    return (None, None, None) if place is None else (place.site, place.bucket, place.path.rstrip(b"/"))
+
+
+def _command(operation: str, source: str, target: str) -> bytes:
+    text = line_of_json({"command": [operation, source, target]})
+    return hashlib.blake2b(text.encode("ascii"), digest_size=16).digest()
+
+
+def _at(roots: Iterable[OperationRoot]) -> tuple[str, list[Value]]:
+    conditions: list[str] = ["operation = 'mv'"]
+    parameters: list[Value] = []
+    for root in roots:
+        for side in ("place", "origin"):
+            condition, values = _related(side, root)
+            conditions.append(condition)
+            parameters += values
+    return f"({' OR '.join(conditions)})", parameters
+
+
+def _related(side: str, root: OperationRoot) -> tuple[str, list[Value]]:
+    """Return the condition that a place (`side`) is `root`, or is above or below it, as `OperationRoot.path_to` decides."""
+    site = f"({side}_site = ? AND {side}_bucket IS ?"
+    parameters: list[Value] = [root.site, root.bucket]
+    path = root.path.rstrip(b"/")
+    if not path:
+        return f"{site})", parameters
+    above = [b"", path, *(path[: found.start()] for found in re.finditer(b"/", path))]
+    listed = ", ".join("?" * len(above))
+    below = [path + b"/", path + b"0"]  # 0 is the character after /
+    return (
+        f"{site} AND ({side}_path IN ({listed}) OR ({side}_path > ? AND {side}_path < ?)))",
+        [*parameters, *above, *below],
+    )
+
+
+def _condition(chosen: Filter, now: float) -> tuple[str, list[Value]]:
+    """Return the condition of a filter."""
+    found: list[tuple[str, list[Value]]] = [("1", [])]
+    if chosen.site is not None:
+        found.append(("instr(sites, ?)", [f" {chosen.site} "]))
+    if chosen.schedule is not None:
+        found.append(("schedule = ?", [chosen.schedule]))
+    if chosen.since is not None:
+        found.append(("moment >= ?", [chosen.since]))
+    if chosen.until is not None:
+        found.append(("moment < ?", [chosen.until]))
+    if chosen.results:
+        found.append(_result_condition(chosen.results, now))
+    return " AND ".join(text for text, _ in found), [each for _, values in found for each in values]
+
+
+def _result_condition(results: Collection[Result], now: float) -> tuple[str, list[Value]]:
+    parts = [f"exit IN ({_listed(code for code, result in RESULTS.items() if result in results)})"]
+    if Result.FAILED in results:
+        parts.append(f"exit NOT IN ({_listed(RESULTS)})")
+    for result, comparison in ((Result.UNDER_WAY, ">"), (Result.UNFINISHED, "<=")):
+        if result in results:
+            parts.append(f"(exit IS NULL AND touched {comparison} {now - SILENCE_SECONDS!r})")
+    return f"({' OR '.join(parts)})", []
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(int(each)) for each in numbers)
 
 
 def _fields(operation: Operation) -> dict[str, Any]:
@@ -103,9 +255,6 @@ def _fields(operation: Operation) -> dict[str, Any]:
 def _read_fields(record: dict[str, Any]) -> Operation:
     roots = {key: record[key] and read_place(record[key]) for key in ("origin", "place")}
     return Operation(**{**record, **roots, "sites": frozenset(record["sites"])})
-
-
-_HEADER = {"kind": "history-cache", "version": _VERSION}
 
 
 _MOST_FAILURES = 1000
@@ -240,6 +389,7 @@ def _read(line: bytes) -> dict[str, Any] | None:
 
 def _replace(operation: Operation, kept_lines: list[bytes], lines: int) -> None:
     """Replace the journal, with a note; its modification time is kept, by which recent ones are found."""
+    _index().discard()
     path = journal_of(operation.id)
     note = line_of_json({"kind": "compacted", "at": now(), "lines": lines}).encode("ascii") + b"\n"
     try:

@@ -32,7 +32,7 @@ class Result(StrEnum):
     UNFINISHED = "unfinished"
 
 
-_RESULTS: dict[int, Result] = {
+RESULTS: dict[int, Result] = {
     Exit.DONE: Result.DONE,
     Exit.CHANGES: Result.DONE,
     Exit.INCOMPLETE: Result.INCOMPLETE,
@@ -100,7 +100,7 @@ class Operation:
         """Return its result; `now` in seconds since the epoch."""
         if self.receipt is None:
             return Result.UNDER_WAY if now - self.touched < SILENCE_SECONDS else Result.UNFINISHED
-        return _RESULTS.get(self.number("exit"), Result.FAILED)
+        return RESULTS.get(self.number("exit"), Result.FAILED)
 
     def number(self, name: str) -> int:
         """Return a count of its receipt; 0 without one."""
@@ -239,7 +239,7 @@ def _read_begin(text: bytes, touched: float) -> Operation | None:
             found.setdefault(kind, read_place(record))  # a rename names its former place last
         elif kind == "compacted":
             found["compacted"] = True
-        elif kind not in _BEFORE_FILES:
+        elif kind not in _BEFORE_FILES and "place" in found:
             break
     places = (found.get("origin"), found.get("place"))
     sites = operation.sites | frozenset(place.site for place in places if place is not None)
@@ -385,7 +385,7 @@ def _needle(below: bytes) -> bytes:
     return b'"path":' + text[:-1].encode("ascii")
 
 
-_VERIFIED = frozenset({"digest", "recorded", None})
+VERIFIED = frozenset({"digest", "recorded", None})
 
 
 @dataclass(slots=True)
@@ -415,7 +415,7 @@ def find_unverified(operations: Sequence[Operation]) -> list[UnverifiedFiles]:
             if operation.exit == 0 and (operation.receipt or {}).get("proof_tree") in {"digest", "recorded"}:
                 weak = {key: each for key, each in weak.items() if not place.holds(OperationRoot(*key))}
             continue
-        if operation.proof_moved not in _VERIFIED:
+        if operation.proof_moved not in VERIFIED:
             places.append(place)
         elif not any(place.path_to(each) is not None for each in places):
             continue
@@ -436,7 +436,7 @@ def _fold(
         path = path_from_fields(record)
         key = (place.site, place.bucket, root + b"/" + path if root else path)
         weak.pop(key, None)
-        if kind == "moved" and record.get("entry") == "file" and record.get("proof") not in _VERIFIED:
+        if kind == "moved" and record.get("entry") == "file" and record.get("proof") not in VERIFIED:
             weak[key] = (operation.target, str(record["proof"]), int(record.get("size") or 0))
 
 

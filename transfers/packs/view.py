@@ -580,7 +580,7 @@ class PackAwareOpener:
         """Return the parent folder of a file that `find` found in `store`."""
         if isinstance(store, PackedStore):
             return store.parent()
-        return self._opener(location.parent)
+        return store.folder_of_file(location) or self._opener(location.parent)
 
     def _depth(self, store: Store, found: Entry | None, location: Location) -> int | None:
         """Return the number of components below the packed root; None if there is none."""

@@ -9,9 +9,8 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hibali.cancellation import in_this_context
 from hibali.system_errors import message_of
@@ -19,6 +18,9 @@ from transfers.agent import protocol
 from transfers.entry import Kind, Verification
 from transfers.remote.connection import Connection
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item, Payload, Problem, Unit
+
+if TYPE_CHECKING:  # start-up: only where there is a pool already
+    from concurrent.futures import Executor, Future
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
-from hibali.ssh.sessions import Login
 from hibali.subprocesses import Process
 from hibali.system_errors import EXPLANATIONS, hint_of, message_of
 from hibali.text import printable
@@ -23,6 +22,9 @@ from transfers.agent import protocol
 from transfers.agent.protocol import FAILED, SILENCE_SECONDS
 from transfers.pipeline.shared_memory import allocate_buffer, arena
 from transfers.stores.server_lease import locked
+
+if TYPE_CHECKING:  # start-up: only for ssh
+    from hibali.ssh.sessions import Login
 
 # Reads eight digits and then that many bytes, directly from descriptor 0 so that nothing more is consumed.
 # No newline, quote, `!` or `$`: it can be single-quoted in sh, bash, tcsh and fish alike.

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hibali.config.model import Site
 from hibali.errors import HibaliError, NotFoundError, UsageError
@@ -22,10 +22,9 @@ from transfers.remote.connection import Connection, remote_command
 from transfers.remote.host import CommandResult, OnceResult, RemoteHost, SmallFile
 from transfers.stores.agent_store import one_entry
 from transfers.stores.base import Space, space_in, within_quotas
-from transfers.stores.sftp import kind
-from transfers.stores.sftp.client import Client
-from transfers.stores.sftp.paths import Guard
-from transfers.stores.sftp.remote_host import SftpHost
+
+if TYPE_CHECKING:  # start-up: most sites have an agent
+    from transfers.stores.sftp.client import Client
 
 Opened = TypeVar("Opened")
 
@@ -49,6 +48,8 @@ def open_either(
     if way == "agent":
         return with_agent()
     if way == "sftp":
+        from transfers.stores.sftp import kind  # start-up: most sites have an agent
+
         return with_sftp(*kind.connect(site, bulk=bulk, on_event=on_event))
     try:
         return with_agent()
@@ -73,6 +74,8 @@ def _open_sftp_instead(
     site: Site, problem: HibaliError, *, bulk: bool, on_event: Listener
 ) -> tuple[Client, int]:
     """Open SFTP because the agent could not start; raise the agent's error if SFTP fails, too."""
+    from transfers.stores.sftp import kind  # start-up: most sites have an agent
+
     try:
         found = kind.connect(site, bulk=bulk, on_event=on_event)
     except HibaliError:
@@ -97,6 +100,9 @@ def _remember(site: Site, because: str, *, bulk: bool) -> None:
 
 def sftp_host(site: Site, client: Client) -> RemoteHost:
     """Return a remote host over SFTP, which closes the client with it."""
+    from transfers.stores.sftp.paths import Guard  # start-up: most sites have an agent
+    from transfers.stores.sftp.remote_host import SftpHost  # start-up: most sites have an agent
+
     assert site.ssh is not None
     assert client.channel.login is not None
     return SftpHost(client, client.channel.login, site.ssh.command, Guard(client, guarded_roots(site)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.locations import Location
@@ -20,8 +20,6 @@ from transfers.agent import protocol
 from transfers.agent.identity import Identity, check_identity
 from transfers.agent.lease import LEASE_SECONDS, RUNNING
 from transfers.entry import Entry, Verification
-from transfers.follow.appending import AgentAppender
-from transfers.movers.gridftp.receiving import GridftpReceiver, GridftpTransfer
 from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_header, problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.pipeline.reading import ReadingStream
@@ -47,6 +45,10 @@ from transfers.stores.base import (
     within_quotas,
 )
 from transfers.stores.server_lease import this_client
+
+if TYPE_CHECKING:  # start-up: most transfers need neither
+    from transfers.follow.appending import AgentAppender
+    from transfers.movers.gridftp.receiving import GridftpReceiver, GridftpTransfer
 
 
 class Holding:
@@ -456,6 +458,8 @@ class PosixStore(Store):
 
     def write_by_gridftp(self, carriage: GridftpTransfer) -> GridftpReceiver:
         """Write or read large files through a GridFTP server; see `GridftpReceiver`."""
+        from transfers.movers.gridftp.receiving import GridftpReceiver  # start-up: only with a GridFTP server
+
         self._open()
         self._purge()
         self._by_gridftp = GridftpReceiver(self._connection, self.root_path, carriage)
@@ -607,6 +611,8 @@ class PosixStore(Store):
 
     def appender(self) -> AgentAppender:
         """See Store; the target must be locked."""
+        from transfers.follow.appending import AgentAppender  # start-up: only to follow a source
+
         self._open()
         self._appender = AgentAppender(self._connection)
         return self._appender

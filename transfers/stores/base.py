@@ -537,6 +537,14 @@ class Store(Source):
         """Return whether a parent of the root is a file, so that the root cannot be created."""
         return False
 
+    def folder_of_file(self, location: Location) -> Store | None:
+        """Return the folder of the file that is the root, over the same connection; None if it has to be opened anew.
+
+        `location` is that of this store, which is closed after the returned one.
+        """
+        del location
+        return None
+
     def expect(self, size: int) -> None:
         """Start to open the connections needed to read or write `size` bytes."""
 

@@ -13,6 +13,7 @@ from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.system_errors import message_of
 from hibali.text import printable
+from transfers.agent import protocol
 from transfers.agent.commands import expanded
 from transfers.agent.protocol import RefusedError, UnsafeNameError, problem_of
 from transfers.agent.receiving import fetch_whole, store_whole
@@ -24,7 +25,7 @@ from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.remote.connection import Connection, error_from, local_command
 from transfers.stores.agent_listing import entry_of
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore, check_size, is_executable, listed
-from transfers.stores.base import PACK_BYTES, Problem
+from transfers.stores.base import PACK_BYTES, Problem, Store
 
 
 def connect(
@@ -74,6 +75,11 @@ class LocalStore(PosixStore):
             found = remove_item(root, {**listed(entry), "path": entry.path})
         return None if found is None else problem_from(found)
 
+    def folder_of_file(self, location: Location) -> Store:
+        """See Store."""
+        self._connection.post("inspect", path=protocol.text_of(location.parent.raw))
+        return _store(self._connection, location.parent)
+
     def close(self) -> None:
         """See Store; also close the folder."""
         self._close_folder()
@@ -116,13 +122,23 @@ class LocalStore(PosixStore):
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> PosixStore:
     """Open the folder; `~` and a leading `$NAME` are expanded as at other sites."""
-    site = location.site
-    roots = location.roots if location.typed_local else None
+    connection, _ = connect(
+        location.site, inspect_path=location.raw, roots=_roots(location), on_event=on_event
+    )
+    return _store(connection, location)
+
+
+def _roots(location: Location) -> Sequence[str] | None:
+    return location.roots if location.typed_local else None
+
+
+def _store(connection: Connection, location: Location) -> LocalStore:
+    """Return the store of a location that was the last one to be inspected."""
+    site, roots = location.site, _roots(location)
 
     def reopen(inspect_path: bytes) -> tuple[Connection, ChannelPool]:
         return connect(site, inspect_path=inspect_path, roots=roots)[0], no_channels()
 
-    connection, _ = connect(site, inspect_path=location.raw, roots=roots, on_event=on_event)
     lease, confined = site.limits.lease_seconds, location.confined
     store = LocalStore(connection, AGENT_FACTS, lease=lease, reopen=reopen, confined=confined)
     store.roots = Roots(expanded(guarded_roots(site) if roots is None else roots))

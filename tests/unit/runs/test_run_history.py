@@ -76,6 +76,21 @@ def test_show_lists_the_sites_of_its_runs(hibali: Any) -> None:
     assert (history["last"]["id"], history["last"]["ended"]) == (run_id(2), None)
 
 
+def test_people_see_the_latest_40_runs_unless_they_say_how_many(hibali: Any) -> None:
+    begin(0, OTHER, "juwels", State.SUCCEEDED)
+    first = state_folder() / "runs" / f"{run_id(0)}.jsonl"
+    for number in range(1, 42):
+        path = first.with_name(f"{run_id(number)}.jsonl")
+        path.write_text(first.read_text().replace(run_id(0), run_id(number)))
+    shown = hibali("runs", "list", exit=0)
+    assert b"Shown are the latest 40 of 42 runs. To show all: --last 42" in shown.err
+    assert [run_id(number).encode() in shown.out for number in (1, 2, 41)] == [False, True, True]
+    assert hibali("runs", "list", "--last", "42", exit=0).err == b""
+    assert hibali("runs", "list", "--json", exit=0).last["count"] == 42
+    assert hibali("runs", "list", "--json", "--last", "2", exit=0).lines[0]["id"] == run_id(40)
+    assert b"Shown" not in hibali("runs", "list", "--state", "FAILED", exit=0).err
+
+
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_it_is_fast_among_thousands_of_pipelines_and_runs(

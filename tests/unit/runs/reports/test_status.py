@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from runs.model import State
 from runs.reports.status import (
     Health,
     Mark,
@@ -20,7 +19,6 @@ from runs.reports.status import (
     headline,
     mark_of,
 )
-from runs.reports.status_data import last_state
 from runs.reports.status_page import describe_cron, render
 from runs.schedules.records import Trigger
 from transfers.history.operations import Operation
@@ -116,13 +114,6 @@ def test_a_mistyped_command_is_a_failure_only_in_a_schedule(code: int) -> None:
     assert [day.operations for day in by_day([typed], NOW, days=1)] == [0]
     assert [(day.operations, day.bad) for day in by_day([scheduled], NOW, days=1)] == [(1, 1)]
     assert len(failed_commands([moved], NOW)) == 1
-
-
-def test_run_states_are_counted_from_the_ledger() -> None:
-    seen = [{"kind": "seen", "state": state} for state in ("RUNNING", "LOST", "SUCCEEDED", "FAILED")]
-    begun = [{"kind": "prepared"}, {"kind": "staged"}, {"kind": "submitted"}]
-    states = [last_state([*begun, *seen[:number]]) for number in range(5)]
-    assert states == [State.SUBMITTED, State.RUNNING, State.LOST, State.SUCCEEDED, State.SUCCEEDED]
 
 
 def test_names_are_escaped_on_the_page() -> None:

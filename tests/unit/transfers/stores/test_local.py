@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,18 @@ def test_a_replaced_subfolder_is_opened_again(store: LocalStore, tmp_path: Path)
     assert found is not None
     assert store.remove_whole(found) is None
     assert not (tmp_path / "place/c/b").exists()
+
+
+def test_the_folder_of_a_file_is_served_by_the_same_agent(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place/a").write_bytes(b"1")
+    location = parse_location(str(tmp_path / "place/a"), {}, b"/")
+    assert location is not None
+    with closing(open_store(location)) as store:
+        with closing(store.folder_of_file(location) or store) as folder:
+            assert (store.root_path, folder.root_path) == tuple(
+                bytes(tmp_path / name) for name in ("place/a", "place")
+            )
+            assert [each.path for each in folder.list()] == [b"a"]
+            assert folder.root_identity() is not None
+        assert len(store.identities()) == 1

@@ -1,0 +1,117 @@
+"""Search the runs in the ledger by state, site and pipeline, without opening the journal of each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hibali.errors import NotFoundError
+from hibali.journal_index import IndexRow, JournalIndex, Value
+from hibali.ledger import ledger_folder, read_records
+from runs.model import RUN_ID, Run, State
+from runs.records import fold_records
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+_VERSION = 1
+# Once the end of a run is known, later records change none of these.
+_COLUMNS = ("began", "state", "site", "pipeline_digest", "has_job", "is_sweep")
+_INDEXED = ("began, name", "state, site", "pipeline_digest")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Conditions on runs; None, () and False are no condition.
+
+    `has_job` are runs that were submitted, `single` those that are no sweep.
+    """
+
+    site: str | None = None
+    states: Collection[State] = ()
+    pipeline_digest: str | None = None
+    has_job: bool = False
+    single: bool = False
+
+
+UNFINISHED = tuple(state for state in State if not state.ended)
+
+
+def find_run_ids(chosen: RunFilter) -> list[str]:
+    """Return the ids of the runs that satisfy a filter, oldest first."""
+    return find_latest_run_ids(chosen)[0]
+
+
+def find_latest_run_ids(chosen: RunFilter, most: int | None = None) -> tuple[list[str], int]:
+    """Return the ids of the latest runs that satisfy a filter, oldest first, and the number of all that do."""
+    where, parameters = _condition(chosen)
+    limit = "" if most is None else f" LIMIT {most}"
+    query = f"SELECT began, name FROM entries WHERE {where} ORDER BY began DESC, name DESC{limit}"
+
+    def ask(entries: Connection) -> tuple[list[str], int]:
+        found = [str(name) for _, name in entries.execute(query, parameters)]
+        [count] = entries.execute(f"SELECT count(*) FROM entries WHERE {where}", parameters).fetchone()
+        return found[::-1], int(count)
+
+    return _index().answer(ask)
+
+
+def count_runs_by_state() -> dict[State, int]:
+    """Return the number of runs in each state that occurs, in the order of `State`."""
+    query = "SELECT state, count(*) FROM entries GROUP BY state"
+    found = dict(_index().select(query, (), lambda row: (State(row[0]), int(row[1]))))
+    return {state: found[state] for state in State if state in found}
+
+
+def _condition(chosen: RunFilter) -> tuple[str, list[Value]]:
+    found: list[tuple[str, list[Value]]] = [("1", [])]
+    if chosen.site is not None:
+        found.append(("site = ?", [chosen.site]))
+    if chosen.states:
+        found.append(
+            (f"state IN ({', '.join('?' * len(chosen.states))})", [str(each) for each in chosen.states])
+        )
+    if chosen.pipeline_digest is not None:
+        found.append(("pipeline_digest = ?", [chosen.pipeline_digest]))
+    if chosen.has_job:
+        found.append(("has_job", []))
+    if chosen.single:
+        found.append(("NOT is_sweep", []))
+    return " AND ".join(text for text, _ in found), [each for _, values in found for each in values]
+
+
+def _index() -> JournalIndex:
+    return JournalIndex(
+        ledger_folder("runs"),
+        ledger_folder("history") / "runs.sqlite",
+        version=_VERSION,
+        columns=_COLUMNS,
+        indexed=_INDEXED,
+        read=_read_row,
+    )
+
+
+def _read_row(path: Path) -> IndexRow | None:
+    run = _read_run(path)
+    if run is None:
+        return None
+    values = (
+        run.created,
+        str(run.state),
+        run.site,
+        run.spec.pipeline_digest,
+        int(bool(run.job)),
+        int(run.sweep is not None),
+    )
+    return IndexRow(values, settled=run.state.final)
+
+
+def _read_run(path: Path) -> Run | None:
+    """Return the run of a journal; None for another file, or one that a crash cut short."""
+    if RUN_ID.fullmatch(path.stem):
+        with contextlib.suppress(NotFoundError, KeyError, ValueError, TypeError):
+            return fold_records(path.stem, read_records(path))
+    return None
