@@ -106,7 +106,8 @@ def _run_all(
     selected: Sequence[Case], options: argparse.Namespace, testbed: Testbed, results: Results
 ) -> None:
     """Run the cases one after another, refuse those that begin beside other processes, and write the page after each."""
-    began = quiet_until = time.monotonic()
+    began = time.monotonic()
+    quiet_until = began + SETTLING_SECONDS
     end = float("inf") if options.full else began + 60 * options.minutes
     order = [one.name for one in CASES]
     for case in selected:

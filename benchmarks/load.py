@@ -24,10 +24,7 @@ def wait_for_low_load(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Wait until the load average is at most `most`, or the clock shows `until`; return the last load average.
-
-    The caller waits only after a case, whose own load has to decay first.
-    """
+    """Wait until the load average is at most `most`, or the clock shows `until`; return the last load average."""
     load = read()
     while load > most and clock() < until:
         sleep(1)
