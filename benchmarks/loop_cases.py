@@ -36,7 +36,7 @@ def _large(testbed: Testbed) -> Iterator[PreparedCase]:
             amount,
             [
                 *(transfer.hibali(), transfer.rsync(_WHOLE, cipher=True), transfer.scp(cipher=True)),
-                transfer.rsync_and_sha256sum(_WHOLE, cipher=True),
+                transfer.rsync_and_sha256(_WHOLE, cipher=True),
                 *(transfer.rsync(_WHOLE), transfer.scp()),
                 transfer.hibali(kept=True),
                 *(transfer.rsync(_WHOLE, cipher=True, kept=True), transfer.scp(cipher=True, kept=True)),
@@ -84,10 +84,10 @@ CASES = (
                 than=("rsync -W, aes128-gcm", "scp, aes128-gcm"),
             ),
             Bar(
-                "at most 1.15 of rsync -W with the same cipher and one sha256sum",
+                "at most 1.15 of rsync -W with the same cipher and one sha256",
                 "hibali",
                 1.15,
-                than=("rsync -W, aes128-gcm, and sha256sum",),
+                than=("rsync -W, aes128-gcm, and sha256",),
             ),
             Bar("faster than rsync -W and scp with their defaults", "hibali", 1.0, than=("rsync -W", "scp")),
         ),
