@@ -4,7 +4,7 @@
 PYTHON_HERE = .venv/bin/python
 BIN = .venv/bin
 
-.PHONY: help demo globus-smoke test test-all soak check docs bench lock dist sbom environment clean
+.PHONY: help demo globus-smoke test test-all soak check docs bench bench-full lock dist sbom environment clean
 
 help:
 	@echo "make demo      push, run, collect and verify real data between two local sites (.demo/)"
@@ -14,7 +14,8 @@ help:
 	@echo "make soak      kill and interrupt commands at random moments for an hour (MINUTES=60, KILLS=300, SEED=, JOBS=2, ONLY=)"
 	@echo "make check     style, types, layers, the remote agent's Python version, generated files"
 	@echo "make docs      regenerate completions/ and man/ from the commands, and build the HTML documentation in build/docs/html"
-	@echo "make bench     compare hibali's speed with rsync, scp, s5cmd and others (CASES=, REPEATS=, SCALE=)"
+	@echo "make bench     compare hibali's speed with rsync, scp, s5cmd and others within an hour (CASES=, OPTIONS=--help)"
+	@echo "make bench-full  the same with the full sizes and rounds, for hours"
 	@echo "make lock      update requirements.lock, with hashes"
 	@echo "make dist      build the wheel and the source archive in dist/"
 	@echo "make sbom      update packaging/sbom.cdx.json and packaging/LICENCES.md from requirements.lock"
@@ -52,7 +53,11 @@ docs: environment
 
 bench: environment
 	@sh tests/prepare.sh swift
-	$(PYTHON_HERE) -m benchmarks
+	$(PYTHON_HERE) -m benchmarks $(CASES) $(OPTIONS)
+
+bench-full: environment
+	@sh tests/prepare.sh swift
+	$(PYTHON_HERE) -m benchmarks --full $(CASES) $(OPTIONS)
 
 lock:
 	@sh tests/lock.sh

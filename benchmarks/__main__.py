@@ -1,14 +1,12 @@
-"""Run the benchmark cases and write the results (`make bench`). Contenders alternate within each round.
-
-CASES="link-large-push s3-small-up" selects cases by name or prefix, REPEATS sets the number of rounds, SCALE
-reduces the sizes for a quick check, whose results go to .cache/benchmarks instead of RESULTS.md.
-"""
+"""Run the benchmark cases and write the results (`make bench`). Contenders alternate within each round."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from subprocess import SubprocessError
 
@@ -16,12 +14,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks import gridftp_cases, link_cases, loop_cases, pilot_case, planning_cases, s3_cases, sweep_case
 from benchmarks.case import Case, Contender
-from benchmarks.machine import commit, today
+from benchmarks.load import MOST_LOAD, SETTLING_SECONDS, load_average, wait_for_low_load
+from benchmarks.machine import commit, machine, today
 from benchmarks.measuring import FailedError, end_logins, measure
 from benchmarks.peers import prepare_peers
 from benchmarks.results import Results
 from benchmarks.samples import Amount, Measured, Sample
-from benchmarks.testbed import MISSING_ERRORS, Testbed, open_testbed
+from benchmarks.testbed import HIBALI, MISSING_ERRORS, Testbed, open_testbed
 
 CASES: tuple[Case, ...] = (
     *link_cases.CASES,
@@ -37,31 +36,61 @@ CASES: tuple[Case, ...] = (
 _CASE_ERRORS = (FailedError, OSError, SubprocessError, BotoCoreError, ClientError)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the selected cases.
 
     Returns:
-        0 when every selected case was measured or reported as not measured; 2 for an invalid variable.
+        0 when every selected case was measured, refused or reported as not measured; 2 for a wrong option.
     """
+    options = _parser().parse_args(argv)
     try:
-        scale, repeats = float(os.environ.get("SCALE") or 1), int(os.environ.get("REPEATS") or 0)
-        selected = _select_cases(os.environ.get("CASES", "").split())
-    except (ValueError, LookupError) as problem:
+        selected = select_cases(options.cases)
+    except LookupError as problem:
         print(problem, file=sys.stderr)
         return 2
+    if options.list:
+        print("\n".join(case.name for case in selected))
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop the servers as after Ctrl-C
     prepare_peers()
-    results = Results.open(quick=scale != 1)
-    with open_testbed(scale) as testbed:
-        for case in selected:
-            print(f"{case.name}: {case.subject}", file=sys.stderr)
-            results.add(run_case(case, testbed, repeats or case.repeats))
-            results.write([one.name for one in CASES])
-    print(f"Results written to {results.page}")
+    results = Results.open(machine(), quick=options.scale != 1 or options.any_load)
+    with open_testbed() as testbed:
+        _run_all(selected, options, testbed, results)
+    print(f"Results written to {results.path}")
     return 0
 
 
-def _select_cases(patterns: Sequence[str]) -> list[Case]:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("cases", nargs="*", metavar="CASE", help="a case, or the beginning of several names; all by default")
+    add("--list", action="store_true", help="print the names of the cases and exit")
+    add("--full", action="store_true", help="full sizes and rounds, without a time limit")
+    add("--minutes", type=float, default=60, help="start no case and no round after this time (default: 60)")
+    add("--repeats", type=_rounds, default=0, metavar="N", help="rounds of each case, instead of its own")
+    add(
+        "--scale",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="multiply the sizes for a quick check, with results in .cache/benchmarks instead of RESULTS.md",
+    )
+    add(
+        "--any-load",
+        action="store_true",
+        help=f"also measure above a load average of {MOST_LOAD:g}, with results in .cache/benchmarks",
+    )
+    return parser
+
+
+def _rounds(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def select_cases(patterns: Sequence[str]) -> list[Case]:
     """Select cases: a full name selects that case alone, a prefix selects all cases that begin with it."""
     names = [case.name for case in CASES]
     selected: set[str] = set()
@@ -73,12 +102,38 @@ def _select_cases(patterns: Sequence[str]) -> list[Case]:
     return [case for case in CASES if not patterns or case.name in selected]
 
 
-def run_case(case: Case, testbed: Testbed, repeats: int) -> Measured:
-    """Run all rounds of one case, and record why a contender or the case could not be measured."""
-    measured = Measured(case.name, case.subject, Amount(0, 0), case.bars, today(), commit(), testbed.scale)
+def _run_all(
+    selected: Sequence[Case], options: argparse.Namespace, testbed: Testbed, results: Results
+) -> None:
+    """Run the cases one after another, refuse those that begin beside other processes, and write the page after each."""
+    began = time.monotonic()
+    quiet_until = began + SETTLING_SECONDS
+    end = float("inf") if options.full else began + 60 * options.minutes
+    order = [one.name for one in CASES]
+    for case in selected:
+        if time.monotonic() > end:
+            print(f"{case.name}: not started, because {options.minutes:g} minutes are over", file=sys.stderr)
+            continue
+        load = load_average() if options.any_load else wait_for_low_load(quiet_until)
+        if load > MOST_LOAD and not options.any_load:
+            print(f"{case.name}: refused, because the load average is {load:.2f}", file=sys.stderr)
+            results.refuse(case.name, today(), commit(), load)
+        else:
+            print(f"{case.name} (load average {load:.2f})", file=sys.stderr)
+            testbed.scale = options.scale * (1.0 if options.full else case.brief.scale)
+            repeats = options.repeats or (case.repeats if options.full else case.brief.repeats)
+            results.add(run_case(case, testbed, repeats, load=load, end=end))
+            quiet_until = time.monotonic() + SETTLING_SECONDS
+        results.write(order)
+
+
+def run_case(case: Case, testbed: Testbed, repeats: int, *, load: float, end: float) -> Measured:
+    """Run the rounds of one case, at least one and no further one after `end`; record why something was not measured."""
+    measured = Measured(case.name, case.name, Amount(0, 0), case.bars, today(), commit(), load, testbed.scale)
     try:
         with case.prepare(testbed) as prepared:
             measured.amount = prepared.amount
+            measured.subject = case.describe(prepared.amount)
             contenders = [contender for contender in prepared.contenders if not contender.missing]
             measured.missing = {one.name: one.missing for one in prepared.contenders if one.missing}
             measured.samples = {contender.name: [] for contender in contenders}
@@ -86,6 +141,8 @@ def run_case(case: Case, testbed: Testbed, repeats: int) -> Measured:
                 if contender.warm_up:
                     _run(case, contender, testbed, "before", measured)
             for number in range(repeats):
+                if number and time.monotonic() > end:
+                    break
                 for index, contender in enumerate(contenders):
                     sample = _run(case, contender, testbed, f"{number}-{index}", measured)
                     measured.samples[contender.name].append(sample)
@@ -113,6 +170,8 @@ def _run(case: Case, contender: Contender, testbed: Testbed, name: str, measured
         if contender.log_in and contender.logins:
             end_logins(contender.logins)
         argv, environment = contender.argv(name), dict(contender.environment)
+        if {*HIBALI} <= {*argv}:
+            measured.settings[contender.name] = testbed.settings_of(argv)
         if not contender.target.reused:
             environment["HIBALI_STATE"] = str(testbed.state())
         sample = measure(argv, environment, testbed.work, logins=contender.logins, watch=case.watch)

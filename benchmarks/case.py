@@ -136,12 +136,30 @@ class PreparedCase:
 
 
 @dataclass(frozen=True)
+class Brief:
+    """How `make bench` shortens a case to run all of them within an hour: the part of its size, and the rounds."""
+
+    scale: float = 1.0
+    repeats: int = 3
+
+
+@dataclass(frozen=True)
 class Case:
-    """A benchmark case; the context manager `prepare` creates the source and yields the contenders."""
+    """A benchmark case; the context manager `prepare` creates the source and yields the contenders.
+
+    In the subject, `{files}` and `{objects}` are the amount in words, and `{count}` is the number of files.
+    """
 
     name: str
     subject: str
     prepare: Callable[[Testbed], contextlib.AbstractContextManager[PreparedCase]]
     bars: tuple[Bar, ...]
     repeats: int = 5
+    brief: Brief = Brief()
     watch: bool = False  # also measure the memory of all processes together
+
+    def describe(self, amount: Amount) -> str:
+        """Return the subject with an amount."""
+        return self.subject.format(
+            files=amount.describe("file"), objects=amount.describe("object"), count=f"{amount.files:,}"
+        )

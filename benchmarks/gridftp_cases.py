@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.case import Case, Contender, FolderTarget, PreparedCase
+from benchmarks.case import Brief, Case, Contender, FolderTarget, PreparedCase
 from benchmarks.link import HERE, NAMESPACE, THERE, Link
 from benchmarks.link_cases import LARGE, SMALL
 from benchmarks.samples import Bar
@@ -62,7 +62,9 @@ def _remote_server(testbed: Testbed) -> Iterator[tuple[Grid, str]]:
             os.kill(pid, signal.SIGKILL)
 
 
-def _case(name: str, subject: str, files: int, size: int, plain: Sequence[str], repeats: int) -> Case:
+def _case(
+    name: str, subject: str, files: int, size: int, plain: Sequence[str], *, repeats: int, brief: Brief
+) -> Case:
     """Define a case; `plain` are the fastest options that were found for globus-url-copy."""
 
     @contextlib.contextmanager
@@ -90,7 +92,7 @@ def _case(name: str, subject: str, files: int, size: int, plain: Sequence[str], 
         Bar(f"no slower than {who}, logins included", "hibali", 1.0, than=(who,))
         for who in (VERIFYING, PLAIN)
     )
-    return Case(name, subject, prepare, bars, repeats=repeats)
+    return Case(name, subject, prepare, bars, repeats=repeats, brief=brief)
 
 
 def _named(testbed: Testbed, contender: Contender) -> Contender:
@@ -109,16 +111,18 @@ def _line(options: Sequence[str], source: Path, target: FolderTarget, url: str) 
 CASES = (
     _case(
         "gridftp-large",
-        "push one file of 2 GiB, 110 ms, 1 Gbit/s, to a GridFTP server",
+        "push {files}, 110 ms, 1 Gbit/s, to a GridFTP server",
         *LARGE,
         ["-p", "4", "-tcp-bs", "16777216"],
-        3,
+        repeats=3,
+        brief=Brief(0.25, 2),
     ),
     _case(
         "gridftp-small",
-        "push 10,000 files of 10 KiB, 110 ms, 1 Gbit/s, to a site with a GridFTP server",
+        "push {files}, 110 ms, 1 Gbit/s, to a site with a GridFTP server",
         *SMALL,
         ["-pp", "-cc", "16"],
-        1,
+        repeats=1,
+        brief=Brief(0.1, 1),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -65,6 +66,7 @@ def long_link(session: Path, link: Link, near: SshServer) -> Iterator[Path]:
 def _start_remote_sshd(session: Path, folder: Path, ip: str, near: SshServer) -> int:
     """Start the sshd of tests/services with the remote address, and write its client configuration."""
     settings = (Path(near.folder) / "sshd_config").read_text()
+    settings = re.sub("^MaxStartups .*\n", "", settings, flags=re.MULTILINE)  # sshd's default, as at a site
     settings = settings.replace("ListenAddress 127.0.0.1", f"ListenAddress {THERE}")
     (folder / "sshd_config").write_text(settings.replace(f"{near.folder}/sshd.pid", f"{folder}/sshd.pid"))
     config = near.config.read_text().replace("HostName 127.0.0.1", f"HostName {THERE}")

@@ -1,11 +1,12 @@
-"""Compare transfers over the long link to tmpfs: one large file, many small files, packet loss, a shorter link."""
+"""Compare transfers over the long link to tmpfs: one large file, many small files, packet loss, shorter links."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from benchmarks.case import Case, Contender, FolderTarget, PreparedCase
+from benchmarks.case import Brief, Case, Contender, FolderTarget, PreparedCase
 from benchmarks.link import Link
 from benchmarks.samples import Bar
 from benchmarks.ssh_contenders import SshTransfer, ssh_transfer
@@ -14,6 +15,8 @@ from benchmarks.trees import make_tree
 
 LARGE = (1, 2 << 30)
 SMALL = (10_000, 10 << 10)
+# rsync takes half a minute instead of two; the seconds of hibali's logins then weigh four times as much
+_QUARTER = Brief(0.25, 2)
 _KEPT_LOGIN = "hibali, login kept"
 
 Choose = Callable[[SshTransfer], list[Contender]]
@@ -66,20 +69,58 @@ _SMALL_FILES = tuple(
 
 
 def _large_case(command: str, *, pull: bool) -> Case:
-    subject = f"{command} one file of 2 GiB, 110 ms, 1 Gbit/s, logins = 8"
     prepare = _over_link(_large, *LARGE, link=Link(), pull=pull)
-    return Case(f"link-large-{command}", subject, prepare, (_LINK_RATE, _times_rsync(5)), repeats=3)
+    return Case(
+        f"link-large-{command}",
+        f"{command} {{files}}, 110 ms, 1 Gbit/s, eight logins",
+        prepare,
+        (_LINK_RATE, _times_rsync(5)),
+        repeats=3,
+        brief=_QUARTER,
+    )
 
 
 def _small_case(command: str, *, pull: bool) -> Case:
-    subject = f"{command} 10,000 files of 10 KiB, 110 ms, 1 Gbit/s, logins = 8"
     return Case(
         f"link-small-{command}",
-        subject,
+        f"{command} {{files}}, 110 ms, 1 Gbit/s, eight logins",
         _over_link(_small, *SMALL, link=Link(), pull=pull),
         _SMALL_FILES,
         repeats=3,
+        brief=Brief(repeats=2),
     )
+
+
+def _shorter_case(round_trip: int, bar: Bar) -> Case:
+    return Case(
+        f"link-{round_trip}ms",
+        f"push {{files}}, {round_trip} ms, 1 Gbit/s, eight logins",
+        _over_link(_with_rsync, *LARGE, link=Link(round_trip=round_trip)),
+        (bar,),
+        repeats=3,
+        brief=Brief(0.25, 3),
+    )
+
+
+@contextlib.contextmanager
+def _defaults(testbed: Testbed) -> Iterator[PreparedCase]:
+    """Compare the default pace of logins, and one login, with rsync."""
+    with testbed.temporary_folder("link", memory=True) as folder, testbed.host(Link()) as config:
+        amount = make_tree(folder / "source", testbed.amount(1, 512 << 20))
+        (folder / "targets").mkdir()
+        target = FolderTarget(folder / "targets", amount)
+
+        def transfer(site: str, **settings: Any) -> SshTransfer:
+            return ssh_transfer(testbed, config, folder / "source", target, site=site, **settings)
+
+        eight = transfer("eight", logins=8)
+        contenders = [
+            eight.hibali(),
+            transfer("at-once", logins=8, limits='login_interval = "0s"').hibali("all logins at once"),
+            transfer("one").hibali("one login"),
+            eight.rsync(),
+        ]
+        yield PreparedCase(amount, contenders)
 
 
 CASES = (
@@ -87,25 +128,33 @@ CASES = (
     _large_case("pull", pull=True),
     Case(
         "link-large-push-one-login",
-        "push one file of 2 GiB, 110 ms, 1 Gbit/s, logins = 1, channels = 8",
+        "push {files}, 110 ms, 1 Gbit/s, one login",
         _over_link(_with_rsync, *LARGE, link=Link(), logins=1),
         (_times_rsync(1.3, "at least 1.3 times rsync with the kernel's buffers as they are"),),
         repeats=3,
+        brief=_QUARTER,
+    ),
+    Case(
+        "link-defaults",
+        "push {files}, 110 ms, 1 Gbit/s, with eight logins at hibali's own pace and at once, and with one login",
+        _defaults,
+        (
+            Bar("no slower than rsync with eight logins", "hibali", 1.0, than=("rsync",)),
+            Bar("no slower than rsync with one login", "hibali, one login", 1.0, than=("rsync",)),
+        ),
+        repeats=3,
+        brief=Brief(repeats=2),
     ),
     _small_case("push", pull=False),
     _small_case("pull", pull=True),
     Case(
         "link-lossy",
-        "push one file of 2 GiB, 110 ms, 1 Gbit/s, 0.1 % of the packets lost, logins = 8",
+        "push {files}, 110 ms, 1 Gbit/s, 0.1 % of the packets lost, eight logins",
         _over_link(_with_rsync, *LARGE, link=Link(loss=0.1)),
         (_times_rsync(3),),
         repeats=3,
+        brief=_QUARTER,
     ),
-    Case(
-        "link-near",
-        "push one file of 2 GiB, 30 ms, 1 Gbit/s, logins = 8",
-        _over_link(_with_rsync, *LARGE, link=Link(round_trip=30)),
-        (_times_rsync(3),),
-        repeats=3,
-    ),
+    _shorter_case(30, _times_rsync(3)),
+    _shorter_case(10, Bar("no slower than rsync, logins included", "hibali", 1.0, than=("rsync",))),
 )

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.case import Case, Contender, FolderTarget, PreparedCase, ReusedTarget
+from benchmarks.case import Brief, Case, Contender, FolderTarget, PreparedCase, ReusedTarget
 from benchmarks.link_cases import LARGE, SMALL
 from benchmarks.samples import Amount, Bar
 from benchmarks.ssh_contenders import SshTransfer, ssh_transfer
@@ -36,6 +36,7 @@ def _large(testbed: Testbed) -> Iterator[PreparedCase]:
             amount,
             [
                 *(transfer.hibali(), transfer.rsync(_WHOLE, cipher=True), transfer.scp(cipher=True)),
+                transfer.rsync_and_sha256(_WHOLE, cipher=True),
                 *(transfer.rsync(_WHOLE), transfer.scp()),
                 transfer.hibali(kept=True),
                 *(transfer.rsync(_WHOLE, cipher=True, kept=True), transfer.scp(cipher=True, kept=True)),
@@ -73,7 +74,7 @@ def _again(contender: Contender, kept: str, transfer: SshTransfer) -> Contender:
 CASES = (
     Case(
         "loop-large",
-        "push one file of 2 GiB over ssh on loopback onto tmpfs (hibali prefers aes128-gcm by itself)",
+        "push {files} over ssh on loopback onto tmpfs (hibali prefers aes128-gcm by itself)",
         _large,
         (
             Bar(
@@ -82,18 +83,25 @@ CASES = (
                 1.05,
                 than=("rsync -W, aes128-gcm", "scp, aes128-gcm"),
             ),
+            Bar(
+                "at most 1.15 of rsync -W with the same cipher and one sha256",
+                "hibali",
+                1.15,
+                than=("rsync -W, aes128-gcm, and sha256",),
+            ),
             Bar("faster than rsync -W and scp with their defaults", "hibali", 1.0, than=("rsync -W", "scp")),
         ),
+        brief=Brief(repeats=2),
     ),
     Case(
         "loop-small-disk",
-        "push 10,000 files of 10 KiB over ssh on loopback onto a disk",
+        "push {files} over ssh on loopback onto a disk",
         _small,
         (Bar("at most 1.3 of rsync --fsync", "hibali", 1.3, than=("rsync --fsync",)),),
     ),
     Case(
         "loop-unchanged",
-        "push 100,000 files of 1 KiB of which none changed, over ssh on loopback",
+        "push {files} of which none changed, over ssh on loopback",
         _unchanged,
         (Bar("at most 1.3 of rsync", "hibali", 1.3, than=("rsync",)),),
     ),

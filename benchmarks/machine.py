@@ -60,7 +60,7 @@ def _globus_url_copy() -> str:
 
 def _swift() -> str:
     lines = (REPOSITORY / "tests" / "swift.lock").read_text().splitlines()
-    return next(line.partition("==")[2] for line in lines if line.startswith("swift=="))
+    return next(line.partition("==")[2].rstrip(" \\") for line in lines if line.startswith("swift=="))
 
 
 def commit() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,7 +85,11 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_logins(folder: Path) -> None:
-    """End the ssh masters whose sockets are in `folder`, so that the next command logs in again."""
+    """End the ssh masters whose sockets are in `folder`, so that the next command logs in again.
+
+    What hibali notes beside its sockets is removed, too, as after a reboot. Otherwise it would wait after a few rounds,
+    because it starts at most eight logins a minute.
+    """
     for pid in _ssh_masters(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
@@ -93,6 +98,7 @@ def end_logins(folder: Path) -> None:
         if time.monotonic() > deadline:
             raise FailedError(f"the ssh masters of {folder} did not end within 10 s of SIGTERM")
         time.sleep(0.01)
+    shutil.rmtree(folder / "hibali", ignore_errors=True)
 
 
 def _ssh_masters(folder: Path | None) -> list[int]:

@@ -11,8 +11,14 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 _FOLDER = REPOSITORY / ".cache" / "peers"
 _LIST = Path(__file__).with_name("peers.txt")
-_DEBIAN = {"rsync": "rsync", "ssh": "openssh-client", "scp": "openssh-client", "tar": "tar"}
-_VERSION_OPTIONS = {"ssh": "-V", "s5cmd": "version"}
+_DEBIAN = {
+    "rsync": "rsync",
+    "ssh": "openssh-client",
+    "scp": "openssh-client",
+    "tar": "tar",
+    "openssl": "openssl",
+}
+_VERSION_OPTIONS = {"ssh": "-V", "s5cmd": "version", "openssl": "version"}
 
 
 def prepare_peers() -> None:
@@ -52,7 +58,7 @@ def find_peer(name: str) -> str:
 def versions() -> dict[str, str]:
     """Return the first line of every peer's version output."""
     found = {}
-    for name in ("rsync", "ssh", "tar", "s5cmd", "rclone"):
+    for name in ("rsync", "ssh", "tar", "openssl", "s5cmd", "rclone"):
         try:
             argv = [find_peer(name), _VERSION_OPTIONS.get(name, "--version")]
         except LookupError as problem:

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from benchmarks.samples import Measured, median_of
+from benchmarks.page import Section
 
-_MAIN = {
-    "link-large-push": "2 GiB over 110 ms, 1 Gbit/s",
-    "link-small-push": "10,000 files of 10 KiB over 110 ms",
-    "loop-large": "2 GiB over ssh on loopback",
-    "s3-small-up": "10,000 objects of 10 KiB into an object store",
-    "s3-large-up": "2 GiB into an object store",
-}
+_MAIN = {"link-large-push", "link-small-push", "loop-large", "s3-small-up", "s3-large-up"}
 _SHOWN = ("hibali", "rsync", "rsync -W", "scp", "tar over ssh", "s5cmd", "rclone")
 _WIDTH, _LABEL, _BAR, _LINE, _GAP = 720, 130, 480, 22, 20
 _STYLE = """\
@@ -28,16 +22,17 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 }"""
 
 
-def draw(cases: Sequence[Measured]) -> str:
+def draw(cases: Sequence[Section], *, quick: bool = False) -> str:
     """Return the chart as SVG; cases that were not measured are left out."""
     lines: list[str] = []
     top = 10
     for case in cases:
-        bars = _bars(case)
+        medians = case.medians()
+        bars = [(name, medians[name]) for name in _SHOWN if name in medians]
         if case.name in _MAIN and bars:
-            lines += _panel(_MAIN[case.name], bars, top)
+            lines += _panel(case.subject, bars, top)
             top += _LINE * (len(bars) + 1) + _GAP
-    note = "" if all(case.scale == 1 for case in cases) else "quick run with smaller sizes; "
+    note = "quick run; " if quick else ""
     lines.append(f'<text x="10" y="{top + 10}">{note}seconds, logins included; shorter is better</text>')
     height = top + 24
     return (
@@ -45,15 +40,6 @@ def draw(cases: Sequence[Measured]) -> str:
         f' height="{height}" role="img" aria-label="hibali beside its peers: seconds, shorter is better">\n'
         f"<style>\n{_STYLE}\n</style>\n" + "\n".join(lines) + "\n</svg>\n"
     )
-
-
-def _bars(case: Measured) -> list[tuple[str, float]]:
-    found = []
-    for name in _SHOWN:
-        seconds = median_of(case.samples.get(name, ()), "seconds", case.amount)
-        if seconds is not None:
-            found.append((name, seconds))
-    return found
 
 
 def _panel(title: str, bars: Sequence[tuple[str, float]], top: int) -> Iterator[str]:

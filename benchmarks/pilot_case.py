@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.case import Case, Contender, PreparedCase, Target
+from benchmarks.case import Brief, Case, Contender, PreparedCase, Target
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Bar, Sample
 from benchmarks.sweep_case import prepare_sweep
@@ -82,7 +82,7 @@ def _prepare(testbed: Testbed) -> Iterator[PreparedCase]:
 CASES = (
     Case(
         "pilot-slurm",
-        "1,000 tasks of `true` on Slurm, as a job array and by --pilot on one allocation with 2 cores; seconds are those"
+        "{count} tasks of `true` on Slurm, as a job array and by --pilot on one allocation with 2 cores; seconds are those"
         " from the begin of the job to the end of the last task",
         _prepare,
         (
@@ -95,5 +95,6 @@ CASES = (
             ),
         ),
         repeats=1,
+        brief=Brief(0.5, 1),
     ),
 )

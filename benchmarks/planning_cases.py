@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 
-from benchmarks.case import Case, Contender, PreparedCase, ReusedTarget
+from benchmarks.case import Brief, Case, Contender, PreparedCase, ReusedTarget
 from benchmarks.samples import Amount, Bar
 from benchmarks.testbed import HIBALI, Testbed, peer_or_reason
 from benchmarks.trees import copy_tree, make_tree
@@ -50,13 +50,14 @@ def _case(name: str, where: str, folders: int, *, identical: bool) -> Case:
     target = "identical" if identical else "empty"
     return Case(
         f"million-{name}-{target}",
-        f"plan 1,000,000 tiny files {where} against an {target} local target (push --dry-run)",
+        f"plan {{count}} tiny files {where} against an {target} local target (push --dry-run)",
         _plan(folders=folders, identical=identical),
         (
             Bar("peak memory of the largest process under 200 MB", "hibali", 200, measure="peak"),
             Bar("peak memory of all processes together under 200 MB", "hibali", 200, measure="peak_of_all"),
         ),
         repeats=1,
+        brief=Brief(repeats=1),
         watch=True,
     )
 

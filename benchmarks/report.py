@@ -1,64 +1,73 @@
-"""Render RESULTS.md: each performance target with its measured value, then each case with all its contenders."""
+"""Report a measured case: each performance target with its measured value, and all contenders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
+from benchmarks.page import Section, cell
 from benchmarks.samples import MEGA, Amount, Bar, Measured, Sample, bar_value, is_met, median_of
 
-_HEAD = """\
+HEAD = """\
 # Benchmark results
 
-Written by `make bench`; do not edit. Contenders alternate within each round (A B C A B C ...), each with an empty
+Written by `make bench`, which runs within an hour, and by `make bench-full` with the full sizes; do not edit. A run replaces
+the cases that it measures. It refuses a case while the load average is above 1, and keeps its earlier figures.
+
+Contenders alternate within each round (A B C A B C ...), each with an empty
 target that is checked afterwards; sources are in the page cache, and `sync` runs before each. Seconds are the median of all
 rounds; a comparison is the median of each round's ratio to the best of the named peers. CPU is user and system time of
 the command, its children and its persistent ssh connections, not of the servers, which share this machine. The peak is
 the resident memory of the largest process, and at least 11 MB, the size of the process that starts it. Without "login
-kept", every run logs in again, and its seconds include that.
+kept", every run logs in as after a reboot, and its seconds include that.
 """
 _UNITS = {"rate": " MB/s", "peak": " MB", "peak_of_all": " MB"}
 
 
-def render(cases: Sequence[Measured], absent: Sequence[str], machine: Mapping[str, str]) -> str:
-    """Render the page; `absent` are the names of cases that were never run."""
-    lines = [_HEAD, *_warnings(cases), "## Where\n", "| | |", "|---|---|"]
-    lines += [f"| {name} | {_cell(value)} |" for name, value in machine.items()]
-    lines += ["", "## Promises\n", "| case | promised | measured | |", "|---|---|---|---|"]
-    lines += [_bar_line(bar, case) for case in cases for bar in case.bars]
-    lines += [f"| {name} | | not measured: not run yet | |" for name in absent]
-    for case in cases:
-        lines += ["", *_case_lines(case)]
-    return "\n".join(lines) + "\n"
+def section_of(case: Measured, environment: str, *, quick: bool = False) -> Section:
+    """Return the case's part of the page; the targets of a quick run are not judged."""
+    promises = tuple(_bar_line(bar, case, quick=quick) for bar in case.bars)
+    return Section(case.name, promises, "\n".join(_case_lines(case, environment)))
 
 
-def _warnings(cases: Sequence[Measured]) -> Iterator[str]:
-    scales = sorted({case.scale for case in cases if case.scale != 1})
-    if scales:
-        shown = ", ".join(f"{scale:g}" for scale in scales)
-        yield f"**Quick run with {shown} of the sizes: these figures cannot be compared with the performance targets.**\n"
-
-
-def _bar_line(bar: Bar, case: Measured) -> str:
+def _bar_line(bar: Bar, case: Measured, *, quick: bool) -> str:
     value = bar_value(bar, case)
+    source = f"{case.date} | {case.commit} | {case.load:.2f} |"
     if value is None:
         why = case.missing.get("") or next(
             (case.missing[name] for name in bar.than if name in case.missing), ""
         )
-        return f"| {case.name} | {bar.text} | not measured: {_cell(why or 'a contender failed')} | |"
-    word = "met" if is_met(bar, value) else "**not met**"
-    word = word if case.scale == 1 else "not judged"
-    return f"| {case.name} | {bar.text} | {value:.2f}{_UNITS.get(bar.measure, '')} | {word} |"
+        return f"| {case.name} | {bar.text} | not measured: {cell(why or 'a contender failed')} | | {source}"
+    word = "not judged" if quick else "met" if is_met(bar, value) else "**not met**"
+    size = "" if case.scale == 1 else f", at {case.scale:g} of the size"
+    shown = f"{value:.2f}{_UNITS.get(bar.measure, '')}"
+    return f"| {case.name} | {bar.text} | {shown} | {word}{size} | {source}"
 
 
-def _case_lines(case: Measured) -> Iterator[str]:
-    yield f"## {case.name}\n"
-    yield f"{case.subject[:1].upper()}{case.subject[1:]}. {case.date}, commit {case.commit}.\n"
+def _settings_lines(case: Measured) -> Iterator[str]:
+    """Name the settings of hibali's contenders that are not its defaults; contenders with the same ones share a line."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, settings in case.settings.items():
+        alike.setdefault(tuple(settings), []).append(name)
+    for changed, names in alike.items():
+        who = "; ".join(names)
+        shown = ", ".join(f"`{each}`" for each in changed)
+        yield f"- {who}: {f'not the defaults: {shown}' if shown else 'all settings are the defaults'}"
+
+
+def _case_lines(case: Measured, environment: str) -> Iterator[str]:
+    subject = f"{case.subject[:1].upper()}{case.subject[1:]}"
+    yield (
+        f"{subject}. {case.date}, commit {case.commit}, load average {case.load:.2f} at the start,"
+        f" environment `{environment}`.\n"
+    )
     if "" in case.missing:
         yield f"Not measured: {case.missing['']}"
         return
-    if case.scale != 1:
-        yield f"Scaled to {case.amount.files} files, {case.amount.size / MEGA:.1f} MB.\n"
+    if case.settings:
+        yield "Settings of hibali:\n"
+        yield from _settings_lines(case)
+        yield ""
     all_together = any(sample and sample.peak_of_all for rounds in case.samples.values() for sample in rounds)
     more = " peak of all |" if all_together else ""
     yield f"| contender | median s | least to most | rate | CPU s | peak |{more} runs |"
@@ -68,14 +77,14 @@ def _case_lines(case: Measured) -> Iterator[str]:
     if case.missing:
         yield ""
     for name, why in case.missing.items():
-        yield f"- {name}: {_cell(why)}"
+        yield f"- {name}: {cell(why)}"
     if case.table:
         head, *lines = case.table
         yield ""
-        yield f"| {' | '.join(_cell(text) for text in head)} |"
+        yield f"| {' | '.join(cell(text) for text in head)} |"
         yield f"|{'---|' * len(head)}"
         for line in lines:
-            yield f"| {' | '.join(_cell(text) for text in line)} |"
+            yield f"| {' | '.join(cell(text) for text in line)} |"
 
 
 def _contender_line(name: str, rounds: Sequence[Sample | None], amount: Amount, *, all_together: bool) -> str:
@@ -99,7 +108,3 @@ def _rate(found: Sequence[Sample], amount: Amount) -> str:
     if amount.size >= amount.files * MEGA:
         return f"{amount.size / MEGA / seconds:.1f} MB/s"
     return f"{amount.files / seconds:,.0f} {amount.what}/s"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")

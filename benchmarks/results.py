@@ -1,62 +1,53 @@
-"""Store the measurements per case and write the result pages; a run replaces only the cases it measured."""
+"""Keep the results page: a run replaces the cases that it measures, and notes those that it refuses."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.page import Page, Section, parse
 from benchmarks.peers import REPOSITORY
 from benchmarks.picture import draw
-from benchmarks.report import render
-from benchmarks.samples import Amount, Bar, Measured, Sample
+from benchmarks.report import HEAD, section_of
+from benchmarks.samples import Measured
 
-_CACHE = REPOSITORY / ".cache" / "benchmarks"
+_PAGE = REPOSITORY / "benchmarks" / "RESULTS.md"
+_QUICK_PAGE = REPOSITORY / ".cache" / "benchmarks" / "RESULTS.md"
+_QUICK_HEAD = """\
+**Quick run with other sizes, or beside other processes: these figures cannot be compared with the performance targets.**
+"""
 
 
 class Results:
-    """The measured cases of this machine; the next run replaces the results of a quick check."""
+    """The page with the figures of earlier runs; that of a quick check is its own, and starts empty."""
 
-    def __init__(self, page: Path, store: Path, cases: dict[str, Measured]) -> None:
-        self.page = page
-        self._store = store
-        self._cases = cases
+    def __init__(self, path: Path, page: Page, environment: Mapping[str, str], *, quick: bool) -> None:
+        self.path = path
+        self._page = page
+        self._environment = page.add_environment(environment)
+        self._quick = quick
 
     @classmethod
-    def open(cls, *, quick: bool) -> Results:
-        """Load the results of earlier full-size runs on this machine; a quick check starts empty."""
-        _CACHE.mkdir(parents=True, exist_ok=True)
-        if quick:
-            return cls(_CACHE / "RESULTS.md", _CACHE / "quick.json", {})
-        store = _CACHE / "measured.json"
-        found = json.loads(store.read_text()) if store.exists() else {}
-        return cls(
-            REPOSITORY / "benchmarks" / "RESULTS.md",
-            store,
-            {name: _read(entry) for name, entry in found.items()},
-        )
+    def open(cls, environment: Mapping[str, str], *, quick: bool) -> Results:
+        """Read the page; `environment` are the properties of this machine."""
+        path = _QUICK_PAGE if quick else _PAGE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        page = Page() if quick or not path.exists() else parse(path.read_text())
+        return cls(path, page, environment, quick=quick)
 
     def add(self, measured: Measured) -> None:
-        """Store a case's measurements, replacing earlier ones."""
-        self._cases[measured.name] = measured
+        """Replace a case's figures."""
+        self._page.sections[measured.name] = section_of(measured, self._environment, quick=self._quick)
+
+    def refuse(self, name: str, date: str, commit: str, load: float) -> None:
+        """Note that a case was refused, and keep its figures."""
+        section = self._page.sections.get(name, Section(name))
+        self._page.sections[name] = section.refused(date, commit, load)
 
     def write(self, order: Sequence[str]) -> None:
-        """Write the page, the chart and the stored measurements; `order` lists all existing cases."""
-        entries = {name: asdict(measured) for name, measured in self._cases.items()}
-        self._store.write_text(json.dumps(entries, indent=1))
-        cases = [self._cases[name] for name in order if name in self._cases]
-        absent = [name for name in order if name not in self._cases]
-        self.page.write_text(render(cases, absent, machine()))
-        self.page.with_name("results.svg").write_text(draw(cases))
-
-
-def _read(entry: dict[str, Any]) -> Measured:
-    samples = {
-        name: [Sample(**sample) if sample else None for sample in rounds]
-        for name, rounds in entry["samples"].items()
-    }
-    bars = tuple(Bar(**{**bar, "than": tuple(bar["than"])}) for bar in entry["bars"])
-    return Measured(**{**entry, "amount": Amount(**entry["amount"]), "bars": bars, "samples": samples})
+        """Write the page and the chart; `order` lists all existing cases."""
+        head = f"{HEAD}\n{_QUICK_HEAD}" if self._quick else HEAD
+        self.path.write_text(self._page.render(head, order))
+        sections = self._page.sections
+        chart = draw([sections[name] for name in order if name in sections], quick=self._quick)
+        self.path.with_name("results.svg").write_text(chart)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.case import BucketTarget, Case, Contender, FolderTarget, PreparedCase, Target
+from benchmarks.case import Brief, BucketTarget, Case, Contender, FolderTarget, PreparedCase, Target
 from benchmarks.link_cases import LARGE, SMALL
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar
@@ -188,33 +188,32 @@ CASES = (
     *(
         Case(
             f"s3-{size}-{direction}",
-            f"{direction}: {subject}, SeaweedFS, both ends on tmpfs",
+            f"{direction}: {{objects}}, SeaweedFS, both ends on tmpfs",
             _moves(*amount, down=direction == "down"),
             _BARS,
+            brief=brief,
         )
-        for size, subject, amount in (
-            ("small", "10,000 objects of 10 KiB", SMALL),
-            ("medium", "64 objects of 32 MiB", MEDIUM),
-            ("large", "one object of 2 GiB", LARGE),
+        for size, amount, brief in (
+            ("small", SMALL, Brief(0.5, 3)),
+            ("medium", MEDIUM, Brief(0.5, 2)),
+            ("large", LARGE, Brief(0.5, 2)),
         )
         for direction in ("up", "down")
     ),
     *(
         Case(
             f"s3-swift-{size}-{direction}",
-            f"{direction}: {subject}, OpenStack Swift, both ends on tmpfs",
+            f"{direction}: {{objects}}, OpenStack Swift, both ends on tmpfs",
             _moves(*amount, down=direction == "down", swift=True),
             _BARS,
+            brief=Brief(0.25, 2),
         )
-        for size, subject, amount in (
-            ("medium", "64 objects of 32 MiB", MEDIUM),
-            ("large", "one object of 2 GiB", LARGE),
-        )
+        for size, amount in (("medium", MEDIUM), ("large", LARGE))
         for direction in ("up", "down")
     ),
     Case(
         "s3-unchanged",
-        "push 100,000 objects of 100 bytes of which none changed, SeaweedFS, both ends on tmpfs",
+        "push {objects} of which none changed, SeaweedFS, both ends on tmpfs",
         _unchanged,
         (
             Bar(
@@ -224,5 +223,6 @@ CASES = (
                 than=("rclone --size-only --fast-list",),
             ),
         ),
+        brief=Brief(0.25, 3),
     ),
 )

@@ -27,6 +27,20 @@ class Amount:
     size: int
     what: str = "files"
 
+    def describe(self, noun: str) -> str:
+        """Return the amount in words, as in "one file of 2 GiB" and "10,000 files of 10 KiB"."""
+        each = _binary(self.size // self.files)
+        return f"one {noun} of {each}" if self.files == 1 else f"{self.files:,} {noun}s of {each}"
+
+
+def _binary(size: int) -> str:
+    number, unit = float(size), "bytes"
+    for larger in ("KiB", "MiB", "GiB"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.4g} {unit}"
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -53,7 +67,11 @@ class Measured:
     bars: tuple[Bar, ...]
     date: str = ""
     commit: str = ""
-    scale: float = 1.0
+    load: float = 0.0  # load average at the start
+    scale: float = 1.0  # part of the full size
+    settings: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # of hibali's contenders, other than its defaults
     samples: dict[str, list[Sample | None]] = field(default_factory=dict)
     # why a contender (or the case: key "") was not measured
     missing: dict[str, str] = field(default_factory=dict)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.case import Contender, FolderTarget
 from benchmarks.testbed import HIBALI, Testbed, peer_or_reason
@@ -29,8 +30,10 @@ class SshTransfer:
     def _logins(self, *, kept: bool, who: str) -> Path:
         return self.testbed.runtime(f"{who}-kept" if kept else who)
 
-    def hibali(self, *, kept: bool = False, more: Mapping[str, str] | None = None) -> Contender:
-        """Return hibali as a user configures it, with `more` in its environment."""
+    def hibali(
+        self, variant: str = "", *, kept: bool = False, more: Mapping[str, str] | None = None
+    ) -> Contender:
+        """Return hibali with the settings of the site, which `variant` describes, and `more` in its environment."""
         runtime = self._logins(kept=kept, who="h")
 
         def argv(run: str) -> list[str]:
@@ -40,7 +43,8 @@ class SshTransfer:
             return [*HIBALI, "pull" if self.pull else "push", "--quiet", *endpoints]
 
         environment = {**self.testbed.environment(runtime), **(more or {})}
-        return self._contender("hibali", argv, environment, runtime, kept=kept, warm_up=kept)
+        name = f"hibali, {variant}" if variant else "hibali"
+        return self._contender(name, argv, environment, runtime, kept=kept, warm_up=kept)
 
     def rsync(self, *more: str, cipher: bool = False, kept: bool = False) -> Contender:
         """Return `rsync -a` with further options."""
@@ -56,6 +60,21 @@ class SshTransfer:
 
         name = " ".join(["rsync", *more]) + (", aes128-gcm" if cipher else "")
         return self._contender(name, argv, None, runtime, kept=kept, missing=missing)
+
+    def rsync_and_sha256(self, *more: str, cipher: bool = False) -> Contender:
+        """Return rsync followed by the sha256 of the single file, which is what verifying it costs at least.
+
+        OpenSSL uses the CPU's instructions for sha256, as hibali does; Debian's sha256sum takes seven times as long.
+        """
+        rsync = self.rsync(*more, cipher=cipher)
+        program, missing = peer_or_reason("openssl")
+        file = next(self.source.iterdir())
+
+        def argv(run: str) -> list[str]:
+            digest = shlex.join([program, "dgst", "-sha256", str(file)])
+            return ["sh", "-c", f"{shlex.join(rsync.argv(run))} && {digest}"]
+
+        return replace(rsync, name=f"{rsync.name}, and sha256", argv=argv, missing=rsync.missing or missing)
 
     def scp(self, *, cipher: bool = False, kept: bool = False) -> Contender:
         """Return `scp` for the single file of the source."""
@@ -136,9 +155,19 @@ class SshTransfer:
 
 
 def ssh_transfer(
-    testbed: Testbed, config: Path, source: Path, target: FolderTarget, *, pull: bool = False, logins: int = 1
+    testbed: Testbed,
+    config: Path,
+    source: Path,
+    target: FolderTarget,
+    *,
+    pull: bool = False,
+    site: str = "there",
+    **settings: Any,
 ) -> SshTransfer:
-    """Configure the site `there`, whose root is the parent of the remote folder, and return the transfer."""
-    host, site = testbed.ssh().host, "there"
-    testbed.add_ssh_site(site, config, host, source.parent if pull else target.root, logins=logins)
+    """Configure the site, whose root is the parent of the remote folder, and return the transfer.
+
+    `settings` are those of `Testbed.add_ssh_site`.
+    """
+    host = testbed.ssh().host
+    testbed.add_ssh_site(site, config, host, source.parent if pull else target.root, **settings)
     return SshTransfer(testbed, config, host, site, source, target, pull)

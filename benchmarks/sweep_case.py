@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.case import Case, Contender, PreparedCase, Target
+from benchmarks.case import Brief, Case, Contender, PreparedCase, Target
 from benchmarks.measuring import FailedError
 from benchmarks.samples import Amount, Bar
 from benchmarks.testbed import HIBALI, Testbed
@@ -123,9 +123,10 @@ def _hibali(environment: dict[str, str], *argv: str) -> str:
 CASES = (
     Case(
         "sweep-slurm",
-        "1,000 tasks as a job array on Slurm, submitted and followed to the end (poll = 10s, growing)",
+        "{count} tasks as a job array on Slurm, submitted and followed to the end",
         _prepare,
         (Bar("peak memory under 150 MB", "hibali", 150, measure="peak"),),
         repeats=1,
+        brief=Brief(repeats=1),
     ),
 )

@@ -7,13 +7,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.link import Link, long_link
 from benchmarks.measuring import end_logins
 from benchmarks.peers import REPOSITORY, find_peer
 from benchmarks.samples import Amount
+from benchmarks.settings import changed_settings
 from benchmarks.trees import remove_tree
 from tests.services.object_store import ObjectStore
 from tests.services.processes import MARK, MissingPackageError, ServiceError
@@ -27,12 +29,15 @@ MISSING_ERRORS = (LookupError, MissingPackageError, ServiceError)
 
 
 class Testbed:
-    """Folders and servers of one benchmark run, below `folder` (on disk) and `stores` (in memory)."""
+    """Folders and servers of one benchmark run, below `folder` (on disk) and `stores` (in memory).
 
-    def __init__(self, folder: Path, stores: Path, scale: float) -> None:
+    `scale` is the part of each case's full size.
+    """
+
+    def __init__(self, folder: Path, stores: Path) -> None:
         self.folder = folder
         self._stores = stores
-        self.scale = scale
+        self.scale = 1.0
         self.work = folder / "work"
         for name in ("work", "home", "state"):
             (folder / name).mkdir(mode=0o700)
@@ -73,22 +78,36 @@ class Testbed:
     def add_site(self, name: str, table: str) -> None:
         """Add a site to the configuration, or replace it."""
         self._sites[name] = f"[sites.{name}]\n{table}\n"
-        self.sites.write_text("version = 1\n" + "".join(self._sites.values()))
-        self.sites.chmod(0o600)
+        self._write_sites()
 
     def add_to_site(self, name: str, lines: str) -> None:
         """Append lines to a site's configuration."""
         self._sites[name] += lines
-        self.sites.write_text("version = 1\n" + "".join(self._sites.values()))
+        self._write_sites()
 
-    def add_ssh_site(self, name: str, config: Path, host: str, root: Path, *, logins: int = 1) -> None:
-        """Add an ssh site whose default root is a local folder."""
+    def _write_sites(self) -> None:
+        self.sites.write_text(self._configuration())
+        self.sites.chmod(0o600)
+
+    def _configuration(self) -> str:
+        return "version = 1\n" + "".join(self._sites.values())
+
+    def settings_of(self, argv: Sequence[str]) -> list[str]:
+        """Return the settings, other than hibali's defaults, of the sites that a command names."""
+        sites = tomllib.loads(self._configuration()).get("sites", {})
+        used = [name for name in sites if any(word == name or word.startswith(f"{name}:") for word in argv)]
+        return [each for name in used for each in changed_settings(name, sites[name])]
+
+    def add_ssh_site(
+        self, name: str, config: Path, host: str, root: Path, *, logins: int = 1, limits: str = ""
+    ) -> None:
+        """Add an ssh site whose default root is a local folder; `limits` are lines of its table `limits`."""
+        command = json.dumps(["ssh", "-F", str(config)])
         self.add_site(
             name,
             f'kind = "ssh"\nroots = {{ data = {json.dumps(str(root))} }}\ndefault_root = "data"\n'
-            f'[sites.{name}.ssh]\nhost = {json.dumps(host)}\npersist = "4h"\n'
-            f"command = {json.dumps(['ssh', '-F', str(config)])}\nlogins = {logins}\nchannels = 8\n"
-            f'[sites.{name}.limits]\nlogin_interval = "0s"\n',
+            f"[sites.{name}.ssh]\nhost = {json.dumps(host)}\ncommand = {command}\nlogins = {logins}\n"
+            f"[sites.{name}.limits]\n{limits}\n",
         )
 
     def ssh(self) -> SshServer:
@@ -127,13 +146,13 @@ class Testbed:
 
 
 @contextlib.contextmanager
-def open_testbed(scale: float) -> Iterator[Testbed]:
+def open_testbed() -> Iterator[Testbed]:
     """Create a test bed in the temporary folder; its servers end with this process, even after a crash."""
     folder, stores = (Path(tempfile.mkdtemp(prefix="hib-", dir=where)) for where in (None, MEMORY))
     for session in (folder, stores):
         prepare_session(session)
     try:
-        yield Testbed(folder, stores, scale)
+        yield Testbed(folder, stores)
     finally:
         for session in (folder, stores):
             end_session(session)

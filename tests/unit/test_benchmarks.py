@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from benchmarks.__main__ import CASES, main
+from benchmarks.load import wait_for_low_load
+from benchmarks.page import Page, parse
 from benchmarks.picture import draw
-from benchmarks.report import render
+from benchmarks.report import HEAD, section_of
+from benchmarks.results import Results
 from benchmarks.samples import Amount, Bar, Measured, Sample, bar_value, is_met
+from benchmarks.settings import changed_settings
+
+MACHINE = {"machine": "2 cores", "kernel": "Linux 6.1|x"}
+_DATE = "2026-11-24 18:00 UTC"
 
 
 def case(bars: tuple[Bar, ...] = (), **seconds: list[float | None]) -> Measured:
@@ -20,7 +29,16 @@ def case(bars: tuple[Bar, ...] = (), **seconds: list[float | None]) -> Measured:
         ]
         for name, rounds in seconds.items()
     }
-    return Measured("link-large-push", "push", Amount(1, 200_000_000), bars, "today", "abc", samples=samples)
+    amount = Amount(1, 200_000_000)
+    return Measured("link-large-push", "push", amount, bars, _DATE, "abc", load=0.25, samples=samples)
+
+
+def page_of(measured: Measured, *more: str, quick: bool = False) -> str:
+    """Return the page with this case, and without figures of `more` cases."""
+    page = Page()
+    section = section_of(measured, page.add_environment(MACHINE), quick=quick)
+    page.sections[measured.name] = section
+    return page.render(HEAD, [measured.name, *more])
 
 
 def test_a_comparison_is_the_median_of_each_rounds_ratio_to_the_best_peer() -> None:
@@ -64,26 +82,122 @@ def test_the_page_lists_targets_that_were_met_not_met_and_not_measured() -> None
     )
     measured = case(bars, hibali=[1.0], rsync=[2.0], scp=[1.0])
     measured.missing = {"s5cmd": "s5cmd is missing"}
-    page = render([measured], ["s3-large-up"], {"kernel": "Linux"})
-    assert "| link-large-push | faster than rsync | 0.50 | met |" in page
+    page = page_of(measured, "s3-large-up")
+    assert f"| link-large-push | faster than rsync | 0.50 | met | {_DATE} | abc | 0.25 |" in page
     assert "| link-large-push | half of scp | 1.00 | **not met** |" in page
     assert "| link-large-push | faster than s5cmd | not measured: s5cmd is missing | |" in page
     assert "| s3-large-up | | not measured: not run yet | |" in page
-    assert "Quick run" not in page
-    measured.scale = 0.02
-    quick = render([measured], [], {})
-    assert "Quick run with 0.02" in quick
-    assert "0.50 | not judged |" in quick
+    assert f"Push. {_DATE}, commit abc, load average 0.25 at the start, environment `" in page
+    measured.scale = 0.25
+    assert "0.50 | met, at 0.25 of the size |" in page_of(measured)
+    assert "0.50 | not judged, at 0.25 of the size |" in page_of(measured, quick=True)
+
+
+def test_the_page_names_the_settings_that_are_not_the_defaults() -> None:
+    measured = case(hibali=[1.0])
+    measured.settings = {"hibali": ["ssh.logins = 8"], "hibali, login kept": ["ssh.logins = 8"], "other": []}
+    page = page_of(measured)
+    assert "- hibali; hibali, login kept: not the defaults: `ssh.logins = 8`\n" in page
+    assert "- other: all settings are the defaults\n" in page
+
+
+def test_settings_are_compared_with_the_defaults_of_the_record() -> None:
+    ssh = {"host": "far", "command": ["ssh", "-F", "x"], "logins": 8, "channels": 8, "persist": "4h"}
+    table = {"kind": "ssh", "roots": {"data": "/d"}, "default_root": "data", "ssh": ssh}
+    assert changed_settings("there", table) == ["ssh.logins = 8", 'ssh.persist = "4h"']
+    limits = {"login_interval": "0s", "queued_jobs": 100}
+    assert changed_settings("there", {**table, "ssh": {"host": "far"}, "limits": limits}) == [
+        'limits.login_interval = "0s"'
+    ]
+    with pytest.raises(ValueError, match=r"site there: ssh\.logns: unknown key"):
+        changed_settings("there", {**table, "ssh": {"host": "far", "logns": 8}})
 
 
 def test_a_case_can_have_an_additional_table() -> None:
     measured = case(hibali=[1.0])
     measured.table = [["minute", "commands"], ["1", "2 squeue|x"]]
-    page = render([measured], [], {})
-    assert "| minute | commands |\n|---|---|\n| 1 | 2 squeue\\|x |\n" in page
+    assert "| minute | commands |\n|---|---|\n| 1 | 2 squeue\\|x |\n" in page_of(measured)
+
+
+def test_a_page_that_is_read_and_written_again_is_the_same() -> None:
+    measured = case((Bar("half of scp", "hibali", 0.5, than=("scp",)),), hibali=[1.0], scp=[2.0, None])
+    measured.table = [["minute"], ["1"]]
+    page = page_of(measured, "s3-large-up")
+    assert parse(page).render(HEAD, ["link-large-push", "s3-large-up"]) == page
+
+
+def test_a_refused_case_keeps_its_figures_and_names_the_load(tmp_path: Path) -> None:
+    bars = (Bar("faster than rsync", "hibali", 1.0, than=("rsync",)),)
+    order = ["link-large-push", "s3-large-up"]
+    path = tmp_path / "RESULTS.md"
+    results = Results(path, Page(), MACHINE, quick=False)
+    results.add(case(bars, hibali=[1.0], rsync=[2.0]))
+    results.write(order)
+    before = path.read_text()
+
+    results = Results(path, parse(before), {"machine": "another"}, quick=False)
+    for name in order:
+        results.refuse(name, "2026-11-25 18:00 UTC", "def", 4.371)
+    results.write(order)
+    after = path.read_text()
+    refusal = "**Refused** on 2026-11-25 18:00 UTC, commit def: the load average was 4.37"
+    assert f"## link-large-push\n\n{refusal}; the figures are older.\n\nPush. {_DATE}, commit abc" in after
+    assert f"## s3-large-up\n\n{refusal}.\n" in after
+    assert "| s3-large-up | | not measured: refused |" in after
+    assert f"| faster than rsync | 0.50 | met | {_DATE} | abc | 0.25 |" in after
+    assert "another" not in after
+    assert parse(after).render(HEAD, order) == after
+
+    results = Results(path, parse(after), MACHINE, quick=False)
+    results.add(case(bars, hibali=[1.0], rsync=[2.0]))
+    results.write(order[:1])
+    assert path.read_text() == before.replace("| s3-large-up | | not measured: not run yet | | | | |\n", "")
+
+
+def test_a_case_waits_for_a_low_load_and_no_longer_than_until_then() -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def load() -> float:
+        return 3.0 - now / 10
+
+    assert wait_for_low_load(90, read=load, clock=lambda: now, sleep=sleep) == pytest.approx(1.0)
+    assert now == pytest.approx(20)
+    now = 0.0
+    assert wait_for_low_load(10, read=load, clock=lambda: now, sleep=sleep) == pytest.approx(2.0)
+    assert wait_for_low_load(0, read=load, clock=lambda: now, sleep=sleep) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"), [(["--help"], 0), (["--repeats", "0"], 2), (["--scale", "x"], 2), (["--nonsense"], 2)]
+)
+def test_help_and_a_wrong_option_run_nothing(argv: list[str], code: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == code
+
+
+def test_cases_are_selected_by_name_or_by_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "link-large-push", "loop-s"]) == 0
+    assert capsys.readouterr().out.split() == ["link-large-push", "loop-small-disk"]
+    assert main(["--list"]) == 0
+    assert len(capsys.readouterr().out.split()) == len(CASES)
+    assert main(["nonsense"]) == 2
+    assert "No case begins with 'nonsense'" in capsys.readouterr().err
+
+
+def test_amounts_are_described_in_words() -> None:
+    assert Amount(1, 2 << 30).describe("file") == "one file of 2 GiB"
+    assert Amount(10_000, 10_000 * 10_240).describe("object") == "10,000 objects of 10 KiB"
+    assert Amount(1, 100).describe("file") == "one file of 100 bytes"
+    assert all(one.describe(Amount(1, 1)) for one in CASES)
 
 
 def test_the_longest_bar_of_the_chart_is_the_slowest_contender() -> None:
-    picture = ET.fromstring(draw([case(hibali=[1.0], rsync=[4.0], scp=[2.0])]))  # noqa: S314 - written by hibali
+    section = section_of(case(hibali=[1.0], rsync=[4.0], scp=[2.0]), "abcdef")
+    picture = ET.fromstring(draw([section]))  # noqa: S314 - written by hibali
     bars = [float(bar.attrib["width"]) for bar in picture.iter("{http://www.w3.org/2000/svg}rect")]
     assert bars == [120.0, 480.0, 240.0]
