@@ -12,7 +12,7 @@ from hibali.config.settings import Settings, site_for_runs
 from hibali.errors import RunFailedError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
-from hibali.retry import pause
+from hibali.retry import growing_intervals, pause
 from registry.catalogue import Catalogue
 from registry.parameters import Row
 from registry.pipeline import Pipeline
@@ -32,7 +32,8 @@ from transfers.remote.host import RemoteHost
 from transfers.shards.service import NodesRequest, ShardJobs
 
 _FOLDER = b"transfers"
-_LOOK_SECONDS = 2.0  # between two looks at the journals
+_FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 20.0  # between two looks at the journals,
+_GROWTH = 1.02  # which never delay the end by more than a fiftieth of the whole
 _ENDING_SECONDS, _ENDING_LOOKS = 1.0, 8  # a task ends soon after its last line
 DESCRIPTOR: dict[str, Any] = {
     "name": "hibali-shards",
@@ -131,6 +132,7 @@ class ArrayRunner:
 
     def follow(self, run: str, look: Callable[[RemoteHost], bool], on_event: Listener) -> Mapping[int, str]:
         """See ShardRunner."""
+        looks = growing_intervals(_FIRST_SECONDS, _LONGEST_SECONDS, _GROWTH)
 
         def meanwhile(host: RemoteHost, seconds: float) -> None:
             until = time.monotonic() + seconds
@@ -140,7 +142,7 @@ class ArrayRunner:
                 left = until - time.monotonic()
                 if left <= 0:
                     return
-                pause(min(left, _LOOK_SECONDS))
+                pause(min(left, looks.next_pause()))
 
         try:
             ended = wait_at_site(

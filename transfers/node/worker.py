@@ -1,11 +1,12 @@
 """Move one shard of a transfer: read its units, write them, and note each result in its journal.
 
-Everything is in the folder of the transfer: `job.json` (the source and the target), `units/SHARD-NUMBER` (one unit a line), `large`
+Everything is in the folder of the transfer: `job.json` (the source and the target), `units/SHARD-NUMBER` (one unit a line, compressed by gzip), `large`
 (the large files, one a line) and `journals/SHARD-ROUND`, in which this program writes one line a unit. A shard that is started again
 skips what its journals show as done; a unit that was written but not noted is written once more, with the same result.
 """
 
 import contextlib
+import gzip
 import json
 import os
 import queue
@@ -13,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Set, Union
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Union
 
 from transfers.agent.lease import LostLeaseError, SharedLease
 from transfers.agent.protocol import (
@@ -36,18 +37,19 @@ Target = Union[FolderTarget, BucketTarget]
 
 
 def read_lines(path: str) -> Iterator[Dict[str, Any]]:
-    """Yield the records of a file of JSON lines, without a last line that is not complete; none if it is absent."""
-    try:
-        stream = open(path, "rb")  # noqa: SIM115  # closed below
-    except FileNotFoundError:
-        return
-    with stream:
-        while True:
-            line = stream.readline(_LINE_BYTES)
-            if not line.endswith(b"\n"):
-                return
-            with contextlib.suppress(ValueError):
-                yield json.loads(line.decode("ascii"))
+    """Yield the records of a file of JSON lines; none if it is absent."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as stream:
+        yield from _records_in(stream)
+
+
+def _records_in(stream: Union[BinaryIO, gzip.GzipFile]) -> Iterator[Dict[str, Any]]:
+    """Yield the records of lines, without a last line that is not complete."""
+    while True:
+        line = stream.readline(_LINE_BYTES)
+        if not line.endswith(b"\n"):
+            return
+        with contextlib.suppress(ValueError):
+            yield json.loads(line.decode("ascii"))
 
 
 def _names(folder: str, shard: int) -> List[str]:
@@ -178,9 +180,10 @@ class Shard(object):
         for thread in threads:
             thread.start()
         for path in _names(os.path.join(self._folder, "units"), self._shard):
-            for unit in read_lines(path):
-                if self._failure is None and unit["unit"] not in self._journal.done:
-                    self._units.put(unit)
+            with gzip.open(path, "rb") as stream:
+                for unit in _records_in(stream):
+                    if self._failure is None and unit["unit"] not in self._journal.done:
+                        self._units.put(unit)
         for _ in threads:
             self._units.put(None)
         for thread in threads:

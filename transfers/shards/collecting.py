@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from transfers.pipeline.batches import NumberSet
 from transfers.shards.records import UnitResult
 
 _Result = TypeVar("_Result")
@@ -17,7 +18,7 @@ class Collector(ABC, Generic[_Result]):
     def __init__(self, shards: Sequence[int]) -> None:
         self._shards = shards
         self._ended: set[int] = set()
-        self._seen: set[int] = set()
+        self._seen = NumberSet()
         self.stopped: tuple[str, str] | None = None  # a reason after which no other attempt is made
         self.reasons: dict[int, str] = {}
 

@@ -30,6 +30,10 @@ class LargeState:
     over: bool = False
     failed: bool = False
 
+    def end(self) -> None:
+        """Record that the file has its result; its parts are not needed any more."""
+        self.over, self.parts, self.expected = True, {}, ()
+
 
 def state_from(record: Mapping[str, Any]) -> LargeState:
     """Return the state of a large file of which nothing is known yet; `record` is that of `large_fields`."""
@@ -78,7 +82,7 @@ class Gathering(Collector[Committed]):
             if item is None or (state is not None and state.over):
                 continue
             if state is not None:
-                state.over = True
+                state.end()
             yield from self._result(item, found)
 
     def _result(self, item: Item, found: FileResult) -> Iterator[Committed]:
@@ -135,11 +139,12 @@ class Gathering(Collector[Committed]):
         except (IncompleteError, RefusedError) as problem:
             yield from self._fail(state, Problem(problem.code, problem.message, retryable=problem.transient))
             return
-        state.over = True
+        state.end()
         yield _weakened(done, self._verification(state.item, claimed=False))
 
     def _fail(self, state: LargeState, problem: Problem) -> Iterator[Committed]:
-        state.over = state.failed = True
+        state.end()
+        state.failed = True
         if self._objects is not None and state.upload:
             self._objects.abort(state.item, state.upload)
         if problem.retryable:

@@ -16,6 +16,7 @@ from transfers.shards.cutting import LargeFile, Unit
 from transfers.stores.base import Item, Problem
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_MOST = 10**10  # units or files of one transfer: sets of numbers are bit maps
 _ETAG = re.compile(r"[!-~]{0,256}")
 
 
@@ -137,9 +138,9 @@ def _result_from(record: dict[str, Any]) -> UnitResult:
     files = tuple(_file_from(found) for found in record.get("results", ()))
     digest = record.get("sha256") or record.get("digest")
     return UnitResult(
-        int(record["unit"]),
+        _number(record["unit"]),
         files,
-        int(record.get("file", -1)),
+        _number(record["file"]) if "file" in record else -1,
         max(0, int(record.get("bytes", 0))),
         _checked(digest),
         _etag(record),
@@ -151,12 +152,18 @@ def _result_from(record: dict[str, Any]) -> UnitResult:
 def _file_from(found: dict[str, Any]) -> FileResult:
     problem = found["problem"]
     return FileResult(
-        int(found["number"]),
+        _number(found["number"]),
         _checked(found["digest"]),
         _etag(found),
         None if problem is None else problem_from(problem),
         bool(found.get("claimed")),
     )
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, int) and 0 <= value < _MOST:
+        return value
+    raise ValueError("not a number of a unit or file")
 
 
 def _checked(digest: Any) -> str | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import struct
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
@@ -13,8 +16,12 @@ from transfers.shards.cutting import Unit
 from transfers.shards.records import item_from, line_of
 from transfers.stores.base import Item
 
-_FILE_BYTES = 4 * 1024 * 1024  # of one file of units
+_FILE_BYTES = 4 * 1024 * 1024  # of one file of units, before it is compressed
+_LEVEL = 1  # records of units shrink to a seventh, and a higher level saves little more
 _READ_BYTES = 32 * 1024 * 1024  # a unit with the attributes of all its files fits
+
+
+_PLACE = struct.Struct(">QI")  # start and length of a record
 
 
 class UnitSpool:
@@ -22,29 +29,37 @@ class UnitSpool:
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
-        self._where: dict[int, tuple[int, int]] = {}
+        self._index: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # by number: where the record is
+        self._count = 0
 
     def __len__(self) -> int:
         """Return the number of units."""
-        return len(self._where)
+        return self._count
 
     def add(self, number: int, line: bytes) -> None:
         """Add the record of a unit."""
+        content = zlib.compress(line, _LEVEL)
         start = self._file.seek(0, 2)
-        self._file.write(line)
-        self._where[number] = start, len(line)
+        self._file.write(content)
+        self._index.seek(number * _PLACE.size)
+        self._index.write(_PLACE.pack(start, len(content)))
+        self._count += 1
 
     def items(self, number: int) -> list[Item]:
         """Return the items of a unit; none for an unknown one."""
-        if number not in self._where:
+        self._index.seek(number * _PLACE.size)
+        found = self._index.read(_PLACE.size)
+        start, length = _PLACE.unpack(found) if len(found) == _PLACE.size else (0, 0)
+        if not length:
             return []
-        start, length = self._where[number]
         self._file.seek(start)
-        return [item_from(fields) for fields in read_json(self._file.read(length), "unit")["items"]]
+        line = zlib.decompress(self._file.read(length))
+        return [item_from(fields) for fields in read_json(line, "unit")["items"]]
 
     def close(self) -> None:
         """Remove it."""
         self._file.close()
+        self._index.close()
 
 
 class UnitFiles:
@@ -76,7 +91,8 @@ class UnitFiles:
     def _write(self, shard: int) -> None:
         self._counts[shard] += 1
         name = b"%d-%d" % (shard, self._counts[shard])
-        self._host.put(self._folder + b"/units/" + name, b"".join(self._held.pop(shard)))
+        content = gzip.compress(b"".join(self._held.pop(shard)), _LEVEL)
+        self._host.put(self._folder + b"/units/" + name, content)
         self._sizes[shard] = 0
 
     def finish(self, files: Iterable[SmallFile]) -> None:
@@ -91,7 +107,8 @@ def read_spool(host: RemoteHost, folder: bytes) -> tuple[UnitSpool, list[int]]:
     spool, shards = UnitSpool(), set[int]()
     for name in host.names(folder + b"/units"):
         shards.add(int(name.partition(b"-")[0]))
-        for line in complete_lines(host, folder + b"/units/" + name):
+        content = host.get(folder + b"/units/" + name, maximum=_READ_BYTES) or b""
+        for line in gzip.decompress(content).splitlines(keepends=True):
             spool.add(int(read_json(line, printable(name))["unit"]), line)
     return spool, sorted(shards)
 

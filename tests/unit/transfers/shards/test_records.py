@@ -51,6 +51,8 @@ def test_results_of_packs_pieces_and_ends_are_read() -> None:
         b'{"unit": 1, "results": [{"number": 7, "digest": "../../x", "problem": null}]}',
         b'{"unit": 1, "file": 8, "sha256": 5}',
         b'{"unit": 1, "file": 8, "sha256": null, "etag": "a\\nb"}',
+        b'{"unit": -5, "results": []}',
+        b'{"unit": 99999999999999, "results": []}',
         b"[]}",
     ],
 )
