@@ -145,6 +145,9 @@ class Shard(object):
         self._lease: Optional[SharedLease] = None
         self._units = queue.Queue(2)  # type: queue.Queue[Optional[Dict[str, Any]]]
         self._failure: Optional[BaseException] = None
+        self._guard = threading.Lock()
+        self._began = time.time()
+        self._moved = 0
 
     def run(self) -> int:
         """Move all units; return the exit status."""
@@ -160,7 +163,7 @@ class Shard(object):
         if self._failure is not None:
             self._journal.add({"stopped": _reason(self._failure)})
         else:
-            self._journal.add({"end": True})
+            self._journal.add({"end": True, "began": self._began, "ended": time.time(), "bytes": self._moved})
         self._journal.close()
         return EXIT_STOPPED if self._failure is not None else 0
 
@@ -215,6 +218,12 @@ class Shard(object):
                     with contextlib.suppress(Exception):
                         one.close()
 
+    def _note(self, record: Dict[str, Any]) -> None:
+        """Note the result of a unit."""
+        with self._guard:
+            self._moved += record.get("bytes", 0)
+        self._journal.add(record)
+
     def _move(self, unit: Dict[str, Any], source: Source, target: Target) -> None:
         if unit["kind"] == "piece":
             self._move_piece(unit, source, target)
@@ -226,7 +235,7 @@ class Shard(object):
                 results = target.write_pack(unit, header, body)
             for position in header.get("claimed", ()):
                 results[position]["claimed"] = True
-            self._journal.add({"unit": unit["unit"], "results": results, "bytes": size})
+            self._note({"unit": unit["unit"], "results": results, "bytes": size})
 
     def _move_piece(self, unit: Dict[str, Any], source: Source, target: Target) -> None:
         item, length = unit["items"][0], unit["length"]
@@ -237,7 +246,7 @@ class Shard(object):
                 record.update(target.write_piece(unit, source.read_range(item, unit["offset"], length)))
             except _PROBLEMS as problem:
                 record.update({"problem": problem_of(problem), "bytes": 0})
-        self._journal.add(record)
+        self._note(record)
 
     def _digest_files(self, unit: Dict[str, Any], source: Source) -> None:
         """Hash the files of a unit at the source; one large file of a transfer also in pieces."""

@@ -105,7 +105,7 @@ class Attempts:
         over, ended = threading.Event(), set[int]()
 
         def put(shard: int, content: bytes) -> None:
-            if b'{"end": true}' in content:
+            if b'\n{"end": true,' in b"\n" + content:
                 ended.add(shard)
             while not over.is_set():
                 try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from transfers.pipeline.batches import NumberSet
+from transfers.shards.rates import ShardTime
 from transfers.shards.records import UnitResult
 
 _Result = TypeVar("_Result")
@@ -17,7 +18,7 @@ class Collector(ABC, Generic[_Result]):
 
     def __init__(self, shards: Sequence[int]) -> None:
         self._shards = shards
-        self._ended: set[int] = set()
+        self.times: dict[int, ShardTime] = {}  # of the shards that have done everything
         self._seen = NumberSet()
         self.stopped: tuple[str, str] | None = None  # a reason after which no other attempt is made
         self.reasons: dict[int, str] = {}
@@ -25,7 +26,7 @@ class Collector(ABC, Generic[_Result]):
     @property
     def unfinished(self) -> list[int]:
         """The shards that have not done everything."""
-        return [shard for shard in self._shards if shard not in self._ended]
+        return [shard for shard in self._shards if shard not in self.times]
 
     def add_reasons(self, reasons: Mapping[int, str]) -> None:
         """Add why tasks failed, by their number; what shards themselves noted says more."""
@@ -34,8 +35,8 @@ class Collector(ABC, Generic[_Result]):
 
     def add(self, shard: int, result: UnitResult) -> Iterator[_Result]:
         """Take one line of a journal; yield what it completes."""
-        if result.ended:
-            self._ended.add(shard)
+        if result.ended is not None:
+            self.times[shard] = result.ended
         elif result.stopped is not None:
             if result.stopped[0] == "lease-lost":
                 self.stopped = result.stopped

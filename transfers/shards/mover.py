@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 
@@ -16,6 +17,7 @@ from transfers.request import Request
 from transfers.shards.attempts import ATTEMPTS, Attempts
 from transfers.shards.begun import Begun, BegunFile
 from transfers.shards.gathering import Gathering, state_from
+from transfers.shards.rates import RatesFile, measured, useful_nodes
 from transfers.shards.service import NodesRequest
 from transfers.shards.staging import Shares, Staging
 from transfers.shards.unit_files import complete_lines, read_spool
@@ -82,6 +84,8 @@ class NodesMover:
         self._fallback = fallback
         self._rate = rate
         self._attempts = Attempts(nodes, record, on_event)
+        self._rates = RatesFile(*ends, nodes.site.name)
+        self._on_event = on_event
 
     @property
     def token(self) -> str:
@@ -125,7 +129,7 @@ class NodesMover:
         """See Mover."""
         with ExitStack() as stack:
             objects = _objects(target, stack)
-            count = self._nodes.count
+            count = self._useful_nodes()
             shares = Shares(count, max(1, self._rate // count) if self._rate else 0)
             staging = Staging(shares, self._ends, source, target, objects)
             stack.callback(staging.spool.close)
@@ -137,9 +141,24 @@ class NodesMover:
             self._attempts.staged(begun, staging.token)
             gathering = Gathering(staging.spool, staging.large, objects, source, list(staging.files.shards))
             yield from self._run(begun, gathering, target, last=ATTEMPTS)
+            found = measured(list(gathering.times.values()), time.time())
+            if found is not None and begun.attempt == 1 and not self._rate:
+                self._rates.add(found)
         if gathering.retries:
             with closing(self._fallback.carry(source, target, gathering.retries)) as events:
                 yield from events
+
+    def _useful_nodes(self) -> int:
+        """Return how many nodes to use: not more than earlier transfers showed to be useful."""
+        asked = self._nodes.count
+        count = useful_nodes(asked, self._rates.read())
+        if count < asked:
+            self._on_event(
+                Noted(
+                    f"{counted(count, 'node')} instead of {asked}: between these places more nodes moved no more bytes a second"
+                )
+            )
+        return count
 
     def _begin(self) -> tuple[RemoteHost, bytes]:
         self._begun = self._attempts.begin()

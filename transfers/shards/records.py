@@ -13,6 +13,7 @@ from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.pipeline.batches import item_header, problem_from
 from transfers.shards.cutting import LargeFile, Unit
+from transfers.shards.rates import ShardTime
 from transfers.stores.base import Item, Problem
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -96,7 +97,7 @@ class UnitResult(NamedTuple):
         etag: of a piece that is a part of an upload.
         pieces: the sha256 of each piece of a file at the source.
         problem: why a piece or digest failed.
-        ended: whether the shard has done everything.
+        ended: set if the shard has done everything.
         stopped: why the shard stopped, as code and message.
     """
 
@@ -108,7 +109,7 @@ class UnitResult(NamedTuple):
     etag: str = ""
     pieces: tuple[str | None, ...] = ()
     problem: Problem | None = None
-    ended: bool = False
+    ended: ShardTime | None = None
     stopped: tuple[str, str] | None = None
 
 
@@ -130,7 +131,8 @@ def read_results(content: bytes, subject: str) -> Iterator[UnitResult]:
 
 def _result_from(record: dict[str, Any]) -> UnitResult:
     if "end" in record:
-        return UnitResult(-1, ended=True)
+        times = ShardTime(float(record["began"]), float(record["ended"]), max(0, int(record["bytes"])))
+        return UnitResult(-1, ended=times)
     if "stopped" in record:
         code, message = record["stopped"]
         return UnitResult(-1, stopped=(str(code)[:50], str(message)[:500]))

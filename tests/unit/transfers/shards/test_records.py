@@ -33,7 +33,7 @@ def test_results_of_packs_pieces_and_ends_are_read() -> None:
             "bytes": 0,
         },
         {"stopped": ["lease-lost", "another client holds the lock"]},
-        {"end": True},
+        {"end": True, "began": 5.0, "ended": 7.5, "bytes": 19},
     ]
     pack, piece, digest, failed, stopped, end = read_results(b"".join(map(line_of, lines)), "site")
     assert (pack.files[0].number, pack.files[0].digest, pack.size) == (7, SHA, 9)
@@ -41,7 +41,7 @@ def test_results_of_packs_pieces_and_ends_are_read() -> None:
     assert (digest.file, digest.digest, digest.pieces, digest.size) == (8, SHA, (SHA,), 0)
     assert failed.files[0].problem is not None
     assert stopped.stopped == ("lease-lost", "another client holds the lock")
-    assert end.ended
+    assert end.ended == (5.0, 7.5, 19)
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,7 @@ def test_a_line_that_no_node_writes_is_refused(line: bytes) -> None:
 
 
 def test_half_a_line_of_a_killed_node_is_ignored() -> None:
-    assert [each.ended for each in read_results(b'{"unit": 5, "resu\n{"end": true}\n', "site")] == [True]
+    assert [
+        each.ended
+        for each in read_results(b'{"unit": 5, "resu\n{"end":true,"began":1,"ended":2,"bytes":3}\n', "site")
+    ] == [(1.0, 2.0, 3)]
