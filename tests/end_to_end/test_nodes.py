@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -154,6 +155,22 @@ def test_the_same_command_goes_on_after_its_process_was_killed(site: Site, targe
         assert site.place.read("t", b"large") == (site.data / "large").read_bytes()
     else:
         assert content_of(Path(f"{site.data}-2")) == content_of(site.data)
+
+
+@pytest.mark.heavy
+def test_an_interrupted_call_says_that_the_tasks_go_on(site: Site) -> None:
+    site.make(tree())
+    process = begin(site, f"cluster:{site.data}", f"cluster:{site.data}-2")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    errors = (site.bench.folder / "0.err").read_text()
+    assert "the tasks go on; to end them: hibali runs cancel 2" in errors
+    run = re.findall(r"hibali runs cancel (\S+)", errors)[-1]
+    site.hibali("runs", "cancel", run, exit=0)
+    wait_for(lambda: not workers(site), 60)
+    last = site.sync(f"cluster:{site.data}", f"cluster:{site.data}-2", "--nodes", "3")
+    assert last["files_moved"] == 603
+    assert content_of(Path(f"{site.data}-2")) == content_of(site.data)
 
 
 @pytest.mark.heavy

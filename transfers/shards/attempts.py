@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from hibali.cancellation import in_this_context
-from hibali.errors import HibaliError, IncompleteError, TryLaterError
+from hibali.errors import HibaliError, IncompleteError, RunFailedError, TryLaterError
 from hibali.events import Carried, Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.text import counted, printable
@@ -64,12 +64,12 @@ class Attempts:
         self, begun: Begun, collector: Collector[_Result], *, last: int = ATTEMPTS
     ) -> Generator[_Result, None, None]:
         """Yield the results of all shards; submit those that did not end again, up to the attempt `last`."""
-        resumed = bool(begun.run)
+        resuming = bool(begun.run)
         journals = Journals(begun.folder)
         while True:
+            resumed, resuming = resuming, False
             if not resumed:
                 begun.attempt, begun.shards = begun.attempt + 1, collector.unfinished
-            resumed = False
             jobs = ShardJobs(begun.folder, begun.folder + _PROGRAM, begun.shards, begun.attempt)
             begun.run = self._nodes.runner.submit(self.connection(), jobs, self._on_event)
             self._record.write(begun)
@@ -79,8 +79,15 @@ class Attempts:
                 Noted(f"{shards} as tasks of {begun.run}; to see them: hibali runs show {begun.run}")
             )
             self._close_connection()
-            with closing(self._follow(begun, collector, journals)) as results:
-                yield from results
+            try:
+                with closing(self._follow(begun, collector, journals)) as results:
+                    yield from results
+            except RunFailedError:
+                if not resumed:
+                    raise  # someone cancelled the tasks while this call followed them
+            except KeyboardInterrupt:
+                self._on_event(Noted(f"the tasks go on; to end them: hibali runs cancel {begun.run}"))
+                raise
             if not collector.unfinished or collector.stopped or begun.attempt >= last:
                 return
             left = counted(len(collector.unfinished), "shard")
