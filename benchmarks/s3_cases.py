@@ -194,7 +194,7 @@ CASES = (
             brief=brief,
         )
         for size, amount, brief in (
-            ("small", SMALL, Brief(0.5, 3)),
+            ("small", SMALL, Brief(0.5, 2)),
             ("medium", MEDIUM, Brief(0.5, 2)),
             ("large", LARGE, Brief(0.5, 2)),
         )
