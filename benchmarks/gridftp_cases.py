@@ -115,7 +115,7 @@ CASES = (
         *LARGE,
         ["-p", "4", "-tcp-bs", "16777216"],
         repeats=3,
-        brief=Brief(0.25, 2),
+        brief=Brief(repeats=1),
     ),
     _case(
         "gridftp-small",
