@@ -198,6 +198,7 @@ def test_a_detached_call_leaves_the_jobs_and_the_same_command_finishes(site: Sit
     assert site.left() == []
 
 
+@pytest.mark.heavy
 def test_nodes_hash_files_where_they_are(site: Site) -> None:
     site.make(tree())
     there = f"cluster:{site.data}"
