@@ -18,6 +18,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0  # seconds between attempts
 _TIMEOUT = 120.0
 _ERROR_BYTES = 64 * 1024
 _CHUNK = 1024 * 1024
+_SENT = 256 * 1024  # bytes that are sent within the timeout
 _LOCK_SECONDS = 20.0  # between two looks at the lock
 _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -94,7 +95,11 @@ class Bucket(object):
         )
         for name, value in whole.items():
             connection.putheader(name, value)
-        connection.endheaders(body if len(body) else None)
+        connection.endheaders()
+        view = memoryview(body)
+        for start in range(0, len(view), _SENT):
+            # the timeout of a socket is for a whole `sendall`, and a part may take longer on a slow link
+            connection.send(view[start : start + _SENT])
         return connection.getresponse()
 
     def request(

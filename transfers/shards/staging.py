@@ -26,7 +26,7 @@ from transfers.stores.s3.store import S3Store
 from transfers.stores.single_file import SingleSource
 
 _AT_ONCE = 10_000  # items of other kinds that are collected before they are moved
-_MEMORY = 256 * 1024 * 1024  # bytes of files that a task holds
+_MEMORY = 128 * 1024 * 1024  # bytes of files that a task holds, and has to move again after a kill
 _FOLDER_WORKERS, _BUCKET_WORKERS = 4, 16  # threads of a task
 _WHOLE_AT_FOLDER, _WHOLE_AT_BUCKET = 64 * 1024 * 1024, 32 * 1024 * 1024
 
