@@ -279,7 +279,8 @@ class Shard(object):
         large = list(read_lines(os.path.join(self._folder, "large")))
         if not large:
             return
-        records = self._records()
+        wanted = {unit for file in large for unit in (file["unit"], file["digest"], *file["pieces"])}
+        records = self._records(wanted)
         source, target = self._open_source(), self._open_target()
         for file in large:
             if file["unit"] in records:
@@ -296,13 +297,13 @@ class Shard(object):
         source.close()
         target.close()
 
-    def _records(self) -> Dict[int, Dict[str, Any]]:
-        """Return what all shards noted, by unit."""
+    def _records(self, wanted: Set[Any]) -> Dict[int, Dict[str, Any]]:
+        """Return what all shards noted of these units."""
         folder = os.path.join(self._folder, "journals")
         found = {}
         for name in os.listdir(folder):
             for record in read_lines(os.path.join(folder, name)):
-                if "unit" in record:
+                if record.get("unit") in wanted:
                     found[record["unit"]] = record
         return found
 
