@@ -158,7 +158,7 @@ class Shard(object):
             self._move_all()
             if self._failure is None and target["kind"] == "folder":
                 self._finish_large_files()
-        except (LostLeaseError, *_PROBLEMS) as problem:
+        except Exception as problem:  # noqa: BLE001  # also a bug: the client reports it
             self._failure = problem
         if self._failure is not None:
             self._journal.add({"stopped": _reason(self._failure)})
@@ -280,6 +280,7 @@ class Shard(object):
         if not large:
             return
         wanted = {unit for file in large for unit in (file["unit"], file["digest"], *file["pieces"])}
+        wanted.discard(None)  # of files whose digest is recorded
         records = self._records(wanted)
         source, target = self._open_source(), self._open_target()
         for file in large:
