@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transfers.entry import Entry, Kind
-from transfers.shards.cutting import FILE_BYTES, Cut, Cutter
+from transfers.shards.cutting import SMALL_BYTES, Cut, Cutter
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item
 
 MIB = 1 << 20
@@ -46,17 +46,20 @@ def test_every_byte_is_in_exactly_one_unit(
 
 
 @given(st.lists(st.integers(0, 1 << 33), min_size=1, max_size=60), st.integers(2, 8))
-def test_no_shard_has_more_than_its_share_and_one_unit(found: list[int], shards: int) -> None:
-    cut = Cut(shards, 32 * MIB, hashes=False, finishes=True)
-    cutter = Cutter(cut)
-    loads = dict.fromkeys(range(1, shards + 1), 0)
+def test_each_shard_has_its_share_of_small_files_and_of_bytes(found: list[int], shards: int) -> None:
+    cutter = Cutter(Cut(shards, 32 * MIB, hashes=False, finishes=True))
+    files, size = (dict.fromkeys(range(1, shards + 1), 0) for _ in range(2))
     largest = 0
     for shard, unit in cutter.cut(items_of(found)):
         whole = unit.kind == "pack"
-        cost = sum(each.entry.size + FILE_BYTES for each in unit.items) if whole else unit.length
-        loads[shard] += cost
-        largest = max(largest, cost)
-    assert max(loads.values()) <= sum(loads.values()) / shards + largest
+        length = sum(each.entry.size for each in unit.items) if whole else unit.length
+        if whole and length < len(unit.items) * SMALL_BYTES:
+            files[shard] += len(unit.items)
+        else:
+            size[shard] += length
+            largest = max(largest, length)
+    assert max(files.values()) <= sum(files.values()) / shards + PACK_ITEMS
+    assert max(size.values()) <= sum(size.values()) / shards + largest
 
 
 @given(st.integers(1, 5 << 40))

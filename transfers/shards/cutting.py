@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item
 
-# A small file costs as much time as so many bytes: a request to a store, or a few operations of a parallel filesystem.
-FILE_BYTES = 256 * 1024
+# A pack of smaller files takes the time of its requests, a larger one that of its bytes. How these compare depends on the network,
+# so each kind is divided equally by itself.
+SMALL_BYTES = 256 * 1024
 _LEAST_PIECE = 16 * 1024 * 1024
 _MOST_PIECES = 5000  # of one file, so that the records of a file of any size stay small
 # The source is hashed whole by one shard while all send its pieces; hashing is faster than a node's share of a network.
@@ -75,7 +76,8 @@ class Cutter:
 
     def __init__(self, cut: Cut) -> None:
         self._cut = cut
-        self._loads = [(0, shard) for shard in range(1, cut.shards + 1)]
+        self._files = [(0, shard) for shard in range(1, cut.shards + 1)]  # heaps of loads: small files,
+        self._bytes = [(0, shard) for shard in range(1, cut.shards + 1)]  # and bytes of larger ones
         self._next = 0
         self._pack: list[Item] = []
         self._packed = 0
@@ -97,8 +99,12 @@ class Cutter:
 
     def _close_pack(self) -> tuple[int, Unit]:
         items, self._pack = tuple(self._pack), []
-        cost, self._packed = self._packed + len(items) * FILE_BYTES, 0
-        return self._assign(cost), Unit(self._number(), "pack", items)
+        size, self._packed = self._packed, 0
+        if size < len(items) * SMALL_BYTES:
+            shard = _assign(self._files, len(items))
+        else:
+            shard = _assign(self._bytes, size)
+        return shard, Unit(self._number(), "pack", items)
 
     def _cut_large(self, item: Item) -> Iterator[tuple[int, Unit]]:
         size = item.entry.size
@@ -107,19 +113,21 @@ class Cutter:
             length = min(large.piece_bytes, size - offset)
             unit = Unit(self._number(), "piece", (item,), offset, length)
             large.pieces.append(unit.number)
-            yield self._assign(length), unit
+            yield _assign(self._bytes, length), unit
         if self._cut.hashes:
             large.digest = self._number()
-            yield self._assign(size // _HASHING), Unit(large.digest, "digest", (item,))
+            yield _assign(self._bytes, size // _HASHING), Unit(large.digest, "digest", (item,))
         if self._cut.finishes:
             large.finish = self._number()  # whichever shard finds all pieces complete does it
         self.large.append(large)
 
-    def _assign(self, cost: int) -> int:
-        load, shard = heapq.heappop(self._loads)
-        heapq.heappush(self._loads, (load + cost, shard))
-        return shard
-
     def _number(self) -> int:
         self._next += 1
         return self._next - 1
+
+
+def _assign(loads: list[tuple[int, int]], cost: int) -> int:
+    """Give a cost to the shard with the least load of a heap; return its number."""
+    load, shard = heapq.heappop(loads)
+    heapq.heappush(loads, (load + cost, shard))
+    return shard
