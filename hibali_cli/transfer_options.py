@@ -189,13 +189,20 @@ _PACE: tuple[Callable[[Any], Any], ...] = (
         help="Limit the bytes per second (500K, 20M); the limits of the sites apply, too.",
     ),
 )
-_NODES: tuple[Callable[[Any], Any], ...] = (
-    click.option(
+
+
+def _nodes_option(work: str) -> Callable[[Any], Any]:
+    """Return the option for the number of tasks at compute nodes, which do this work."""
+    return click.option(
         "--nodes",
         metavar="N",
         type=click.IntRange(1, 10_000),
-        help="Let N tasks of a job array move the files at the site's compute nodes.",
-    ),
+        help=f"Let N tasks of a job array {work} at the site's compute nodes.",
+    )
+
+
+_NODES: tuple[Callable[[Any], Any], ...] = (
+    _nodes_option("move the files"),
     click.option(
         "--on",
         "on_site",
@@ -208,15 +215,7 @@ _NODES: tuple[Callable[[Any], Any], ...] = (
         help="End once these tasks are submitted (exit 5); the same command finishes the transfer.",
     ),
 )
-_HASHING_NODES: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "--nodes",
-        metavar="N",
-        type=click.IntRange(1, 10_000),
-        help="Let N tasks of a job array hash the files at the site's compute nodes.",
-    ),
-    _NODES[1],
-)
+_HASHING_NODES = (_nodes_option("hash the files"), _NODES[1])
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--via",

@@ -68,7 +68,7 @@ def find_nodes(
     """Return the request for `count` compute nodes of a site: the named one, or the one that has one of the folders.
 
     Raises:
-        UsageError: there is no such site, or it has no scheduler.
+        UsageError: there is no such site, it has no scheduler, or it has none of the places.
     """
     if site_name is None:
         names = [each.site.name for each in ends if each.site.kind == "ssh"]
@@ -89,7 +89,15 @@ def find_nodes(
             subject=site.name,
             hint="Set `name` in its [scheduler] table, or leave out --nodes.",
         )
-    return NodesRequest(count, site, ArrayRunner(settings, site), detach)
+    nodes = NodesRequest(count, site, ArrayRunner(settings, site), detach)
+    if not any(map(nodes.reaches, ends)):
+        raise UsageError(
+            "not-by-nodes",
+            f"compute nodes of {site.name} reach none of these places",
+            subject=ends[0].text,
+            hint="Name the site that has the folder with --on, or leave out --nodes.",
+        )
+    return nodes
 
 
 class ArrayRunner:

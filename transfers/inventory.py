@@ -132,7 +132,7 @@ def open_tree(
 
 def _with_nodes(tree: Tree, nodes: NodesRequest | None, on_event: Listener) -> Tree:
     """Let compute nodes hash the files of a tree at their site."""
-    if nodes is not None and tree.location.site.name == nodes.site.name:
+    if nodes is not None and nodes.reaches(tree.location):
         from transfers.shards.hashing import NodeHashing  # start-up: only for --nodes
 
         tree.nodes = NodeHashing(nodes, tree.location, on_event)

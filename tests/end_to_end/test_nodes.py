@@ -158,13 +158,13 @@ def test_the_same_command_goes_on_after_its_process_was_killed(site: Site, targe
 
 
 @pytest.mark.heavy
-def test_an_interrupted_call_says_that_the_tasks_go_on(site: Site) -> None:
+def test_an_interrupted_call_says_that_the_tasks_continue(site: Site) -> None:
     site.make(tree())
     process = begin(site, f"cluster:{site.data}", f"cluster:{site.data}-2")
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     errors = (site.bench.folder / "0.err").read_text()
-    assert "the tasks go on; to end them: hibali runs cancel 2" in errors
+    assert "the tasks continue; to end them: hibali runs cancel 2" in errors
     run = re.findall(r"hibali runs cancel (\S+)", errors)[-1]
     site.hibali("runs", "cancel", run, exit=0)
     wait_for(lambda: not workers(site), 60)
@@ -225,5 +225,6 @@ def test_what_nodes_cannot_reach_is_refused(site: Site) -> None:
         ("sync", "bucket:a", "bucket:b", "--nodes", "2", "--on", "cluster"),
         ("sync", f"cluster:{site.data}", "bucket:b", "--on", "cluster"),
         ("sync", f"cluster:{site.data}", "bucket:b", "--nodes", "2", "--direct"),
+        ("verify", "bucket:a", "--nodes", "2", "--on", "cluster"),
     ):
         assert site.hibali(*words, exit=2).err.startswith(b"hibali: ")

@@ -24,6 +24,14 @@ _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,60})</Code>")
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
+class UnreachableError(Exception):
+    """The object store does not answer this node, or not with these keys: nothing else of the shard would succeed."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super(UnreachableError, self).__init__(message)
+        self.code = code
+
+
 class Answer(object):
     """The status, headers (names in lower case) and error document of a response."""
 
@@ -86,7 +94,7 @@ class Bucket(object):
             try:
                 whole = self._signer.sign((method, path, text), whole, digest, stamp)
             except KeyError:
-                raise RefusedError(
+                raise UnreachableError(
                     "keys-ended", "the keys of this transfer are a week old and no longer valid"
                 ) from None
         connection = self._connect()
@@ -110,7 +118,7 @@ class Bucket(object):
         headers: Optional[Mapping[str, str]] = None,
         body: protocol.Body = b"",
     ) -> Answer:
-        """Send one request, with retries; any status but 5xx is returned. Raises OSError, `RefusedError`."""
+        """Send one request, with retries; any status but 5xx is returned. Raises `UnreachableError`, `RefusedError`."""
         failure: Exception = OSError()
         for attempt in range(_ATTEMPTS):
             _pause_before(attempt)
@@ -133,7 +141,7 @@ class Bucket(object):
 
         Raises:
             ChangedError: it no longer has this ETag, or is shorter.
-            OSError, RefusedError: the server did not answer, or refused.
+            UnreachableError, RefusedError: the server did not answer, or refused.
         """
         failed = 0
         while length:
@@ -196,7 +204,7 @@ def _as_error(failure: Exception) -> Exception:
         return failure
     number = failure.errno if isinstance(failure, OSError) else None
     text = type(failure).__name__ if number is None else f"{type(failure).__name__}, errno {number}"
-    return RefusedError("unreachable", f"this node cannot reach the object store ({text})")
+    return UnreachableError("unreachable", f"this node cannot reach the object store ({text})")
 
 
 def _md5_of(content: bytes) -> str:
@@ -274,7 +282,7 @@ class BucketTarget(object):
             if problem is None:
                 try:
                     etag = self._put(item, content, digest)
-                except (OSError, RefusedError) as failure:
+                except RefusedError as failure:
                     problem = protocol.problem_of(failure)
             results.append({"number": item["number"], "digest": digest, "etag": etag, "problem": problem})
         return results

@@ -183,9 +183,7 @@ class FolderTarget(object):
         return {"number": item["number"], "digest": None, "problem": problem}
 
     def close(self) -> None:
-        """Remove the folders that were moved aside, and close all files."""
-        for path in self._committer.aside:
-            purge(self._root, path)
+        """Close all files."""
         self._root.close()
 
 

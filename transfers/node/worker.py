@@ -25,11 +25,12 @@ from transfers.agent.protocol import (
     failure_of,
     problem_of,
 )
-from transfers.node.bucket import BucketSource, BucketTarget
+from transfers.node.bucket import BucketSource, BucketTarget, UnreachableError
 from transfers.node.folder import FolderSource, FolderTarget, open_root
 
 _LINE_BYTES = 64 * 1024 * 1024
 EXIT_STOPPED = 3  # the lock was lost, or the source or target is not usable: the journal has the reason
+_PIECE_BYTES = 16 * 1024 * 1024  # of a piece that is written as it is read, this much counts as held
 _PROBLEMS = (OSError, RefusedError, ChangedError, UnsafeNameError)
 
 Source = Union[FolderSource, BucketSource]
@@ -240,7 +241,7 @@ class Shard(object):
     def _move_piece(self, unit: Dict[str, Any], source: Source, target: Target) -> None:
         item, length = unit["items"][0], unit["length"]
         record: Dict[str, Any] = {"unit": unit["unit"], "file": item["number"], "bytes": length}
-        with self._memory.hold(length if not target.finishes else min(length, 16 * 1024 * 1024)):
+        with self._memory.hold(min(length, _PIECE_BYTES) if target.finishes else length):
             self._pace.acquire(length)
             try:
                 record.update(target.write_piece(unit, source.read_range(item, unit["offset"], length)))
@@ -312,6 +313,8 @@ class Shard(object):
 def _reason(problem: BaseException) -> List[str]:
     if isinstance(problem, LostLeaseError):
         return ["lease-lost", str(problem)]
+    if isinstance(problem, UnreachableError):
+        return [problem.code, str(problem)]
     if isinstance(problem, _PROBLEMS):
         return [str(part) for part in problem_of(problem)[:2]]
     if isinstance(problem, ProtocolError):

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from hibali.cancellation import in_this_context
-from hibali.errors import HibaliError, IncompleteError, RunFailedError, TryLaterError
+from hibali.errors import IncompleteError, RunFailedError, TryLaterError
 from hibali.events import Carried, Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.text import counted, printable
@@ -86,7 +86,7 @@ class Attempts:
                 if not resumed:
                     raise  # someone cancelled the tasks while this call followed them
             except KeyboardInterrupt:
-                self._on_event(Noted(f"the tasks go on; to end them: hibali runs cancel {begun.run}"))
+                self._on_event(Noted(f"the tasks continue; to end them: hibali runs cancel {begun.run}"))
                 raise
             if not collector.unfinished or collector.stopped or begun.attempt >= last:
                 return
@@ -162,13 +162,9 @@ class Attempts:
         reason = message or next(
             iter(reasons), next(iter(collector.reasons.values()), "their jobs ended early")
         )
-        raise self._failed(begun, reason, len(collector.unfinished), subject)
-
-    @staticmethod
-    def _failed(begun: Begun, reason: str, count: int, subject: str) -> HibaliError:
-        return IncompleteError(
+        raise IncompleteError(
             "shards-failed",
-            f"{counted(count, 'shard')} did not end: {printable(reason)}",
+            f"{counted(len(collector.unfinished), 'shard')} did not end: {printable(reason)}",
             subject=subject,
             hint=f"What was done stays, and the same command resumes it. To see why: hibali runs logs {begun.run}",
         )
@@ -179,7 +175,7 @@ class Attempts:
         self._remove(begun)
 
     def abandon(self, begun: Begun) -> None:
-        """Cancel the tasks of an earlier call whose results nobody needs, and remove their files."""
+        """Cancel the tasks of an earlier call whose results are not needed, and remove their files."""
         if begun.run:
             self._nodes.runner.cancel(self.connection(), begun.run)
         self._remove(begun)

@@ -1,4 +1,4 @@
-"""Remember a sharded transfer on this machine, so that the same command goes on with it after any interruption."""
+"""Remember a sharded transfer on this machine, so that the same command resumes it after any interruption."""
 
 from __future__ import annotations
 

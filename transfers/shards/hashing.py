@@ -81,10 +81,7 @@ class NodeHashing:
             UsageError: the files are not in a folder of the site.
         """
         store = side.store if isinstance(side, SingleTarget) else side
-        here = self._location.site.kind == self._nodes.site.kind == "local"
-        if not isinstance(store, PosixStore) or not (
-            here or self._location.site.name == self._nodes.site.name
-        ):
+        if not isinstance(store, PosixStore) or not self._nodes.reaches(self._location):
             raise UsageError(
                 "not-by-nodes",
                 f"compute nodes of {self._nodes.site.name} can hash only folders of that site",

@@ -45,8 +45,7 @@ def check_ends(request: Request, nodes: NodesRequest, ends: Sequence[tuple[Store
     for store, location in ends:
         if isinstance(store, S3Store):
             continue
-        here = location.site.kind == nodes.site.kind == "local"
-        if not isinstance(store, PosixStore) or not (here or location.site.name == nodes.site.name):
+        if not isinstance(store, PosixStore) or not nodes.reaches(location):
             raise UsageError(
                 "not-by-nodes",
                 f"compute nodes of {nodes.site.name} cannot reach this place: --nodes needs folders of {nodes.site.name} and buckets",
@@ -170,7 +169,7 @@ class NodesMover:
         """Run attempts until all shards have ended; then remove the files of the transfer.
 
         Raises:
-            HibaliError: shards stopped; the same command goes on.
+            HibaliError: shards stopped; the same command resumes the transfer.
         """
         with closing(self._attempts.run(begun, gathering, last=last)) as results:
             yield from results

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from hibali.config.model import Site
 from hibali.events import Listener
+from hibali.locations import Location
 from transfers.remote.host import RemoteHost
 
 
@@ -61,3 +62,8 @@ class NodesRequest:
     site: Site
     runner: ShardRunner
     detach: bool = False
+
+    def reaches(self, location: Location) -> bool:
+        """Return whether the nodes share the filesystem of a location."""
+        both_here = location.site.kind == self.site.kind == "local"
+        return both_here or location.site.name == self.site.name

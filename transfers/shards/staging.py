@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from hibali.errors import RefusedError
 from hibali.events import Event
 from hibali.locations import Location, guarded_roots
 from transfers.agent import protocol
@@ -56,7 +55,7 @@ class Staging:
         self._source = source
         self._target = target
         self._objects = objects
-        self._origin = Origin(source.store, source.name) if isinstance(source, SingleSource) else None
+        self._origin = _origin_of(source)
         self.spool = UnitSpool()
         self.files: UnitFiles | None = None
         self.large: list[LargeState] = []
@@ -74,7 +73,7 @@ class Staging:
         cut = Cut(
             self._shares.count,
             _WHOLE_AT_BUCKET if at_bucket else _WHOLE_AT_FOLDER,
-            hashes=not isinstance(self._store, S3Store),
+            hashes=not isinstance(self._origin.store, S3Store),
             finishes=not at_bucket,
         )
         cutter = Cutter(cut)
@@ -94,10 +93,6 @@ class Staging:
         if self.files is not None:
             self._finish(folder, cutter.large)
 
-    @property
-    def _store(self) -> Store:
-        return self._origin.store if self._origin is not None else _store_of(self._source)
-
     def _fits(self, item: Item) -> bool:
         """Return whether nodes move an item: a file with contents; at a bucket, none that depends on what is there."""
         if not item.carries or item.clear:
@@ -105,13 +100,8 @@ class Staging:
         return self._objects is None or (not item.exact and item.attributes is None)
 
     def _fields(self, item: Item) -> dict[str, Any]:
-        read = (
-            self._origin.name
-            if self._origin is not None and self._origin.name is not None
-            else item.entry.path
-        )
         metadata = self._objects.metadata(item) if self._objects is not None else None
-        return item_fields(item, read, metadata)
+        return item_fields(item, self._origin.path_of(item.entry), metadata)
 
     def _add(self, shard: int, unit: Unit, cut: Cut) -> None:
         assert self.files is not None
@@ -153,7 +143,7 @@ class Staging:
 
     def _places(self, folder: bytes) -> tuple[dict[str, Any], dict[str, Any], list[SmallFile]]:
         """Return source and target as nodes reach them, and the files that these need."""
-        store = self._store
+        store = self._origin.store
         source = store.node_place() if isinstance(store, S3Store) else folder_place(store, self._ends[0])
         if self._objects is not None:
             target = self._objects.place()
@@ -179,7 +169,9 @@ def folder_place(store: Store, location: Location) -> dict[str, Any]:
     }
 
 
-def _store_of(source: Source) -> Store:
-    if not isinstance(source, Store):
-        raise RefusedError("not-by-nodes", "compute nodes cannot read this source", hint="Leave out --nodes.")
-    return source
+def _origin_of(source: Source) -> Origin:
+    """Return the store that is read; `check_ends` made sure that there is one."""
+    if isinstance(source, SingleSource):
+        return Origin(source.store, source.name)
+    assert isinstance(source, Store)
+    return Origin(source)

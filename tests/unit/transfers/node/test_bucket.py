@@ -1,0 +1,34 @@
+"""Test what a compute node does with an object store that it cannot reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.services.processes import free_port
+from transfers.node import bucket
+from transfers.node.bucket import BucketSource, BucketTarget, UnreachableError
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setattr(bucket, "_FIRST_PAUSE", 0.0)
+    return {"url": f"http://127.0.0.1:{free_port()}", "bucket": "b", "prefix": "", "region": "us-east-1"}
+
+
+def test_a_store_that_does_not_answer_ends_the_shard_and_not_each_file(place: dict[str, object]) -> None:
+    item = {"number": 1, "path": "a", "read": "a", "tag": "", "size": 3, "metadata": {}}
+    unit = {"unit": 1, "items": [item]}
+    header = {"sizes": [3], "digests": ["00" * 32], "problems": {}}
+    with pytest.raises(UnreachableError, match="cannot reach the object store"):
+        BucketTarget(place).write_pack(unit, header, b"abc")
+    with pytest.raises(UnreachableError):
+        BucketSource(place).read_pack(unit)
+
+
+def test_keys_that_have_ended_end_the_shard(place: dict[str, object]) -> None:
+    place |= {"access_key": "AKID", "keys": {"20200101": "00" * 32}}
+    with pytest.raises(UnreachableError) as caught:
+        BucketSource(place).read_pack(
+            {"unit": 1, "items": [{"number": 1, "read": "a", "tag": "", "size": 3}]}
+        )
+    assert caught.value.code == "keys-ended"
