@@ -34,7 +34,8 @@ from transfers.shards.service import NodesRequest, ShardJobs
 _FOLDER = b"transfers"
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 20.0  # between two looks at the journals,
 _GROWTH = 1.02  # which never delay the end by more than a fiftieth of the whole
-_ENDING_SECONDS, _ENDING_LOOKS = 1.0, 8  # a task ends soon after its last line
+# A task ends soon after its last line, but a busy scheduler reports that late.
+_ENDING_SECONDS, _ENDING_LOOKS = 1.0, 30
 DESCRIPTOR: dict[str, Any] = {
     "name": "hibali-shards",
     "tool-version": "1.0",
