@@ -220,7 +220,11 @@ def canonical_digest(value: Any) -> str:
 
 def line_of_json(record: dict[str, Any]) -> str:
     """Return a record as one ASCII line, without the newline."""
-    return json.dumps(record, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return _LINES.encode(record)
+
+
+# one for all lines: json.dumps makes a new one each time, and there may be millions of lines
+_LINES = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
 def _check_depth(text: str, subject: str) -> None:

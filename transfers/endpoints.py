@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hibali.cancellation import in_this_context
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Event, Listener, Noted
 from hibali.ledger import now, scheduled_by
@@ -188,6 +190,8 @@ class _Opener:
         self.stack = stack
         self.packs = PackAwareOpener(self.open)
         self._stores = stores
+        self._to_close: list[Store] = []
+        stack.callback(self._close_all)
 
     def open(self, location: Location) -> Store:
         """Open a location; in a dataset annexed files appear with their contents."""
@@ -199,9 +203,30 @@ class _Opener:
 
     def register(self, store: Store) -> Store:
         """Register a store with the attempt, which closes it."""
-        self.stack.callback(store.close)
+        self._to_close.append(store)
         self._stores.append(store)
         return store
+
+    def _close_all(self) -> None:
+        """Close all stores at the same time, because each waits for its own server."""
+        problems: list[Exception] = []
+
+        def close(store: Store) -> None:
+            try:
+                store.close()
+            except Exception as problem:  # noqa: BLE001  # raised again below, by the thread that waits
+                problems.append(problem)
+
+        threads = [
+            threading.Thread(target=in_this_context(close), args=(store,), name="close")
+            for store in self._to_close
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if problems:
+            raise problems[0]
 
     def open_target(self, location: Location) -> tuple[Store, Store]:
         """Open a target, with and without the view that writes packs.
@@ -212,7 +237,7 @@ class _Opener:
         """
         request = self.request
         plain = self.open(location)
-        self.stack.callback(plain.close)
+        self._to_close.append(plain)
         _check_scheduled_root(request, location, plain)
         if isinstance(plain, DatasetStore):
             plain.receive(request.saving)
@@ -223,9 +248,13 @@ class _Opener:
                 subject=request.target.text,
             )
         if request.pack_bytes:
-            return self.register(open_target(plain, location.text)), plain
+            packed = open_target(plain, location.text)
+            self._to_close[-1] = packed  # it closes the plain one
+            self._stores.append(packed)
+            return packed, plain
         refuse_packed(plain, location.text)
-        return self.register(plain), plain
+        self._stores.append(plain)
+        return plain, plain
 
 
 def _open_both(opener: _Opener) -> Endpoints:

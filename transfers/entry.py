@@ -34,13 +34,10 @@ class Verification(StrEnum):
     @property
     def strength(self) -> int:
         """The rank of the method; larger is stronger."""
-        return (
-            Verification.NONE,
-            Verification.SIZE,
-            Verification.CLAIMED,
-            Verification.RECORDED,
-            Verification.DIGEST,
-        ).index(self)
+        return _STRENGTHS[self]
+
+
+_STRENGTHS = {method: -rank for rank, method in enumerate(Verification)}
 
 
 def weakest(first: Verification, second: Verification) -> Verification:

@@ -213,11 +213,19 @@ class _PartialFile(object):
         self.offset = 0
         self._descriptor = -1
         try:
-            remove_partial(self._parent, self._name)
-            self._descriptor = os.open(self._name, _PARTIAL_FLAGS, first_mode(item), dir_fd=self._parent)
+            self._descriptor = self._create()
         except BaseException:
             os.close(self._parent)
             raise
+
+    def _create(self) -> int:
+        """Create the partial file and return its descriptor; one of an interrupted attempt, which is rare, is removed first."""
+        mode = first_mode(self._item)
+        try:
+            return os.open(self._name, _PARTIAL_FLAGS, mode, dir_fd=self._parent)
+        except FileExistsError:
+            remove_partial(self._parent, self._name)
+            return os.open(self._name, _PARTIAL_FLAGS, mode, dir_fd=self._parent)
 
     def append(self, content: memoryview) -> None:
         self._hash.update(content)

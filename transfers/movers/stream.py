@@ -84,11 +84,7 @@ class StreamMover:
             for committed in results:
                 self._note_full(committed)
                 verification = payloads.verifications.pop(committed.item.number, Verification.DIGEST)
-                yield (
-                    committed
-                    if committed.problem
-                    else replace(committed, verification=weakest(committed.verification, verification))
-                )
+                yield _verified_by(committed, verification)
 
     def _note_full(self, committed: Committed) -> None:
         if committed.problem is not None and committed.problem.code in FULL:
@@ -100,6 +96,13 @@ class StreamMover:
             if self._full.is_set():
                 return
             yield item
+
+
+def _verified_by(committed: Committed, verification: Verification) -> Committed:
+    """Return the result with this verification, if it is weaker than the target's."""
+    if committed.problem is not None or verification is Verification.DIGEST:
+        return committed
+    return replace(committed, verification=weakest(committed.verification, verification))
 
 
 def _piece_bytes(source: Source, target: Store) -> int:

@@ -379,10 +379,11 @@ class Connection:
                 return
 
     def close(self, patience: float = 5.0) -> None:
-        """End the session, and wait `patience` seconds for the agent's exit; safe to call twice."""
-        if self._closed.is_set():
-            return
-        self._closed.set()
+        """End the session, and wait `patience` seconds for the agent's exit; safe to call twice, and from several threads."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
         with contextlib.suppress(HibaliError):
             self.send(protocol.REQUEST, {"do": "goodbye"})
         self._process.end(patience)
