@@ -116,7 +116,7 @@ prepare_hdfs() {
     # shellcheck disable=SC2086 - split into arguments
     PIP_CONSTRAINT="$folder/build.txt" "${PYTHON:-python3}" -m pip download -qq --disable-pip-version-check --no-deps --require-hashes --dest "$folder" --requirement tests/hdfs.txt &&
         tar -xzf "$folder"/pyspark-*.tar.gz -C "$folder" --wildcards --no-anchored '*/deps/jars/*' &&
-        find "$folder" -name '*.jar' | grep -E '/(hadoop-(annotations|auth|common|hdfs)|commons-|jetty|htrace|netty|guava|protobuf|log4j|slf4j|servlet-api|jackson-(core|mapper)-asl|leveldb|xmlenc|xerces|zookeeper|curator|avro-1|jsr305|httpc|jaxb-api|activation)' | xargs cp -t .cache/hdfs/jars &&
+        find "$folder" -name '*.jar' | grep -E '/(hadoop-(annotations|auth|common|hdfs)|commons-|jetty|htrace|netty|guava|protobuf|log4j|slf4j|javax.servlet-api|jackson-(core|mapper)-asl|leveldb|xmlenc|xerces|zookeeper|curator|avro-1|jsr305|httpc|jaxb-api|activation)' | xargs cp -t .cache/hdfs/jars &&
         (cd "$folder" && apt-get download -qq libjersey1-core-java libjersey1-server-java libjersey1-servlet-java libjersey1-json-java libjsr311-api-java libasm-java libjaxb-java libistack-commons-java libtxw2-java libstax-ex-java libfastinfoset-java >/dev/null 2>&1) &&
         for package in "$folder"/*.deb; do dpkg -x "$package" "$folder/debian"; done &&
         (cd "$folder/debian/usr/share/java" && cp -L jersey1-*.jar jsr311-api.jar asm.jar jaxb-core.jar jaxb-impl.jar jaxb-runtime.jar istack-commons-runtime.jar txw2.jar stax-ex.jar FastInfoset.jar "$OLDPWD/.cache/hdfs/jars") &&

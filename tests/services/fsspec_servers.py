@@ -105,6 +105,11 @@ _JAVA = (
     "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
 )
 _NODES = "org.apache.hadoop.hdfs.server"
+_LOG = """\
+log4j.rootLogger=WARN, stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.layout=org.apache.log4j.SimpleLayout
+"""
 _WEB = '<web-app version="2.4" xmlns="http://java.sun.com/xml/ns/j2ee"></web-app>'
 
 
@@ -135,6 +140,7 @@ def start_hdfs(session: Path, folder: Path) -> CloudServer:
     ]
     for name in ("core-site.xml", "hdfs-site.xml"):
         (folder / name).write_text(f"<configuration>{''.join(properties)}</configuration>")
+    (folder / "log4j.properties").write_text(_LOG)  # otherwise a server that cannot start ends without a word
     words = [java, "-Xmx400m", *_JAVA, "-cp", f"{folder}:{jars}/*"]
     log = folder / "hdfs.log"
     formatting = [*words, f"{_NODES}.namenode.NameNode", "-format", "-force", "-nonInteractive"]
