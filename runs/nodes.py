@@ -189,6 +189,8 @@ class ArrayRunner:
             if self.has_ended(host, run):
                 break
             pause(_ENDING_SECONDS)
+        else:  # a task that an administrator requeued waits to start again, and would find nothing to do
+            self.cancel(host, run)
         clean_run(host, self._site, self._run_store, self._run_store.load(run), CleanRequest(all_ended=True))
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.end_to_end.run_tools import Bench, doing
 from tests.support.backends import add_site, make_backend
+from tests.support.slurm_requeue import LostNode, requeue_job
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
@@ -186,6 +187,50 @@ def test_a_shard_that_was_killed_is_submitted_again(site: Site) -> None:
     assert last["bytes_sent"] <= size + 16 * MIB * 4
     assert content_of(Path(f"{site.data}-2")) == content_of(site.data)
     assert not (Path(f"{site.data}-2") / ".hibali").exists()
+
+
+def shards_of(slurm: Any, node: str = "") -> list[str]:
+    """Return Slurm's numbers of the running tasks, as ARRAY_TASK; only those at `node`, if it is named."""
+    words = ["squeue", "-h", "-r", "-t", "R", "-o", "%i", *(["-w", node] if node else [])]
+    answer = subprocess.run(
+        words, env={**os.environ, **slurm.env}, capture_output=True, text=True, check=True, timeout=30
+    )
+    return answer.stdout.split()
+
+
+def check_complete(site: Site, process: Any) -> None:
+    """Check that the transfer that was begun ends well and has sent little twice."""
+    assert process.wait(timeout=200) == 0
+    size = sum(len(content) for content, _ in content_of(site.data).values())
+    last = json.loads((site.bench.folder / "0.out").read_bytes().splitlines()[-1])
+    assert (last["files_moved"], last["files_failed"], last["proof_moved"]) == (603, 0, "digest")
+    assert last["bytes_sent"] <= size + 16 * MIB * 4
+    assert content_of(Path(f"{site.data}-2")) == content_of(site.data)
+    assert not (Path(f"{site.data}-2") / ".hibali").exists()
+    assert site.left() == []
+
+
+@pytest.mark.heavy
+def test_a_shard_that_an_administrator_requeued_goes_on(site: Site, slurm: Any) -> None:
+    site.make(tree())
+    process = begin(site, f"cluster:{site.data}", f"cluster:{site.data}-2")
+    requeue_job(slurm, shards_of(slurm)[0])
+    check_complete(site, process)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("works_on", [False, True], ids=["ended", "unreachable"])
+def test_shards_of_a_lost_node_go_on_at_another(
+    hibali: Any, slurm_with_two_nodes: Any, tmp_path: Path, request: pytest.FixtureRequest, works_on: bool
+) -> None:
+    slurm = slurm_with_two_nodes
+    site = Site(hibali, slurm, make_backend("s3", tmp_path, request.getfixturevalue))
+    site.make(tree())
+    with LostNode(slurm, "first") as node:
+        process = begin(site, f"cluster:{site.data}", f"cluster:{site.data}-2")
+        assert shards_of(slurm, "first"), "nothing runs at the node that is lost"
+        node.lose([] if works_on else workers(site))
+        check_complete(site, process)
 
 
 def test_a_detached_call_leaves_the_jobs_and_the_same_command_finishes(site: Site) -> None:

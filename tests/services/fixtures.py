@@ -130,6 +130,12 @@ def slurm_with_accounting() -> Slurm:
 
 
 @pytest.fixture(scope="session")
+def slurm_with_two_nodes() -> Slurm:
+    """Return Slurm with the nodes `first` and `second`, both this machine; tests with it are `heavy`, and may end a slurmd."""
+    return _server("slurm-two-nodes")
+
+
+@pytest.fixture(scope="session")
 def oar() -> Oar:
     """Return an sshd with OAR, for a separate account; tests with it are `heavy`."""
     return _server("oar")

@@ -29,7 +29,7 @@ from tests.services.podman import Podman, end_podman, start_podman
 from tests.services.processes import MissingPackageError, ServiceError, end_all, start, start_time
 from tests.services.rclone_s3 import start_rclone_s3
 from tests.services.sge import GridEngine, start_sge
-from tests.services.slurm import Slurm, start_slurm
+from tests.services.slurm import Node, Slurm, start_slurm
 from tests.services.sshd import (
     SshServer,
     start_sftp_gateway,
@@ -69,6 +69,12 @@ SERVICES: dict[str, tuple[type, Start]] = {
     ),
     "slurm": (Slurm, start_slurm),
     "slurm-accounting": (Slurm, lambda session, folder: start_slurm(session, folder, accounting=True)),
+    "slurm-two-nodes": (
+        Slurm,
+        lambda session, folder: start_slurm(
+            session, folder, nodes=(Node("first", "127.0.0.1"), Node("second", "127.0.0.1"))
+        ),
+    ),
     "oar": (Oar, start_oar),
     "sge": (GridEngine, start_sge),
     "object-store": (ObjectStore, start_object_store),

@@ -81,7 +81,7 @@ def start_slurm(
     conf = folder / "slurm.conf"
     known = {**server_environment(session), "SLURM_CONF": str(conf)}
     munge = _start_munge(session, folder)
-    controller, node = free_port(), free_port()
+    controller, ports = free_port(), [free_port() for _ in nodes]
     storage = "AccountingStorageType=accounting_storage/none\n"
     if accounting:
         from tests.services.slurmdbd import start_slurmdbd
@@ -91,7 +91,7 @@ def start_slurm(
             "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n"
             f"AccountingStoragePort={port}\nAccountingStoragePass={munge}\n"
         )
-    conf.write_text(_configuration(folder, munge, (address, controller), nodes, node) + storage)
+    conf.write_text(_configuration(folder, munge, (address, controller), nodes, ports) + storage)
     (folder / "jobcomp.txt").touch()
     if accounting:
         _add_account(known)
@@ -143,21 +143,21 @@ def _start_munge(session: Path, folder: Path) -> Path:
 
 
 def _configuration(
-    folder: Path, munge: Path, controller: tuple[str, int], nodes: Sequence[Node], node: int
+    folder: Path, munge: Path, controller: tuple[str, int], nodes: Sequence[Node], ports: Sequence[int]
 ) -> str:
     me = pwd.getpwuid(os.geteuid()).pw_name
     host = socket.gethostname().partition(".")[0]
     names = ",".join(each.name for each in nodes)
     lines = "\n".join(
-        f"NodeName={each.name} NodeAddr={each.address} Port={node} CPUs={PROCESSORS} RealMemory=2000 State=UNKNOWN"
-        for each in nodes
+        f"NodeName={each.name} NodeAddr={each.address} Port={port} CPUs={PROCESSORS} RealMemory=2000 State=UNKNOWN"
+        for each, port in zip(nodes, ports, strict=True)
     )
     # slurmctld would bind the address that this machine's name resolves to, which other nodes may not reach
     listening = "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if controller[0] == "127.0.0.1" else ""
     return f"""ClusterName=hibali
 SlurmctldHost={host}({controller[0]})
 SlurmctldPort={controller[1]}
-SlurmdPort={node}
+SlurmdPort={ports[0]}
 SlurmUser={me}
 SlurmdUser={me}
 AuthType=auth/munge

@@ -98,10 +98,18 @@ class Outcome(NamedTuple):
 class Writer(object):
     """The target side before the commit: writes partial files and checks digests. Used by one thread only."""
 
-    def __init__(self, root: Root, seed: bytes) -> None:
+    def __init__(self, root: Root, seed: bytes, attempt: int = 1) -> None:
+        """`attempt` counts the attempts of the same work: a process of an earlier one, which may still run, has other partial names."""
         self._root = root
         self._seed = seed
+        self._attempt = attempt
         self.left = False
+
+    def remove_earlier(self, path: bytes) -> None:
+        """Remove the partial files of `path` that earlier attempts left; if one still runs, its rename fails."""
+        for attempt in range(1, self._attempt):
+            with contextlib.suppress(OSError, UnsafeNameError):
+                remove_partial(self._root.parent(path), _partial_of(self._seed, path, attempt))
 
     def write_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> List[Outcome]:
         """Stage every item of a pack."""
@@ -140,7 +148,7 @@ class Writer(object):
                 return Outcome(number, self._stage_link(item), None)
             if item["kind"] == "h":
                 return Outcome(number, self._stage_name(item), None)
-            file = _PartialFile(self._root, self._seed, item)
+            file = _PartialFile(self._root, item, _partial_of(self._seed, item["path"], self._attempt))
             try:
                 file.append(content)
                 return Outcome(number, file.finish(digest), None)
@@ -169,7 +177,7 @@ class Writer(object):
             self._root.folder(path)
 
     def _stage_link(self, item: Dict[str, Any]) -> Staged:
-        partial = protocol.partial_name(self._seed, item["path"])
+        partial = _partial_of(self._seed, item["path"], self._attempt)
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
         os.symlink(item["link"], partial, dir_fd=parent)
@@ -180,7 +188,7 @@ class Writer(object):
         first = self._root.lstat(item["same_as"])
         if first is None or (first.kind, first.size) != (IS_FILE, item["size"]):
             raise RefusedError("first-name-missing", "the file that this hard link refers to does not exist")
-        partial = protocol.partial_name(self._seed, item["path"])
+        partial = _partial_of(self._seed, item["path"], self._attempt)
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
         name, above = item["same_as"].rpartition(b"/")[2], self._root.parent(item["same_as"])
@@ -205,10 +213,10 @@ class Writer(object):
 class _PartialFile(object):
     """One file under its partial name, hashed while it is written."""
 
-    def __init__(self, root: Root, seed: bytes, item: Dict[str, Any]) -> None:
+    def __init__(self, root: Root, item: Dict[str, Any], name: bytes) -> None:
         self._item = item
         self._hash = hashlib.sha256()
-        self._name = protocol.partial_name(seed, item["path"])
+        self._name = name
         self._parent = os.dup(root.parent(item["path"], make=True))
         self.offset = 0
         self._descriptor = -1
@@ -259,6 +267,11 @@ class _PartialFile(object):
                 remove_partial(self._parent, self._name)
             finally:
                 os.close(self._parent)
+
+
+def _partial_of(seed: bytes, path: bytes, attempt: int) -> bytes:
+    """Return the partial name of `path` in one attempt; no path has two slashes in a row."""
+    return protocol.partial_name(seed, path if attempt == 1 else b"%d//%s" % (attempt, path))
 
 
 def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style

@@ -110,12 +110,12 @@ class FolderTarget(object):
 
     finishes = True
 
-    def __init__(self, place: Mapping[str, Any], lease: SharedLease) -> None:
-        """`place` has the `seed` of partial names; `lease` is shared by all threads."""
+    def __init__(self, place: Mapping[str, Any], lease: SharedLease, attempt: int) -> None:
+        """`place` has the `seed` of partial names; `lease` is shared by all threads; `attempt` is that of the shard."""
         self._root = open_root(place)
         self._seed = bytes.fromhex(place["seed"])
         self._lease = lease
-        self._writer = Writer(self._root, self._seed)
+        self._writer = Writer(self._root, self._seed, attempt)
         self._committer = Committer(self._root, self._seed)
 
     def write_pack(
@@ -123,6 +123,8 @@ class FolderTarget(object):
     ) -> List[Dict[str, Any]]:
         """Write every item of a pack and give it its name; return its results."""
         items = [_unpacked(item) for item in unit["items"]]
+        for item in items:
+            self._writer.remove_earlier(item["path"])
         outcomes = self._writer.write_pack(dict(unit, items=items), header, body)
         try:
             self._lease.check()

@@ -138,6 +138,7 @@ class Shard(object):
         """Read the job. Raises OSError, ValueError, `RefusedError`, `LostLeaseError`."""
         self._folder = folder
         self._shard = shard
+        self._attempt = attempt
         with open(os.path.join(folder, "job.json"), "rb") as stream:
             self._job: Dict[str, Any] = json.loads(stream.read(_LINE_BYTES).decode("ascii"))
         self._journal = Journal(os.path.join(folder, "journals"), shard, attempt)
@@ -175,7 +176,7 @@ class Shard(object):
     def _open_target(self) -> Target:
         place = self._job["target"]
         if self._lease is not None:
-            return FolderTarget(place, self._lease)
+            return FolderTarget(place, self._lease, self._attempt)
         return BucketTarget(place)
 
     def _move_all(self) -> None:

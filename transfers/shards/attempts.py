@@ -63,12 +63,17 @@ class Attempts:
     def run(
         self, begun: Begun, collector: Collector[_Result], *, last: int = ATTEMPTS
     ) -> Generator[_Result, None, None]:
-        """Yield the results of all shards; submit those that did not end again, up to the attempt `last`."""
+        """Yield the results of all shards; submit those that did not end again, up to the attempt `last`.
+
+        What an earlier attempt left at the site is removed first, and what is still queued is cancelled.
+        """
         resuming = bool(begun.run)
         journals = Journals(begun.folder)
         while True:
             resumed, resuming = resuming, False
             if not resumed:
+                if begun.run:
+                    self._nodes.runner.clean(self.connection(), begun.run)
                 begun.attempt, begun.shards = begun.attempt + 1, collector.unfinished
             jobs = ShardJobs(begun.folder, begun.folder + _PROGRAM, begun.shards, begun.attempt)
             begun.run = self._nodes.runner.submit(self.connection(), jobs, self._on_event)
