@@ -8,6 +8,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TextIO
 
 from hibali.errors import IncompleteError
@@ -15,6 +16,7 @@ from hibali.text import printable
 
 Cell = str | bytes | int | float | None
 _WIDEST = 100  # columns; longer cells exceed their column where nothing is cut
+_MOST_LINES = 512  # checked for what must be escaped, and written, together
 _before: list[
     Callable[[], None]
 ] = []  # clears what is drawn on the terminal before anything is written there
@@ -42,6 +44,17 @@ class Output:
     def line(self, text: str | bytes) -> None:
         """Write one line of a result for users, escaped (S17)."""
         self.text(printable(text) + "\n")
+
+    def lines(self, texts: Iterable[bytes]) -> None:
+        """Write many lines of a result for users, escaped (S17)."""
+        coming = iter(texts)
+        while some := list(islice(coming, _MOST_LINES)):
+            together = b"".join(some)
+            if together.isascii() and printable(together) == together.decode("ascii"):
+                self.text(b"\n".join(some).decode("ascii") + "\n")
+            else:
+                for each in some:
+                    self.line(each)
 
     def text(self, block: str) -> None:
         """Write a block of a result unchanged: only for text of hibali itself."""

@@ -7,16 +7,25 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.rules import Rules, Selector
-from transfers.stores.base import Facts, is_own_name, is_partial_name, unsafe_component
+from transfers.stores.base import (
+    Facts,
+    PagedListing,
+    PlainPage,
+    is_own_name,
+    is_partial_name,
+    unsafe_component,
+)
 
 PERMISSIONS = 0o777  # setuid, setgid and sticky are never transferred (S2)
 _PLAIN_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./")
 _PLAIN = re.compile(rb"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}/){0,7}[A-Za-z0-9_-][A-Za-z0-9_.-]{0,98}")
 _PLAIN_PATH = (99, 800)  # the longest component and path that _PLAIN matches, in bytes
+NEW = "not at the target"
 _ANOTHER_NAME = "another name of the same file"
 IN_THE_WAY = "folder-in-the-way"  # a folder has the name of a file in the source
 _SECOND = 1_000_000_000
@@ -49,8 +58,7 @@ class Verb(StrEnum):
     COMPARE = "compare"
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """A decision.
 
     `entry` is the source's (for a DELETE the target's); `target` is the existing entry at the target.
@@ -84,25 +92,45 @@ def decide(
     selected: Selector,
     source_facts: Facts,
     target_facts: Facts,
+    new_pages: NewPages | None = None,
 ) -> Iterator[Decision]:
     """Merge the two listings into decisions; memory is limited by the length of a path.
+
+    `new_pages`, if every name is selected and files are compared by their listing alone, takes whole pages.
 
     A source name is held until it is known whether the target has a folder of that name, and the reverse:
     between `a` and `a/` other names may come (`a-x`, `a.b`). The content of a folder is deleted before the
     folder.
     """
-    return _Merge(rules, selected, source_facts, target_facts).run(iter(source), iter(target))
+    merge = _Merge(rules, selected, source_facts, target_facts, new_pages)
+    return merge.run(iter(source), iter(target))
+
+
+@dataclass(frozen=True, slots=True)
+class NewPages:
+    """The source's listing, of which `on_page` receives whole pages of names to copy instead of decisions."""
+
+    source: PagedListing
+    on_page: Callable[[PlainPage], None]
 
 
 class _Merge:
     """One merge. Each held name is a prefix of the next one."""
 
-    def __init__(self, rules: Rules, selected: Selector, source_facts: Facts, target_facts: Facts) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        selected: Selector,
+        source_facts: Facts,
+        target_facts: Facts,
+        new_pages: NewPages | None,
+    ) -> None:
         self._rules = rules
         self._selected = selected
         self._source_facts = source_facts
         self._target_facts = target_facts
         self._plain = plain_names(target_facts)
+        self._new_pages = new_pages if target_facts.folders else None
         self._held: list[_Held] = []
         self._leaving: list[_Leaving] = []
 
@@ -124,12 +152,23 @@ class _Merge:
         while source_entry is not None:
             yield from self._release(source_entry.order)
             yield from self._only_source(source_entry)
+            yield from self._pass_new_pages()
             source_entry = next(source, None)
         while target_entry is not None:
             yield from self._release(target_entry.order)
             yield from self._only_target(target_entry)
             target_entry = next(target, None)
         yield from self._release(None)
+
+    def _pass_new_pages(self) -> Iterator[Decision]:
+        """Pass on whole pages of the source, because the target has no more names."""
+        new = self._new_pages
+        while new is not None and (order := new.source.next_order) is not None:
+            yield from self._release(order)
+            page = None if self._held else new.source.take_plain_page(self._plain)
+            if page is None:
+                return
+            new.on_page(page)
 
     def _release(self, order: bytes | None) -> Iterator[Decision]:
         """Decide held names that no folder of the same name can follow any more."""
@@ -171,7 +210,7 @@ class _Merge:
             yield from problem
             return
         if entry.kind is Kind.FOLDER:
-            yield Action(Verb.COPY, entry, "not at the target")
+            yield Action(Verb.COPY, entry, NEW)
             return
         if needs_recall(entry, self._rules) and not entry.same_as:
             yield _offline(entry)
@@ -276,7 +315,7 @@ def _offline(entry: Entry) -> Conflict:
 def _copy(entry: Entry) -> Action:
     if entry.same_as:
         return Action(Verb.LINK, entry, _ANOTHER_NAME)
-    return Action(Verb.COPY, entry, "not at the target")
+    return Action(Verb.COPY, entry, NEW)
 
 
 @dataclass(slots=True)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
+from transfers.agent.protocol import Record
+
 Value = TypeVar("Value")
 
-_BLOCK = 4096  # the smallest size of a hole
+HOLE_BYTES = 4096  # the smallest size of a hole
 # no time that a filesystem reports, in nanoseconds, is this far from 1970 (time_t has 64 bits)
 MOST_NS = 2**63 * 10**9
 
@@ -20,6 +22,9 @@ class Kind(StrEnum):
     FOLDER = "folder"
     LINK = "link"
     SPECIAL = "special"
+
+
+_KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
 
 
 class Verification(StrEnum):
@@ -86,12 +91,21 @@ class Entry(NamedTuple):
     @property
     def sparse(self) -> bool:
         """Whether a file has holes, or uses less space than its size (compressed, on tape)."""
-        return self.kind is Kind.FILE and 0 <= self.allocated <= self.size - _BLOCK
+        return self.kind is Kind.FILE and 0 <= self.allocated <= self.size - HOLE_BYTES
 
     @property
     def order(self) -> bytes:
         """The key of the canonical order: the bytes of the path, for a folder with a trailing slash."""
         return self.path + b"/" if self.kind is Kind.FOLDER else self.path
+
+
+def entry_of(record: Record) -> Entry:
+    """Convert a record of lstat(2) results to an entry."""
+    path, kind, size, mtime_ns, mode, device, inode, links, ctime_ns, link, offline, allocated, attributes = (
+        record
+    )
+    status = size, mtime_ns, mode, device, inode, links, ctime_ns, link
+    return Entry(path, _KINDS[kind], *status, None, None, offline != 0, allocated, attributes)
 
 
 def deepest_first(values: Iterable[Value], entry_of: Callable[[Value], Entry]) -> Iterator[Value]:

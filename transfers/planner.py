@@ -19,6 +19,7 @@ from transfers.actions import (
     Conflict,
     Decision,
     FoldedNames,
+    NewPages,
     Verb,
     decide,
     keep_or_adjust,
@@ -28,7 +29,17 @@ from transfers.recorded_digests import DigestCache, MissingRecords
 from transfers.rules import Rules, Selector, selector, shows_in_pages, track_missing
 from transfers.spool import Spool, sort_on_disk
 from transfers.stores.agent_listing import BothSides
-from transfers.stores.base import Adjustment, Facts, ListingIncompleteError, Page, Problem, Side, Store
+from transfers.stores.base import (
+    Adjustment,
+    Facts,
+    ListingIncompleteError,
+    Page,
+    PagedListing,
+    PlainPage,
+    Problem,
+    Side,
+    Store,
+)
 
 
 class FirstNames:
@@ -223,6 +234,16 @@ class TransferPlan:
         self.files_kept += page.files
         self.target_files += page.files
 
+    def copy(self, page: PlainPage) -> None:
+        """Count names that only the source has."""
+        self.files += page.files
+        self.bytes += page.size
+        self.files_to_move += page.files
+        self.bytes_to_move += page.size
+        self.bytes_in_holes += page.holes
+        self.names_to_make += page.names
+        self.moves.add_copies(page)
+
     def withdraw(self) -> None:
         """Drop deletions that belonged to the replacement of an entry that cannot be moved."""
         stays = {conflict.entry.path for conflict in self.conflicts if conflict.code == IN_THE_WAY}
@@ -278,7 +299,8 @@ def plan_transfer(
     if missing_records is not None:
         missing_records.between(source.facts, target.facts)
     in_pages = missing_records is None and shows_in_pages(rules)
-    listings = _listings(source, target, plan, in_pages=in_pages, target_exists=target_exists)
+    in_pages = in_pages and not target.facts.folds_case
+    *listings, pages = _listings(source, target, plan, in_pages=in_pages, target_exists=target_exists)
     listing, existing = (_gathered(each, plan.unlisted) for each in listings)
     wanted = track_missing(rules.files_from, listing, missing) if rules.files_from else listing
     from_source = _counted_source(wanted, rules, selected, plan)
@@ -287,7 +309,8 @@ def plan_transfer(
         folded = FoldedNames()
         from_source = folded.watch(from_source, plan.conflicts, selected)
         from_target = folded.watch(from_target, plan.conflicts)
-    decisions = decide(from_source, from_target, rules, selected, source.facts, target.facts)
+    new_pages = None if pages is None else NewPages(pages, plan.copy)
+    decisions = decide(from_source, from_target, rules, selected, source.facts, target.facts, new_pages)
     if missing_records is not None:
         decisions = missing_records.doubting(decisions, rules)
     on_equal = missing_records.add_verified if missing_records is not None else None
@@ -325,18 +348,18 @@ def _add_decisions(
 
 def _listings(
     source: Side, target: Side, plan: TransferPlan, *, in_pages: bool, target_exists: bool
-) -> tuple[Iterator[Entry], Iterator[Entry]]:
-    """List both sides. Pages that are equal at both are only counted, if the rules compare nothing else."""
-    if not target_exists:
-        return source.list(), iter(())
-    plain = in_pages and not target.facts.folds_case
-    if plain and source.in_pages and target.in_pages:
-        from_source, from_target = source.pages(), target.pages()
-        if from_source is not None and from_target is not None:
-            both = BothSides(from_source, from_target, plan.keep)
-            return both.source(), both.target()
-        return from_source or iter(()), from_target or iter(())
-    return source.list(), target.list()
+) -> tuple[Iterator[Entry], Iterator[Entry], PagedListing | None]:
+    """List both sides, and return the source's pages if listings alone show what changed (`in_pages`).
+
+    Pages that are equal at both sides are only counted then.
+    """
+    if not in_pages or not source.in_pages or (target_exists and not target.in_pages):
+        return source.list(), target.list() if target_exists else iter(()), None
+    from_source, from_target = source.pages(), target.pages() if target_exists else None
+    if from_source is not None and from_target is not None:
+        both = BothSides(from_source, from_target, plan.keep)
+        return both.source(), both.target(), from_source
+    return from_source or iter(()), from_target or iter(()), from_source
 
 
 def _counted_source(

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +265,7 @@ class MissingRecords:
         """Yield the decisions; files that the cut-off operation may have written are compared by digest."""
         for decision in decisions:
             if isinstance(decision, Action) and self._is_doubtful(decision, rules):
-                yield replace(decision, verb=Verb.COMPARE)
+                yield decision._replace(verb=Verb.COMPARE)
             else:
                 yield decision
 

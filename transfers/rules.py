@@ -166,7 +166,9 @@ def shows_in_pages(rules: Rules) -> bool:
 
     Listings have size, time, execute bit and link.
     """
-    more = rules.checksum or rules.xattrs or rules.hard_links or rules.modes == "keep"
+    more = (
+        rules.checksum or rules.xattrs or rules.hard_links or rules.modes == "keep" or rules.links == "skip"
+    )
     return not more and rules.files_from is None and selector(rules) is select_all
 
 

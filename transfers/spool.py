@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import IO, Any, Generic, TypeVar
 
-from transfers.actions import Action, Verb
-from transfers.entry import Entry, Kind
+from transfers.actions import NEW, Action, Verb
+from transfers.agent.protocol import unpack_records
+from transfers.entry import Entry, Kind, entry_of
+from transfers.stores.base import PlainPage
 
 _IN_MEMORY = 32 * 1024 * 1024
 _BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]
@@ -103,8 +105,25 @@ def sort_on_disk(
             run.close()
 
 
+_COPIES = b"c"  # begins a block of packed records; one of JSON begins with a bracket
+
+
 class Spool(Spooled[Action]):
     """The actions of a plan."""
+
+    def add_copies(self, page: PlainPage) -> None:
+        """Append the copying of every name of a page; it stays packed."""
+        self.append(_COPIES + page.packed)
+        self.count += page.names - 1
+
+    def __iter__(self) -> Iterator[Action]:
+        """See Spooled."""
+        for content in self.blocks():
+            if content.startswith(_COPIES):
+                for record in unpack_records(content[len(_COPIES) :]):
+                    yield Action(Verb.COPY, entry_of(record), NEW)
+            else:
+                yield self._unpack(json.loads(content))
 
     def _pack(self, value: Action) -> list[Any]:
         target = entry_to_list(value.target) if value.target is not None else None

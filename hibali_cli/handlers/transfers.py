@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -322,17 +323,19 @@ def _follow(
 
 def _show_plan(common: Common, plan: TransferPlan, *, detailed: bool) -> None:
     """Print every action on a line of its own."""
-    count = 0
-    for actions in (plan.moves, plan.adjustments, plan.deletions):
-        for action in actions:
-            count += 1
-            if common.json:
-                common.output.record("action", action_fields(action))
-            else:
-                size = f", {format_size(action.entry.size)}" if _has_size(action) else ""
-                because = f"  ({action.because}{size})"
-                common.output.line(f"{action.verb:<8}".encode() + action.entry.path + because.encode())
-    _show_counts(common, plan, count, detailed=detailed)
+    spools = plan.moves, plan.adjustments, plan.deletions
+    if common.json:
+        for action in chain.from_iterable(spools):
+            common.output.record("action", action_fields(action))
+    else:
+        common.output.lines(map(_action_line, chain.from_iterable(spools)))
+    _show_counts(common, plan, sum(map(len, spools)), detailed=detailed)
+
+
+def _action_line(action: Action) -> bytes:
+    size = f", {format_size(action.entry.size)}" if _has_size(action) else ""
+    because = f"  ({action.because}{size})"
+    return action.verb.ljust(8).encode() + action.entry.path + because.encode()
 
 
 def _has_size(action: Action) -> bool:

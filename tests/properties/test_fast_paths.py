@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterable, Iterator
 from xml.sax.saxutils import escape
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali.errors import IncompleteError
+from tests.properties.trees import parents
 from tests.support.manifests import read_lines, write_lines
 from transfers.actions import name_problem, plain_names
-from transfers.entry import Verification
-from transfers.stores.base import Facts
+from transfers.agent import listing as agent_listing
+from transfers.agent.listing import Pages
+from transfers.agent.protocol import (
+    END,
+    IS_FILE,
+    IS_FOLDER,
+    IS_LINK,
+    IS_SPECIAL,
+    Frame,
+    Record,
+    pack_record,
+    pack_records,
+    unpack_records,
+)
+from transfers.entry import Entry, Verification
+from transfers.planner import TransferPlan, plan_transfer
+from transfers.rules import Rules
+from transfers.stores.agent_listing import AgentListing
+from transfers.stores.base import Facts, Problem, Side
 from transfers.stores.s3 import listing, requests
 from transfers.stores.s3.manifest import Known
 
@@ -113,3 +135,139 @@ def test_a_manifest_read_quickly_is_the_manifest(lines: dict[bytes, Known], odd:
     assert read_lines(content.rstrip(b"\n")) == lines
     spaced = b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in content.splitlines())
     assert read_lines(spaced) == lines
+
+
+# Names that sort between `a` and `a/`, and names that are not plain.
+PAGE_PARTS = st.sampled_from([b"a", b"a-x", b"a.b", b"a0", b"b", b".dot", b"\xff"])
+PAGE_PATHS = st.lists(PAGE_PARTS, min_size=1, max_size=3).map(b"/".join)
+FOLDER_RECORD = Record(b"", IS_FOLDER, 0, 7, 0o755, 1, 2, 1, 5, b"", 0, 0)
+SPOOLS = {"moves", "adjustments", "deletions"}
+RECORDS = st.builds(
+    Record,
+    path=st.just(b""),
+    kind=st.sampled_from([IS_FILE, IS_FILE, IS_FILE, IS_LINK, IS_SPECIAL]),
+    size=st.sampled_from([0, 3, 8192]),
+    mtime_ns=st.sampled_from([1_600_000_000_000_000_001, 2**63 + 1, 2**63 + 2]),
+    mode=st.sampled_from([0o644, 0o755]),
+    device=st.just(1),
+    inode=st.just(2),
+    links=st.just(1),
+    ctime_ns=st.just(5),
+    link=st.just(b""),
+    offline=st.sampled_from([0, 0, 0, 1]),
+    allocated=st.sampled_from([0, 8192]),
+)
+RECORDED_TREES = st.dictionaries(PAGE_PATHS, RECORDS, max_size=14)
+AGENT = Facts(
+    kind="local", read_verification=Verification.DIGEST, write_verification=Verification.DIGEST, holes=True
+)
+
+
+def whole_tree(leaves: dict[bytes, Record], *, hostile: bool = False) -> list[Record]:
+    """Return the records of a tree in order; only a hostile agent lists names below a file."""
+    found: dict[bytes, Record] = {}
+    for path, record in leaves.items():
+        above = list(parents(path))
+        if not hostile and any(found.get(one, FOLDER_RECORD).kind != IS_FOLDER for one in above):
+            continue
+        if path in found:
+            continue
+        found.update((one, FOLDER_RECORD._replace(path=one)) for one in above if one not in found)
+        size = record.size if record.kind == IS_FILE else 0
+        link = b"to" if record.kind == IS_LINK else b""
+        found[path] = record._replace(path=path, size=size, link=link)
+    return sorted(found.values(), key=order_of)
+
+
+def order_of(record: Record) -> bytes:
+    return record.path + b"/" if record.kind == IS_FOLDER else record.path
+
+
+class PagesSide(Side):
+    """A side that an agent lists, in small pages or (`whole`) only as entries."""
+
+    def __init__(self, records: list[Record], *, whole: bool) -> None:
+        self._records = records
+        self.whole = whole
+
+    @property
+    def facts(self) -> Facts:
+        return AGENT
+
+    @property
+    def in_pages(self) -> bool:
+        return not self.whole
+
+    def pages(self) -> AgentListing:
+        packed = Pages()
+        for record in self._records:
+            folder = record.path if record.kind == IS_FOLDER else record.path.rpartition(b"/")[0]
+            packed.add(folder, [record])
+        packed.end()
+        header = {"count": len(self._records), "orphans": [], "problems": [], "pages": packed.pages}
+        return AgentListing(iter([Frame(END, header, packed.block)]), Trusting(), lambda _: None)  # type: ignore[arg-type]
+
+    def list(self) -> Iterator[Entry]:
+        return self.pages()
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        raise NotImplementedError
+
+
+class Trusting:
+    """The part of a connection that a listing needs."""
+
+    subject = "there"
+
+    @contextlib.contextmanager
+    def understanding(self) -> Iterator[None]:
+        yield
+
+
+def planned(source: list[Record], target: list[Record] | None, rules: Rules, *, whole: bool) -> object:
+    """Return everything that a plan has, or the code of the error."""
+    sides = [PagesSide(records or [], whole=whole) for records in (source, target)]
+    try:
+        plan = plan_transfer(*sides, rules, target_exists=target is not None)
+    except IncompleteError as problem:
+        return problem.code
+    with contextlib.closing(plan):
+        spools = plan.moves, plan.adjustments, plan.deletions
+        counts = [getattr(plan, name) for name in TransferPlan.__slots__ if name not in SPOOLS]
+        assert [len(list(spool)) for spool in spools] == [len(spool) for spool in spools]
+        return [sorted(spool, key=lambda action: action.entry.order) for spool in spools], counts
+
+
+@given(
+    RECORDED_TREES,
+    st.none() | RECORDED_TREES,
+    st.booleans(),
+    st.builds(
+        Rules,
+        delete=st.booleans(),
+        links=st.sampled_from(["keep", "skip"]),
+        specials=st.sampled_from(["fail", "skip"]),
+        recall=st.booleans(),
+        modes=st.sampled_from(["execute", "execute", "keep"]),
+    ),
+)
+def test_a_plan_from_pages_is_the_plan_from_entries(
+    source: dict[bytes, Record], target: dict[bytes, Record] | None, similar: bool, rules: Rules
+) -> None:
+    at_target = None if target is None else whole_tree({**source, **target} if similar else target)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_listing, "_CUT", 1)
+        for records in (whole_tree(source), whole_tree(source, hostile=True)):
+            quickly = planned(records, at_target, rules, whole=False)
+            completely = planned(records, at_target, rules, whole=True)
+            if records == whole_tree(source):
+                assert quickly == completely
+            else:
+                assert quickly in (completely, "listing-violation")
+
+
+@given(st.lists(RECORDS, max_size=4), st.sampled_from([b"", b"x"]))
+def test_records_packed_together_are_those_packed_singly(records: list[Record], attributes: bytes) -> None:
+    named = [record._replace(path=b"%d" % at, attributes=attributes) for at, record in enumerate(records)]
+    assert pack_records(named) == b"".join(map(pack_record, named))
+    assert list(unpack_records(pack_records(named))) == named

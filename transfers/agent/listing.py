@@ -2,11 +2,12 @@
 
 import errno
 import hashlib
-import heapq
 import os
-import stat
+import struct
 import zlib
-from typing import Any, Iterator, List, Optional, Tuple
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from typing import Any, Iterable, Iterator, List, Optional, Tuple
 
 from transfers.agent import protocol
 from transfers.agent.journal import read_seeds
@@ -17,14 +18,16 @@ from transfers.agent.protocol import (
     IS_LINK,
     Problem,
     Record,
+    RecordError,
     RefusedError,
-    pack_record,
+    pack_records,
     problem_of,
 )
 from transfers.agent.safe_path import Root, record_of
 from transfers.agent.writing import with_attributes
 
 _RUN = 16 * 1024  # names sorted as objects, which take five times the memory of packed ones
+_CHUNK = 256  # names of each packed run that are objects while the runs are merged
 
 
 class Names(object):
@@ -34,27 +37,27 @@ class Names(object):
         self._packed: List[bytes] = []
         self._names: List[bytes] = []
         with _scan(descriptor) as entries:
-            for entry in entries:
-                if len(self._names) == _RUN:
-                    self._packed.append(_pack(self._names))
-                    self._names = []
-                name = os.fsencode(entry.name)
-                try:
-                    if entry.is_dir(follow_symlinks=False):
-                        name += b"/"
-                except OSError:
-                    pass  # the kind is determined later, when the name is visited
-                self._names.append(name)
-        self._names.sort()
+            while True:
+                found = [_name(entry) for entry in islice(entries, _RUN)]
+                if not found:
+                    break
+                if self._names:
+                    self._packed.append(b"\0".join(self._names) + b"\0")
+                # encoded together, because a call for each takes as long as reading the folder
+                self._names = sorted(os.fsencode("\0".join(found)).split(b"\0"))
 
     def __contains__(self, name: bytes) -> bool:
-        return name in self._names or any(b"\0" + name + b"\0" in packed for packed in self._packed)
+        position = bisect_left(self._names, name)
+        if self._names[position : position + 1] == [name]:
+            return True
+        name += b"\0"
+        return any(packed.startswith(name) or b"\0" + name in packed for packed in self._packed)
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate in byte order."""
         if not self._packed:
             return iter(self._names)
-        return heapq.merge(self._names, *map(_unpack, self._packed))
+        return _merged([*map(_unpack, self._packed), iter([self._names])])
 
 
 def _scan(descriptor: int) -> Any:
@@ -65,21 +68,52 @@ def _scan(descriptor: int) -> Any:
         return os.scandir("/proc/self/fd/{}/.".format(descriptor))
 
 
-def _pack(names: List[bytes]) -> bytes:
-    names.sort()
-    return b"\0" + b"\0".join(names) + b"\0"
+def _name(entry: "os.DirEntry[str]") -> str:
+    try:
+        return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
+    except OSError:
+        return entry.name  # the kind is determined later, when the name is visited
 
 
-def _unpack(packed: bytes) -> Iterator[bytes]:
-    position = 1
+def _unpack(packed: bytes) -> Iterator[List[bytes]]:
+    """Yield the names of a packed run in chunks."""
+    position = 0
     while position < len(packed):
-        end = packed.index(b"\0", position)
-        yield packed[position:end]
-        position = end + 1
+        names = packed[position:].split(b"\0", _CHUNK)
+        rest = names.pop()
+        position = len(packed) - len(rest)
+        yield names
 
+
+def _merged(runs: List[Iterator[List[bytes]]]) -> Iterator[bytes]:
+    """Merge sorted runs: up to the lowest of the last names in their chunks, all names are known."""
+    chunks = [(next(run), run) for run in runs]
+    while chunks:
+        limit = min(names[-1] for names, _ in chunks)
+        ready: List[bytes] = []
+        left = []
+        for names, run in chunks:
+            count = bisect_right(names, limit)
+            ready += names[:count]
+            rest = names[count:] or next(run, [])
+            if rest:
+                left.append((rest, run))
+        ready.sort()
+        for name in ready:
+            yield name
+        chunks = left
+
+
+_SLASH, _DOT = b"/."
 
 # A name that vanished after its folder was read is not listed, and is no problem.
 _VANISHED = (errno.ENOENT,)
+
+
+# Names that are examined, and passed on, at a time.
+_MOST = 256
+
+Run = Tuple[bytes, List[Record]]  # a folder, and consecutive records of names in it, or its own record
 
 
 class Walk(object):
@@ -97,59 +131,75 @@ class Walk(object):
         self.in_use: List[bytes] = []  # partial files of clients that may be writing below
         self.targets_below: List[bytes] = []  # folders below that were targets of other operations
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Run]:
         """Yield records in byte order of the whole path, with a slash after a folder's path.
 
         Uses a stack because trees can be deeper than Python's recursion limit.
         """
-        stack = [self._children(b"")]
+        stack = [(b"", self._children(b""))]
         while stack:
-            record = next(stack[-1], None)
-            if record is None:
+            folder, children = stack[-1]
+            records = next(children, None)
+            if records is None:
                 stack.pop()
                 continue
-            if record.path.rpartition(b"/")[2] != protocol.OWN_FOLDER or record.kind != IS_FOLDER:
+            if records[0].kind != IS_FOLDER:
+                self.count += len(records)
+                yield folder, records
+                continue
+            path = records[0].path
+            if path.rpartition(b"/")[2] != protocol.OWN_FOLDER:
                 self.count += 1
-                yield record
-            if record.kind == IS_FOLDER and not self._shallow:
-                stack.append(self._children(record.path))
+                yield path, records
+            if not self._shallow:
+                stack.append((path, self._children(path)))
 
-    def _children(self, folder: bytes) -> Iterator[Record]:
-        """Yield a folder's entries in order, without hibali's own names; each is examined when reached."""
-        try:
-            names = Names(self._root.folder(folder))
-        except OSError as problem:
-            if problem.errno not in _VANISHED or not folder:
-                self.problems.append((folder, problem_of(problem)))
-            return
-        if protocol.OWN_FOLDER + b"/" in names:
-            self._read_seeds_below(folder)
+    def _children(self, folder: bytes) -> Iterator[List[Record]]:
+        """Yield a folder's entries in order, without hibali's own names, each folder in it as a list of its own.
+
+        Names are examined when they are reached.
+        """
+        names = self._names(folder)
         inside_own = folder.rpartition(b"/")[2] == protocol.OWN_FOLDER
         above = folder + b"/" if folder else b""
         descriptor = None
+        found: List[Record] = []
         for name in names:
-            is_folder = name[-1:] == b"/"
+            is_folder = name[-1] == _SLASH
             bare = name[:-1] if is_folder else name
-            if inside_own and (bare in protocol.OWN or protocol.is_lock_part(bare)):
-                continue
             path = above + bare
-            if bare[:1] == b"." and protocol.has_partial_shape(bare) and self._is_partial(bare, path):
+            if (inside_own or bare[0] == _DOT) and self._is_own(bare, path, inside_own):
                 continue
             if descriptor is None:
                 descriptor = self._descriptor(folder, path)
                 if descriptor is None:
                     continue
-            record = self._examine(descriptor, bare, path)
+            record = self._examine(descriptor, bare, path, is_folder)
             if record is None:
                 continue
-            if record.kind == IS_FOLDER:
+            if is_folder or len(found) == _MOST:
+                if found:
+                    yield found
+                found = []
+            if is_folder:
                 descriptor = None  # visiting many folders below may close the open one
-            if (record.kind == IS_FOLDER) != is_folder:
-                # The new kind has another position in the order, which may have passed.
-                number = errno.EISDIR if record.kind == IS_FOLDER else errno.ENOTDIR
-                self.problems.append((path, problem_of(OSError(number, os.strerror(number)))))
+                yield [record]
             else:
-                yield record
+                found.append(record)
+        if found:
+            yield found
+
+    def _names(self, folder: bytes) -> Iterable[bytes]:
+        """Read a folder, and the seeds in its own folder of hibali; none if (a noted problem) it cannot be read."""
+        try:
+            names = Names(self._root.folder(folder))
+        except OSError as problem:
+            if problem.errno not in _VANISHED or not folder:
+                self.problems.append((folder, problem_of(problem)))
+            return ()
+        if protocol.OWN_FOLDER + b"/" in names:
+            self._read_seeds_below(folder)
+        return names
 
     def _read_seeds_below(self, folder: bytes) -> None:
         """Read the seeds of a target below; partial files of a running client are not orphans."""
@@ -157,6 +207,12 @@ class Walk(object):
             self.targets_below.append(folder)
         in_use = folder and may_be_held(self._root, folder)
         (self._seeds_in_use if in_use else self._seeds).extend(read_seeds(self._root, folder))
+
+    def _is_own(self, name: bytes, path: bytes, inside_own: bool) -> bool:  # noqa: FBT001  # one caller
+        """Return whether hibali made this name: in its own folder, or a partial file."""
+        if inside_own and (name in protocol.OWN or protocol.is_lock_part(name)):
+            return True
+        return protocol.has_partial_shape(name) and self._is_partial(name, path)
 
     def _is_partial(self, name: bytes, path: bytes) -> bool:
         for seeds, found in ((self._seeds, self.orphans), (self._seeds_in_use, self.in_use)):
@@ -177,14 +233,20 @@ class Walk(object):
         if problem.errno not in _VANISHED:
             self.problems.append((path, problem_of(problem)))
 
-    def _examine(self, descriptor: int, name: bytes, path: bytes) -> Optional[Record]:
+    def _examine(self, descriptor: int, name: bytes, path: bytes, is_folder: bool) -> Optional[Record]:  # noqa: FBT001  # one caller
+        """Return the record of a name in an open folder; None if it vanished or (a noted problem) cannot be listed."""
         try:
-            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            link = os.fsencode(os.readlink(name, dir_fd=descriptor)) if stat.S_ISLNK(status.st_mode) else b""
+            record = record_of(path, os.stat(name, dir_fd=descriptor, follow_symlinks=False))
+            if record[1] == IS_LINK:
+                record = record._replace(link=os.fsencode(os.readlink(name, dir_fd=descriptor)))
         except OSError as problem:
             self._note(path, problem)
             return None
-        record = record_of(path, status, link)
+        if (record[1] == IS_FOLDER) != is_folder:
+            # The new kind has another position in the order, which may have passed.
+            number = errno.ENOTDIR if is_folder else errno.EISDIR
+            self.problems.append((path, problem_of(OSError(number, os.strerror(number)))))
+            return None
         return self._with_attributes(descriptor, name, record) if self._attributes else record
 
     def _with_attributes(self, descriptor: int, name: bytes, record: Record) -> Optional[Record]:
@@ -199,6 +261,7 @@ class Walk(object):
 # A page ends with its folder, and after each name whose checksum matches this mask (content-defined chunking):
 # after an added or removed name, both endpoints cut pages at the same names again.
 _CUT = 511
+_MOST_NAMES = 4096  # in a page, whatever their checksums
 _EXECUTE = 0o100
 
 
@@ -211,50 +274,70 @@ class Pages(object):
 
     def __init__(self) -> None:
         self._folder = b""
+        self._records: List[Record] = []
+        self.problems: List[Tuple[bytes, Problem]] = []  # names that cannot be packed
         self.clear()
 
     def clear(self) -> None:
         """Begin the next block, after this one was sent."""
         self.block = bytearray()
-        self._pages: List[List[Any]] = []
-        self._begin()
+        self.pages: List[List[Any]] = []
 
-    def _begin(self) -> None:
-        self._start = len(self.block)
-        self._names = self._files = self._size = 0
-        self._parts: List[bytes] = []
-        self._comparable = True
-
-    def add(self, record: Record) -> None:
-        """Add one record, in listing order."""
-        path, kind, size = record[:3]
-        folder = path if kind == IS_FOLDER else path.rpartition(b"/")[0]
-        if folder != self._folder:
-            self._end()
+    def add(self, folder: bytes, records: List[Record]) -> None:
+        """Add records of names in one folder, or its own, in listing order."""
+        if folder != self._folder or len(self._records) >= _MOST_NAMES:
+            self.end()
             self._folder = folder
-        self.block += pack_record(record)
-        self._names += 1
-        if kind == IS_FILE:
-            self._files += 1
-            self._size += size
-            self._parts.append(b"%s\0f%d %d %d" % (path, size, record[3], record[4] & _EXECUTE))
-        elif kind == IS_FOLDER:
-            self._parts.append(path + b"\0d")
-        elif kind == IS_LINK:
-            self._files += 1
-            self._parts.append(path + b"\0l" + record.link)
-        else:
-            self._comparable = False
-        if zlib.crc32(path) & _CUT == 0:
-            self._end()
+        began = 0
+        for position, checksum in enumerate(map(zlib.crc32, [record[0] for record in records]), 1):
+            if not checksum & _CUT:
+                self._records += records[began:position]
+                self.end()
+                began = position
+        self._records += records[began:]
 
-    def _end(self) -> None:
-        if self._names:
-            digest = hashlib.sha256(b"\0".join(self._parts)).hexdigest() if self._comparable else ""
-            self._pages.append([self._names, self._files, self._size, len(self.block) - self._start, digest])
-            self._begin()
+    def end(self) -> None:
+        """End the open page: add to `pages` the number of names, files and links, their bytes, packed length, digest."""
+        records, self._records = self._records, []
+        try:
+            packed = pack_records(records)
+        except RecordError:
+            records, packed = self._packed_singly(records)
+        if not records:
+            return
+        self.block += packed
+        files = [record for record in records if record[1] == IS_FILE]
+        links = [record for record in records if record[1] == IS_LINK]
+        size = sum([record[2] for record in files])
+        digest = _digest(records, files, links)
+        self.pages.append([len(records), len(files) + len(links), size, len(packed), digest])
 
-    def end_block(self) -> List[List[Any]]:
-        """End the open page; return for each page of the block: names, files and links, their bytes, packed length, digest."""
-        self._end()
-        return self._pages
+    def _packed_singly(self, records: List[Record]) -> Tuple[List[Record], bytes]:
+        """Pack each record alone, and note those that cannot be packed."""
+        good, packed = [], bytearray()
+        for record in records:
+            try:
+                packed += pack_records([record])
+                good.append(record)
+            except RecordError as problem:
+                self.problems.append((record.path, problem_of(problem)))
+        return good, bytes(packed)
+
+
+def _digest(records: List[Record], files: List[Record], links: List[Record]) -> str:
+    """Return the digest of a page; empty if it cannot be compared."""
+    if sum(record[1] == IS_FOLDER for record in records) + len(files) + len(links) != len(records):
+        return ""
+    try:
+        numbers = struct.pack(
+            ">{}q".format(2 * len(files)), *[record[2] for record in files], *[record[3] for record in files]
+        )
+    except struct.error:  # a time beyond 64 bits
+        return ""
+    parts = [
+        b"".join([record[1] for record in records]),
+        numbers,
+        bytes([record[4] & _EXECUTE for record in files]),
+    ]
+    texts = [record[0] for record in records] + [record[9] for record in links]
+    return hashlib.sha256(b"".join(parts) + b"\0".join(texts)).hexdigest()

@@ -60,7 +60,7 @@ def record_of(path: bytes, found: os.stat_result, link: bytes = b"") -> Record:
             found.st_ctime_ns,
             link,
             # A large file without blocks is on tape, or is one hole.
-            int(blocks == 0 and size > 4096),
+            1 if size > 4096 and not blocks else 0,
             blocks * 512,
             b"",
         ),

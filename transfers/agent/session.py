@@ -22,7 +22,6 @@ from transfers.agent.protocol import (
     ChangedError,
     Channel,
     ProtocolError,
-    RecordError,
     RefusedError,
     UnsafeNameError,
     pack_record,
@@ -183,21 +182,18 @@ class Session(object):
             self._opened(), shallow=bool(header.get("shallow")), attributes=bool(header.get("attributes"))
         )
         packed = Pages()
-        for record in walk:
-            try:
-                packed.add(record)
-            except RecordError as problem:
-                walk.count -= 1
-                walk.problems.append((record.path, problem_of(problem)))
+        for folder, records in walk:
+            packed.add(folder, records)
             if len(packed.block) >= _BLOCK:
-                self._channel.send(protocol.REPLY, {"pages": packed.end_block()}, packed.block)
+                self._channel.send(protocol.REPLY, {"pages": packed.pages}, packed.block)
                 packed.clear()
-        problems = [[protocol.text_of(path), problem] for path, problem in walk.problems]
+        packed.end()
+        problems = [[protocol.text_of(path), problem] for path, problem in [*walk.problems, *packed.problems]]
         orphans = [protocol.text_of(path) for path in walk.orphans]
         self._walked = not header.get("shallow") and not problems
         self._targets_below, self._partials = walk.targets_below, walk.orphans + walk.in_use
-        closing = {"count": walk.count, "problems": problems, "orphans": orphans}
-        self._channel.send(protocol.END, {**closing, "pages": packed.end_block()}, packed.block)
+        closing = {"count": walk.count - len(packed.problems), "problems": problems, "orphans": orphans}
+        self._channel.send(protocol.END, {**closing, "pages": packed.pages}, packed.block)
 
     def _partial_bytes(self, header: Dict[str, Any]) -> None:
         """Report the bytes of incomplete large files, which need no more space when they are resumed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -379,7 +379,7 @@ class SourceWatcher:
             if decision.entry.path in self._resend:
                 # files of this operation have the permissions that the site sets
                 self._resend.discard(decision.entry.path)
-                decision = replace(decision, target=self.existing(decision.entry.path))
+                decision = decision._replace(target=self.existing(decision.entry.path))
             later = is_marker(self._following.marker, decision.entry.path)
             (plan.markers if later else plan.moves).add(decision)
             plan.files_to_move += decision.entry.kind in _COUNTED

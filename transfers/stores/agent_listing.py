@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,13 +10,11 @@ from typing import Any
 from hibali.errors import IncompleteError
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.agent.protocol import Record, RecordError, unpack_records
-from transfers.entry import Entry, Kind
+from transfers.agent.protocol import RecordError, unpack_records
+from transfers.entry import HOLE_BYTES, Entry, entry_of
 from transfers.pipeline.batches import problem_from
 from transfers.remote.connection import Connection
-from transfers.stores.base import ListingIncompleteError, Page, PagedListing, unsafe_component
-
-_KINDS = {b"f": Kind.FILE, b"d": Kind.FOLDER, b"l": Kind.LINK, b"s": Kind.SPECIAL}
+from transfers.stores.base import ListingIncompleteError, Page, PagedListing, PlainPage, unsafe_component
 
 
 class AgentListing(PagedListing):
@@ -38,6 +37,7 @@ class AgentListing(PagedListing):
         self._entries: Iterator[Entry] = iter(())
         self._remaining = 0  # remaining entries of the current page
         self._before = b""
+        self._files: list[bytes] = []  # files of the plain pages taken last that are a prefix of `_before`
         self._count = 0
         self._over = False
         self._closing: dict[str, Any] = {}
@@ -78,6 +78,26 @@ class AgentListing(PagedListing):
         self._before = first.order  # an equal digest implies the order of the other entries
         self._count += page.names
 
+    @property
+    def next_order(self) -> bytes | None:
+        """See PagedListing."""
+        page = self.page
+        if page is None:
+            return None
+        return next(entries_of(page.packed, self._connection.subject)).order
+
+    def take_plain_page(self, plain: Callable[[bytes], object]) -> PlainPage | None:
+        """See PagedListing."""
+        files = self._files.copy()
+        found = _plain_page(self._pages[0], self._before, files, plain)
+        if found is None:
+            return None
+        page, self._before = found
+        self._files = files
+        self._pages.popleft()
+        self._count += page.names
+        return page
+
     def _pages_of(self, frame: protocol.Frame) -> list[Page]:
         found, at, body = [], 0, memoryview(bytes(frame.body))
         with self._connection.understanding():
@@ -108,6 +128,8 @@ class AgentListing(PagedListing):
         reason = unsafe_component(entry.path)
         if reason or not self._before < entry.order:
             raise violation(self._connection.subject, reason or "the order is wrong", entry.path)
+        if self._files and _is_below(entry.order, self._files):
+            raise violation(self._connection.subject, "it is below a file", entry.path)
 
     def _close(self) -> None:
         subject, closing = self._connection.subject, self._closing
@@ -120,6 +142,59 @@ class AgentListing(PagedListing):
             problems = [(protocol.bytes_of(text), problem_from(found)) for text, found in closing["problems"]]
         if problems:
             raise ListingIncompleteError(subject, problems)
+
+
+def _plain_page(
+    page: Page, before: bytes, files: list[bytes], plain: Callable[[bytes], object]
+) -> tuple[PlainPage, bytes] | None:
+    """Return a page without making its entries, and the order of its last name; None if it is not plain.
+
+    Args:
+        page: the page.
+        before: the order of the last name before it.
+        files: files before it that are a prefix of `before`; those of the last name of the page afterwards.
+        plain: whether a name can be held by the target.
+    """
+    packed = bytes(page.packed)
+    position = names = count = size = holes = 0
+    try:
+        while position < len(packed):
+            fields = protocol.RECORD.unpack_from(packed, position)
+            path_length, link_length, attributes_length, kind, length, *_, offline, allocated = fields
+            begin = position + protocol.RECORD.size
+            position = begin + path_length
+            path = order = packed[begin:position]
+            if kind == protocol.IS_FILE:
+                count += 1
+                size += length
+                if allocated <= length - HOLE_BYTES:
+                    holes += length - allocated
+            elif kind == protocol.IS_FOLDER:
+                order = path + b"/"
+            else:
+                return None
+            names += 1
+            if link_length or attributes_length or offline or length < 0:
+                return None
+            if not before < order or not plain(path):
+                return None
+            if files and _is_below(order, files):
+                return None
+            if kind == protocol.IS_FILE:
+                files.append(path)
+            before = order
+    except struct.error:
+        return None
+    if names != page.names or position != len(packed):
+        return None
+    return PlainPage(names, count, size, holes, packed), before
+
+
+def _is_below(order: bytes, files: list[bytes]) -> bool:
+    """Return whether a name is below one of the files; drop files that cannot be above the names after it."""
+    while files and not order.startswith(files[-1]):
+        files.pop()
+    return any(order.startswith(file + b"/") for file in files)
 
 
 class BothSides:
@@ -180,23 +255,4 @@ def violation(subject: str, reason: str, path: bytes) -> IncompleteError:
         f"the listing cannot be trusted: {reason}",
         subject=named,
         hint="Nothing was deleted. If it happens again, report it to the site.",
-    )
-
-
-def entry_of(record: Record) -> Entry:
-    """Convert a record of lstat(2) results to an entry."""
-    return Entry(
-        path=record.path,
-        kind=_KINDS[record.kind],
-        size=record.size,
-        mtime_ns=record.mtime_ns,
-        mode=record.mode,
-        device=record.device,
-        inode=record.inode,
-        links=record.links,
-        ctime_ns=record.ctime_ns,
-        link=record.link,
-        offline=bool(record.offline),
-        allocated=record.allocated,
-        attributes=record.attributes,
     )

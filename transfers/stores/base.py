@@ -292,6 +292,18 @@ class PagedListing(Iterator[Entry]):
     def skip_page(self) -> None:
         """Skip the next page; its order is still checked."""
 
+    @property
+    @abstractmethod
+    def next_order(self) -> bytes | None:
+        """The order of the first name of the page that comes next; None inside a page and at the end."""
+
+    @abstractmethod
+    def take_plain_page(self, plain: Callable[[bytes], object]) -> PlainPage | None:
+        """Take the next page if it has only files on disk and folders, whose names are all `plain`.
+
+        Their order is checked. If it returns None, the page must be read entry by entry.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -306,6 +318,17 @@ class Page:
     size: int
     digest: str
     packed: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPage:
+    """A page without symlinks, special files and files on tape; `size` and `holes` are bytes of its files."""
+
+    names: int
+    files: int
+    size: int
+    holes: int
+    packed: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,11 +48,13 @@ def order(record: Record) -> bytes:
 def frames(records: Sequence[Record], each: int = 1000, **closing: Any) -> Iterator[protocol.Frame]:
     pages, header = Pages(), {"count": len(records), "orphans": [], "problems": [], **closing}
     for number, record in enumerate(sorted(records, key=order)):
-        pages.add(record)
+        pages.add(record.path if record.kind == b"d" else record.path.rpartition(b"/")[0], [record])
         if number % each == each - 1:
-            yield protocol.Frame(protocol.REPLY, {"pages": pages.end_block()}, bytes(pages.block))
+            pages.end()
+            yield protocol.Frame(protocol.REPLY, {"pages": pages.pages}, bytes(pages.block))
             pages.clear()
-    yield protocol.Frame(protocol.END, {**header, "pages": pages.end_block()}, bytes(pages.block))
+    pages.end()
+    yield protocol.Frame(protocol.END, {**header, "pages": pages.pages}, bytes(pages.block))
 
 
 def listing(records: Sequence[Record], each: int = 1000, **closing: Any) -> AgentListing:
@@ -206,6 +208,7 @@ def test_the_order_of_skipped_pages_is_checked() -> None:
 
 def test_packed_records_are_read_back() -> None:
     pages = Pages()
-    pages.add(file(b"a"))
+    pages.add(b"", [file(b"a")])
+    pages.end()
     [entry] = entries_of(bytes(pages.block), "x")
     assert (entry.path, entry.size, entry.links) == (b"a", 3, 1)
