@@ -378,7 +378,14 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
             endpoints.stack.callback(remembering[-1].close)
         source, target = remembering
     missing = _missing_records(recorder, endpoints) if target_exists else None
-    plan = plan_transfer(source, target, request.rules, target_exists=target_exists, missing_records=missing)
+    plan = plan_transfer(
+        source,
+        target,
+        request.rules,
+        target_exists=target_exists,
+        missing_records=missing,
+        announce=(lambda size: _expect(operation, size)) if _connects_early(operation, endpoints) else None,
+    )
     if missing is not None and missing.message():
         recorder.record(Noted(missing.message(), kept=True))
     # further names of a hard-linked file are kept with the first one, regardless of the comparison
@@ -386,6 +393,24 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
         from_record = any(side.used for side in remembering)
         operation.kept_verification = Verification.RECORDED if from_record else Verification.DIGEST
     return plan
+
+
+def _connects_early(operation: Operation, endpoints: Endpoints) -> bool:
+    """Return whether further connections for the data are opened while the plan grows: not for a dry run, nor where
+    the data takes another way than through this machine.
+    """
+    request = operation.request
+    another_way = request.direct or endpoints.globus is not None or endpoints.nodes is not None
+    by_gridftp = any(site.gridftp for site in (request.source.site, request.target.site))
+    if another_way or by_gridftp or not operation.recorder.journaled:
+        return False
+    return not endpoints.target.copies(endpoints.origin.store)
+
+
+def _expect(operation: Operation, size: int) -> None:
+    """Let the stores open the connections that `size` bytes need; they return at once."""
+    for store in operation.stores:
+        store.expect(size)
 
 
 def _missing_records(recorder: Recorder, endpoints: Endpoints) -> MissingRecords | None:
@@ -506,8 +531,7 @@ def carry(
     # a GridFTP mover, the only other kind of stream, sets the number of connections of the stores itself
     by_gridftp = isinstance(mover, StreamMover) and mover is not endpoints.stream
     if endpoints.direct is None and not by_gridftp:
-        for store in operation.stores:
-            store.expect(size)
+        _expect(operation, size)
     count = 0
     # closed first, so that the lock is not released while files are still committed
     with closing(mover.carry(endpoints.source, endpoints.target, items)) as events:

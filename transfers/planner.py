@@ -166,11 +166,15 @@ Unlisted = list[tuple[bytes, Problem]]
 
 _NAMED = 5  # names in one message
 _COUNTED = frozenset({Kind.FILE, Kind.LINK})
+_LEAST_ANNOUNCED = 8 * 1024 * 1024  # bytes to move
 
 
 @dataclass(slots=True)
 class TransferPlan:
-    """A complete plan with its counts; `moves`, `adjustments` and `deletions` are on disk, not in memory."""
+    """A complete plan with its counts; `moves`, `adjustments` and `deletions` are on disk, not in memory.
+
+    `announce` is called with the bytes to move while the plan grows, each time that they have doubled.
+    """
 
     moves: Spool = field(default_factory=Spool)
     adjustments: Spool = field(default_factory=Spool)
@@ -188,6 +192,8 @@ class TransferPlan:
     target_files: int = 0
     annex_links: int = 0
     unlisted: Unlisted = field(default_factory=list)
+    announce: Callable[[int], None] | None = None
+    announced: int = _LEAST_ANNOUNCED
 
     def planned(self) -> Planned:
         """Return the counts as an event."""
@@ -226,6 +232,12 @@ class TransferPlan:
                 self.bytes_in_holes += action.entry.size - action.entry.allocated
             self.names_to_make += action.target is None
             self.moves.add(action)
+            self._announce_growth()
+
+    def _announce_growth(self) -> None:
+        if self.announce is not None and self.bytes_to_move >= self.announced:
+            self.announced = 2 * self.bytes_to_move
+            self.announce(self.bytes_to_move)
 
     def keep(self, page: Page) -> None:
         """Count names that are the same at both sides."""
@@ -243,6 +255,7 @@ class TransferPlan:
         self.bytes_in_holes += page.holes
         self.names_to_make += page.names
         self.moves.add_copies(page)
+        self._announce_growth()
 
     def withdraw(self) -> None:
         """Drop deletions that belonged to the replacement of an entry that cannot be moved."""
@@ -280,6 +293,7 @@ def plan_transfer(
     *,
     target_exists: bool,
     missing_records: MissingRecords | None = None,
+    announce: Callable[[int], None] | None = None,
 ) -> TransferPlan:
     """List both sides and decide everything.
 
@@ -289,11 +303,12 @@ def plan_transfer(
         rules: the rules of selection and comparison.
         target_exists: whether the target's root exists.
         missing_records: receives the digests that a comparison found and that are not on record.
+        announce: see TransferPlan; called while both sides are listed.
 
     Raises:
         HibaliError: a side cannot be reached, or its listing is wrong; `unlisted` has unlisted names.
     """
-    plan = TransferPlan()
+    plan = TransferPlan(announce=announce)
     selected = selector(rules)
     missing: set[bytes] = set()
     if missing_records is not None:

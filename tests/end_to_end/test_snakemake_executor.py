@@ -60,7 +60,7 @@ class Driver:
         )
 
     def run(self, *more: str, exit: int = 0) -> str:  # noqa: A002 - as the fixture `hibali` has it
-        return self.snakemake.run(*self.words, *more, exit=exit)
+        return self.snakemake.run(*self.words, *more, exit=exit, timeout=600 + 10 * JOBS)
 
     def kill_after(self, executed: Path, jobs: int, *more: str) -> None:
         """Start it, and kill it when so many jobs have been executed."""

@@ -55,10 +55,10 @@ class Snakemake:
             start_new_session=True,
         )
 
-    def run(self, *words: str, exit: int = 0) -> str:  # noqa: A002 - as the fixture `hibali` has it
+    def run(self, *words: str, exit: int = 0, timeout: float = 600) -> str:  # noqa: A002 - as the fixture `hibali` has it
         """Run it, check its exit code, and return what it printed."""
         process = self.start(*words)
-        printed, _ = process.communicate(timeout=600)
+        printed, _ = process.communicate(timeout=timeout)
         assert process.returncode == exit, printed
         return printed
 

@@ -74,6 +74,11 @@ class ChannelPool:
         self._closed = False
 
     @property
+    def possible(self) -> bool:
+        """Return whether further channels may be opened at all."""
+        return self._most > 0
+
+    @property
     def expected(self) -> bool:
         """Return whether further channels were requested and may open."""
         return self._started > 0 and not (self._failed and not self._all)

@@ -111,6 +111,7 @@ def _empty_string(found: re.Match[str]) -> str:
     return found.group(1) + '""' + "\n" * found.group(0).count("\n")
 
 
+UNMEASURED = 60.0  # seconds: the round trip of a connection that has answered no request yet
 _CHATTER = 1024 * 1024  # the limit for output of start-up files before the agent's first frame
 _START_SECONDS = 90.0
 _SIGNALLED = 128  # a shell adds the number of the signal that killed a program to this
@@ -145,7 +146,7 @@ class Connection:
         self.lost = False  # True after the agent ended unexpectedly
         self._greeted = False
         self.data_bytes = 0
-        self.round_trip = 60.0  # seconds; the shortest round trip so far
+        self.round_trip = UNMEASURED  # seconds; the shortest round trip so far
         self._posted: list[str] = []
         try:
             self.greeting = self._start(inspect_path, roots)

@@ -25,7 +25,7 @@ from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.pipeline.reading import ReadingStream
 from transfers.pipeline.receiving import ReceiverStream
 from transfers.pipeline.third_party import DirectReceiver
-from transfers.remote.connection import Connection
+from transfers.remote.connection import UNMEASURED, Connection
 from transfers.stores.agent_listing import AgentListing, entries_of
 from transfers.stores.base import (
     PACK_BYTES,
@@ -482,7 +482,11 @@ class PosixStore(Store):
         self._other_logins += logins
 
     def expect(self, size: int) -> None:
-        """See Store."""
+        """See Store; measures the round trip if no request did, as at a root that does not exist yet."""
+        if not self._channels.possible:
+            return
+        if self._connection.round_trip == UNMEASURED:
+            self._seen = self._parse_root_state(self._request_root_state())
         self._channels.start(self._connection.round_trip, size)
 
     @property
