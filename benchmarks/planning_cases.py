@@ -1,9 +1,10 @@
-"""Measure the memory for planning a transfer of a million tiny files (`push --dry-run`)."""
+"""Measure the CPU time and memory for planning a transfer of a million tiny files (`push --dry-run`)."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 
 from benchmarks.case import Brief, Case, Contender, PreparedCase, ReusedTarget
@@ -31,15 +32,18 @@ def _plan(
                 "here",
                 f'kind = "local"\nroots = {{ data = {json.dumps(str(folder))} }}\ndefault_root = "data"\n',
             )
-            rsync, missing = peer_or_reason("rsync")
+            rsync, no_rsync = peer_or_reason("rsync")
+            rclone, no_rclone = peer_or_reason("rclone")
             plan = [*HIBALI, "push", "--dry-run", str(source), "here:target"]
             environment = testbed.environment()
-            peer = [rsync, "-a", "--dry-run", "--itemize-changes", f"{source}/", f"{target}/"]
+            by_rclone = [rclone, "copy", "--dry-run", "--config", os.devnull, str(source), str(target)]
+            by_rsync = [rsync, "-a", "--dry-run", "--itemize-changes", f"{source}/", f"{target}/"]
             yield PreparedCase(
                 amount,
                 [
                     Contender("hibali", lambda _: plan, reused, environment),
-                    Contender("rsync", lambda _: peer, reused, environment, missing=missing),
+                    Contender("rsync", lambda _: by_rsync, reused, environment, missing=no_rsync),
+                    Contender("rclone", lambda _: by_rclone, reused, environment, missing=no_rclone),
                 ],
             )
 
@@ -53,8 +57,9 @@ def _case(name: str, where: str, folders: int, *, identical: bool) -> Case:
         f"plan {{count}} tiny files {where} against an {target} local target (push --dry-run)",
         _plan(folders=folders, identical=identical),
         (
-            Bar("peak memory of the largest process under 200 MB", "hibali", 200, measure="peak"),
-            Bar("peak memory of all processes together under 200 MB", "hibali", 200, measure="peak_of_all"),
+            Bar("CPU at most rclone's", "hibali", 1.0, measure="cpu", than=("rclone",)),
+            Bar("peak memory of the largest process under 100 MB", "hibali", 100, measure="peak"),
+            Bar("peak memory of all processes together under 100 MB", "hibali", 100, measure="peak_of_all"),
         ),
         repeats=1,
         brief=Brief(repeats=1),

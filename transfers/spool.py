@@ -16,7 +16,7 @@ from transfers.agent.protocol import unpack_records
 from transfers.entry import Entry, Kind, entry_of
 from transfers.stores.base import PlainPage
 
-_IN_MEMORY = 32 * 1024 * 1024
+_IN_MEMORY = 8 * 1024 * 1024
 _BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]
 _READ = 64 * 1024
 _LENGTH = struct.Struct(">I")
@@ -139,7 +139,7 @@ class Spool(Spooled[Action]):
 class EntrySpool(Spooled[Entry]):
     """A listing; `bytes` is the total size."""
 
-    def __init__(self, in_memory: int = _IN_MEMORY // 4) -> None:
+    def __init__(self, in_memory: int = _IN_MEMORY) -> None:
         super().__init__(in_memory)
         self.bytes = 0
 

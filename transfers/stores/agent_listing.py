@@ -10,7 +10,7 @@ from typing import Any
 from hibali.errors import IncompleteError
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.agent.protocol import RecordError, unpack_records
+from transfers.agent.protocol import IS_FILE, IS_FOLDER, RECORD, RecordError, unpack_records
 from transfers.entry import HOLE_BYTES, Entry, entry_of
 from transfers.pipeline.batches import problem_from
 from transfers.remote.connection import Connection
@@ -155,32 +155,35 @@ def _plain_page(
         files: files before it that are a prefix of `before`; those of the last name of the page afterwards.
         plain: whether a name can be held by the target.
     """
-    packed = bytes(page.packed)
+    packed, unpack, head = bytes(page.packed), RECORD.unpack_from, RECORD.size
     position = names = count = size = holes = 0
     try:
         while position < len(packed):
-            fields = protocol.RECORD.unpack_from(packed, position)
-            path_length, link_length, attributes_length, kind, length, *_, offline, allocated = fields
-            begin = position + protocol.RECORD.size
+            path_length, link_length, more_length, kind, length, _, _, _, _, _, _, offline, allocated = (
+                unpack(packed, position)
+            )
+            begin = position + head
             position = begin + path_length
             path = order = packed[begin:position]
-            if kind == protocol.IS_FILE:
+            if kind == IS_FILE:
                 count += 1
                 size += length
                 if allocated <= length - HOLE_BYTES:
                     holes += length - allocated
-            elif kind == protocol.IS_FOLDER:
+            elif kind == IS_FOLDER:
                 order = path + b"/"
             else:
                 return None
             names += 1
-            if link_length or attributes_length or offline or length < 0:
+            if link_length or more_length or offline or length < 0:
                 return None
             if not before < order or not plain(path):
                 return None
+            while files and not order.startswith(files[-1]):  # here, because a call takes longer
+                files.pop()
             if files and _is_below(order, files):
                 return None
-            if kind == protocol.IS_FILE:
+            if kind == IS_FILE:
                 files.append(path)
             before = order
     except struct.error:

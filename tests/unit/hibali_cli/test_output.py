@@ -113,3 +113,14 @@ def test_widths_fit_and_cells_are_shortened_only_when_needed(
 
 def test_shortened_text_keeps_both_ends() -> None:
     assert cut("/data/" + "x" * 50 + "/end.nii", 20) == "/data/xx...x/end.nii"
+
+
+@pytest.mark.parametrize("odd", [b"plain", b"a\\b", b"\x1b[31m", b"\xff", b"new\nline", "é".encode(), b""])
+def test_many_lines_are_the_lines(odd: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [b"x%d" % number for number in range(600)]
+    texts[7] = odd
+    for text in texts:
+        Output().line(text)
+    expected = capsys.readouterr().out
+    Output().lines(texts)
+    assert capsys.readouterr().out == expected
