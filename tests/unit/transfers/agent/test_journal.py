@@ -128,8 +128,10 @@ def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], with_co
         whole = []
         for number in order:
             piece = PIECES[number]
+            if with_content[number]:
+                streaming_hash.offer(number * PIECE, piece)
             os.pwrite(file.fileno(), piece, number * PIECE)
-            whole.append(streaming_hash.place(number * PIECE, PIECE, piece if with_content[number] else None))
+            whole.append(streaming_hash.place(number * PIECE, PIECE))
         assert streaming_hash.finish() == sha256(WHOLE).hexdigest()
     assert whole == [False] * 5 + [True]
     marks = [(stop, sha256(WHOLE[:stop]).hexdigest()) for stop in range(SMALL_MARK, len(WHOLE), SMALL_MARK)]
@@ -140,9 +142,11 @@ def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], with_co
 def test_reject_invalid_piece(root: Root, wrong: tuple[int, int]) -> None:
     part, begun = begin(root, 0, 0)
     streaming_hash = resume(root, part, begun)
-    assert not streaming_hash.place(0, PIECE, PIECES[0])
+    streaming_hash.offer(0, PIECES[0])
+    assert not streaming_hash.place(0, PIECE)
+    streaming_hash.offer(wrong[0], bytes(max(0, wrong[1])))
     with pytest.raises(ValueError, match="not requested"):
-        streaming_hash.place(*wrong, bytes(max(0, wrong[1])))
+        streaming_hash.place(*wrong)
     streaming_hash.abandon()
     with pytest.raises(MismatchError):
         streaming_hash.finish()
