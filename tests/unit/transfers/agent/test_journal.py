@@ -113,6 +113,21 @@ def test_detect_damaged_mark_or_block_and_keep_data_before_it(
     assert known.received == good * MARK_BYTES
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_an_offered_piece_has_no_marks_before_it_is_written(root: Root, *, written: bool) -> None:
+    part, begun = begin(root, 0, 0)
+    streaming_hash = resume(root, part, begun)
+    streaming_hash.offer(0, CONTENT[: 2 * MARK_BYTES])
+    wait_for(lambda: streaming_hash._position == 2 * MARK_BYTES)
+    assert part.marks == []
+    if written:
+        streaming_hash.place(0, 2 * MARK_BYTES)
+    streaming_hash.abandon()
+    begun.close()
+    (known,) = read_partial_files(root)
+    assert known.received == (2 * MARK_BYTES if written else 0)
+
+
 SMALL_MARK = 64 * 1024
 PIECE = SMALL_MARK // 2 - 1000
 PIECES = [CONTENT[offset : offset + PIECE] for offset in range(0, 6 * PIECE, PIECE)]
