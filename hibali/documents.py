@@ -218,9 +218,13 @@ def canonical_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+# made once: `json.dumps` would make one for each of millions of lines
+_encode_line = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
+
+
 def line_of_json(record: dict[str, Any]) -> str:
     """Return a record as one ASCII line, without the newline."""
-    return json.dumps(record, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return _encode_line(record)
 
 
 def _check_depth(text: str, subject: str) -> None:

@@ -34,18 +34,15 @@ class Verification(StrEnum):
     @property
     def strength(self) -> int:
         """The rank of the method; larger is stronger."""
-        return (
-            Verification.NONE,
-            Verification.SIZE,
-            Verification.CLAIMED,
-            Verification.RECORDED,
-            Verification.DIGEST,
-        ).index(self)
+        return _STRENGTHS[self]
+
+
+_STRENGTHS = {method: -rank for rank, method in enumerate(Verification)}
 
 
 def weakest(first: Verification, second: Verification) -> Verification:
     """Return the weaker method."""
-    return first if first.strength <= second.strength else second
+    return first if first is second or first.strength <= second.strength else second
 
 
 class Entry(NamedTuple):
