@@ -16,7 +16,7 @@ from benchmarks import gridftp_cases, link_cases, loop_cases, pilot_case, planni
 from benchmarks.case import Case, Contender
 from benchmarks.load import MOST_LOAD, SETTLING_SECONDS, load_average, wait_for_low_load
 from benchmarks.machine import commit, machine, today
-from benchmarks.measuring import FailedError, end_logins, measure
+from benchmarks.measuring import FailedError, end_logins, hash_rate, measure
 from benchmarks.peers import prepare_peers
 from benchmarks.results import Results
 from benchmarks.samples import Amount, Measured, Sample
@@ -143,6 +143,8 @@ def run_case(case: Case, testbed: Testbed, repeats: int, *, load: float, end: fl
             for number in range(repeats):
                 if number and time.monotonic() > end:
                     break
+                if any(bar.hashed for bar in case.bars):
+                    measured.hash_rates.append(hash_rate())
                 for index, contender in enumerate(contenders):
                     sample = _run(case, contender, testbed, f"{number}-{index}", measured)
                     measured.samples[contender.name].append(sample)

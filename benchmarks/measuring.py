@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from benchmarks.samples import Sample
 _LAUNCHER = Path(__file__).with_name("measured.py")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGESIZE")
+_HASHED_BYTES = 256 * 1024 * 1024
 LONGEST_SECONDS = 3600
 
 
@@ -71,6 +73,16 @@ def measure(
     after = _cpu_of(_ssh_masters(logins))
     login_seconds = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
     return Sample(used["seconds"], used["cpu"] + login_seconds, used["peak"], max(peaks, default=0))
+
+
+def hash_rate() -> float:
+    """Return how many bytes one CPU second of sha256 takes now, in pieces that stay in the cache."""
+    piece = bytes(_HASHED_BYTES // 1024)
+    summed = hashlib.sha256()
+    before = time.thread_time()
+    for _ in range(1024):
+        summed.update(piece)
+    return _HASHED_BYTES / (time.thread_time() - before)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:

@@ -19,7 +19,8 @@ target that is checked afterwards; sources are in the page cache, and `sync` run
 rounds; a comparison is the median of each round's ratio to the best of the named peers. CPU is user and system time of
 the command, its children and its persistent ssh connections, not of the servers, which share this machine. The peak is
 the resident memory of the largest process, and at least 11 MB, the size of the process that starts it. Without "login
-kept", every run logs in as after a reboot, and its seconds include that.
+kept", every run logs in as after a reboot, and its seconds include that. A peer "with one sha256" does not hash what it
+transfers; the CPU seconds are added that one sha256 of all bytes takes, at the speed measured before each round.
 """
 _UNITS = {"rate": " MB/s", "peak": " MB", "peak_of_all": " MB"}
 
@@ -74,6 +75,9 @@ def _case_lines(case: Measured, environment: str) -> Iterator[str]:
     yield f"|---|---:|---:|---:|---:|---:|{'---:|' if more else ''}---:|"
     for name, rounds in case.samples.items():
         yield _contender_line(name, rounds, case.amount, all_together=all_together)
+    if case.hash_rates:
+        yield ""
+        yield f"- sha256: {median(case.hash_rates) / MEGA:,.0f} MB per CPU second"
     if case.missing:
         yield ""
     for name, why in case.missing.items():

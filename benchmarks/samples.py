@@ -47,6 +47,7 @@ class Bar:
     """A performance target of contender `ours`: a limit, absolute or relative to the best of the peers `than`.
 
     "At most 0.6 of a peer" means 0.6 of its seconds; "at least 5 times a peer" means that the peer takes 5 times as long.
+    With `hashed`, the peers, which prove nothing, are given the CPU seconds of one sha256 of all bytes in addition.
     """
 
     text: str
@@ -55,6 +56,7 @@ class Bar:
     at_least: bool = False
     measure: str = "seconds"  # or cpu, rate (MB/s), peak and peak_of_all (MB)
     than: tuple[str, ...] = ()
+    hashed: bool = False
 
 
 @dataclass
@@ -73,6 +75,7 @@ class Measured:
         default_factory=dict
     )  # of hibali's contenders, other than its defaults
     samples: dict[str, list[Sample | None]] = field(default_factory=dict)
+    hash_rates: list[float] = field(default_factory=list)  # bytes per CPU second of sha256, in each round
     # why a contender (or the case: key "") was not measured
     missing: dict[str, str] = field(default_factory=dict)
     table: list[list[str]] = field(default_factory=list)  # additional table, header row first
@@ -100,8 +103,11 @@ def bar_value(bar: Bar, measured: Measured) -> float | None:
         for samples in rounds
         if None not in samples
     ]
-    if not values:
+    if not values or (bar.hashed and not measured.hash_rates):
         return None
+    if bar.hashed:
+        hashing = measured.amount.size / median(measured.hash_rates)
+        values = [[ours, *(peer + hashing for peer in peers)] for ours, *peers in values]
     if bar.than:
         return median(_ratio(ours, min(peers), at_least=bar.at_least) for ours, *peers in values)
     return max(values)[0] if bar.measure.startswith("peak") else median(ours for ours, *_ in values)

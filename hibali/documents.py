@@ -218,13 +218,13 @@ def canonical_digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+# made once: `json.dumps` would make one for each of millions of lines
+_encode_line = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
+
+
 def line_of_json(record: dict[str, Any]) -> str:
     """Return a record as one ASCII line, without the newline."""
-    return _LINES.encode(record)
-
-
-# one for all lines: json.dumps makes a new one each time, and there may be millions of lines
-_LINES = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return _encode_line(record)
 
 
 def _check_depth(text: str, subject: str) -> None:

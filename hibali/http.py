@@ -215,11 +215,12 @@ _watchdog = _Watchdog()
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The status, headers (names in lower case) and body of a response."""
+    """The status, headers (names in lower case) and body of a response, or the size of a body `received` elsewhere."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    received: int = 0
 
     @property
     def etag(self) -> str:

@@ -47,7 +47,7 @@ _STRENGTHS = {method: -rank for rank, method in enumerate(Verification)}
 
 def weakest(first: Verification, second: Verification) -> Verification:
     """Return the weaker method."""
-    return first if first.strength <= second.strength else second
+    return first if first is second or first.strength <= second.strength else second
 
 
 class Entry(NamedTuple):

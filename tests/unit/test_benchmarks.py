@@ -60,6 +60,16 @@ def test_a_speed_ratio_is_the_time_of_the_peer_divided_by_ours() -> None:
     assert not is_met(bar, 4.99)
 
 
+def test_a_peer_that_verifies_nothing_is_given_the_time_of_one_hash() -> None:
+    bar = Bar("CPU at most 1.1", "hibali", 1.1, measure="cpu", than=("s5cmd",), hashed=True)
+    measured = case((bar,), hibali=[4.0, 6.0], s5cmd=[2.0, 4.0])
+    assert bar_value(bar, measured) is None
+    measured.hash_rates = [100_000_000, 300_000_000]
+    # CPU 2.0 / (1.0 + 1.0) and 3.0 / (2.0 + 1.0)
+    assert bar_value(bar, measured) == pytest.approx(1.0)
+    assert "- sha256: 200 MB per CPU second\n" in page_of(measured)
+
+
 def test_a_rate_is_a_median_and_a_peak_is_the_maximum() -> None:
     measured = case(hibali=[2.0, 1.0, 4.0])
     assert bar_value(Bar("", "hibali", 106, at_least=True, measure="rate"), measured) == pytest.approx(100)

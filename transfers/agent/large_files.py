@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, apply_attributes, first_mode, set_mode, set_time
-from transfers.agent.journal import MARK_BYTES, PartialFile, PartialFilesJournal
+from transfers.agent.journal import MARK_BYTES, Mark, PartialFile, PartialFilesJournal
 from transfers.agent.protocol import MismatchError, ProtocolError, RefusedError, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_at
@@ -36,6 +36,7 @@ class StreamingHash(object):
         self._reached = 0  # all bytes before this offset are known to be correct
         self._summed = hashlib.sha256()
         self._position = 0  # offset up to which the hash is computed
+        self._offered: Optional[memoryview] = None  # the next piece, which is being written
         self._busy = False
         self._pieces: Dict[int, int] = {}
         self._changed = threading.Condition()
@@ -51,13 +52,22 @@ class StreamingHash(object):
         thread.start()
         return thread
 
-    def place(self, offset: int, length: int, content: Optional[protocol.Body] = None) -> bool:
-        """Note a piece; return True once the file is complete. Raises ValueError if pieces overlap.
+    def offer(self, offset: int, content: protocol.Body) -> None:
+        """Hash a piece, if it is the next one, while the caller writes it; `place` or `abandon` must follow.
 
-        If `content` is given and is the next piece, it is hashed without reading it back.
+        Other pieces are read back.
         """
-        if content is not None and self._is_next(offset, length):
-            self._hash_content(memoryview(content))
+        with self._changed:
+            fits = offset == self._received == self._position and offset + len(content) <= self._size
+            if fits and not self._busy and not self._abandoned:
+                self._offered = memoryview(content)
+                self._changed.notify_all()
+
+    def place(self, offset: int, length: int) -> bool:
+        """Note a written piece; return True once the file is complete. Raises ValueError if pieces overlap.
+
+        If it was offered, wait until it is hashed: then its content is not used any more.
+        """
         with self._changed:
             if (
                 offset < self._received
@@ -70,6 +80,8 @@ class StreamingHash(object):
             while self._received in self._pieces:
                 self._received += self._pieces.pop(self._received)
             self._changed.notify_all()
+            while self._offered is not None and not self._abandoned:
+                self._changed.wait()
             return self._received == self._size
 
     def finish(self) -> str:
@@ -103,38 +115,36 @@ class StreamingHash(object):
                 self._abandoned = True
                 self._changed.notify_all()
 
-    def _is_next(self, offset: int, length: int) -> bool:
-        """Return whether these bytes are hashed next; if so, no other thread hashes until `_end_hashing`."""
-        with self._changed:
-            fits = offset == self._received == self._position and offset + length <= self._size
-            if self._busy or self._abandoned or not fits:
-                return False
-            self._busy = True
-            return True
-
-    def _end_hashing(self) -> None:
-        with self._changed:
-            self._busy = False
-            self._changed.notify_all()
-
-    def _hash_content(self, content: memoryview) -> None:
-        try:
-            while len(content):
-                part = content[: self._next_stop() - self._position]
-                self._add(part)
-                content = content[len(part) :]
-        finally:
-            self._end_hashing()
-
     def _hash(self) -> None:
         while self._wait_for_more():
             try:
-                self._read_back(self._next_stop())
+                if self._offered is None:
+                    self._note(self._read_back(self._next_stop()))
+                else:
+                    self._hash_offered(self._offered)
             finally:
                 self._end_hashing()
         self._digest = self._summed.hexdigest()
 
-    def _read_back(self, stop: int) -> None:
+    def _end_hashing(self) -> None:
+        with self._changed:
+            self._offered = None
+            self._busy = False
+            self._changed.notify_all()
+
+    def _hash_offered(self, content: memoryview) -> None:
+        """Hash a piece that another thread writes at the same time; note its marks once it is written."""
+        reached = []
+        while len(content):
+            part = content[: self._next_stop() - self._position]
+            reached.append(self._add(part))
+            content = content[len(part) :]
+        if self._wait_for(self._position):
+            for mark in reached:
+                self._note(mark)
+
+    def _read_back(self, stop: int) -> Optional[Mark]:
+        reached = None
         end, wanted = self._blocks.get(self._position, (0, ""))
         block = hashlib.sha256() if end == stop else None
         for chunk in self._read(self._position, stop):
@@ -142,37 +152,44 @@ class StreamingHash(object):
                 block.update(chunk)
                 if self._position + len(chunk) == stop and block.hexdigest() != wanted:
                     raise self._mismatch()
-            self._add(chunk)
+            reached = self._add(chunk)
+        return reached
 
     def _next_stop(self) -> int:
         return min(self._size, (self._position // MARK_BYTES + 1) * MARK_BYTES)
 
-    def _add(self, content: protocol.Body) -> None:
-        """Hash the next bytes; at a stop compare the digest with an earlier operation's, or note it."""
+    def _add(self, content: protocol.Body) -> Optional[Mark]:
+        """Hash the next bytes; at a stop return its mark, after comparing it with an earlier operation's."""
         stop = self._next_stop()
         self._summed.update(content)
         self._position += len(content)
         if self._position < stop:
-            return
-        expected = self._marks.get(stop)
-        if expected is not None and expected != self._summed.hexdigest():
+            return None
+        mark = (stop, self._summed.hexdigest())
+        if self._marks.get(stop, mark[1]) != mark[1]:
             raise self._mismatch()
-        self._reached = stop
-        if expected is None and stop < self._size:
-            self._journal.mark(self._part, (stop, self._summed.hexdigest()))
+        return mark
+
+    def _note(self, mark: Optional[Mark]) -> None:
+        """Note a mark, unless an earlier operation did; the bytes before it are in the file."""
+        if mark is None:
+            return
+        self._reached = mark[0]
+        if mark[0] not in self._marks and mark[0] < self._size:
+            self._journal.mark(self._part, mark)
 
     def _mismatch(self) -> MismatchError:
         return MismatchError("the partial file of an earlier operation was modified", self._reached)
 
     def _wait_for_more(self) -> bool:
-        """Wait until the bytes up to the next stop exist and can be hashed; False once all are hashed."""
+        """Wait for an offered piece, or until the bytes up to the next stop exist; False once all are hashed."""
         with self._changed:
             while not self._abandoned and self._position < self._size:
-                if not self._busy and self._received >= self._next_stop():
+                if self._offered is not None or self._received >= self._next_stop():
                     self._busy = True
                     return True
                 self._changed.wait()
-            if self._position < self._size or self._busy:
+            if self._position < self._size:
                 raise MismatchError("given up", self._reached)
             return False
 
@@ -266,8 +283,9 @@ class LargeFiles(object):
         large = self._files.get(number)
         if large is None:
             return None
+        large.streaming_hash.offer(unit["offset"], body)
         write_at(large.descriptor, large.item, memoryview(body), unit["offset"])
-        return self.place(number, unit["offset"], len(body), data["digests"][0], body)
+        return self.place(number, unit["offset"], len(body), data["digests"][0])
 
     def begin(self, item: Dict[str, Any], offset: int) -> None:
         """Prepare a file with first piece at `offset`. Raises OSError, `UnsafeNameError`, `PartialMissingError`."""
@@ -320,20 +338,13 @@ class LargeFiles(object):
         self._journal.end(before)
         return part
 
-    def place(
-        self,
-        number: int,
-        offset: int,
-        length: int,
-        digest: Optional[str],
-        content: Optional[protocol.Body] = None,
-    ) -> Optional[LargeFile]:
-        """Note a piece, with its content if available; return the file once it and its digest exist."""
+    def place(self, number: int, offset: int, length: int, digest: Optional[str]) -> Optional[LargeFile]:
+        """Note a written piece; return the file once it and its digest exist."""
         large = self._files.get(number)
         if large is None:
             return None
         try:
-            large.whole = large.streaming_hash.place(offset, length, content) or large.whole
+            large.whole = large.streaming_hash.place(offset, length) or large.whole
         except ValueError as problem:
             raise ProtocolError(str(problem)) from None
         return self.set_digest(number, digest)

@@ -259,6 +259,9 @@ class RequestStore(Store):
         return reading
 
 
+_File = tuple[Item, memoryview, str]  # with its content and digest
+
+
 class RequestWriter(ABC):
     """One `write` call, used once: a thread reads the source, and jobs of a pool send the files.
 
@@ -269,6 +272,7 @@ class RequestWriter(ABC):
 
     def __init__(self, holder: Lease | NoLease, pool: Executor, most_jobs: int) -> None:
         self._holder = holder
+        self._most_jobs = most_jobs
         self._jobs: Jobs[Committed] = Jobs(pool, most_jobs=most_jobs, most_bytes=IN_FLIGHT_BYTES)
         self._counting = threading.Lock()
         self.bytes = 0
@@ -292,6 +296,7 @@ class RequestWriter(ABC):
     def _add_pack(self, payload: Payload) -> None:
         start = 0
         view = memoryview(payload.data)
+        files: list[_File] = []
         for position, item in enumerate(payload.unit.items):
             content = view[start : start + payload.sizes[position]]
             start += payload.sizes[position]
@@ -303,8 +308,18 @@ class RequestWriter(ABC):
             elif item.entry.kind is Kind.FOLDER:
                 self._make_folder(item)  # at once: later items may be inside it
             else:
-                digest = payload.digests[position] or ""
-                self._jobs.submit(len(content), self._write_whole, item, content, digest)
+                files.append((item, content, payload.digests[position] or ""))
+        # A job for each of many small files would cost as much as its request.
+        step = max(1, len(files) // self._most_jobs)
+        for first in range(0, len(files), step):
+            some = files[first : first + step]
+            self._jobs.submit(sum(len(content) for _, content, _ in some), self._write_some, some)
+
+    def _write_some(self, files: list[_File]) -> None:
+        for file in files:
+            if self._jobs.stopped:
+                return
+            self._write_whole(*file)
 
     @abstractmethod
     def _add_segment(self, payload: Payload) -> None:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import MAX_RESPONSE_BYTES, Bytes
+from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response
+from transfers.pipeline.shared_memory import allocate_buffer
 from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.requests import (
     CHECKSUM,
     CONNECTIONS,
-    NOT_PARTIAL,
     Requests,
     checksum_of,
     from_obstore,
     is_plain,
+    not_partial,
 )
 
 if TYPE_CHECKING:
@@ -34,12 +35,16 @@ _LARGE_BYTES = 1024 * 1024
 _Result = TypeVar("_Result")
 
 
+def _only(etag: str | None) -> dict[str, str]:
+    """Return the headers of a request for this version."""
+    return {"If-Match": f'"{etag}"'} if etag else {}
+
+
 class Bulk:
     """The puts and gets of one bucket; thread-safe. Signs every payload's sha256."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._odd_ranges = False
         self._stores: dict[bool, Any] = {}
         self._opening = threading.Lock()
 
@@ -77,55 +82,48 @@ class Bulk:
 
         With `etag`, only that version. Raises `IncompleteError("source-changed")` if the server sends more.
         """
-        if not is_plain(key) or (length is not None and self._odd_ranges) or self._requests.proxies:
-            return self._get_odd(key, etag, offset, length, most)
-        try:
-            return self._get_plain(key, etag, offset, length, most)
-        except HibaliError as problem:
-            if problem.code != NOT_PARTIAL:
-                raise
-        # Some servers (rclone) send status 200 for a range, which obstore rejects.
-        self._odd_ranges = True
-        return self._get_odd(key, etag, offset, length, most)
+        if length is not None:
+            return self._get_range(key, etag, offset, length)
+        if not is_plain(key) or self._requests.proxies:
+            return self._get_odd(key, etag, most)
+        return self._get_plain(key, etag, most)
 
-    def _get_plain(self, key: bytes, etag: str | None, offset: int, length: int | None, most: int) -> Got:
+    def _get_plain(self, key: bytes, etag: str | None, most: int) -> Got:
         import obstore
 
         store = self._open(checksum=False)
         options: dict[str, Any] = {"if_match": f'"{etag}"'} if etag else {}
-        if length is not None:
-            options["range"] = (offset, offset + length)
 
         def read() -> Got:
             found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # not built by obstore
             meta = found.meta
-            wanted = most if length is None else length
-            # One piece if the server sends what was requested; an endless response gets no second one.
-            content = next(iter(found.stream(min_chunk_size=wanted + 1)), b"")
-            if len(content) > wanted:
+            # One piece if the server sends what was listed; an endless response gets no second one.
+            content = next(iter(found.stream(min_chunk_size=most + 1)), b"")
+            if len(content) > most:
                 raise changed(self._requests.subject)
             return Got(memoryview(content), (meta["e_tag"] or "").strip('"'), meta["size"])
 
         return self._tried(read)
 
-    def _get_odd(self, key: bytes, etag: str | None, offset: int, length: int | None, most: int) -> Got:
-        headers = {"If-Match": f'"{etag}"'} if etag else {}
-        if length is not None:
-            headers["Range"] = f"bytes={offset}-{offset + length - 1}"
-        try:
-            response = self._requests.request(
-                "GET", key, headers=headers, most=most if length is None else MAX_RESPONSE_BYTES
-            )
-        except IncompleteError as problem:
-            raise changed(self._requests.subject) if problem.code == "answer-too-long" else problem from None
-        if length is None:
-            return Got(response.body, response.etag, len(response.body))
+    def _get_odd(self, key: bytes, etag: str | None, most: int) -> Got:
+        response = self._requested(key, _only(etag), most=most)
+        return Got(response.body, response.etag, len(response.body))
+
+    def _get_range(self, key: bytes, etag: str | None, offset: int, length: int) -> Got:
+        """Receive a range where a local agent reads it; obstore would copy it twice before."""
+        buffer = memoryview(allocate_buffer(length))
+        headers = {**_only(etag), "Range": f"bytes={offset}-{offset + length - 1}"}
+        response = self._requested(key, headers, into=buffer)
         found = _RANGE.fullmatch(response.headers.get("content-range", ""))
         if found is None or int(found.group(1)) != offset:
-            raise IncompleteError(
-                NOT_PARTIAL, "the server did not send the requested range", subject=self._requests.subject
-            )
-        return Got(response.body, response.etag, int(found.group(2)))
+            raise not_partial(self._requests.subject)
+        return Got(buffer[: response.received], response.etag, int(found.group(2)))
+
+    def _requested(self, key: bytes, headers: dict[str, str], **more: Any) -> Response:
+        try:
+            return self._requests.request("GET", key, headers=headers, **more)
+        except IncompleteError as problem:
+            raise changed(self._requests.subject) if problem.code == "answer-too-long" else problem from None
 
     def _tried(self, attempt: Callable[[], _Result]) -> _Result:
         """Retry like single requests; a lost PUT can be repeated safely."""

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes
 from xml.sax.saxutils import escape
@@ -132,12 +133,8 @@ def complete_document(etags: list[str]) -> bytes:
 
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_RANGE_ERROR = re.compile(
-    r"\b(NotPartial|(No|Parse|Invalid)ContentRange|(Unexpected|Invalid)Range(Request)?)\b"
-)
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 
-NOT_PARTIAL = "not-the-range-asked"
 FAILED = "server-failed"
 UNREACHABLE = "unreachable"
 
@@ -257,9 +254,14 @@ def from_obstore(problem: Exception, subject: str) -> HibaliError:
         return problem
     if "certificate" in text:
         return bad_certificate(subject)
-    if _RANGE_ERROR.search(text):
-        return IncompleteError(NOT_PARTIAL, "the server did not send the requested range", subject=subject)
     return unreachable(subject)
+
+
+def not_partial(subject: str) -> IncompleteError:
+    """Return the error for a server that ignores ranges, or sends another one."""
+    return IncompleteError(
+        "not-the-range-asked", "the server did not send the requested range", subject=subject
+    )
 
 
 def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
@@ -340,11 +342,13 @@ class Requests:
         sha256: str | None = None,
         accept: Collection[int] = (),
         most: int = MAX_RESPONSE_BYTES,
+        into: memoryview | None = None,
     ) -> Response:
         """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
         `sha256` is the body's, computed if not given. Redirects are never followed. A response has at most
-        `most` bytes, one to a range request at most the range.
+        `most` bytes, one to a range request at most the range. With `into`, the range must be sent (with status
+        200, too, as rclone does) and is received there.
         """
         digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
         address = self.endpoint.address(self.bucket, key)
@@ -355,7 +359,7 @@ class Requests:
             address = f"{address}?{'&'.join(arguments)}"
 
         def attempt_once() -> Response:
-            response = self._send(method, address, dict(headers or {}), body, digest, most)
+            response = self._send(method, address, dict(headers or {}), body, digest, most, into)
             if response.status < 300 or response.status in accept:
                 return response
             code = code_in(response.body)
@@ -389,6 +393,7 @@ class Requests:
         body: Bytes,
         digest: str,
         most: int = MAX_RESPONSE_BYTES,
+        into: memoryview | None = None,
     ) -> Response:
         from botocore.awsrequest import AWSRequest
         from botocore.exceptions import BotoCoreError, SSLError
@@ -405,16 +410,21 @@ class Requests:
             try:
                 found = self._session.send(request.prepare())
                 lowered = {name.lower(): value for name, value in found.headers.items()}
-                content = self._read(method, found, lowered, length if found.status_code == 206 else most)
+                content, received = b"", 0
+                if into is not None and found.status_code < 300:
+                    received = self._receive(found.raw, lowered, into)
+                else:
+                    content = self._read(method, found, lowered, length if found.status_code == 206 else most)
             except SSLError:
                 raise bad_certificate(self.subject) from None
-            except (BotoCoreError, HTTPError, OSError):
+            except (BotoCoreError, HTTPError, HTTPException, OSError):
                 raise unreachable(self.subject) from None
         announced = lowered.get("content-length", "")
         complete = found.status_code < 300 or len(content) < MAX_ERROR_BYTES
-        if method != "HEAD" and complete and announced.isdigit() and int(announced) != len(content):
+        arrived = len(content) + received
+        if method != "HEAD" and complete and announced.isdigit() and int(announced) != arrived:
             raise unreachable(self.subject)  # botocore accepts a truncated response
-        return Response(found.status_code, lowered, content)
+        return Response(found.status_code, lowered, content, received)
 
     def _read(self, method: str, found: Any, headers: Mapping[str, str], most: int) -> bytes:
         """Read the body as sent: `Content-Encoding` belongs to the object and is never decoded."""
@@ -434,6 +444,22 @@ class Requests:
         except HibaliError:
             raw.close()
             raise
+
+    def _receive(self, raw: Any, headers: Mapping[str, str], into: memoryview) -> int:
+        """Receive a range as sent; return its size. Raise `IncompleteError("answer-too-long")`."""
+        source = raw._fp  # noqa: SLF001  # urllib3's own `readinto` copies what it reads
+        received = 0
+        try:
+            if "content-range" not in headers:
+                raise not_partial(self.subject)
+            while received < len(into) and (count := source.readinto(into[received:])):
+                received += count
+            if raw.read(1, decode_content=False):  # to the end, to reuse the connection
+                raise too_long(self.subject, len(into))
+        except BaseException:
+            raw.close()
+            raise
+        return received
 
     def _sign(self, request: Any, credentials: Credentials) -> None:
         from botocore.credentials import Credentials as Keys

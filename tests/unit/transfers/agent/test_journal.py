@@ -113,6 +113,21 @@ def test_detect_damaged_mark_or_block_and_keep_data_before_it(
     assert known.received == good * MARK_BYTES
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_an_offered_piece_has_no_marks_before_it_is_written(root: Root, *, written: bool) -> None:
+    part, begun = begin(root, 0, 0)
+    streaming_hash = resume(root, part, begun)
+    streaming_hash.offer(0, CONTENT[: 2 * MARK_BYTES])
+    wait_for(lambda: streaming_hash._position == 2 * MARK_BYTES)
+    assert part.marks == []
+    if written:
+        streaming_hash.place(0, 2 * MARK_BYTES)
+    streaming_hash.abandon()
+    begun.close()
+    (known,) = read_partial_files(root)
+    assert known.received == (2 * MARK_BYTES if written else 0)
+
+
 SMALL_MARK = 64 * 1024
 PIECE = SMALL_MARK // 2 - 1000
 PIECES = [CONTENT[offset : offset + PIECE] for offset in range(0, 6 * PIECE, PIECE)]
@@ -128,8 +143,10 @@ def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], with_co
         whole = []
         for number in order:
             piece = PIECES[number]
+            if with_content[number]:
+                streaming_hash.offer(number * PIECE, piece)
             os.pwrite(file.fileno(), piece, number * PIECE)
-            whole.append(streaming_hash.place(number * PIECE, PIECE, piece if with_content[number] else None))
+            whole.append(streaming_hash.place(number * PIECE, PIECE))
         assert streaming_hash.finish() == sha256(WHOLE).hexdigest()
     assert whole == [False] * 5 + [True]
     marks = [(stop, sha256(WHOLE[:stop]).hexdigest()) for stop in range(SMALL_MARK, len(WHOLE), SMALL_MARK)]
@@ -140,9 +157,11 @@ def test_digest_does_not_depend_on_the_order_of_pieces(order: list[int], with_co
 def test_reject_invalid_piece(root: Root, wrong: tuple[int, int]) -> None:
     part, begun = begin(root, 0, 0)
     streaming_hash = resume(root, part, begun)
-    assert not streaming_hash.place(0, PIECE, PIECES[0])
+    streaming_hash.offer(0, PIECES[0])
+    assert not streaming_hash.place(0, PIECE)
+    streaming_hash.offer(wrong[0], bytes(max(0, wrong[1])))
     with pytest.raises(ValueError, match="not requested"):
-        streaming_hash.place(*wrong, bytes(max(0, wrong[1])))
+        streaming_hash.place(*wrong)
     streaming_hash.abandon()
     with pytest.raises(MismatchError):
         streaming_hash.finish()

@@ -30,6 +30,7 @@ class Server:
             None
         )
         self.seen: list[tuple[str, str]] = []
+        self.connections: set[Any] = set()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,6 +40,7 @@ class Server:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 parts = urlsplit(self.path)
                 server.seen.append((self.command, self.path))
+                server.connections.add(self.client_address)
                 assert server.respond is not None
                 status, headers, body = server.respond(self.command, parts.path, parse_qs(parts.query, True))
                 self.send_response(status)
@@ -205,6 +207,42 @@ def test_a_wrong_range_is_an_error(server: Server, store: S3Store) -> None:
     entry = Entry(b"a", Kind.FILE, 8, etag="e")
     (payload,) = store.read([Unit((Item(0, entry),), 4, 4, segment=True)])
     assert 0 in payload.problems
+
+
+@pytest.mark.parametrize(
+    ("status", "found", "body", "code"),
+    [
+        (206, "bytes 4-7/8", b"5678", None),
+        (200, "bytes 4-7/8", b"5678", None),  # as rclone responds
+        (200, None, b"12345678", "not-the-range-asked"),
+        (206, "bytes */8", b"5678", "not-the-range-asked"),
+        (206, "bytes 4-5/8", b"56", "source-changed"),
+        (206, "bytes 4-5/8", b"", "source-changed"),
+        (206, "bytes 4-9/8", b"567890", "source-changed"),
+        (206, "bytes 4-7/9", b"5678", "source-changed"),
+    ],
+)
+def test_a_range_has_exactly_the_requested_bytes(
+    server: Server, store: S3Store, status: int, found: str | None, body: bytes, code: str | None
+) -> None:
+    headers = {"ETag": '"e"', **({} if found is None else {"Content-Range": found})}
+    server.respond = lambda *_: (status, headers, body)
+    entry = Entry(b"a", Kind.FILE, 8, etag="e", digest="00" * 32)  # so that the first half is not read
+    (payload,) = store.read([Unit((Item(0, entry),), 4, 4, segment=True)])
+    assert {number: one.code for number, one in payload.problems.items()} == (
+        {} if code is None else {0: code}
+    )
+    assert bytes(payload.data) == (body if code is None else b"")
+
+
+def test_a_connection_is_reused_after_a_range(server: Server, store: S3Store) -> None:
+    stamp = {"ETag": '"e"', "Content-Range": "bytes 0-3/8"}
+    server.respond = lambda *_: (206, stamp, b"1234")
+    unit = Unit((Item(0, Entry(b"a", Kind.FILE, 8, etag="e")),), 0, 4, segment=True)
+    for _ in range(3):
+        (payload,) = store.read([unit])
+        assert bytes(payload.data) == b"1234"
+    assert (len(server.seen), len(server.connections)) == (3, 1)
 
 
 def test_a_missing_response_is_a_transient_error(server: Server, store: S3Store) -> None:
