@@ -603,10 +603,22 @@ class HdfsBackend(CloudBackend):
         except urllib.error.HTTPError as problem:
             with problem:
                 if problem.code == 307:  # the content goes to a data node
-                    onwards = urllib.request.Request(problem.headers["Location"], body, method=method)  # noqa: S310
-                    with urllib.request.urlopen(onwards, timeout=60) as answer:  # noqa: S310
-                        return answer.read()
+                    return self._at_data_node(method, problem.headers["Location"], url, body)
                 if problem.code == 404:
+                    return None
+            raise
+
+    @staticmethod
+    def _at_data_node(method: str, location: str, url: str, body: bytes | None) -> bytes | None:
+        # the name node writes the path in the Unicode normal form C, which names another file
+        location = urllib.parse.urlsplit(location)._replace(path=urllib.parse.urlsplit(url).path).geturl()
+        onwards = urllib.request.Request(location, body, method=method)  # noqa: S310
+        try:
+            with urllib.request.urlopen(onwards, timeout=60) as answer:  # noqa: S310
+                return answer.read()
+        except urllib.error.HTTPError as problem:
+            with problem:
+                if problem.code == 404:  # it was removed since the redirection
                     return None
             raise
 

@@ -27,6 +27,7 @@ from transfers.stores.base import unsafe_component
 from transfers.stores.fsspec.errors import error_for
 from transfers.stores.fsspec.options import options_of
 from transfers.stores.fsspec.protocols import Exclusive, known_protocol
+from transfers.stores.fsspec.webhdfs import check_answers
 from transfers.stores.request_store import Got
 
 PIECE_BYTES = 8 * 1024 * 1024
@@ -507,6 +508,8 @@ def open_files(site: Site) -> Files:
         given = {**filesystem_class._get_kwargs_from_urls(settings.url), **options}  # noqa: SLF001  # as fsspec.core does
         base = str(filesystem_class._strip_protocol(settings.url))  # noqa: SLF001
         filesystem = filesystem_class(**given, use_listings_cache=False, skip_instance_cache=True)
+        if word == "webhdfs":
+            check_answers(filesystem)
     except Exception as problem:  # noqa: BLE001  # each implementation has its own
         failure = _failed_to_open(problem, site.name)
     else:
