@@ -109,7 +109,11 @@ class Writer(object):
         """Remove the partial files of `path` that earlier attempts left; if one still runs, its rename fails."""
         for attempt in range(1, self._attempt):
             with contextlib.suppress(OSError, UnsafeNameError):
-                remove_partial(self._root.parent(path), _partial_of(self._seed, path, attempt))
+                remove_partial(self._root.parent(path), self._partial(path, attempt))
+
+    def _partial(self, path: bytes, attempt: int) -> bytes:
+        """Return the partial name of `path` in one attempt; no path has two slashes in a row."""
+        return protocol.partial_name(self._seed, path if attempt == 1 else b"%d//%s" % (attempt, path))
 
     def write_pack(self, unit: Dict[str, Any], data: Dict[str, Any], body: protocol.Body) -> List[Outcome]:
         """Stage every item of a pack."""
@@ -148,7 +152,7 @@ class Writer(object):
                 return Outcome(number, self._stage_link(item), None)
             if item["kind"] == "h":
                 return Outcome(number, self._stage_name(item), None)
-            file = _PartialFile(self._root, item, _partial_of(self._seed, item["path"], self._attempt))
+            file = _PartialFile(self._root, item, self._partial(item["path"], self._attempt))
             try:
                 file.append(content)
                 return Outcome(number, file.finish(digest), None)
@@ -177,7 +181,7 @@ class Writer(object):
             self._root.folder(path)
 
     def _stage_link(self, item: Dict[str, Any]) -> Staged:
-        partial = _partial_of(self._seed, item["path"], self._attempt)
+        partial = self._partial(item["path"], self._attempt)
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
         os.symlink(item["link"], partial, dir_fd=parent)
@@ -188,7 +192,7 @@ class Writer(object):
         first = self._root.lstat(item["same_as"])
         if first is None or (first.kind, first.size) != (IS_FILE, item["size"]):
             raise RefusedError("first-name-missing", "the file that this hard link refers to does not exist")
-        partial = _partial_of(self._seed, item["path"], self._attempt)
+        partial = self._partial(item["path"], self._attempt)
         parent = self._root.parent(item["path"], make=True)
         remove_partial(parent, partial)
         name, above = item["same_as"].rpartition(b"/")[2], self._root.parent(item["same_as"])
@@ -267,11 +271,6 @@ class _PartialFile(object):
                 remove_partial(self._parent, self._name)
             finally:
                 os.close(self._parent)
-
-
-def _partial_of(seed: bytes, path: bytes, attempt: int) -> bytes:
-    """Return the partial name of `path` in one attempt; no path has two slashes in a row."""
-    return protocol.partial_name(seed, path if attempt == 1 else b"%d//%s" % (attempt, path))
 
 
 def first_mode(item: Dict[str, Any], folder: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style

@@ -20,6 +20,7 @@ from transfers.agent.protocol import (
     Record,
     RecordError,
     RefusedError,
+    pack_record,
     pack_records,
     problem_of,
 )
@@ -261,7 +262,7 @@ class Walk(object):
 # A page ends with its folder, and after each name whose checksum matches this mask (content-defined chunking):
 # after an added or removed name, both endpoints cut pages at the same names again.
 _CUT = 511
-_MOST_NAMES = 4096  # in a page, whatever their checksums
+_MOST_NAMES = 4096  # in a page in which no checksum matches
 _EXECUTE = 0o100
 
 
@@ -317,7 +318,7 @@ class Pages(object):
         good, packed = [], bytearray()
         for record in records:
             try:
-                packed += pack_records([record])
+                packed += pack_record(record)
                 good.append(record)
             except RecordError as problem:
                 self.problems.append((record.path, problem_of(problem)))

@@ -214,68 +214,38 @@ def unpack_records(packed: bytes) -> Iterator[Record]:
         head_end = position + RECORD.size
         if head_end > end:
             raise RecordError("a record is cut short")
-        (
-            path_length,
-            link_length,
-            attributes_length,
-            kind,
-            length,
-            mtime_ns,
-            mode,
-            device,
-            inode,
-            links,
-            ctime_ns,
-            offline,
-            allocated,
-        ) = RECORD.unpack_from(packed, position)
-        if kind in _WIDE_KINDS:
+        fields = RECORD.unpack_from(packed, position)
+        if fields[3] in _WIDE_KINDS:
             head_end = position + _WIDE.size
             if head_end > end:
                 raise RecordError("a record is cut short")
-            (
-                _,
-                _,
-                _,
-                _,
-                length,
-                mtime_ns,
-                mtime_more_ns,
-                mode,
-                device,
-                inode,
-                links,
-                ctime_ns,
-                ctime_more_ns,
-                offline,
-                allocated,
-            ) = _WIDE.unpack_from(packed, position)
-            kind = kind.lower()
-            mtime_ns, ctime_ns = mtime_ns * _SECOND + mtime_more_ns, ctime_ns * _SECOND + ctime_more_ns
+            fields = _in_nanoseconds(_WIDE.unpack_from(packed, position))
+        path_length, link_length, attributes_length, kind, size = fields[:5]
         path_end = head_end + path_length
         link_end = path_end + link_length
         position = link_end + attributes_length
-        if position > end or length < 0 or kind not in _KINDS:
+        if position > end or size < 0 or kind not in _KINDS:
             raise RecordError("a record is malformed")
         # tuple.__new__ takes half the time that Record does, and there are millions of them.
         yield tuple.__new__(
             Record,
             (
                 packed[head_end:path_end],
-                kind,
-                length,
-                mtime_ns,
-                mode,
-                device,
-                inode,
-                links,
-                ctime_ns,
+                *fields[3:11],  # from the kind to the ctime
                 packed[path_end:link_end],
-                offline,
-                allocated,
+                *fields[11:],
                 packed[link_end:position],
             ),
         )
+
+
+def _in_nanoseconds(wide: Tuple[Any, ...]) -> Tuple[Any, ...]:
+    """Return the fields of a record in the long form as those of the short form."""
+    path, link, attributes, kind, size, changed, changed_ns, mode, device, inode, *more = wide
+    links, touched, touched_ns, offline, allocated = more
+    mtime_ns, ctime_ns = changed * _SECOND + changed_ns, touched * _SECOND + touched_ns
+    begin = (path, link, attributes, kind.lower(), size, mtime_ns)
+    return (*begin, mode, device, inode, links, ctime_ns, offline, allocated)
 
 
 Problem = List[Union[str, bool]]

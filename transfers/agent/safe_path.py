@@ -26,13 +26,13 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OPEN = 64
 
 
-_UNSAFE = frozenset((b"", b".", b".."))
+UNSAFE_COMPONENTS = frozenset((b"", b".", b".."))
 
 
 def split_path(path: bytes) -> List[bytes]:
     """Return the components of a safe relative path; raises `UnsafeNameError`."""
     parts = path.split(b"/")
-    if b"\0" in path or not _UNSAFE.isdisjoint(parts):
+    if b"\0" in path or not UNSAFE_COMPONENTS.isdisjoint(parts):
         raise UnsafeNameError("unsafe name")
     return parts
 

@@ -16,6 +16,7 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.protocol import Frame
+from transfers.agent.safe_path import UNSAFE_COMPONENTS
 from transfers.entry import Entry, Kind, Verification
 
 PACK_BYTES = 4 * 1024 * 1024  # maximum size of a pack of small files
@@ -26,9 +27,6 @@ FIRST_BYTES = 2 * 1024 * 1024
 WINDOW_BYTES = 16 * 1024 * 1024  # maximum sent but not yet committed, on one connection
 LINE_BYTES = 8 * 1024 * 1024  # added to that limit for each further connection,
 MOST_BYTES = 64 * 1024 * 1024  # up to this maximum: the most that an interruption can lose
-
-
-_UNSAFE = frozenset({b"", b".", b".."})  # path components
 
 
 @dataclass(frozen=True, slots=True)
@@ -956,7 +954,7 @@ def read_renamed(
 
 def unsafe_component(path: bytes) -> str | None:
     """Return why a relative path could leave the root or is ambiguous (S1), or None if it is safe."""
-    if b"\0" not in path and _UNSAFE.isdisjoint(path.split(b"/")):
+    if b"\0" not in path and UNSAFE_COMPONENTS.isdisjoint(path.split(b"/")):
         return None
     if not path:
         return "it is empty"
@@ -965,7 +963,7 @@ def unsafe_component(path: bytes) -> str | None:
     if path.startswith(b"/"):
         return "it is absolute"
     for part in path.split(b"/"):
-        if part in _UNSAFE:
+        if part in UNSAFE_COMPONENTS:
             return f"it has the component {part.decode('ascii')!r}"
     return None
 

@@ -1,4 +1,4 @@
-"""Check the answers of HDFS data nodes, which fsspec's WebHDFS takes for the content of files whatever they say.
+"""Check the answers of HDFS data nodes, of which fsspec's WebHDFS returns also errors as the content of a file.
 
 A name node redirects each request for content to a data node (WebHDFS REST API, "HTTP Query Parameter Dictionary" and "Create
 and Write to a File"): https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/WebHDFS.html
