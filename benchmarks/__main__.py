@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from benchmarks import gridftp_cases, link_cases, loop_cases, pilot_case, planning_cases, s3_cases, sweep_case
 from benchmarks.case import Case, Contender
-from benchmarks.load import MOST_LOAD, SETTLING_SECONDS, load_average, wait_for_low_load
+from benchmarks.load import MOST_LOAD, PATIENCE_SECONDS, wait_for_low_load
 from benchmarks.machine import commit, machine, today
 from benchmarks.measuring import FailedError, end_logins, hash_rate, measure
 from benchmarks.peers import prepare_peers
@@ -106,15 +106,14 @@ def _run_all(
     selected: Sequence[Case], options: argparse.Namespace, testbed: Testbed, results: Results
 ) -> None:
     """Run the cases one after another, refuse those that begin beside other processes, and write the page after each."""
-    began = time.monotonic()
-    quiet_until = began + SETTLING_SECONDS
-    end = float("inf") if options.full else began + 60 * options.minutes
+    end = float("inf") if options.full else time.monotonic() + 60 * options.minutes
     order = [one.name for one in CASES]
     for case in selected:
         if time.monotonic() > end:
             print(f"{case.name}: not started, because {options.minutes:g} minutes are over", file=sys.stderr)
             continue
-        load = load_average() if options.any_load else wait_for_low_load(quiet_until)
+        patience = 0.0 if options.any_load else min(end, time.monotonic() + PATIENCE_SECONDS)
+        load = wait_for_low_load(patience)
         if load > MOST_LOAD and not options.any_load:
             print(f"{case.name}: refused, because the load average is {load:.2f}", file=sys.stderr)
             results.refuse(case.name, today(), commit(), load)
@@ -123,7 +122,6 @@ def _run_all(
             testbed.scale = options.scale * (1.0 if options.full else case.brief.scale)
             repeats = options.repeats or (case.repeats if options.full else case.brief.repeats)
             results.add(run_case(case, testbed, repeats, load=load, end=end))
-            quiet_until = time.monotonic() + SETTLING_SECONDS
         results.write(order)
 
 

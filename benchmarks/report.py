@@ -12,7 +12,8 @@ HEAD = """\
 # Benchmark results
 
 Written by `make bench`, which runs within an hour, and by `make bench-full` with the full sizes; do not edit. A run replaces
-the cases that it measures. It refuses a case while the load average is above 1, and keeps its earlier figures.
+the cases that it measures. A case waits up to five minutes until the load average of ten seconds is at most 1; otherwise it is
+refused, and keeps its earlier figures.
 
 Contenders alternate within each round (A B C A B C ...), each with an empty
 target that is checked afterwards; sources are in the page cache, and `sync` runs before each. Seconds are the median of all

@@ -69,7 +69,7 @@ class Measured:
     bars: tuple[Bar, ...]
     date: str = ""
     commit: str = ""
-    load: float = 0.0  # load average at the start
+    load: float = 0.0  # load average of the ten seconds before
     scale: float = 1.0  # part of the full size
     settings: dict[str, list[str]] = field(
         default_factory=dict

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.__main__ import CASES, main
-from benchmarks.load import wait_for_low_load
+from benchmarks.load import measure_load, wait_for_low_load
 from benchmarks.page import Page, parse
 from benchmarks.picture import draw
 from benchmarks.report import HEAD, section_of
@@ -167,18 +167,25 @@ def test_a_refused_case_keeps_its_figures_and_names_the_load(tmp_path: Path) -> 
 def test_a_case_waits_for_a_low_load_and_no_longer_than_until_then() -> None:
     now = 0.0
 
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
     def load() -> float:
+        nonlocal now
+        now += 10
         return 3.0 - now / 10
 
-    assert wait_for_low_load(90, read=load, clock=lambda: now, sleep=sleep) == pytest.approx(1.0)
+    assert wait_for_low_load(90, measured=load, clock=lambda: now) == pytest.approx(1.0)
     assert now == pytest.approx(20)
     now = 0.0
-    assert wait_for_low_load(10, read=load, clock=lambda: now, sleep=sleep) == pytest.approx(2.0)
-    assert wait_for_low_load(0, read=load, clock=lambda: now, sleep=sleep) == pytest.approx(2.0)
+    assert wait_for_low_load(10, measured=load, clock=lambda: now) == pytest.approx(2.0)
+
+
+def test_the_load_is_the_number_of_processes_that_run_or_wait_for_a_disk() -> None:
+    states = iter([(1, 0), (3, 1)] * 25)
+
+    def read() -> str:
+        running, blocked = next(states)
+        return f"ctxt 5\nprocs_running {running}\nprocs_blocked {blocked}\nsoftirq 1 2\n"
+
+    assert measure_load(read, sleep=lambda _: None) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(
