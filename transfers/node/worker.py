@@ -1,8 +1,9 @@
 """Move one shard of a transfer: read its units, write them, and note each result in its journal.
 
-Everything is in the folder of the transfer: `job.json` (the source and the target), `units/SHARD-NUMBER` (one unit a line, compressed by gzip), `large`
-(the large files, one a line) and `journals/SHARD-ROUND`, in which this program writes one line a unit. A shard that is started again
-skips what its journals show as done; a unit that was written but not noted is written once more, with the same result.
+Everything is in the folder of the transfer: `job.json` (the source and the target), `units/SHARD-NUMBER` (whole files) and `pieces/SHARD-NUMBER`
+(pieces of large ones; one unit a line, compressed by gzip), `large` (the large files, one a line) and `journals/SHARD-ROUND`, in which this
+program writes one line a unit. A shard that is started again skips what its journals show as done; a unit that was written but not
+noted is written once more, with the same result.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Union
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 from transfers.agent.lease import LostLeaseError, SharedLease
 from transfers.agent.protocol import (
@@ -132,7 +133,7 @@ class Memory(object):
 
 
 class Shard(object):
-    """One shard: several threads take its units in order."""
+    """One shard: several threads take its units in order, some of them pieces of large files as long as there are any."""
 
     def __init__(self, folder: str, shard: int, attempt: int) -> None:
         """Read the job. Raises OSError, ValueError, `RefusedError`, `LostLeaseError`."""
@@ -145,7 +146,8 @@ class Shard(object):
         self._pace = Pace(int(self._job.get("rate", 0)))
         self._memory = Memory(int(self._job["memory"]))
         self._lease: Optional[SharedLease] = None
-        self._units = queue.Queue(2)  # type: queue.Queue[Optional[Dict[str, Any]]]
+        # None is the last unit of a queue, and stays in it
+        self._queues = {name: queue.Queue(2) for name in ("units", "pieces")}  # type: Dict[str, queue.Queue[Optional[Dict[str, Any]]]]
         self._failure: Optional[BaseException] = None
         self._guard = threading.Lock()
         self._began = time.time()
@@ -181,44 +183,59 @@ class Shard(object):
 
     def _move_all(self) -> None:
         count = int(self._job["workers"])
-        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        orders = [("units", "pieces")] * count
+        orders[: max(1, count // 4)] = [("pieces", "units")] * max(1, count // 4)
+        threads = [threading.Thread(target=self._work, args=(order,), daemon=True) for order in orders]
+        threads.append(threading.Thread(target=self._read, args=("pieces",), daemon=True))
         for thread in threads:
             thread.start()
-        for path in _names(os.path.join(self._folder, "units"), self._shard):
-            with gzip.open(path, "rb") as stream:
-                for unit in _records_in(stream):
-                    if self._failure is None and unit["unit"] not in self._journal.done:
-                        self._units.put(unit)
-        for _ in threads:
-            self._units.put(None)
+        self._read("units")
         for thread in threads:
             thread.join()
 
-    def _work(self) -> None:
-        """Take units until there are no more; after a failure take them without moving them."""
-        source: Optional[Source] = None
-        target: Optional[Target] = None
+    def _read(self, kind: str) -> None:
+        """Put all units of a kind that are not done into their queue, and then None."""
         try:
-            while True:
-                unit = self._units.get()
-                if unit is None:
-                    break
-                if self._failure is not None:
-                    continue
-                try:
-                    source = source or self._open_source()
-                    if unit["kind"] in ("hash", "digest"):
-                        self._digest_files(unit, source)
-                        continue
-                    target = target or self._open_target()
-                    self._move(unit, source, target)
-                except Exception as problem:  # noqa: BLE001  # ends the shard; reported by the main thread
-                    self._failure = problem
+            for path in _names(os.path.join(self._folder, kind), self._shard):
+                with gzip.open(path, "rb") as stream:
+                    for unit in _records_in(stream):
+                        if self._failure is None and unit["unit"] not in self._journal.done:
+                            self._queues[kind].put(unit)
+        except Exception as problem:  # noqa: BLE001  # ends the shard; reported by the main thread
+            self._failure = problem
         finally:
-            for one in (source, target):
-                if one is not None:
-                    with contextlib.suppress(Exception):
-                        one.close()
+            self._queues[kind].put(None)
+
+    def _work(self, order: Tuple[str, ...]) -> None:
+        """Take units of the first kind until there are no more, then of the next; after a failure take them without moving them."""
+        ends: Dict[str, Any] = {}
+        try:
+            for kind in order:
+                while True:
+                    unit = self._queues[kind].get()
+                    if unit is None:
+                        self._queues[kind].put(None)  # for the other threads
+                        break
+                    if self._failure is None:
+                        self._do(unit, ends)
+        finally:
+            for one in ends.values():
+                with contextlib.suppress(Exception):
+                    one.close()
+
+    def _do(self, unit: Dict[str, Any], ends: Dict[str, Any]) -> None:
+        """Do one unit; `ends` are the source and the target of this thread, which the first unit opens."""
+        try:
+            if "source" not in ends:
+                ends["source"] = self._open_source()
+            if unit["kind"] in ("hash", "digest"):
+                self._digest_files(unit, ends["source"])
+                return
+            if "target" not in ends:
+                ends["target"] = self._open_target()
+            self._move(unit, ends["source"], ends["target"])
+        except Exception as problem:  # noqa: BLE001  # ends the shard; reported by the main thread
+            self._failure = problem
 
     def _note(self, record: Dict[str, Any]) -> None:
         """Note the result of a unit."""

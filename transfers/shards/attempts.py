@@ -50,7 +50,7 @@ class Attempts:
         host = self.connection()
         begun = Begun(self._nodes.runner.make_folder(host, new_identifier().encode("ascii")))
         self._record.write(begun)
-        for name in (b"/units", b"/journals"):
+        for name in (b"/units", b"/pieces", b"/journals"):
             host.make_folder(begun.folder + name)
         host.put_all([SmallFile(begun.folder + _PROGRAM, node_program())])
         return begun

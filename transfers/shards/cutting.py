@@ -12,7 +12,7 @@ from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item
 # A pack of smaller files takes the time of its requests, a larger one that of its bytes. How these compare depends on the network,
 # so each kind is divided equally by itself.
 SMALL_BYTES = 256 * 1024
-_LEAST_PIECE = 16 * 1024 * 1024
+_LEAST_PIECE = 8 * 1024 * 1024
 _MOST_PIECES = 5000  # of one file, so that the records of a file of any size stay small
 # The source is hashed whole by one shard while all send its pieces; hashing is faster than a node's share of a network.
 _HASHING = 8

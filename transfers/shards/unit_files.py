@@ -6,6 +6,7 @@ import gzip
 import struct
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
@@ -19,9 +20,10 @@ from transfers.stores.base import Item
 _FILE_BYTES = 4 * 1024 * 1024  # of one file of units, before it is compressed
 _LEVEL = 1  # records of units shrink to a seventh, and a higher level saves little more
 _READ_BYTES = 32 * 1024 * 1024  # a unit with the attributes of all its files fits
-
-
 _PLACE = struct.Struct(">QI")  # start and length of a record
+# A shard reads both side by side, so that small files, which take the time of their requests, and large ones, which take that of
+# their bytes, are on their way together.
+_FOLDERS = (b"units", b"pieces")
 
 
 class UnitSpool:
@@ -69,47 +71,48 @@ class UnitFiles:
         self._host = host
         self._folder = folder
         self._spool = spool
-        self._held: dict[int, list[bytes]] = {}
-        self._sizes: dict[int, int] = {}
-        self._counts: dict[int, int] = {}
+        self._held: dict[tuple[bytes, int], list[bytes]] = {}  # by folder and shard
+        self._sizes: Counter[tuple[bytes, int]] = Counter()
+        self._counts: Counter[tuple[bytes, int]] = Counter()
 
     @property
     def shards(self) -> Sequence[int]:
         """The shards that have units."""
-        return sorted(self._counts)
+        return sorted({shard for _, shard in [*self._held, *self._counts]})
 
     def add(self, shard: int, unit: Unit, record: dict[str, Any]) -> None:
         """Add one unit of a shard."""
         line = line_of(record)
         self._spool.add(unit.number, line)
-        self._held.setdefault(shard, []).append(line)
-        self._sizes[shard] = self._sizes.get(shard, 0) + len(line)
-        self._counts.setdefault(shard, 0)
-        if self._sizes[shard] >= _FILE_BYTES:
-            self._write(shard)
+        place = (b"pieces" if unit.kind in {"piece", "digest"} else b"units", shard)
+        self._held.setdefault(place, []).append(line)
+        self._sizes[place] += len(line)
+        if self._sizes[place] >= _FILE_BYTES:
+            self._write(place)
 
-    def _write(self, shard: int) -> None:
-        self._counts[shard] += 1
-        name = b"%d-%d" % (shard, self._counts[shard])
-        content = gzip.compress(b"".join(self._held.pop(shard)), _LEVEL)
-        self._host.put(self._folder + b"/units/" + name, content)
-        self._sizes[shard] = 0
+    def _write(self, place: tuple[bytes, int]) -> None:
+        self._counts[place] += 1
+        folder, shard = place
+        content = gzip.compress(b"".join(self._held.pop(place)), _LEVEL)
+        self._host.put(b"%b/%b/%d-%d" % (self._folder, folder, shard, self._counts[place]), content)
+        self._sizes[place] = 0
 
     def finish(self, files: Iterable[SmallFile]) -> None:
         """Write what is held, and these files of the transfer."""
-        for shard in list(self._held):
-            self._write(shard)
+        for place in list(self._held):
+            self._write(place)
         self._host.put_all([*files])
 
 
 def read_spool(host: RemoteHost, folder: bytes) -> tuple[UnitSpool, list[int]]:
     """Read the units of an earlier call back; return them, and the numbers of the shards."""
     spool, shards = UnitSpool(), set[int]()
-    for name in host.names(folder + b"/units"):
-        shards.add(int(name.partition(b"-")[0]))
-        content = host.get(folder + b"/units/" + name, maximum=_READ_BYTES) or b""
-        for line in gzip.decompress(content).splitlines(keepends=True):
-            spool.add(int(read_json(line, printable(name))["unit"]), line)
+    for below in _FOLDERS:
+        for name in host.names(folder + b"/" + below):
+            shards.add(int(name.partition(b"-")[0]))
+            content = host.get(b"%b/%b/%b" % (folder, below, name), maximum=_READ_BYTES) or b""
+            for line in gzip.decompress(content).splitlines(keepends=True):
+                spool.add(int(read_json(line, printable(name))["unit"]), line)
     return spool, sorted(shards)
 
 
