@@ -53,7 +53,7 @@ def fetch_usage(settings: Settings, run_store: RunStore, run: Run, on_event: Lis
     if (
         not run.state.final
         or run.results.accounted
-        or not scheduler.accounting_argv((run.job,), "", run.created[:10])
+        or not scheduler.has_accounting((run.job,), run.created[:10])
     ):
         return run
     with (
