@@ -114,14 +114,8 @@ def collect(
         IncompleteError: A dataset could not be saved as `saving` requires.
     """
     require_end(run)
-    store = open_store(work_of(run, site))
-    try:
-        chosen = choose_outputs(run.spec.outputs, store.list())
-    finally:
-        store.close()
-    receipt = pull_files(
-        "collect", work_of(run, site), target, chosen.files, saving, on_event, missing=chosen.problems
-    )
+    source, chosen = find_outputs(run, site)
+    receipt = pull_files("collect", source, target, chosen.files, saving, on_event, missing=chosen.problems)
     done = receipt.exit is Exit.DONE or bool(chosen.problems)
     pulled = done and receipt.files_failed == len(chosen.problems)
     if pulled and receipt.files != len(chosen.files):
@@ -136,6 +130,16 @@ def collect(
     if failed:
         receipt.exit = run.failure_exit
     return receipt
+
+
+def find_outputs(run: Run, site: Site) -> tuple[Location, ChosenOutputs]:
+    """Return the folder of the outputs of a run, and what is in it of them."""
+    source = work_of(run, site)
+    store = open_store(source)
+    try:
+        return source, choose_outputs(run.spec.outputs, store.list())
+    finally:
+        store.close()
 
 
 def may_complete(receipt: Receipt | None) -> bool:

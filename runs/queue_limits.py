@@ -16,7 +16,7 @@ from runs.poll import update
 from runs.queue_places import QueuePlaces, count_queued, format_queue_full, holder_of
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
-from runs.schedulers.base import Job, JobSystem, NotSubmitted, Submitted, load_scheduler
+from runs.schedulers.base import Job, JobSystem, NotSubmitted, Scheduler, Submitted, load_scheduler
 from runs.store import RunStore
 from runs.submit import (
     ATTEMPT,
@@ -290,6 +290,7 @@ def _submit_chunk(
     name = chunk_name(run.id, chunk.number)
     pilot = sweep_of(run).pilot
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
+    assert isinstance(scheduler, Scheduler)  # a service has no sweeps
     argv = scheduler.submit_argv(job)
     write_files = partial(_put_allocation, host, run, chunk, pilot) if pilot else _write_nothing
     submission = SubmitRequest(name, folder, argv, run.created[:10], write_files, begun=begun)

@@ -28,7 +28,7 @@ from runs.schedulers.base import (
 )
 from runs.script import PROXY
 from runs.services.base import ServiceJob, ServiceSystem, service_of
-from runs.services.submit import create_once, find_created
+from runs.services.create_once import create_once, find_created
 from runs.status import Observation, read_moment
 from runs.store import RunStore
 from transfers.remote.host import OnceResult, RemoteHost, parse_result

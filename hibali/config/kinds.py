@@ -31,6 +31,7 @@ class StoreKind:
         settings: Its own table, a class made by `hibali.config.schema.table`: [sites.NAME.WORD] is read into
             `Site.own`.
         has_machine: Whether commands can be run there; its module then has `connect`.
+        service: The job service that runs pipelines there, a module of `runs.services`; "" for none.
         has_keys: Whether paths there are object keys, which have no roots, no `~` and no leading slash.
         address: Returns the address in one word.
         check: Notes what is wrong with the site as a whole.
@@ -41,6 +42,7 @@ class StoreKind:
     needs: tuple[str, str] = ("", "")
     settings: type | None = None
     has_machine: bool = False
+    service: str = ""
     has_keys: bool = False
     address: Callable[[Site], str] = lambda site: site.kind
     check: Callable[[Site, Note], None] | None = None

@@ -177,10 +177,6 @@ class JobSystem(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """Return the words that submit a job: a command, or what the service reads. Raises `UsageError` for an unsupported request."""
-
-    @abstractmethod
     def query(self, host: RemoteHost, jobs: Sequence[str], arrays: Sequence[str]) -> JobStates:
         """Query all these jobs and job arrays at once; `UNKNOWN` for a job that it no longer has."""
 
@@ -244,6 +240,10 @@ class Scheduler(JobSystem):
     @abstractmethod
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """Return the script's comment lines; raises `UsageError` for an impossible directive."""
+
+    @abstractmethod
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
+        """Return the command that submits a job; raises `UsageError` for an unsupported request."""
 
     @abstractmethod
     def read_submit(self, finished: CommandResult) -> SubmitResult:

@@ -8,9 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
+from hibali.config.kinds import kind_of
+from hibali.config.model import Site
 from hibali.errors import HibaliError, NotFoundError, UsageError
+from hibali.events import Listener, ignore
+from hibali.locations import Location
+from hibali.plugins import built_in_names, load
 from hibali.text import printable
-from runs.schedulers.base import Job, JobStates, JobSystem, Status
+from registry.pipeline import Container as Wanted
+from registry.pipeline import Pipeline
+from runs.containers.base import Container, Task
+from runs.model import Output
+from runs.schedulers.base import JobStates, JobSystem, Status, load_scheduler
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 
@@ -44,6 +53,32 @@ class ServiceJob:
 
 class LostAnswerError(HibaliError):
     """A request may have created a job, but its answer did not arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInput:
+    """An input at the site of a service: what the service calls it, and a mark that changes with its content."""
+
+    reference: str
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOutput:
+    """An output: its id in the descriptor, the folder it is in, and its name there."""
+
+    id: str
+    folder: Location
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """A tool to run: the pipeline, and its values with the references of inputs in place of their paths."""
+
+    pipeline: Pipeline
+    values: Mapping[str, Any]
+    references: tuple[str, ...]
 
 
 class JobService(ABC):
@@ -83,6 +118,22 @@ class JobService(ABC):
     def start(self, job: str) -> None:
         """Start a job that was created on hold."""
         self._refuse("start a job later", job)
+
+    @abstractmethod
+    def find_input(self, location: Location) -> ServiceInput:
+        """Find an input at the site. Raises `NotFoundError`."""
+
+    @abstractmethod
+    def tool_job(self, request: ToolRequest, on_event: Listener) -> Mapping[str, Any]:
+        """Return what `create` needs to run a tool. Raises `NotFoundError` if the service does not have it."""
+
+    @abstractmethod
+    def input_folder(self) -> Location:
+        """Return where inputs from elsewhere are copied to before a tool runs."""
+
+    @abstractmethod
+    def outputs(self, mark: str, declared: Sequence[Output]) -> Sequence[ServiceOutput]:
+        """Return where the outputs of a job that ended are, as far as it created them."""
 
     @abstractmethod
     def read(self, mark: str, name: str, offset: int, maximum: int) -> bytes | None:
@@ -132,10 +183,6 @@ class ServiceSystem(JobSystem):
         """`name` is that of the service."""
         self.name = name  # type: ignore[misc]  # of this object: all services share this class
 
-    def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """See JobSystem; a service has no job script."""
-        raise refusal(self.name, "run a job script", job.name)
-
     def query(self, host: RemoteHost, jobs: Sequence[str], arrays: Sequence[str]) -> JobStates:
         """See JobSystem; there are no arrays."""
         del arrays
@@ -164,6 +211,23 @@ class ServiceSystem(JobSystem):
     def release(self, host: RemoteHost, job: str) -> None:
         """See JobSystem."""
         service_of(host).start(job)
+
+
+class ServiceContainer(Container):
+    """In the place of a container: the service starts the tools that are installed there, with the rights that it gives them."""
+
+    name = "service"
+    isolates = False
+    confines = True
+
+    def image_name(self, wanted: Wanted | None) -> str:
+        """Return "": the service chooses the image."""
+        del wanted
+        return ""
+
+    def start(self, task: Task) -> str:
+        """See Container; there is no job script."""
+        raise refusal(self.name, "run a command", task.run)
 
 
 class ServiceHost:
@@ -245,3 +309,14 @@ def service_of(host: RemoteHost) -> JobService:
     """Return the service that a host stands for."""
     assert isinstance(host, ServiceHost)
     return host.service
+
+
+def open_service(site: Site, on_event: Listener = ignore) -> ServiceHost:
+    """Connect to the job service of a site; the caller closes it."""
+    module = load("runs.services", kind_of(site).service)
+    return ServiceHost(module.open_service(site, on_event), site.name)
+
+
+def load_job_system(name: str) -> JobSystem:
+    """Return the scheduler or service that a run recorded; raises `UsageError` for an unknown one."""
+    return ServiceSystem(name) if name in built_in_names("runs.services") else load_scheduler(name)
