@@ -70,6 +70,7 @@ class ServiceOutput:
     id: str
     folder: Location
     name: str
+    is_folder: bool
 
 
 @dataclass(frozen=True, slots=True)
