@@ -319,9 +319,16 @@ class HttpClient:
             return self._read(raw_response, limit, receive, begin)
 
     def upload(
-        self, target: str, pieces: Iterable[Bytes], size: int, headers: Mapping[str, str] | None = None
+        self,
+        target: str,
+        pieces: Iterable[Bytes],
+        size: int,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: str = "PUT",
+        limit: int = MAX_ERROR_BYTES,
     ) -> Response:
-        """PUT `size` bytes that come in pieces, once, over a connection of their own.
+        """Send `size` bytes that come in pieces, once, over a connection of their own.
 
         An error of `pieces` is raised, and the server is left with an upload that broke off. What the server says before it has
         everything is its answer. Raises what `request` does.
@@ -331,7 +338,7 @@ class HttpClient:
         # While content is sent only silence ends it: how long that takes is up to the network.
         try:
             with Deadline(RESPONSE_SECONDS, self._subject, from_response=True), self._own_errors():
-                return self._read(self._send(pool, "PUT", target, sent, pieces), MAX_ERROR_BYTES, None, None)
+                return self._read(self._send(pool, method, target, sent, pieces), limit, None, None)
         finally:
             pool.close()
 

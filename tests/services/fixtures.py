@@ -18,6 +18,7 @@ import pytest
 
 from hibali import subprocesses
 from tests.schemas import check_line
+from tests.services.cbrain import CbrainDouble
 from tests.services.docker import Docker
 from tests.services.fork_server import Ended, ForkServer
 from tests.services.fsspec_servers import CloudServer
@@ -237,6 +238,15 @@ def object_store() -> Iterator[Buckets]:
     buckets = Buckets(_server("object-store"))
     yield buckets
     buckets.close()
+
+
+@pytest.fixture
+def cbrain(tmp_path: Path) -> Iterator[CbrainDouble]:
+    """Return a test double of a CBRAIN portal with the user `me`: `.url`, `.add_provider(name)`, `.fail(...)`, `.refused`."""
+    portal = CbrainDouble(tmp_path / "cbrain")
+    portal.add_user()
+    yield portal
+    portal.close()
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ from hibali.config.model import GlobusClient, Site, endpoint_problem
 from hibali.errors import AccessError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder
 from hibali.http import MAX_RESPONSE_BYTES, RESPONSE_SECONDS, Deadline, too_long, watched
+from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.subprocesses import credentials_from, hidden_variable
 from transfers.stores.globus.errors import login_needed, translated_errors
 
@@ -123,48 +124,21 @@ def secret_of(client: GlobusClient, subject: str) -> str:
             hint=f"In the crontab or the script, from a file of mode 0600: export {client.secret_variable}=$(cat ~/.globus-secret)",
         )
     if client.secret_keyring is not None:
-        return _from_keyring(client.secret_keyring, client.client_id, subject)
+        return keyring_secret(
+            client.secret_keyring,
+            client.client_id,
+            owner="the Globus client",
+            subject=subject,
+            otherwise="secret_variable or secret_command",
+        )
     return credentials_from(
         client.secret_command,
-        read_secret,
+        first_line,
         key="secret_command",
         what="secret",
         subject=subject,
         hint="Run the command yourself: it must print the secret of the Globus client as its first line.",
     )
-
-
-def read_secret(text: bytes) -> str:
-    """Return the first line; raise ValueError without any of the text."""
-    line = text.partition(b"\n")[0].strip()
-    if not line:
-        raise ValueError("the first line of its output is empty")
-    if not line.isascii() or not line.decode("ascii").isprintable():
-        raise ValueError("the first line of its output is not plain text")
-    return line.decode("ascii")
-
-
-def _from_keyring(service: str, client_id: str, subject: str) -> str:
-    hint = f"keyring set {service} {client_id}"
-    try:
-        import keyring
-
-        found = keyring.get_password(service, client_id)
-    except Exception as problem:  # noqa: BLE001  # its backends, written by others, raise their own errors
-        raise AccessError(
-            "no-secret",
-            f"the keyring cannot be read ({type(problem).__name__})",
-            subject=subject,
-            hint=f"Without a desktop, set secret_variable or secret_command. To see the keyring's error: `{hint.replace(' set ', ' get ')}`",
-        ) from None
-    if not found:
-        raise AccessError(
-            "no-secret",
-            f"the keyring has no entry {service!r} for the Globus client",
-            subject=subject,
-            hint=hint,
-        )
-    return found
 
 
 _CONNECT = {"check_same_thread": False, "timeout": 30.0}

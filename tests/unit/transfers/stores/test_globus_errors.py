@@ -12,7 +12,8 @@ import requests
 
 from hibali.config.model import GlobusClient, GlobusSettings, Site
 from hibali.errors import HibaliError
-from transfers.stores.globus.clients import merged_scopes, open_access, open_tokens, read_secret
+from hibali.keyring_secrets import first_line
+from transfers.stores.globus.clients import merged_scopes, open_access, open_tokens
 from transfers.stores.globus.errors import translated_errors
 
 ONE, OTHER = (f"{digit * 8}-0000-4000-8000-{'0' * 12}" for digit in "ab")
@@ -104,10 +105,10 @@ def test_scopes_are_merged_with_their_dependencies() -> None:
 
 
 def test_a_secret_is_the_first_line_and_no_error_repeats_it() -> None:
-    assert read_secret(b"abc/+=\nurl: https://x\n") == "abc/+="
+    assert first_line(b"abc/+=\nurl: https://x\n") == "abc/+="
     for text in (b"", b"\nsecond", b"a\x00b\n", "pä\n".encode()):
         with pytest.raises(ValueError, match="first line") as caught:
-            read_secret(text)
+            first_line(text)
         assert text.decode().strip() not in str(caught.value) or not text.strip()
 
 

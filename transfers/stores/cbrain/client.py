@@ -1,0 +1,348 @@
+"""Call the API of a CBRAIN portal: each method sends exactly the parameters that the API names.
+
+A portal bans an address that sends three parameters it does not expect, so no caller can add any. Lists come in
+pages; page and size are always sent together, because the portal remembers them for the session. A list that
+changes while it is read can repeat or omit entries; repeated ones are dropped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from hibali.config.model import Site
+from hibali.errors import IncompleteError, RefusedError, UsageError
+from hibali.events import Listener, ignore
+from hibali.http import MAX_RESPONSE_BYTES, Bytes, Receive, Response
+from transfers.stores.cbrain.names import LEGAL_NAME
+from transfers.stores.cbrain.records import (
+    DataProvider,
+    Deletion,
+    Fields,
+    Group,
+    Operated,
+    Registration,
+    StoredFile,
+    Task,
+    Tool,
+    ToolConfig,
+    Userfile,
+    not_understood,
+    parse_json,
+    read_deletion,
+    read_group,
+    read_list,
+    read_operated,
+    read_provider,
+    read_registration,
+    read_session,
+    read_stored_file,
+    read_task,
+    read_tool,
+    read_tool_config,
+    read_unregistered,
+    read_userfile,
+)
+from transfers.stores.cbrain.requests import PortalRequests
+from transfers.stores.cbrain.session import Session
+
+PAGE = 1000  # records; the largest page that the portal gives
+REGISTERED_AT_ONCE = 100  # names of one request: the portal reads the size of each before it answers
+DELETED_AT_ONCE = 100
+_MOST_PAGES = 10_000
+_MOST_DESCRIPTOR = 4 * 1024 * 1024
+
+
+class _Numbered(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+Record = TypeVar("Record", bound=_Numbered)
+
+
+class CbrainClient:
+    """One portal; thread-safe. Close it at the end.
+
+    Methods raise `AccessError` for a rejected login, `NotFoundError` for a record that does not exist or is not
+    yours, `RefusedError` with the portal's reason, `TryLaterError` where it cannot be reached or is busy, and
+    `IncompleteError("bad-answer")` for an answer that is not understood. Only `create_task` and `upload` must
+    not be repeated after a `TryLaterError` without looking for their result.
+    """
+
+    def __init__(self, site: Site, *, session: Session | None = None, on_event: Listener = ignore) -> None:
+        self.subject = site.name
+        self._requests = PortalRequests(site, session or Session(site), on_event)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._requests.close()
+
+    # Sessions and projects
+
+    def user_id(self) -> int:
+        """Return the id of the user who is logged in."""
+        return read_session(self._json(self._requests.get("/session")), self.subject).user_id
+
+    def groups(self) -> list[Group]:
+        """Return the projects of the user."""
+        return list(self._pages("/groups", read_group))
+
+    # Userfiles
+
+    def userfiles(self) -> Iterator[Userfile]:
+        """Yield all userfiles that the user can read, sorted by name; the API cannot select among them."""
+        return self._pages("/userfiles", read_userfile)
+
+    def userfile(self, userfile_id: int) -> Userfile:
+        """Return one userfile."""
+        answer = self._requests.get(f"/userfiles/{userfile_id}", subject=self._named("userfile", userfile_id))
+        return read_userfile(self._json(answer), self.subject)
+
+    def receive_content(
+        self, userfile_id: int, receive: Receive, *, limit: int, restart: Callable[[], None]
+    ) -> None:
+        """Receive the content of a single file; for a collection the portal answers that it does not exist.
+
+        The API has no ranges. `restart` is called before each attempt.
+        """
+        self._requests.receive(
+            f"/userfiles/{userfile_id}/content",
+            receive,
+            limit=limit,
+            restart=restart,
+            subject=self._named("userfile", userfile_id),
+        )
+
+    def receive_archive(
+        self, userfile_id: int, receive: Receive, *, limit: int, restart: Callable[[], None]
+    ) -> None:
+        """Receive a collection as a tar archive, compressed with gzip, with its name as the only folder.
+
+        A portal refuses more than 400 megabytes. `restart` is called before each attempt.
+        """
+        subject = self._named("userfile", userfile_id)
+        answer = self._requests.receive(
+            "/userfiles/download",
+            receive,
+            limit=limit,
+            content={"file_ids": [str(userfile_id)]},
+            restart=restart,
+            subject=subject,
+        )
+        if answer.headers.get("content-type", "").startswith("application/json"):
+            # The reason comes with status 200 in place of the archive.
+            raise RefusedError(
+                "collection-not-sent",
+                "the portal does not send this collection as an archive; it sends at most 400 megabytes",
+                subject=subject,
+                hint="Read its files from where the data provider stores them: hibali sites show "
+                + self.subject,
+            )
+
+    def upload(
+        self,
+        name: str,
+        pieces: Iterable[Bytes],
+        size: int,
+        *,
+        provider_id: int,
+        group_id: int,
+        file_type: str,
+    ) -> None:
+        """Upload a file as a new userfile. The portal copies it afterwards, and does not say its id.
+
+        Raises `RefusedError` for a name that the provider has. After a `TryLaterError` the portal may have it.
+        """
+        self._requests.upload(
+            "/userfiles",
+            [
+                ("data_provider_id", provider_id),
+                ("userfile[group_id]", group_id),
+                ("file_type", file_type),
+            ],
+            ("upload_file", _legal(name)),
+            pieces,
+            size,
+            subject=name,
+        )
+
+    def describe_userfile(self, userfile_id: int, description: str) -> None:
+        """Set the description of a userfile."""
+        self._update_userfile(userfile_id, {"description": description})
+
+    def retype_userfile(self, userfile_id: int, file_type: str) -> None:
+        """Set the type of a userfile."""
+        self._update_userfile(userfile_id, {"type": file_type})
+
+    def move_userfile(self, userfile_id: int, group_id: int) -> None:
+        """Move a userfile to another project."""
+        self._update_userfile(userfile_id, {"group_id": group_id})
+
+    def _update_userfile(self, userfile_id: int, fields: Mapping[str, str | int]) -> None:
+        self._requests.change(
+            "PUT",
+            f"/userfiles/{userfile_id}",
+            {"userfile": dict(fields)},
+            subject=self._named("userfile", userfile_id),
+        )
+
+    def delete_userfiles(self, userfile_ids: Sequence[int]) -> Deletion:
+        """Delete userfiles and their contents, at most `DELETED_AT_ONCE`; unknown ids are ignored."""
+        assert 0 < len(userfile_ids) <= DELETED_AT_ONCE
+        answer = self._requests.change(
+            "DELETE", "/userfiles/delete_files", {"file_ids": [str(each) for each in userfile_ids]}
+        )
+        return read_deletion(self._json(answer), self.subject)
+
+    # Data providers
+
+    def data_providers(self) -> list[DataProvider]:
+        """Return all data providers that the user can use."""
+        return list(self._pages("/data_providers", read_provider))
+
+    def data_provider(self, provider_id: int) -> DataProvider:
+        """Return one data provider."""
+        answer = self._requests.get(f"/data_providers/{provider_id}")
+        return read_provider(self._json(answer), self.subject)
+
+    def is_alive(self, provider_id: int) -> bool:
+        """Return whether the portal can reach a data provider."""
+        answer = self._json(self._requests.get(f"/data_providers/{provider_id}/is_alive"))
+        return Fields(answer, "the state of a data provider", self.subject).flag("is_alive")
+
+    def browse(self, provider_id: int) -> list[StoredFile]:
+        """Return what a browsable data provider stores, registered or not, in one answer."""
+        answer = self._requests.get(f"/data_providers/{provider_id}/browse", limit=MAX_RESPONSE_BYTES)
+        return read_list(self._json(answer), read_stored_file, self.subject)
+
+    def register(self, provider_id: int, types: Mapping[str, str], group_id: int) -> Registration:
+        """Register names that a data provider stores, at most `REGISTERED_AT_ONCE`, with their types.
+
+        Names that are registered already stay as they are. A name that the portal refuses is in neither list of
+        the result, and it does not say why.
+        """
+        assert 0 < len(types) <= REGISTERED_AT_ONCE
+        answer = self._requests.change(
+            "POST",
+            f"/data_providers/{provider_id}/register",
+            {
+                "basenames": list(types),
+                "filetypes": [f"{file_type}-{name}" for name, file_type in types.items()],
+                "other_group_id": group_id,
+            },
+        )
+        return read_registration(self._json(answer), self.subject)
+
+    def unregister(self, provider_id: int, names: Sequence[str]) -> int:
+        """Unregister names, at most `REGISTERED_AT_ONCE`, without deleting the files; return how many were."""
+        assert 0 < len(names) <= REGISTERED_AT_ONCE
+        answer = self._requests.change(
+            "POST", f"/data_providers/{provider_id}/unregister", {"basenames": list(names)}
+        )
+        return read_unregistered(self._json(answer), self.subject)
+
+    # Tools and tasks
+
+    def tools(self) -> list[Tool]:
+        """Return all tools that the user can use."""
+        return list(self._pages("/tools", read_tool))
+
+    def tool_configs(self) -> list[ToolConfig]:
+        """Return all versions of tools, at all execution servers, that the user can use."""
+        return list(self._pages("/tool_configs", read_tool_config))
+
+    def boutiques_descriptor(self, tool_config_id: int) -> dict[str, Any] | None:
+        """Return the Boutiques descriptor of a tool config, None if it has none. This needs no login."""
+        answer = self._requests.get(
+            f"/tool_configs/{tool_config_id}/boutiques_descriptor",
+            subject=self._named("tool config", tool_config_id),
+            limit=_MOST_DESCRIPTOR,
+            public=True,
+        )
+        found = self._json(answer)
+        if not isinstance(found, dict):
+            raise not_understood("the descriptor is not a JSON object", self.subject)
+        return found if found.get("name") else None  # tools without a descriptor have an empty one
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield all tasks of the user, recently changed ones first; the API cannot select among them."""
+        return self._pages("/tasks", read_task)
+
+    def task(self, task_id: int) -> Task:
+        """Return one task."""
+        answer = self._requests.get(f"/tasks/{task_id}", subject=self._named("task", task_id))
+        return read_task(self._json(answer), self.subject)
+
+    def create_task(
+        self,
+        *,
+        tool_config_id: int,
+        results_provider_id: int,
+        group_id: int,
+        description: str,
+        params: Mapping[str, Any],
+    ) -> list[Task]:
+        """Create a task, or one for each element of a list of files, and return them.
+
+        `description` is kept by the portal, so it marks the tasks. After a `TryLaterError` the portal may have
+        created them: search `tasks` for the description before it is sent again.
+        """
+        content = {
+            "cbrain_task": {
+                "tool_config_id": tool_config_id,
+                "results_data_provider_id": results_provider_id,
+                "group_id": group_id,
+                "description": description,
+                "params": dict(params),
+            }
+        }
+        answer = self._requests.create("/tasks", content, subject=self._named("tool config", tool_config_id))
+        return read_list(self._json(answer), read_task, self.subject)
+
+    def terminate_tasks(self, task_ids: Sequence[int]) -> Operated:
+        """Let the portal end tasks; their records and files stay."""
+        return self._operate("terminate", task_ids)
+
+    def delete_tasks(self, task_ids: Sequence[int]) -> Operated:
+        """Delete tasks with their working directories; their output userfiles stay."""
+        return self._operate("delete", task_ids)
+
+    def _operate(self, operation: str, task_ids: Sequence[int]) -> Operated:
+        answer = self._requests.change(
+            "POST", "/tasks/operation", {"operation": operation, "tasklist": list(task_ids)}
+        )
+        if not answer.body.strip():  # portals before 6.3 accept without a body
+            return Operated(tuple(task_ids), 0)
+        return read_operated(self._json(answer), self.subject)
+
+    # Answers
+
+    def _pages(self, path: str, read: Callable[[Any, str], Record]) -> Iterator[Record]:
+        """Yield the records of all pages, each id once. A page without a new record is the last one."""
+        seen: set[int] = set()
+        for page in range(1, _MOST_PAGES + 1):
+            answer = self._requests.get(path, [("page", page), ("per_page", PAGE)])
+            records = read_list(self._json(answer), read, self.subject)
+            new = [each for each in records if each.id not in seen]
+            seen.update(each.id for each in new)
+            yield from new
+            # A portal may give smaller pages than requested, so that a short page proves nothing.
+            if not new:
+                return
+        raise IncompleteError(
+            "bad-answer", f"the portal's list has more than {_MOST_PAGES} pages", subject=self.subject
+        )
+
+    def _json(self, answer: Response) -> Any:
+        return parse_json(answer.body, self.subject)
+
+    def _named(self, what: str, number: int) -> str:
+        return f"{self.subject}: {what} {number}"
+
+
+def _legal(name: str) -> str:
+    """Return a name that the portal accepts, and that needs no quotes in a form."""
+    if LEGAL_NAME.fullmatch(name) is None:
+        raise UsageError("unsafe-name", "the portal does not accept this name", subject=name)
+    return name

@@ -1,0 +1,282 @@
+"""Log in to a CBRAIN portal, and keep the token of the login.
+
+A token expires after a day without use, and is valid only from the IP address where it was made. A site with a
+password gets a new one where the portal rejects the old one; other sites name the command to type.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from hibali.config.model import Site
+from hibali.errors import AccessError, RefusedError
+from hibali.files import private_folder, state_folder, write_atomic
+from hibali.http import MAX_ERROR_BYTES, HttpClient, Response
+from hibali.keyring_secrets import first_line, keyring_secret
+from hibali.ledger import now
+from hibali.retry import with_retries
+from hibali.subprocesses import credentials_from, remember_secret
+from transfers.stores.cbrain.errors import (
+    BUSY,
+    error_of,
+    needed_login,
+    refused_login,
+    rejected_token,
+)
+from transfers.stores.cbrain.records import SessionInfo, parse_json, read_session
+from transfers.stores.cbrain.settings import CbrainSettings
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+JSON = {"Accept": "application/json"}
+
+
+class Session:
+    """The token of one site; thread-safe. Processes share the tokens that passwords make, in a file."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._settings: CbrainSettings = site.own
+        self._lock = threading.Lock()
+        self._token = ""
+
+    def token(self) -> str:
+        """Return the current token; make one if a password is set. Raise `AccessError` without any login."""
+        with self._lock:
+            if not self._token:
+                self._token = self._find("")
+            return self._token
+
+    def renew(self, rejected: str) -> str:
+        """Return another token than the rejected one; threads that are rejected together renew it once.
+
+        Raises `AccessError` where only the user can log in again.
+        """
+        with self._lock:
+            if self._token in {"", rejected}:
+                self._token = self._find(rejected)
+            return self._token
+
+    def _find(self, rejected: str) -> str:
+        """Return a token that is not `rejected`."""
+        settings = self._settings
+        if settings.token_command or settings.token_keyring:
+            token = self._given_token()
+        elif settings.password_command or settings.password_keyring:
+            token = stored_token(self._site)
+            if token in {"", rejected}:
+                token = self._made_token()
+        else:
+            token = stored_token(self._site)
+            if not token:
+                raise needed_login(self._site.name)
+        if token == rejected:
+            raise rejected_token(self._site.name, self._site.name)
+        remember_secret(token)
+        return token
+
+    def _given_token(self) -> str:
+        settings = self._settings
+        if settings.token_keyring:
+            return self._from_keyring(settings.token_keyring, "the token", "token_command")
+        return self._from_command(settings.token_command, "token_command", "token")
+
+    def _made_token(self) -> str:
+        settings = self._settings
+        if settings.password_keyring:
+            password = self._from_keyring(settings.password_keyring, "the password", "password_command")
+        else:
+            password = self._from_command(settings.password_command, "password_command", "password")
+        info = make_session(self._site, settings.login or "", password)
+        store_token(self._site, info)
+        return info.token
+
+    def _from_keyring(self, service: str, owner: str, otherwise: str) -> str:
+        login = self._settings.login or ""
+        found = keyring_secret(
+            service, login, owner=f"{owner} of {login}", subject=self._site.name, otherwise=otherwise
+        )
+        remember_secret(found)
+        return found
+
+    def _from_command(self, command: tuple[str, ...], key: str, what: str) -> str:
+        return credentials_from(
+            command,
+            first_line,
+            key=key,
+            what=what,
+            subject=self._site.name,
+            hint=f"Run the command yourself: it must print the {what} as its first line.",
+        )
+
+
+def make_session(site: Site, login: str, password: str) -> SessionInfo:
+    """Log in with a password.
+
+    Raises:
+        AccessError: The portal refused the login; it is never retried, because portals ban who does.
+        TryLaterError: The portal cannot be reached, or is busy.
+    """
+    remember_secret(password)
+    body = urlencode({"login": login, "password": password}).encode()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+
+    def attempt() -> Response:
+        response = _request(site, "POST", {**JSON, **form}, body)
+        if response.status in BUSY:
+            raise error_of(response, site.name, site.name)
+        return response
+
+    response = with_retries(attempt, subject=site.name)
+    if response.status in {401, 403}:
+        raise refused_login(site.name)
+    if not 200 <= response.status < 300:
+        raise error_of(response, site.name, site.name)
+    info = read_session(parse_json(response.body, site.name), site.name)
+    remember_secret(info.token)
+    return info
+
+
+def session_of(site: Site, token: str) -> SessionInfo | None:
+    """Return the session of a token, or None if the portal rejects it. Raise connection errors."""
+    response = _request(site, "GET", {**JSON, **bearer(token)})
+    if response.status == 401:
+        return None
+    if not 200 <= response.status < 300:
+        raise error_of(response, site.name, site.name)
+    return read_session(parse_json(response.body, site.name), site.name)
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Return the header of a token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _request(site: Site, method: str, headers: dict[str, str], body: bytes = b"") -> Response:
+    """Send one request about the session itself."""
+    parts = urlsplit(site.own.url)
+    client = HttpClient(f"{parts.scheme}://{parts.netloc}", site.name)
+    try:
+        target = f"{parts.path.rstrip('/')}/session"
+        return client.request(method, target, headers=headers, body=body, limit=MAX_ERROR_BYTES)
+    finally:
+        client.close()
+
+
+def stored_token(site: Site) -> str:
+    """Return the token that a login stored for this site, portal and login name; "" without one.
+
+    Raises `RefusedError` if others can read the file.
+    """
+    path = _file(site)
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        raise RefusedError(
+            "not-private",
+            "the file of the portal's token must be a regular file that belongs to you and that only you can read",
+            subject=str(path),
+            hint=f"chmod 600 {path}",
+        )
+    record = _record(path)
+    token = record.get("token")
+    ours = (record.get("url"), record.get("login")) == (site.own.url, site.own.login or record.get("login"))
+    return token if ours and isinstance(token, str) else ""
+
+
+def store_token(site: Site, info: SessionInfo, login: str = "") -> None:
+    """Store the token of a login in a file that only this account can read."""
+    record = {
+        "schema": 1,
+        "url": site.own.url,
+        "login": login or site.own.login,
+        "user_id": info.user_id,
+        "token": info.token,
+        "at": now(),
+    }
+    write_atomic(_file(site), json.dumps(record).encode("ascii") + b"\n")
+
+
+def _file(site: Site) -> Path:
+    return private_folder(state_folder() / "cbrain") / f"{site.name}.json"
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+Ask = Callable[[str], str]  # prompts on the terminal
+
+
+@dataclass(frozen=True, slots=True)
+class LoginResult:
+    """What a login or logout did, and facts about the session."""
+
+    change: str  # "logged in", "same", "client" or "logged out"
+    facts: dict[str, str | int | bool]
+
+
+def log_in(site: Site, ask_login: Ask, ask_password: Ask) -> LoginResult:
+    """Log in to the portal if needed, and store the token.
+
+    `ask_login` and `ask_password` get a prompt and return what the user typed. A site with a source of tokens or
+    passwords is only checked. Raises `AccessError` and connection errors.
+    """
+    settings: CbrainSettings = site.own
+    facts: dict[str, str | int | bool] = {"url": settings.url}
+    if (
+        settings.token_command
+        or settings.token_keyring
+        or settings.password_command
+        or settings.password_keyring
+    ):
+        session = Session(site)
+        token = session.token()
+        info = session_of(site, token) or session_of(site, session.renew(token))
+        if info is None:
+            raise rejected_token(site.name, site.name)
+        return LoginResult("client", {**facts, "user id": info.user_id})
+    token = stored_token(site)
+    info = session_of(site, token) if token else None
+    if info is not None:
+        return LoginResult("same", {**facts, "user id": info.user_id})
+    login = settings.login or ask_login(f"Login name at {settings.url}: ").strip()
+    password = ask_password(f"Password of {login}: ") if login else ""
+    if not login or not password:
+        raise AccessError(
+            "cbrain-login-refused",
+            "no login name or no password was entered",
+            subject=site.name,
+            hint=f"hibali sites login {site.name}",
+        )
+    info = make_session(site, login, password)
+    store_token(site, info, login)
+    return LoginResult("logged in", {**facts, "user id": info.user_id})
+
+
+def log_out(site: Site) -> LoginResult:
+    """End the session at the portal, and remove its token; keep it if the portal cannot be reached.
+
+    Raises `TryLaterError`.
+    """
+    token = stored_token(site)
+    if not token:
+        return LoginResult("same", {})
+    response = _request(site, "DELETE", {**JSON, **bearer(token)})
+    if response.status not in {401, 404} and response.status >= 300:
+        raise error_of(response, site.name, site.name)
+    _file(site).unlink(missing_ok=True)
+    return LoginResult("logged out", {})
