@@ -75,7 +75,7 @@ def submit_once(
     ensures that only one job executes the tool. Raises `TryLaterError` if the outcome cannot be determined now.
     """
     if isinstance(scheduler, ServiceSystem):
-        return _create_once(host, submission, on_event)
+        return _create_once(host, submission, settling, on_event)
     assert isinstance(scheduler, Scheduler)
     folder = submission.folder
     if submission.begun and host.stat(_marker(folder, 1)) is None:
@@ -104,13 +104,16 @@ def submit_once(
     raise _unclear(submission)
 
 
-def _create_once(host: RemoteHost, submission: SubmitRequest, on_event: Listener) -> Submitted | NotSubmitted:
+def _create_once(
+    host: RemoteHost, submission: SubmitRequest, settling: float, on_event: Listener
+) -> Submitted | NotSubmitted:
     [text] = submission.argv
     return create_once(
         service_of(host),
         ServiceJob(submission.run, read_json(text.encode(), "job")),
         submission.since,
         age=submission.age,
+        settling=settling,
         record_attempt=submission.record_attempt,
         on_event=on_event,
     )

@@ -18,6 +18,7 @@ def create_once(
     since: str,
     *,
     age: float,
+    settling: float,
     record_attempt: Callable[[], object],
     on_event: Listener = ignore,
 ) -> Submitted | NotSubmitted:
@@ -28,14 +29,16 @@ def create_once(
         job: The job; no other job has its mark.
         since: The date of the run, `YYYY-MM-DD`.
         age: The seconds since the last request to create it, infinite if there was none.
+        settling: The user's limit for the search, in seconds; that of the service may be lower.
         record_attempt: Records in the ledger that it is requested now.
         on_event: Called with each event.
 
     Raises:
         TryLaterError: It cannot be determined now whether the job exists.
     """
+    settling = min(settling, service.facts.settling_seconds)
     if not math.isinf(age):
-        found = _search(service, job.mark, since, service.facts.settling_seconds - age, on_event)
+        found = _search(service, job.mark, since, settling - age, on_event)
         if found is not None:
             return Submitted(found)
     record_attempt()
@@ -45,7 +48,7 @@ def create_once(
         on_event(Noted(f"{problem.message}; searching for the job"))
     except (UsageError, AccessError) as problem:
         return NotSubmitted(problem)
-    found = _search(service, job.mark, since, service.facts.settling_seconds, on_event)
+    found = _search(service, job.mark, since, settling, on_event)
     if found is not None:
         return Submitted(found)
     message = f"{service.name} did not create the job"

@@ -8,4 +8,6 @@ from __future__ import annotations
 from hibali.config.kinds import StoreKind
 from transfers.stores.cbrain.settings import CbrainSettings
 
-KIND = StoreKind(settings=CbrainSettings, has_keys=True, address=lambda site: str(site.own.url))
+KIND = StoreKind(
+    settings=CbrainSettings, has_keys=True, service="cbrain", address=lambda site: str(site.own.url)
+)

@@ -69,6 +69,11 @@ class CbrainSettings:
     providers: dict[str, str] = setting(
         _providers, default={}, doc="your own data providers, and the SITE:PATH where their files are"
     )
+    results: str | None = setting(
+        text(r"@?" + PROVIDER_NAME.pattern, "a data provider"),
+        default=None,
+        doc="the data provider of the outputs of runs, and of inputs that are copied to the portal",
+    )
     copy_seconds: float = setting(
         duration("1s", "1d"),
         default=600.0,
