@@ -67,9 +67,11 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
     portal = _portal(site, on_event)
     try:
         facts["url"] = site.own.url
-        facts["user id"] = portal.user_id()
+        facts["access"] = f"user {portal.user_id()}"
         facts["project"] = portal.group_id()
-        facts["data providers"] = " ".join(sorted(portal.providers())) or "none"
+        providers = portal.providers()
+        facts["data providers"] = " ".join(sorted(providers)) or "none"
+        facts["writable"] = any(each.online and not each.read_only for each in providers.values())
         for name, location in site.own.providers.items():
             _check_provider(portal, name)
             facts[f"files of {name}"] = location
