@@ -189,13 +189,13 @@ class RegisteringStore(StoreView):
         if lacking and self._portal.settings.type is None:
             lacking = self._register_once(dict.fromkeys(lacking, plain), sizes)
         if lacking:
-            shown = ", ".join(printable(name) for name in lacking[:3])
+            shown = ", ".join(f"{printable(name)} as {types[name]}" for name in lacking[:3])
             raise RefusedError(
                 "not-registered",
-                f"the portal did not register {counted(len(lacking), 'name')} ({shown}), and does not say why",
+                f"the portal did not register {counted(len(lacking), 'name')} ({shown}): it lacks the type, or its"
+                f" data provider {self._provider.name} stores its files elsewhere",
                 subject=f"{self._portal.site.name}:@{self._provider.name}",
-                hint="Check the type, and that the path in the site's cbrain.providers is where the data provider stores its files: hibali sites check "
-                + self._portal.site.name,
+                hint=f"To see where hibali writes them: hibali sites check {self._portal.site.name}",
             )
 
     def _register_once(self, types: Mapping[str, str], sizes: Mapping[str, int]) -> _Names:

@@ -36,6 +36,7 @@ from transfers.stores.cbrain.writing import PortalWriter
 from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_folder import below
+from transfers.stores.server_lease import NoLease
 
 THREADS = 8
 _PROVIDER = "@[A-Za-z0-9][A-Za-z0-9_.=+-]*"
@@ -156,7 +157,12 @@ class PortalStore(RequestStore):
         full = self._path(path) if path else self.root_path
         if not full:
             return Entry(path, Kind.FOLDER)
-        place = self._place(full)
+        try:
+            place = self._place(full)
+        except NotFoundError:
+            if not self.root_path:
+                return None
+            raise
         if not place.name:
             return Entry(path, Kind.FOLDER)
         if place.userfile is None:
@@ -300,6 +306,13 @@ class PortalStore(RequestStore):
             )
         if self.root_path:
             self._check_writable(self._place(self.root_path).provider)
+
+    def lock(self, operation: str, *, make: bool = False) -> NoLease:
+        """See Store: a portal has no locks, so this holds nothing."""
+        del operation
+        if make:
+            self.make_root()
+        return NoLease()
 
     def _check_writable(self, provider: DataProvider) -> None:
         if provider.read_only or not provider.online:

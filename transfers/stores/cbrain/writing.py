@@ -183,6 +183,8 @@ class PortalWriter(StreamingWriter):
                 userfile, is_ours = self._sent(source, provider, name)
                 break
             except TryLaterError as problem:
+                if problem.transient and not source.repeatable:
+                    raise Refused(Problem(problem.code, problem.message, retryable=True)) from None
                 if not attempts_left or problem.code == "interrupted":
                     raise
         self._count(source.item.entry.size)
