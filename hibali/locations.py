@@ -29,7 +29,8 @@ class Location:
     store `bucket` is set and `path` is the whole key without slashes around it, "" for the bucket itself.
     `slash` is true if PATH ended in one, was omitted, or is only `~` or a root; `typed_local` if no site was
     named; `confined` if hibali may delete there, so that symlinks must not lead out of the site's configured
-    root. `roots` are those of all local sites, if no site was named.
+    root. `roots` are those of all local sites, if no site was named. `through` is where the files are, if
+    that is at another site.
     """
 
     site: Site
@@ -41,6 +42,7 @@ class Location:
     typed_local: bool = False
     confined: bool = False
     roots: tuple[str, ...] = ()
+    through: Location | None = None
 
     @property
     def raw(self) -> bytes:
@@ -58,13 +60,17 @@ class Location:
         above = self.path.rstrip("/").rpartition("/")[0]
         if self.bucket is None:
             above = above or ("/" if self.path.startswith("/") else self.path)
-        return replace(self, path=above, slash=True)
+        through = self.through.parent if self.through is not None and above else None
+        return replace(self, path=above, slash=True, through=through)
 
     def child(self, name: bytes) -> Location:
         """Return the location of that name in this folder."""
         shown = name.decode("utf-8", "surrogateescape")
         path = f"{self.path.rstrip('/')}/{shown}" if self.path or self.bucket is None else shown
-        return replace(self, path=path, text=f"{self.text.removesuffix('/')}/{shown}", slash=False)
+        through = None if self.through is None else self.through.child(name)
+        return replace(
+            self, path=path, text=f"{self.text.removesuffix('/')}/{shown}", slash=False, through=through
+        )
 
 
 def read_location(text: str, settings: Settings, *, literal: bool = False) -> Location:
@@ -80,6 +86,9 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
         settings.site(typed.partition(":")[0])  # names similar sites
         raise UsageError("unknown-site", "no site with this name is configured", subject=typed)
     require_built(found.site)
+    through = kind_of(found.site).through(found.site, found.path)
+    if through is not None:
+        found = replace(found, through=_through(found, through, settings))
     if found.typed_local:
         if not os.path.lexists(found.raw):
             check_no_site_name(typed, settings)
@@ -93,6 +102,15 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
         path = real if climbs else real.rstrip(b"/") + b"/" + name
         return replace(found, path=path.decode("utf-8", "surrogateescape"))
     return found
+
+
+def _through(location: Location, text: str, settings: Settings) -> Location:
+    """Return where the files of a location are, at another site. Raises `UsageError`."""
+    name = text.partition(":")[0]
+    if name == location.site.name:
+        _refuse(location.text, f"the files of {name} cannot be at {name} itself", "Correct config.toml.")
+    found = read_location(text, settings, literal=True)
+    return replace(found, slash=location.slash, confined=location.confined)
 
 
 def read_target(text: str, settings: Settings) -> Location:

@@ -57,7 +57,7 @@ class Connections:
     @contextmanager
     def keys(self, location: Location) -> Iterator[Store]:
         """Yield the store of a whole bucket or share, whose entries are keys, until the block ends."""
-        start = replace(location, path="", slash=True)
+        start = replace(location, path="", slash=True, through=None)
         with self._store((location.site.name, location.bucket, ""), start) as (store, _):
             yield store
 
@@ -144,7 +144,7 @@ def _close(store: Store) -> None:
 def _start_of(location: Location) -> tuple[Location, bytes]:
     """Return the home, root variable or `/` with which the path starts, or the bucket, and the path below it."""
     if kind_of(location.site).has_keys:
-        return replace(location, path="", slash=True), location.raw
+        return replace(location, path="", slash=True, through=None), location.raw
     first, slash, rest = location.path.partition("/")
     start = first or "/"
     return replace(location, path=start, text=f"{location.site.name}:{start}", slash=True), os.fsencode(

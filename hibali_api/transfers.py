@@ -27,7 +27,7 @@ from transfers.operation import plan_only, synchronise
 from transfers.plan_file import check_trust, read_plan
 from transfers.planner import TransferPlan, incomplete
 from transfers.receipt_errors import verification_errors, weak_verification
-from transfers.request import Request, SaveOptions, check_direction, pack_bytes
+from transfers.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.shards.service import NodesRequest
 from transfers.verify import VerificationRequest, Verifier, read_share
@@ -89,6 +89,7 @@ class TransferOptions(PlanOptions, total=False):
         detach: with `nodes`, raise `TryLaterError` as soon as the tasks are submitted; the same call finishes the transfer.
         push_to: siblings to which a dataset is pushed afterwards.
         save: whether changes in a dataset are committed.
+        as_type: the type of new files at a CBRAIN portal (only `push` and `sync`).
     """
 
     backup_dir: Place
@@ -102,6 +103,7 @@ class TransferOptions(PlanOptions, total=False):
     detach: bool
     push_to: Sequence[str]
     save: bool
+    as_type: str
 
 
 class IncompleteTransferError(IncompleteError):
@@ -351,6 +353,7 @@ def _request(call: Call, operation: str, source: Place, target: Place, given: di
     if given.get("pack_size") is not None and not given.get("pack"):
         raise UsageError("usage", "pack_size needs pack", subject="pack_size")
     moved = {name: given.pop(name) for name in _TRANSFER - _PLAN if name in given}
+    ends = ends[0], typed_target(ends[1], moved.get("as_type"))
     recorded = _pop_recorded(given)
     return Request(
         operation,

@@ -238,6 +238,7 @@ class _Opener:
         request = self.request
         plain = self.open(location)
         self._to_close.append(plain)
+        plain.become_target()
         _check_scheduled_root(request, location, plain)
         if isinstance(plain, DatasetStore):
             plain.receive(request.saving)

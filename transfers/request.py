@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from hibali.config.kinds import kind_of
 from hibali.config.settings import Settings
 from hibali.errors import UsageError
 from hibali.events import Failed
@@ -127,6 +129,25 @@ def check_direction(operation: str, source: Location, target: Location, settings
         meant = f"Did you mean {similar}:{rest}, or {line}?" if similar else f"Did you mean: {line}"
     way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
     raise UsageError("wrong-direction", f"{operation} copies from {way}", subject=place.text, hint=meant)
+
+
+_FILE_TYPE = re.compile(r"[A-Z][A-Za-z0-9]*")
+
+
+def typed_target(target: Location, file_type: str | None) -> Location:
+    """Return the target with a type for new files. Raises `UsageError` for a site whose files have no types."""
+    if file_type is None:
+        return target
+    with_file_type = kind_of(target.site).with_file_type
+    if with_file_type is None:
+        raise UsageError(
+            "usage",
+            f"--as-type needs a target at a CBRAIN portal; files of a site of kind {target.site.kind} have no types",
+            subject=target.text,
+        )
+    if not _FILE_TYPE.fullmatch(file_type):
+        raise UsageError("usage", f"{file_type!r} is not a type such as TextFile", subject="--as-type")
+    return replace(target, site=with_file_type(target.site, file_type))
 
 
 def pack_bytes(size: int | None) -> int:

@@ -38,6 +38,8 @@ class StoreKind:
         address: Returns the address in one word.
         check: Notes what is wrong with the site as a whole.
         secret_variables: Returns the environment variables with secrets, which no program that hibali starts gets.
+        through: Returns where the files of a path are, as SITE:PATH of another site; None if at this one.
+        with_file_type: Returns the site with a type for new files, where files there have types.
     """
 
     keys: tuple[str, ...] = ()
@@ -50,6 +52,8 @@ class StoreKind:
     address: Callable[[Site], str] = lambda site: site.kind
     check: Callable[[Site, Note], None] | None = None
     secret_variables: Callable[[Site], Iterable[str]] = lambda _: ()
+    through: Callable[[Site, str], str | None] = lambda site, path: None  # noqa: ARG005
+    with_file_type: Callable[[Site, str], Site] | None = None
 
 
 def _check_collection(site: Site, note: Note) -> None:

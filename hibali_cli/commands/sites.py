@@ -25,6 +25,10 @@ _ADD_EXAMPLES = [
         "A bucket of Google Cloud Storage; this needs the package gcsfs.",
     ),
     ("hibali sites add archive --globus UUID", "A Globus collection, reached by Globus alone."),
+    (
+        "hibali sites add mcgill --cbrain https://portal.cbrain.mcgill.ca",
+        "A CBRAIN portal, whose data providers are mcgill:@NAME.",
+    ),
 ]
 
 
@@ -39,6 +43,7 @@ _ADD_EXAMPLES = [
     metavar="URL",
     help="A filesystem of fsspec: gs://BUCKET, abfs://CONTAINER, hdfs://HOST/PATH, ... Options: --set fsspec.options.NAME=VALUE.",
 )
+@click.option("--cbrain", metavar="URL", help="A CBRAIN portal, by URL.")
 @click.option(
     "--kind", metavar="WORD", help="Another kind of site, for example of a plugin; configure it with --set."
 )
@@ -99,7 +104,7 @@ _ADD_EXAMPLES = [
 def add_command(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check the connection to it.
 
-    Use one of --ssh, --s3, --local, --url, --fsspec, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
+    Use one of --ssh, --s3, --local, --url, --fsspec, --cbrain, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """
@@ -240,16 +245,18 @@ def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | Non
     "login",
     examples=[
         ("hibali sites login archive", "Log in to Globus for the collection of the site archive."),
+        ("hibali sites login mcgill", "Log in to the CBRAIN portal of the site mcgill."),
         ("hibali sites logout archive", "Revoke that login, and delete it here."),
     ],
 )
 @click.argument("name")
 def login_command(common: Common, name: str) -> int | None:
-    """Log in to Globus for a site that has a collection.
+    """Log in for a site that has a Globus collection, or that is a CBRAIN portal.
 
-    hibali prints a URL, which you can open in a browser on any machine, and reads the code that is shown there. This includes the
-    consents that the collection requires. If the login is valid already, or config.toml has a client with a secret, nothing is
-    asked. Without a terminal, the exit code is 4.
+    For Globus, hibali prints a URL, which you can open in a browser on any machine, and reads the code that is shown there. This
+    includes the consents that the collection requires. For CBRAIN it prompts for the login name and the password, and keeps only the
+    token. If the login is valid already, or config.toml has a source of secrets, nothing is asked. Without a terminal, the exit
+    code is 4.
     """
     from hibali_cli.handlers.site_check import log_in_and_print
 
@@ -259,16 +266,14 @@ def login_command(common: Common, name: str) -> int | None:
 
 @command(
     "logout",
-    examples=[
-        ("hibali sites logout archive", "Revoke the Globus login of the site archive, and delete it here.")
-    ],
+    examples=[("hibali sites logout archive", "Revoke the login of the site archive, and delete it here.")],
 )
 @click.argument("name")
 def logout_command(common: Common, name: str) -> int | None:
-    """Revoke a login to Globus, and delete it here.
+    """Revoke a login to Globus or to a CBRAIN portal, and delete it here.
 
-    Other sites with the same client are logged out, too. If Globus cannot be reached, the login is kept and the exit code is 5: run
-    the same command again later. Transfers that Globus has accepted continue.
+    Other sites with the same Globus client are logged out, too. If the service cannot be reached, the login is kept and the exit code
+    is 5: run the same command again later. Transfers that Globus has accepted continue.
     """
     from hibali_cli.handlers.site_check import log_out_and_print
 

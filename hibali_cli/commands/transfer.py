@@ -15,6 +15,7 @@ from hibali_cli.transfer_options import (
     add_node_options,
     add_packing_options,
     add_planning_options,
+    add_type_options,
 )
 
 # modules of transfers are imported where they are used, for start-up time
@@ -44,6 +45,7 @@ from hibali_cli.transfer_options import (
 @add_node_options
 @add_packing_options
 @add_following_options
+@add_type_options
 def push_command(common: Common, local: str, target: str, **options: Any) -> int | None:
     """Send files to a site; nothing is deleted without --delete.
 
@@ -105,6 +107,7 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
 @add_moving_options
 @add_node_options
 @add_packing_options
+@add_type_options
 def sync_command(common: Common, source: str, target: str, **options: Any) -> int | None:
     """Copy files from FROM to TO; nothing is deleted without --delete.
 

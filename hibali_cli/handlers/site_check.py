@@ -188,37 +188,68 @@ def _leftover_fields(left: Leftover) -> dict[str, Any]:
 
 
 _SAID = {
-    "logged in": "Logged in to Globus for {name}.",
-    "same": "{name}: already logged in to Globus.",
-    "client": "{name}: the Globus client of config.toml is used; no login is needed.",
+    "logged in": "Logged in to {service} for {name}.",
+    "same": "{name}: already logged in to {service}.",
+    "client": "{name}: the secret of config.toml is used; no login is needed.",
 }
 
 
 def log_in_and_print(common: Common, site: Site) -> None:
-    """Log in, prompting on the terminal where needed, and check the collection."""
-
-    def prompt(url: str, why: str) -> str:
-        return _prompt_for_code(site, url, why)
-
-    found = log_in(site, prompt)
-    if common.json:
-        common.output.record("site-login", {"name": site.name, "change": found.change, "facts": found.facts})
+    """Log in, prompting on the terminal where needed, and check the site."""
+    if site.kind == "cbrain":
+        service = "the portal"
+        found = _log_in_to_portal(site)
     else:
-        common.output.pairs({"site": site.name, **found.facts})
-    common.output.info(_SAID[found.change].format(name=site.name))
+        service = "Globus"
+        result = log_in(site, lambda url, why: _prompt_for_code(site, url, why))
+        found = result.change, result.facts
+    change, facts = found
+    if common.json:
+        common.output.record("site-login", {"name": site.name, "change": change, "facts": facts})
+    else:
+        common.output.pairs({"site": site.name, **facts})
+    common.output.info(_SAID[change].format(name=site.name, service=service))
+
+
+def _log_in_to_portal(site: Site) -> tuple[str, dict[str, str | int | bool]]:
+    """Log in to a CBRAIN portal; return what changed, and facts."""
+    from transfers.stores.cbrain.session import log_in as log_in_to_portal  # start-up: only for such sites
+
+    def ask(prompt: str, *, hidden: bool) -> str:
+        if not has_terminal():
+            raise AccessError(
+                "cbrain-login-needed",
+                "the login needs a password, but stdin and stderr are not a terminal",
+                subject=site.name,
+                hint=f"On a terminal: hibali sites login {site.name}",
+            )
+        answer: str = click.prompt(prompt.rstrip(" :"), hide_input=hidden, err=True)
+        return answer
+
+    result = log_in_to_portal(
+        site, lambda prompt: ask(prompt, hidden=False), lambda prompt: ask(prompt, hidden=True)
+    )
+    return result.change, result.facts
 
 
 def log_out_and_print(common: Common, site: Site) -> None:
     """Log out and report it."""
-    found = log_out(site)
-    change = "logged out" if found.change == "logged out" else "same"
+    is_portal = site.kind == "cbrain"
+    if is_portal:
+        from transfers.stores.cbrain.session import log_out as log_out_of_portal  # start-up: as above
+
+        is_out = log_out_of_portal(site).change == "logged out"
+    else:
+        is_out = log_out(site).change == "logged out"
     if common.json:
+        change = "logged out" if is_out else "same"
         common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
-    common.output.info(
-        f"Logged out of Globus, for every site with the client of {site.name}."
-        if change == "logged out"
-        else f"{site.name}: not logged in to Globus."
-    )
+    if not is_out:
+        common.output.info(f"{site.name}: not logged in to {'the portal' if is_portal else 'Globus'}.")
+    elif is_portal:
+        common.output.info(f"Logged out of the portal for {site.name}.")
+    else:
+        common.output.info(f"Logged out of Globus, for every site with the client of {site.name}.")
 
 
 def _prompt_for_code(site: Site, url: str, why: str) -> str:

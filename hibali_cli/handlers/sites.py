@@ -58,7 +58,15 @@ def _flat(value: Any, name: str) -> list[tuple[str, str]]:
     return [(name, str(value).lower() if isinstance(value, bool) else str(value))]
 
 
-_KINDS = ("ssh", "s3", "local", "url", "fsspec", "globus")  # kinds with their own option; --kind accepts any
+_KINDS = (
+    "ssh",
+    "s3",
+    "local",
+    "url",
+    "fsspec",
+    "cbrain",
+    "globus",
+)  # kinds with their own option; --kind accepts any
 # Each option and its key below [sites.NAME]; omitted flags and texts set nothing.
 _KEYS = {
     "default_root": ("default_root",),
@@ -79,6 +87,7 @@ _KEYS = {
     "anonymous": ("s3", "anonymous"),
     "credentials_command": ("s3", "credentials_command"),
     "fsspec": ("fsspec", "url"),
+    "cbrain": ("cbrain", "url"),
     "globus": ("globus", "collection"),
     "globus_path": ("globus", "paths"),
     "gridftp": ("gridftp", "url"),

@@ -28,7 +28,7 @@ from transfers.movers.globus_route import with_local_collection
 from transfers.operation import plan_only, synchronise
 from transfers.planner import TransferPlan, incomplete
 from transfers.receipt_errors import weak_verification
-from transfers.request import Request, SaveOptions, check_direction, pack_bytes
+from transfers.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
 from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.stores.globus.paths import TaskTimeouts
 
@@ -122,7 +122,8 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         TaskTimeouts(options.pop("give_up_after"), options.pop("cancel_on_interrupt")),
     )
     push_to, no_save = options.pop("push_to"), options.pop("no_save")
-    ends = read_location(source, settings), read_target(target, settings)
+    as_type = options.pop("as_type", None)
+    ends = read_location(source, settings), typed_target(read_target(target, settings), as_type)
     if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)
     nodes = pop_nodes(options, settings, ends)

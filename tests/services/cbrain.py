@@ -103,7 +103,7 @@ _TYPES = frozenset(
         "ZipArchive",
     ]
 )
-_COLLECTIONS = frozenset({"BidsDataset", "BidsSubject", "CivetOutput", "FileCollection"})
+COLLECTIONS = frozenset({"BidsDataset", "BidsSubject", "CivetOutput", "FileCollection"})
 PASSWORD = "planted-secret-1"
 _MOST_ARCHIVE = 400 * 1024 * 1024
 _UNEXPECTED_MOST = 3
@@ -136,6 +136,7 @@ class CbrainDouble:
         self.tasks: dict[int, Task] = {}
         self.groups: dict[int, tuple[str, str, int]] = {1: ("everyone", "EveryoneGroup", 0)}
         self.faults: list[Fault] = []
+        self.marked_newer: list[int] = []  # ids of `sync_multiple` with `all_newer`
         self._tokens: dict[str, tuple[int, str]] = {}
         self._unexpected: dict[str, int] = {}
         self._ids = itertools.count(100)
@@ -368,13 +369,16 @@ class CbrainDouble:
             self._upload(request, fault)
         if rest == ["download"]:
             self._download([int(each) for each in request.body["file_ids"]])
+        if rest == ["sync_multiple"]:
+            self.marked_newer += [int(each) for each in request.body["file_ids"]]
+            raise Answer(303, None, Location=f"{self.url}/userfiles")
         if rest == ["delete_files"]:
             self._delete([int(each) for each in request.body["file_ids"]])
         userfile = self.userfiles.get(request.numbers[0])
         if userfile is None:
             raise Answer(404, {"error": "Couldn't find Userfile"})
         if rest[1:] == ["content"]:
-            if userfile.type in _COLLECTIONS or userfile.size is None:
+            if userfile.type in COLLECTIONS or userfile.size is None:
                 raise Answer(404)
             raise Answer(200, userfile.provider.contents.read(userfile.name), "application/octet-stream")
         if request.method == "PUT":
@@ -416,7 +420,7 @@ class CbrainDouble:
         if userfile is None:
             raise Answer(404)
         contents = userfile.provider.contents
-        if userfile.type not in _COLLECTIONS:
+        if userfile.type not in COLLECTIONS:
             raise Answer(200, contents.read(userfile.name), "application/octet-stream")
         if (userfile.size or 0) > _MOST_ARCHIVE:
             raise Answer(
@@ -625,7 +629,7 @@ class CbrainDouble:
             userfile = self.userfiles[number]
             self._copy(userfile)
             contents = userfile.provider.contents
-            is_folder = userfile.type in _COLLECTIONS
+            is_folder = userfile.type in COLLECTIONS
             inputs[number] = (
                 userfile.name,
                 contents.tree(userfile.name) if is_folder else contents.read(userfile.name),

@@ -25,7 +25,7 @@ _TASK = frozenset(
     }
 )
 _USERFILE = frozenset(
-    {"name", "type", "group_id", "group_writable", "num_files", "hidden", "immutable", "description"}
+    {"name", "size", "type", "group_id", "group_writable", "num_files", "hidden", "immutable", "description"}
 )
 
 
@@ -79,6 +79,7 @@ ALLOWED = (
     Allowed("PUT", "/userfiles/[0-9]+", body=frozenset({"userfile"}), inner=("userfile", _USERFILE)),
     Allowed("GET", "/userfiles/[0-9]+/content"),
     Allowed("POST", "/userfiles/download", body=frozenset({"file_ids", "specified_filename"})),
+    Allowed("POST", "/userfiles/sync_multiple", body=frozenset({"file_ids", "operation"})),
     Allowed("DELETE", "/userfiles/delete_files", body=frozenset({"file_ids"})),
     Allowed("GET", "/data_providers", _PAGES),
     Allowed("GET", "/data_providers/[0-9]+"),

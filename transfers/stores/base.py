@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -54,6 +55,8 @@ class Facts:
     segment_bytes: int = 4 * 1024 * 1024  # preferred segment size of large files, at most SEGMENT_BYTES
     least_segment_bytes: int = 1024 * 1024  # minimum segment size
     refuses: tuple[bytes, ...] = ()  # substrings that names must not contain
+    # What paths must match, and why others are refused.
+    accepts: tuple[re.Pattern[bytes], str] | None = None
     # Components, in lower case, that data must not use.
     reserved: frozenset[bytes] = frozenset()
     holes: bool = False  # stores sparse files without allocating their holes
@@ -499,6 +502,9 @@ class Store(Source):
             IncompleteError: "listing-violation": the closing count is missing or wrong, or the order is (S3).
         """
 
+    def become_target(self) -> None:
+        """Prepare to be the target of a transfer: entries that `write` and `remove` cannot change need not be listed."""
+
     def list_ahead(self) -> None:
         """Start the listing for the next `list`, if that saves time; call no other method in between."""
 
@@ -836,6 +842,10 @@ class StoreView(Store):
     def check_trusted(self) -> None:
         """See Store."""
         self.store.check_trusted()
+
+    def become_target(self) -> None:
+        """See Store."""
+        self.store.become_target()
 
     def expect(self, size: int) -> None:
         """See Store."""

@@ -16,6 +16,14 @@ from transfers.stores.base import Store
 def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
     """Connect to the store at a location; the caller closes it. Raise connection errors."""
     module = load("transfers.stores", location.site.kind)
+    if location.through is not None:
+        files = open_store(location.through, on_event=on_event)
+        try:
+            over: Store = module.open_over(location, files, on_event=on_event)
+        except BaseException:
+            files.close()
+            raise
+        return over
 
     def opened() -> Store:
         store: Store = module.open_store(location, on_event=on_event)

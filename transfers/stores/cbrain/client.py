@@ -50,6 +50,7 @@ PAGE = 1000  # records; the largest page that the portal gives
 REGISTERED_AT_ONCE = 100  # names of one request: the portal reads the size of each before it answers
 DELETED_AT_ONCE = 100
 _MOST_PAGES = 10_000
+_MARKED = frozenset({302, 303})  # portals redirect to the page of the list
 _MOST_DESCRIPTOR = 4 * 1024 * 1024
 
 
@@ -175,6 +176,10 @@ class CbrainClient:
         """Set the type of a userfile."""
         self._update_userfile(userfile_id, {"type": file_type})
 
+    def resize_userfile(self, userfile_id: int, size: int) -> None:
+        """Set the size of a userfile, whose content was replaced at the data provider."""
+        self._update_userfile(userfile_id, {"size": size})
+
     def move_userfile(self, userfile_id: int, group_id: int) -> None:
         """Move a userfile to another project."""
         self._update_userfile(userfile_id, {"group_id": group_id})
@@ -194,6 +199,15 @@ class CbrainClient:
             "DELETE", "/userfiles/delete_files", {"file_ids": [str(each) for each in userfile_ids]}
         )
         return read_deletion(self._json(answer), self.subject)
+
+    def mark_newer(self, userfile_ids: Sequence[int]) -> None:
+        """Let the portal drop its copies of userfiles whose contents changed at the data provider."""
+        self._requests.change(
+            "POST",
+            "/userfiles/sync_multiple",
+            {"file_ids": [str(each) for each in userfile_ids], "operation": "all_newer"},
+            accept=_MARKED,
+        )
 
     # Data providers
 

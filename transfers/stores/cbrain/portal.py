@@ -126,9 +126,13 @@ class Portal:
                 found[each.provider_id][path] = each
         return found
 
+    def listed(self, provider_id: int) -> Mapping[str, Userfile]:
+        """Return the current userfiles of a provider by path."""
+        return self.snapshot(time.monotonic()).of(provider_id)
+
     def find(self, provider_id: int, name: str) -> Userfile | None:
         """Return the current userfile of a name, or None."""
-        return self.snapshot(time.monotonic()).of(provider_id).get(name)
+        return self.listed(provider_id).get(name)
 
     def appeared(self, provider_id: int, name: str, seconds: float) -> Userfile | None:
         """Return the userfile of a name, waiting up to `seconds` until there is one."""

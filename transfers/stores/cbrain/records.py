@@ -7,6 +7,7 @@ booleans or as the strings "true" and "false", and numbers that are not known ye
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from hibali.errors import IncompleteError
 Record = TypeVar("Record")
 
 _MOST_TEXT = 64 * 1024  # characters of one field
+_SURROGATES = re.compile(r"[\ud800-\udfff]")  # JSON can hold them, UTF-8 cannot
 _FLAGS = {True: True, False: False, "true": True, "false": False, None: False}
 
 
@@ -52,7 +54,7 @@ class Fields:
         found = self._content.get(name)
         if found is None:
             return ""
-        if isinstance(found, str) and len(found) <= _MOST_TEXT:
+        if isinstance(found, str) and len(found) <= _MOST_TEXT and not _SURROGATES.search(found):
             return found
         raise self.wrong(f"has a field {name} that is not a text")
 
@@ -163,10 +165,12 @@ class Userfile:
         """Whether it is a folder; the portal does not say so, but the names of its classes do."""
         if self.type.endswith(("File", "Archive")):
             return False
-        return self.type.endswith(_COLLECTIONS) or (self.files or 0) > 1
+        return is_collection_type(self.type) or (self.files or 0) > 1
 
 
-_COLLECTIONS = ("Collection", "Dataset", "Output", "Study", "Subject", "Subset", "Workdir")
+def is_collection_type(file_type: str) -> bool:
+    """Return whether this is the name of a class of collections."""
+    return file_type.endswith(("Collection", "Dataset", "Output", "Study", "Subject", "Subset", "Workdir"))
 
 
 def read_userfile(content: Any, subject: str) -> Userfile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -82,8 +82,19 @@ class PortalRequests:
 
         return self._repeated(send, subject)
 
-    def change(self, method: str, path: str, content: Any, *, subject: str = "") -> Response:
-        """Send JSON whose repetition changes nothing, such as an update or a deletion, with retries."""
+    def change(
+        self,
+        method: str,
+        path: str,
+        content: Any,
+        *,
+        subject: str = "",
+        accept: Collection[int] = (),
+    ) -> Response:
+        """Send JSON whose repetition changes nothing, such as an update or a deletion, with retries.
+
+        Statuses in `accept` are successes, too.
+        """
         body = json.dumps(content).encode()
 
         def send(headers: Mapping[str, str]) -> Response:
@@ -91,7 +102,7 @@ class PortalRequests:
                 method, self._target(path), headers={**headers, **_JSON_BODY}, body=body, limit=_MOST_ANSWER
             )
 
-        return self._repeated(send, subject)
+        return self._repeated(send, subject, accept=accept)
 
     def create(self, path: str, content: Any, query: Query = (), *, subject: str = "") -> Response:
         """Send JSON once. After a `TryLaterError` it is unknown whether the portal executed the request."""
@@ -157,10 +168,17 @@ class PortalRequests:
         return self._client.upload(target, pieces, size, headers, method="POST", limit=_MOST_ANSWER)
 
     def _repeated(
-        self, send: Callable[[Mapping[str, str]], Response], subject: str, *, public: bool = False
+        self,
+        send: Callable[[Mapping[str, str]], Response],
+        subject: str,
+        *,
+        public: bool = False,
+        accept: Collection[int] = (),
     ) -> Response:
         def attempt() -> Response:
             response = send({}) if public else self._authorized(send)
+            if response.status in accept:
+                return response
             return self._judged(response, subject, repeatable=True)
 
         return with_retries(attempt, subject=subject or self.subject, on_event=self._on_event)

@@ -1,0 +1,278 @@
+"""Write to the storage of a data provider with the store of another site, and register what was written.
+
+Registration answers with the ids of the userfiles, also for names that were registered before: doing it again
+makes no second one. A file counts as present here only if it is stored and registered with this size, so the next
+transfer finishes an interrupted one. What is at the top of a provider is a userfile: a single file, or a folder as
+a collection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from hibali.errors import HibaliError, RefusedError
+from hibali.text import counted, printable
+from transfers.entry import Entry, Kind
+from transfers.stores.base import (
+    Committed,
+    Facts,
+    Item,
+    Lock,
+    Payload,
+    Problem,
+    Store,
+    StoreView,
+    Unit,
+)
+from transfers.stores.cbrain.client import DELETED_AT_ONCE, REGISTERED_AT_ONCE
+from transfers.stores.cbrain.names import COLLECTION, LEGAL_TEXT, SINGLE_FILE, guess_type
+from transfers.stores.cbrain.portal import Portal
+from transfers.stores.cbrain.records import DataProvider, Userfile, is_collection_type
+from transfers.stores.s3.requests import problem_of
+
+_TOP = re.compile(f"{LEGAL_TEXT}(/.+)?".encode(), re.DOTALL)
+_BELOW = re.compile(rb".+", re.DOTALL)
+_WHY = "names at the top of a data provider have letters, digits and some signs, without spaces"
+_Names = list[str]
+_Entries = list[Entry]
+
+
+@dataclass(slots=True)
+class _Written:
+    """What one `write` committed and is not registered yet: sizes of single files, and collections."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    collections: set[str] = field(default_factory=set)
+
+
+class RegisteringStore(StoreView):
+    """A view of the files of a data provider in the store of another site."""
+
+    def __init__(self, portal: Portal, files: Store, root: bytes) -> None:
+        """`root` is the path at the portal: `@PROVIDER`, or one below it."""
+        super().__init__(files)
+        self._portal = portal
+        first, _, inside = root.decode("utf-8", "surrogateescape").partition("/")
+        self._provider: DataProvider = portal.provider(first[1:])
+        self._inside = inside  # the path of the root below the provider
+        self._registered: Mapping[str, Userfile] | None = None
+
+    @property
+    def facts(self) -> Facts:
+        """The facts of the files, with the names that can be registered."""
+        facts = self.store.facts
+        accepts = (_BELOW, "") if self._inside else (_TOP, _WHY)
+        return facts.of_view(
+            complete=False,
+            accepts=accepts,
+            hard_links=False,
+            attributes=False,
+            adjusts=False,
+            backs_up=False,
+            links=False,
+            writable=facts.writable and not self._provider.read_only,
+        )
+
+    # What is present
+
+    def _userfiles(self, *, fresh: bool = False) -> Mapping[str, Userfile]:
+        if self._registered is None or fresh:
+            self._registered = self._portal.listed(self._provider.id)
+        return self._registered
+
+    def _name_of(self, path: bytes) -> tuple[str, bool]:
+        """Return the userfile that a path below the root belongs to, and whether it is inside that one."""
+        text = path.decode("utf-8", "surrogateescape")
+        whole = "/".join(part for part in (self._inside, text) if part)
+        top, slash, _ = whole.partition("/")
+        return top, bool(slash)
+
+    def _is_registered(self, entry: Entry) -> bool:
+        """Return whether an entry is registered, or inside a registered collection."""
+        name, inside = self._name_of(entry.path)
+        userfile = self._userfiles().get(name)
+        if inside or entry.kind is Kind.FOLDER:
+            return userfile is not None and userfile.is_collection
+        # A file that was replaced without being registered again has another size.
+        return userfile is not None and userfile.size in {None, entry.size}
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        """See Store."""
+        found = self.store.stat(path)
+        if found is None or not (path or self._inside):
+            return found
+        return found if self._is_registered(found._replace(path=path)) else None
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        """See Store: only what is registered."""
+        self._userfiles(fresh=True)
+        for entry in self.store.list(shallow=shallow):
+            if self._is_registered(entry):
+                yield entry
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        """See Store."""
+        return self.store.read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        """See Store."""
+        return self.store.digest(entries)
+
+    # Changing
+
+    def begun(self, item: Item) -> int:
+        """See Store."""
+        return self.store.begun(item)
+
+    def file_above(self) -> bool:
+        """See Store."""
+        return self.store.file_above()
+
+    def make_root(self) -> None:
+        """See Store."""
+        self.store.make_root()
+
+    def lock(self, operation: str, *, make: bool = False) -> Lock:
+        """See Store."""
+        return self.store.lock(operation, make=make)
+
+    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
+        """See Store; registers single files in batches while others are written, and collections at the end.
+
+        Raises:
+            RefusedError: The portal did not register some names.
+        """
+        written = _Written()
+        results = self.store.write(payloads)
+        try:
+            for committed in results:
+                self._note(committed, written)
+                if len(written.files) >= REGISTERED_AT_ONCE:
+                    self._register_files(written)
+                yield committed
+        finally:
+            results.close()
+            self._registered = None
+        self._register_files(written)
+        self._register(
+            {name: self._collection_type() for name in sorted(written.collections)}, COLLECTION, {}
+        )
+
+    def _note(self, committed: Committed, written: _Written) -> None:
+        if committed.problem is not None:
+            return
+        name, inside = self._name_of(committed.item.entry.path)
+        if inside or committed.item.entry.kind is Kind.FOLDER:
+            written.collections.add(name)
+        else:
+            written.files[name] = committed.item.entry.size
+
+    def _register_files(self, written: _Written) -> None:
+        given = self._portal.settings.type
+        types = {
+            name: given if given and not is_collection_type(given) else guess_type(name)
+            for name in written.files
+        }
+        self._register(types, SINGLE_FILE, written.files)
+        written.files.clear()
+
+    def _collection_type(self) -> str:
+        given = self._portal.settings.type
+        return given if given and is_collection_type(given) else COLLECTION
+
+    def _register(self, types: Mapping[str, str], plain: str, sizes: Mapping[str, int]) -> None:
+        """Register names, those whose guessed type the portal does not have as `plain` ones."""
+        lacking = self._register_once(types, sizes)
+        if lacking and self._portal.settings.type is None:
+            lacking = self._register_once(dict.fromkeys(lacking, plain), sizes)
+        if lacking:
+            shown = ", ".join(f"{printable(name)} as {types[name]}" for name in lacking[:3])
+            raise RefusedError(
+                "not-registered",
+                f"the portal did not register {counted(len(lacking), 'name')} ({shown}): it lacks the type, or its"
+                f" data provider {self._provider.name} stores its files elsewhere",
+                subject=f"{self._portal.site.name}:@{self._provider.name}",
+                hint=f"To see where hibali writes them: hibali sites check {self._portal.site.name}",
+            )
+
+    def _register_once(self, types: Mapping[str, str], sizes: Mapping[str, int]) -> _Names:
+        """Register names in batches; return those that the portal did not register."""
+        client = self._portal.client
+        lacking: _Names = []
+        coming = iter(types.items())
+        while batch := dict(islice(coming, REGISTERED_AT_ONCE)):
+            result = client.register(self._provider.id, batch, self._portal.group_id())
+            found = {each.name for each in (*result.new, *result.known)}
+            lacking += [name for name in batch if name not in found]
+            if result.known:
+                # Their contents may be new: the portal would go on to use its copies and sizes of the old ones.
+                client.mark_newer([each.id for each in result.known])
+            for each in result.known:
+                size = sizes.get(each.name, each.size)
+                if size is not None and size != each.size:
+                    client.resize_userfile(each.id, size)
+        return lacking
+
+    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
+        """See Store. The portal removes userfiles with their contents; single files of collections are removed here."""
+        self._userfiles(fresh=True)
+        coming = iter(entries)
+        touched: set[str] = set()
+        while batch := list(islice(coming, DELETED_AT_ONCE)):
+            yield from self._remove_batch(batch, touched)
+        for name in sorted(touched):
+            self._drop_if_empty(name)
+        self._registered = None
+
+    def _remove_batch(self, batch: _Entries, touched: set[str]) -> Iterator[tuple[Entry, Problem | None]]:
+        whole: dict[int, Entry] = {}
+        for entry in batch:
+            name, inside = self._name_of(entry.path)
+            userfile = self._userfiles().get(name)
+            if userfile is None or inside or entry.kind is Kind.FOLDER:
+                touched.add(name)
+                yield from self.store.remove([entry])
+                continue
+            problem = self._changed(entry)
+            if problem is not None:
+                yield entry, problem
+            else:
+                whole[userfile.id] = entry
+        if not whole:
+            return
+        deleted = set(self._portal.client.delete_userfiles(list(whole)).deleted)
+        for number, entry in whole.items():
+            yield entry, None if number in deleted else _NOT_REMOVED
+
+    def _changed(self, entry: Entry) -> Problem | None:
+        """Return a problem if the stored file is not the listed one."""
+        try:
+            now = self.store.stat(entry.path)
+        except HibaliError as problem:
+            return problem_of(problem, denied=True)
+        if now is None or (now.size, now.mtime_ns, now.etag) == (entry.size, entry.mtime_ns, entry.etag):
+            return None
+        return Problem("changed", "it changed after it was listed, so it was not removed")
+
+    def _drop_if_empty(self, name: str) -> None:
+        """Delete the userfile of a collection without files, and mark another one as changed."""
+        userfile = self._userfiles().get(name)
+        if userfile is None or self._inside:
+            return
+        if self.store.stat(name.encode("utf-8", "surrogateescape")) is None:
+            self._portal.client.delete_userfiles([userfile.id])
+        else:
+            self._portal.client.mark_newer([userfile.id])
+
+    def close(self) -> None:
+        """See Store."""
+        try:
+            self.store.close()
+        finally:
+            self._portal.client.close()
+
+
+_NOT_REMOVED = Problem("not-removed", "the portal did not delete it")
