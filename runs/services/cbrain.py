@@ -141,7 +141,7 @@ class CbrainTasks(JobService):
         return self._folder(self._results().name)
 
     def _folder(self, provider: str) -> Location:
-        return Location(self._site, f"@{provider}", f"{self._site.name}:@{provider}", slash=True)
+        return Location(self._site, f"@{provider}", f"{self._site.name}:@{provider}", slash=True, bucket="")
 
     def _results(self) -> DataProvider:
         """Return the data provider of inputs that are copied and of outputs: the one in the settings, else the only one."""

@@ -37,7 +37,7 @@ class Portal:
 
     @staticmethod
     def count(running: double.RunningTask) -> double.Outputs:
-        name, content = running.inputs[running.invoke["in"]]
+        _name, content = running.inputs[running.invoke["in"]]
         assert isinstance(content, bytes)
         if running.invoke["code"]:
             raise double.TaskFailedError

@@ -61,7 +61,9 @@ class Portal(JobService):
 
     def call(self, fault: str = "") -> Submitted | NotSubmitted:
         self.fault = fault
-        return create_once(self, JOB, "2026-01-02", age=self.age, settling=180.0, record_attempt=self.record_attempt)
+        return create_once(
+            self, JOB, "2026-01-02", age=self.age, settling=180.0, record_attempt=self.record_attempt
+        )
 
     def find(self, mark: str, since: str) -> str | None:
         assert since == "2026-01-02"
