@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hibali.config.model import Site
-from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import printable
@@ -76,11 +76,11 @@ class CbrainTasks(JobService):
                 description=f"{job.mark} {content['title']}",
                 params=content["params"],
             )
-        except TryLaterError as problem:
+        except (TryLaterError, IncompleteError) as problem:
             if problem.transient:  # it was certainly not executed
                 raise
             raise LostAnswerError(
-                "answer-lost", f"the portal did not answer: {problem.message}", subject=job.mark
+                "answer-lost", f"the portal's answer did not arrive: {problem.message}", subject=job.mark
             ) from None
         except (NotFoundError, RefusedError) as problem:
             raise UsageError(

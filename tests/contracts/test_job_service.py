@@ -37,6 +37,9 @@ class Backend(Protocol):
     def lose_answer(self) -> None:
         """Execute the next creation without an answer."""
 
+    def garble_answer(self) -> None:
+        """Execute the next creation, with an answer that is not understood."""
+
     def drop_request(self) -> None:
         """Execute the next creation not at all, without an answer."""
 
@@ -86,6 +89,9 @@ class CbrainBackend:
 
     def lose_answer(self) -> None:
         self.portal.fail("POST", "/tasks", double.LOST)
+
+    def garble_answer(self) -> None:
+        self.portal.fail("POST", "/tasks", double.GARBAGE)
 
     def drop_request(self) -> None:
         self.portal.fail("POST", "/tasks", double.DROPPED)
@@ -165,11 +171,12 @@ def test_a_job_is_found_by_its_mark_among_many(
     assert service.find(MARK[:-1], SINCE) is None
 
 
+@pytest.mark.parametrize("fault", ["lose_answer", "garble_answer"])
 def test_a_lost_answer_is_reported_and_its_job_is_found(
-    service: JobService, backend: Backend, hibali_home: Any
+    service: JobService, backend: Backend, hibali_home: Any, fault: str
 ) -> None:
     wanted = job(service, backend, hibali_home)
-    backend.lose_answer()
+    getattr(backend, fault)()
     with pytest.raises(LostAnswerError):
         service.create(wanted)
     assert [service.find(MARK, SINCE)] == backend.jobs()
