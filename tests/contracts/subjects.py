@@ -24,6 +24,7 @@ from tests.support.backends import (
     OBJECT_STORES,
     Backend,
     BucketBackend,
+    CbrainBackend,
     CloudBackend,
     DavBackend,
     FolderBackend,
@@ -74,7 +75,8 @@ class Subject:
 
     def location(self, path: str = ROOT, site: str = SITE) -> Location:
         """Return a path there, as the user writes it."""
-        return read_location(f"{site}:{path}", load_sites(str(self.config)))
+        prefix = getattr(self.backend, "prefix", "")
+        return read_location(f"{site}:{prefix}{path}", load_sites(str(self.config)))
 
     def open(self, path: str = ROOT) -> Store:
         """Return a new Store object on this root or on another path, as in another process; closed at the
@@ -101,9 +103,8 @@ class Subject:
 
     @staticmethod
     def _only_read(store: Store) -> bool:
-        """Return whether it is read-only; tests/end_to_end/test_globus_transfers.py tests writes by Globus
-        tasks."""
-        return not store.facts.writable or store.facts.kind == "globus"
+        """Return whether it is only read here; test_globus_transfers.py and test_cbrain.py test what they write."""
+        return not store.facts.writable or store.facts.kind in {"globus", "cbrain"}
 
     def close(self) -> None:
         for store in self._opened:
@@ -117,7 +118,7 @@ class Subject:
     def _by_path(self) -> bool:
         """Return whether the store itself accesses the backend as a folder."""
         return isinstance(self.backend, FolderBackend) and not isinstance(
-            self.backend, (DavBackend, FsspecFolderBackend, GlobusBackend, WebBackend)
+            self.backend, (CbrainBackend, DavBackend, FsspecFolderBackend, GlobusBackend, WebBackend)
         )
 
     def plant(self, tree: Tree) -> None:
@@ -194,6 +195,8 @@ class Subject:
             return self._added("denied", table) if table else None
         if isinstance(self.backend, WebBackend):
             self.backend.server.wanted = "a login of no account"
+        if isinstance(self.backend, CbrainBackend):
+            self.backend.deny()
         if isinstance(self.backend, DavBackend):
             if self.backend.dav.login is None:
                 return None

@@ -180,6 +180,38 @@ class GlobusBackend(FolderBackend):
         )
 
 
+class CbrainBackend(FolderBackend):
+    """A collection at the double of a CBRAIN portal, which is only read; test_cbrain.py tests writing."""
+
+    prefix = "@lab/"  # of paths there
+
+    def __init__(self, word: str, portal: Any) -> None:
+        provider = portal.add_provider("lab")
+        super().__init__(word, provider.contents.root)
+        self.endpoint = portal.url
+        self._portal, self._provider = portal, provider
+        self.env = {"TEST_CBRAIN_SECRET": portal.users[0].password}
+
+    def table(self) -> str:
+        return (
+            f'kind = "cbrain"\n{_LIMITS}[sites.{{name}}.cbrain]\nurl = "{self.endpoint}"\nlogin = "me"\n'
+            'password_command = ["printenv", "TEST_CBRAIN_SECRET"]\n'
+        )
+
+    def plant(self, path: str, tree: Tree) -> None:
+        """Create the tree, and register what is at the top."""
+        super().plant(path, tree)
+        tops = [path.partition("/")[0]] if path else [os.fsdecode(name).partition("/")[0] for name in tree]
+        for top in tops:
+            if top not in self._portal.named(self._provider):
+                self._portal.register(self._provider, top)
+
+    def deny(self) -> None:
+        """Let the portal refuse the login from now on."""
+        self._portal.users[0].password = "planted-secret-2"
+        self._portal.expire_tokens()
+
+
 class FsspecFolderBackend(FolderBackend):
     """A folder of this machine behind fsspec's local filesystem."""
 
@@ -699,6 +731,8 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return DavBackend(word, get_fixture("webdav_server" if word == "webdav" else "plain_webdav_server"))
     if word == "globus":
         return GlobusBackend(word, folder / "globus-root", get_fixture("globus"))
+    if word == "cbrain":
+        return CbrainBackend(word, get_fixture("cbrain"))
     if word == "url":
         return WebBackend(word, folder / "web-root")
     if word.startswith("fsspec"):
