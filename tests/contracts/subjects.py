@@ -50,7 +50,7 @@ def store_words() -> list[Any]:
 
     Those that are most used, or quick, are not `heavy`. WebDAV servers differ where the standard allows it: there is a second one, too.
     """
-    words = [*built_in_names("transfers.stores"), "fsspec-memory", "webdav-plain", *CLOUDS]
+    words = [*built_in_names("transfers.stores"), "fsspec-memory", "webdav-plain", "cbrain-s3", *CLOUDS]
     return [word if word in QUICK else pytest.param(word, marks=pytest.mark.heavy) for word in words]
 
 
@@ -151,7 +151,7 @@ class Subject:
         """Write the files of a folder in another process, which kills itself after this many units."""
         words = [sys.executable, "-m", "tests.support.killed_writer"]
         ended = subprocess.run(
-            [*words, os.environ["HIBALI_CONFIG"], f"{SITE}:{ROOT}", folder, str(units)],
+            [*words, os.environ["HIBALI_CONFIG"], self.location().text, folder, str(units)],
             cwd=REPOSITORY,
             env=self.environment(),
             capture_output=True,

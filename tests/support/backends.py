@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.services.cbrain_contents import BucketContents
 from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, read_tree, walk_paths
 from tests.support.web_server import WebServer
 
@@ -416,6 +417,43 @@ class BucketBackend:
         )
 
 
+class CbrainBulkBackend(BucketBackend):
+    """A collection at the double of a CBRAIN portal whose data provider is a bucket, which is also a site."""
+
+    word = "cbrain"
+    prefix = "@cloud/study/"  # of paths there
+
+    def __init__(self, store: Any, bucket: Any, portal: Any) -> None:
+        super().__init__(store, bucket)
+        contents = BucketContents(bucket.client, bucket.name)
+        self._portal, self._provider = portal, portal.add_provider("cloud", contents=contents)
+        self.env = {**self.env, "TEST_CBRAIN_SECRET": portal.users[0].password}
+
+    def table(self) -> str:
+        below = super().table().replace("[sites.{name}", "[sites.{name}-files")
+        return (
+            f'kind = "cbrain"\n{_LIMITS}[sites.{{name}}.cbrain]\nurl = "{self._portal.url}"\nlogin = "me"\n'
+            'password_command = ["printenv", "TEST_CBRAIN_SECRET"]\n'
+            '[sites.{name}.cbrain.providers]\ncloud = "{name}-files:"\n'
+            f"[sites.{{name}}-files]\n{below}"
+        )
+
+    def plant(self, path: str, tree: Tree) -> None:
+        """Create the tree, and register the collection."""
+        super().plant(path, tree)
+        if "study" in self._provider.contents.names() and not self._portal.named(self._provider):
+            self._portal.register(self._provider, "study")
+
+    def _objects(self, path: str) -> dict[bytes, dict[str, Any]]:
+        return super()._objects(f"study/{path}" if path else "study")
+
+    def _key(self, path: str, name: bytes) -> str:
+        return f"study/{super()._key(path, name)}"
+
+    def unfinished(self, path: str) -> set[bytes]:
+        return super().unfinished(f"study/{path}")
+
+
 class FsspecBucketBackend(BucketBackend):
     """A bucket of SeaweedFS behind fsspec's s3fs, with the keys in environment variables."""
 
@@ -731,6 +769,9 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return DavBackend(word, get_fixture("webdav_server" if word == "webdav" else "plain_webdav_server"))
     if word == "globus":
         return GlobusBackend(word, folder / "globus-root", get_fixture("globus"))
+    if word == "cbrain-s3":
+        store = get_fixture("object_store")
+        return CbrainBulkBackend(store, store.bucket(), get_fixture("cbrain"))
     if word == "cbrain":
         return CbrainBackend(word, get_fixture("cbrain"))
     if word == "url":
