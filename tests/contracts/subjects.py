@@ -24,6 +24,7 @@ from tests.support.backends import (
     OBJECT_STORES,
     Backend,
     BucketBackend,
+    CbrainBackend,
     CloudBackend,
     DavBackend,
     FolderBackend,
@@ -49,7 +50,7 @@ def store_words() -> list[Any]:
 
     Those that are most used, or quick, are not `heavy`. WebDAV servers differ where the standard allows it: there is a second one, too.
     """
-    words = [*built_in_names("transfers.stores"), "fsspec-memory", "webdav-plain", *CLOUDS]
+    words = [*built_in_names("transfers.stores"), "fsspec-memory", "webdav-plain", "cbrain-s3", *CLOUDS]
     return [word if word in QUICK else pytest.param(word, marks=pytest.mark.heavy) for word in words]
 
 
@@ -74,7 +75,8 @@ class Subject:
 
     def location(self, path: str = ROOT, site: str = SITE) -> Location:
         """Return a path there, as the user writes it."""
-        return read_location(f"{site}:{path}", load_sites(str(self.config)))
+        prefix = getattr(self.backend, "prefix", "")
+        return read_location(f"{site}:{prefix}{path}", load_sites(str(self.config)))
 
     def open(self, path: str = ROOT) -> Store:
         """Return a new Store object on this root or on another path, as in another process; closed at the
@@ -101,9 +103,8 @@ class Subject:
 
     @staticmethod
     def _only_read(store: Store) -> bool:
-        """Return whether it is read-only; tests/end_to_end/test_globus_transfers.py tests writes by Globus
-        tasks."""
-        return not store.facts.writable or store.facts.kind == "globus"
+        """Return whether it is only read here; test_globus_transfers.py and test_cbrain.py test what they write."""
+        return not store.facts.writable or store.facts.kind in {"globus", "cbrain"}
 
     def close(self) -> None:
         for store in self._opened:
@@ -117,7 +118,7 @@ class Subject:
     def _by_path(self) -> bool:
         """Return whether the store itself accesses the backend as a folder."""
         return isinstance(self.backend, FolderBackend) and not isinstance(
-            self.backend, (DavBackend, FsspecFolderBackend, GlobusBackend, WebBackend)
+            self.backend, (CbrainBackend, DavBackend, FsspecFolderBackend, GlobusBackend, WebBackend)
         )
 
     def plant(self, tree: Tree) -> None:
@@ -150,7 +151,7 @@ class Subject:
         """Write the files of a folder in another process, which kills itself after this many units."""
         words = [sys.executable, "-m", "tests.support.killed_writer"]
         ended = subprocess.run(
-            [*words, os.environ["HIBALI_CONFIG"], f"{SITE}:{ROOT}", folder, str(units)],
+            [*words, os.environ["HIBALI_CONFIG"], self.location().text, folder, str(units)],
             cwd=REPOSITORY,
             env=self.environment(),
             capture_output=True,
@@ -194,6 +195,8 @@ class Subject:
             return self._added("denied", table) if table else None
         if isinstance(self.backend, WebBackend):
             self.backend.server.wanted = "a login of no account"
+        if isinstance(self.backend, CbrainBackend):
+            self.backend.deny()
         if isinstance(self.backend, DavBackend):
             if self.backend.dav.login is None:
                 return None

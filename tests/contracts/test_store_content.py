@@ -15,6 +15,7 @@ import pytest
 
 from hibali.errors import HibaliError
 from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
+from tests.support.backends import CbrainBackend
 from tests.support.payloads import MTIME, file_entry, items_of, payload_of, payloads_of, put, read_back
 from tests.support.trees import Link, make_tree, sha256
 from transfers.entry import Entry, Kind, Verification
@@ -314,7 +315,14 @@ def wait_a_tick(store: Store) -> None:
     time.sleep(max(0.02, 1.1 * store.facts.mtime_unit_ns / 1_000_000_000))
 
 
+def skip_snapshots(subject: Subject) -> None:
+    """Skip the test for a store that reads what it received when it listed it."""
+    if isinstance(subject.backend, CbrainBackend):
+        pytest.skip("a collection is received as one archive, when it is listed")
+
+
 def test_a_source_that_changed_since_it_was_listed_is_a_problem(subject: Subject) -> None:
+    skip_snapshots(subject)
     subject.plant({b"kept": b"kept", b"longer": b"x", b"same size": b"1234", b"gone": b"x", b"large": LARGE})
     store = subject.open()
     entries = [entry for entry in store.list() if entry.kind is Kind.FILE]
@@ -334,6 +342,7 @@ def test_a_source_that_changed_since_it_was_listed_is_a_problem(subject: Subject
 
 
 def test_a_source_that_changes_while_it_is_read_is_a_problem(subject: Subject) -> None:
+    skip_snapshots(subject)
     large = LARGE * 8  # more than the read-ahead
     subject.plant({b"large": large})
     store = subject.open()

@@ -362,6 +362,18 @@ def test_folders_become_collections_and_are_removed(bulk: Bulk, hibali: Any, tmp
     assert (ids(portal, cloud).keys(), data_of(cloud)) == ({"b.txt"}, {"b.txt"})
 
 
+def test_registered_files_and_collections_are_removed(bulk: Bulk, hibali: Any, tmp_path: Path) -> None:
+    portal, cloud = bulk
+    source = make_files(
+        tmp_path / "data",
+        {"a.txt": b"abc", "b.txt": b"b", **{f"study/{n}": c for n, c in COLLECTION.items()}},
+    )
+    hibali("push", source, "mcgill:@cloud", exit=0)
+    hibali("rm", "--yes", "mcgill:@cloud/a.txt", exit=0)
+    hibali("rm", "--yes", "--recursive", "mcgill:@cloud/study", exit=0)
+    assert (ids(portal, cloud).keys(), data_of(cloud)) == ({"b.txt"}, {"b.txt"})
+
+
 @pytest.mark.parametrize("kind", [LOST, EXPIRED, DROPPED])
 def test_registering_survives_lost_answers(bulk: Bulk, hibali: Any, tmp_path: Path, kind: str) -> None:
     portal, cloud = bulk

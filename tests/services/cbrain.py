@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.services.cbrain_contents import Contents, FolderContents, Tree, archive_of
+from tests.services.cbrain_contents import Contents, FolderContents, Tree
 from tests.services.cbrain_http import Answer, LostAnswer, PortalRequest, handler_of
 from tests.services.cbrain_model import (
     BOURREAU,
@@ -199,6 +199,16 @@ class CbrainDouble:
             )
             made.size = len(content) if isinstance(content, bytes) else sum(map(len, content.values()))
             made.files = 1 if isinstance(content, bytes) else len(content)
+            return made
+
+    def register(self, provider: Provider, name: str) -> Userfile:
+        """Register a file or a folder that the provider has."""
+        with self._lock:
+            user = self.users[0]
+            size, is_folder = provider.contents.names()[name]
+            kind = "FileCollection" if is_folder else "SingleFile"
+            made = self._new_userfile(user, provider, name, kind, user.group_id)
+            made.size = None if is_folder else size
             return made
 
     def add_tool(self, name: str, descriptor: dict[str, Any] | None = None) -> Tool:
@@ -426,7 +436,7 @@ class CbrainDouble:
             raise Answer(
                 200, {"error": "You cannot download data that exceeds 400 megabytes using a browser.\n"}
             )
-        raise Answer(200, archive_of(userfile.name, contents.tree(userfile.name)), "application/gzip")
+        raise Answer(200, contents.archive(userfile.name), "application/gzip")
 
     def _delete(self, ids: list[int]) -> None:
         deleted = [number for number in ids if number in self.userfiles]
@@ -468,7 +478,7 @@ class CbrainDouble:
                     f"Unregistering {len(names)} userfile(s) in background.\n", unregistered=len(gone)
                 ),
             )
-        self._register(request, provider, names)
+        self._register_names(request, provider, names)
 
     def _browsed(self, provider: Provider) -> list[dict[str, Any]]:
         known = self.named(provider)
@@ -486,7 +496,7 @@ class CbrainDouble:
             for name, (size, is_folder) in sorted(provider.contents.names().items())
         ]
 
-    def _register(self, request: PortalRequest, provider: Provider, names: list[str]) -> None:
+    def _register_names(self, request: PortalRequest, provider: Provider, names: list[str]) -> None:
         assert request.user is not None
         pairs = (re.fullmatch(r"(\w+)-(\S+)", each) for each in request.body.get("filetypes") or [])
         types = {found[2]: found[1] for found in pairs if found}

@@ -23,6 +23,9 @@ class Contents(Protocol):
     def tree(self, name: str) -> Tree:
         """Return the contents of all files in a folder."""
 
+    def archive(self, name: str) -> bytes:
+        """Return a folder as the portal sends it: a tar archive with its name on top, compressed with gzip."""
+
     def write(self, name: str, content: bytes | Tree) -> None:
         """Store a file or a folder."""
 
@@ -55,6 +58,12 @@ class FolderContents:
     def tree(self, name: str) -> Tree:
         top = self.root / name
         return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+    def archive(self, name: str) -> bytes:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.GNU_FORMAT) as archive:
+            archive.add(self.root / name, name)
+        return packed.getvalue()
 
     def write(self, name: str, content: bytes | Tree) -> None:
         if isinstance(content, bytes):
@@ -113,6 +122,9 @@ class BucketContents:
             if key != f"{name}/"
         }
 
+    def archive(self, name: str) -> bytes:
+        return archive_of(name, self.tree(name))
+
     def write(self, name: str, content: bytes | Tree) -> None:
         if isinstance(content, bytes):
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=content)
@@ -127,7 +139,7 @@ class BucketContents:
 
 
 def archive_of(name: str, tree: Tree) -> bytes:
-    """Return a folder as the portal sends it: a tar archive with the folder's name on top, compressed with gzip."""
+    """Return an archive of these files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         _add(archive, tarfile.DIRTYPE, name, b"")

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.services.cbrain_contents import BucketContents
 from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, read_tree, walk_paths
 from tests.support.web_server import WebServer
 
@@ -178,6 +179,38 @@ class GlobusBackend(FolderBackend):
             f'[sites.{{name}}.globus]\ncollection = "{self._collection}"\nhttps = true\n'
             f'client_id = "{self._client}"\nsecret_variable = "TEST_GLOBUS_SECRET"\n'
         )
+
+
+class CbrainBackend(FolderBackend):
+    """A collection at the double of a CBRAIN portal, which is only read; test_cbrain.py tests writing."""
+
+    prefix = "@lab/"  # of paths there
+
+    def __init__(self, word: str, portal: Any) -> None:
+        provider = portal.add_provider("lab")
+        super().__init__(word, provider.contents.root)
+        self.endpoint = portal.url
+        self._portal, self._provider = portal, provider
+        self.env = {"TEST_CBRAIN_SECRET": portal.users[0].password}
+
+    def table(self) -> str:
+        return (
+            f'kind = "cbrain"\n{_LIMITS}[sites.{{name}}.cbrain]\nurl = "{self.endpoint}"\nlogin = "me"\n'
+            'password_command = ["printenv", "TEST_CBRAIN_SECRET"]\n'
+        )
+
+    def plant(self, path: str, tree: Tree) -> None:
+        """Create the tree, and register what is at the top."""
+        super().plant(path, tree)
+        tops = [path.partition("/")[0]] if path else [os.fsdecode(name).partition("/")[0] for name in tree]
+        for top in tops:
+            if top not in self._portal.named(self._provider):
+                self._portal.register(self._provider, top)
+
+    def deny(self) -> None:
+        """Let the portal refuse the login from now on."""
+        self._portal.users[0].password = "planted-secret-2"
+        self._portal.expire_tokens()
 
 
 class FsspecFolderBackend(FolderBackend):
@@ -382,6 +415,43 @@ class BucketBackend:
         self.bucket.client.put_object(
             Bucket=self.bucket.name, Key=key, Body=bytes(content), Metadata=head["Metadata"]
         )
+
+
+class CbrainBulkBackend(BucketBackend):
+    """A collection at the double of a CBRAIN portal whose data provider is a bucket, which is also a site."""
+
+    word = "cbrain"
+    prefix = "@cloud/study/"  # of paths there
+
+    def __init__(self, store: Any, bucket: Any, portal: Any) -> None:
+        super().__init__(store, bucket)
+        contents = BucketContents(bucket.client, bucket.name)
+        self._portal, self._provider = portal, portal.add_provider("cloud", contents=contents)
+        self.env = {**self.env, "TEST_CBRAIN_SECRET": portal.users[0].password}
+
+    def table(self) -> str:
+        below = super().table().replace("[sites.{name}", "[sites.{name}-files")
+        return (
+            f'kind = "cbrain"\n{_LIMITS}[sites.{{name}}.cbrain]\nurl = "{self._portal.url}"\nlogin = "me"\n'
+            'password_command = ["printenv", "TEST_CBRAIN_SECRET"]\n'
+            '[sites.{name}.cbrain.providers]\ncloud = "{name}-files:"\n'
+            f"[sites.{{name}}-files]\n{below}"
+        )
+
+    def plant(self, path: str, tree: Tree) -> None:
+        """Create the tree, and register the collection."""
+        super().plant(path, tree)
+        if "study" in self._provider.contents.names() and not self._portal.named(self._provider):
+            self._portal.register(self._provider, "study")
+
+    def _objects(self, path: str) -> dict[bytes, dict[str, Any]]:
+        return super()._objects(f"study/{path}" if path else "study")
+
+    def _key(self, path: str, name: bytes) -> str:
+        return f"study/{super()._key(path, name)}"
+
+    def unfinished(self, path: str) -> set[bytes]:
+        return super().unfinished(f"study/{path}")
 
 
 class FsspecBucketBackend(BucketBackend):
@@ -699,6 +769,11 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return DavBackend(word, get_fixture("webdav_server" if word == "webdav" else "plain_webdav_server"))
     if word == "globus":
         return GlobusBackend(word, folder / "globus-root", get_fixture("globus"))
+    if word == "cbrain-s3":
+        store = get_fixture("object_store")
+        return CbrainBulkBackend(store, store.bucket(), get_fixture("cbrain"))
+    if word == "cbrain":
+        return CbrainBackend(word, get_fixture("cbrain"))
     if word == "url":
         return WebBackend(word, folder / "web-root")
     if word.startswith("fsspec"):

@@ -9,7 +9,7 @@ a collection.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -73,6 +73,7 @@ class RegisteringStore(StoreView):
             adjusts=False,
             backs_up=False,
             links=False,
+            removes_trees=facts.removes_trees,
             writable=facts.writable and not self._provider.read_only,
         )
 
@@ -260,12 +261,28 @@ class RegisteringStore(StoreView):
     def _drop_if_empty(self, name: str) -> None:
         """Delete the userfile of a collection without files, and mark another one as changed."""
         userfile = self._userfiles().get(name)
-        if userfile is None or self._inside:
+        if userfile is None:
             return
-        if self.store.stat(name.encode("utf-8", "surrogateescape")) is None:
+        if not self._inside and self.store.stat(name.encode("utf-8", "surrogateescape")) is None:
             self._portal.client.delete_userfiles([userfile.id])
         else:
             self._portal.client.mark_newer([userfile.id])
+
+    def check_no_locks(self, *, itself: bool) -> None:
+        """See Store."""
+        self.store.check_no_locks(itself=itself)
+
+    def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
+        """See Store."""
+        return self.store.remove_own_files()
+
+    def remove_root(self) -> Problem | None:
+        """See Store; a collection is removed at the portal, too."""
+        problem = self.store.remove_root()
+        userfile = self._userfiles(fresh=True).get(self._inside)
+        if problem is None and userfile is not None:
+            self._portal.client.delete_userfiles([userfile.id])
+        return problem
 
     def close(self) -> None:
         """See Store."""

@@ -51,7 +51,6 @@ _FACTS = Facts(
     kind="cbrain",
     read_verification=Verification.RECORDED,
     write_verification=Verification.DIGEST,
-    folders=False,
     links=False,
     locks=False,
     swaps=False,
@@ -96,7 +95,12 @@ class PortalStore(RequestStore):
     def facts(self) -> Facts:
         """The facts, with the names that the root takes and the verification that its listings allow."""
         depth = len(self.root_path.split(b"/")) if self.root_path else 0
-        return replace(_FACTS, accepts=_ACCEPTS[min(depth, 2)], read_verification=self._read_verification)
+        return replace(
+            _FACTS,
+            accepts=_ACCEPTS[min(depth, 2)],
+            folders=not self._is_target,  # collections have some, which are only read
+            read_verification=self._read_verification,
+        )
 
     @property
     def wire_bytes(self) -> int:
