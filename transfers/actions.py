@@ -477,6 +477,8 @@ def name_problem(path: bytes, facts: Facts) -> str | None:
     for part in facts.refuses:
         if part in path:
             return f"it contains {part!r}"
+    if facts.operations and path.rpartition(b"/")[2] in facts.operations:
+        return "the service takes its last component for an operation"
     if facts.reserved and not facts.reserved.isdisjoint(path.lower().split(b"/")):
         return "datasets reserve this name; to leave it out, add --exclude"
     return None
@@ -490,7 +492,7 @@ def plain_names(facts: Facts) -> Callable[[bytes], object]:
     """
     longest, most = _PLAIN_PATH
     narrow = 0 < facts.name_bytes < longest or 0 < facts.path_bytes < most
-    if narrow or any(not set(part) - _PLAIN_LETTERS for part in facts.refuses):
+    if narrow or facts.operations or any(not set(part) - _PLAIN_LETTERS for part in facts.refuses):
         return lambda _: None
     return _PLAIN.fullmatch
 

@@ -397,6 +397,25 @@ class FsspecBucketBackend(BucketBackend):
         )
 
 
+class EbrainsBackend(BucketBackend):
+    """A bucket of SeaweedFS behind the double of the EBRAINS data proxy."""
+
+    word = "ebrains"
+
+    def __init__(self, double: Any, store: Any) -> None:
+        super().__init__(store, store.bucket())
+        self.double = double
+        self.endpoint = double.url
+        self.env = {"TEST_EBRAINS_SECRET": double.new_token()}
+        double.add_bucket(self.bucket.name)
+
+    def table(self) -> str:
+        return (
+            f'kind = "ebrains"\n{_LIMITS}[sites.{{name}}.ebrains]\nurl = "{self.endpoint}"\n'
+            f'bucket = "{self.bucket.name}"\ntoken_variable = "TEST_EBRAINS_SECRET"\n'
+        )
+
+
 class CloudBackend:
     """A bucket or container of an emulator; subclasses access it by other means than fsspec."""
 
@@ -699,6 +718,8 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return DavBackend(word, get_fixture("webdav_server" if word == "webdav" else "plain_webdav_server"))
     if word == "globus":
         return GlobusBackend(word, folder / "globus-root", get_fixture("globus"))
+    if word == "ebrains":
+        return EbrainsBackend(get_fixture("ebrains"), get_fixture("object_store"))
     if word == "url":
         return WebBackend(word, folder / "web-root")
     if word.startswith("fsspec"):

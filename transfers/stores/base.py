@@ -56,6 +56,7 @@ class Facts:
     refuses: tuple[bytes, ...] = ()  # substrings that names must not contain
     # Components, in lower case, that data must not use.
     reserved: frozenset[bytes] = frozenset()
+    operations: frozenset[bytes] = frozenset()  # last components that the service takes for operations
     holes: bool = False  # stores sparse files without allocating their holes
     writable: bool = True  # False: read-only
     complete: bool = (

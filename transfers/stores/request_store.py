@@ -27,11 +27,12 @@ def changed(subject: str) -> IncompleteError:
 
 
 class Got(NamedTuple):
-    """Bytes of an object, its ETag without quotes, and its total size."""
+    """Bytes of an object, the tag of its version, and its total size; `claim` is its ETag if the tag is another one."""
 
     content: Bytes
     etag: str
     size: int
+    claim: str = ""
 
 
 class Getter(Protocol):
@@ -52,11 +53,12 @@ _Pieces = list["Future[Got | Problem] | None"]
 class _Frontier:
     """The streaming hash of a file, up to where it was read without a gap, unless its digest is recorded."""
 
-    def __init__(self, etag: str, digest: str | None) -> None:
-        self.etag = etag
+    def __init__(self, got: Got, digest: str | None) -> None:
+        self.etag = got.etag
+        self._claim = got.claim or got.etag
         self._known = digest
         self._sha256: Any = None if digest else hashlib.sha256()
-        md5 = digest is None and _ETAG_MD5.fullmatch(etag)
+        md5 = digest is None and _ETAG_MD5.fullmatch(self._claim)
         self._md5: Any = hashlib.md5(usedforsecurity=False) if md5 else None
 
     def update(self, content: Bytes) -> None:
@@ -69,7 +71,7 @@ class _Frontier:
         """Return digest and verification. The target compares a recorded digest with its own hash."""
         if self._known is not None:
             return self._known, Verification.RECORDED
-        claimed = self._md5 is not None and self._md5.hexdigest() == self.etag
+        claimed = self._md5 is not None and self._md5.hexdigest() == self._claim
         return self._sha256.hexdigest(), Verification.CLAIMED if claimed else Verification.SIZE
 
 
@@ -167,7 +169,7 @@ class Reading:
         if isinstance(got, Problem):
             return self._remember(unit, item, got)
         if not isinstance(known, _Frontier):
-            known = _Frontier(got.etag, item.entry.digest)
+            known = _Frontier(got, item.entry.digest)
         if got.etag != known.etag:
             return self._remember(unit, item, _CHANGED)
         known.update(got.content)
