@@ -76,6 +76,7 @@ class Ebrains:
         address_uses: how many requests accept a presigned address; None for no limit.
         page: the most objects of one page, whatever `limit` says.
         hashes: what `hash` is: "etag", "constant" or "none".
+        checks_existence: whether the API answers 404 for an address to GET a missing object.
         conditions: whether If-Match and If-None-Match reach the object store.
         rotates: whether a refresh token is valid once.
     """
@@ -85,12 +86,13 @@ class Ebrains:
         self.address_uses: int | None = None
         self.page = MOST_KEYS
         self.hashes = "etag"
+        self.checks_existence = False
         self.conditions = True
         self.rotates = False
         self.refused: list[str] = []
         self.seen: list[str] = []  # of the API, with the path and query
         self.mails: list[str] = []  # the datasets to which access was requested
-        self.issued = 0  # tokens
+        self.exchanges = 0  # of refresh tokens
         self.downloaded: Counter[str] = Counter()  # bytes of each key
         self.uploaded: Counter[str] = Counter()  # complete PUTs of each key
         self.token_file = folder / "ebrains-token"
@@ -141,7 +143,6 @@ class Ebrains:
         with self._lock:
             token = f"planted-token-{secrets.token_hex(16)}"
             self._tokens[token] = 0
-            self.issued += 1
             partial = self.token_file.with_suffix(".part")
             partial.write_text(token + "\n")
             partial.replace(self.token_file)
@@ -213,6 +214,10 @@ class Ebrains:
             }
             for one in found
         ]
+
+    def exists(self, container: Container, key: str) -> bool:
+        """Return whether there is an object with this key."""
+        return any(one["name"] == key for one in self.objects(container, key))
 
     def remove(self, container: Container, key: str) -> None:
         """Remove an object."""
@@ -433,6 +438,8 @@ class _ApiHandler(_Handler):
         if any(part in {"copy", "multipart"} for part in key.split("/")[-3:]) and self.command != "GET":
             return self._refuse()  # other operations, which hibali does not use
         if self.command == "GET" and arguments in ({"redirect": "false"}, {"redirect": "true"}, {}):
+            if self.double.checks_existence and not self.double.exists(container, key):
+                return Reply(404, {"detail": "Object not found"})
             url = self.double.presigned("GET", container, key)
             if arguments.get("redirect") == "false":
                 return Reply(200, {"url": url})
@@ -454,6 +461,7 @@ class _ApiHandler(_Handler):
             return self._refuse(400)
         if found["client_id"] != CLIENT or found["refresh_token"] != double.refresh_token:
             return Reply(400, {"error": "invalid_grant"})
+        double.exchanges += 1
         if double.rotates:
             double.refresh_token = f"planted-refresh-{secrets.token_hex(8)}"
         record = {"access_token": double.new_token(), "token_type": "Bearer", "expires_in": 9000}

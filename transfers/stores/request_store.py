@@ -78,11 +78,18 @@ class _Frontier:
 class Reading:
     """A reader of files, ahead within a bounded window, in order; one `read` at a time."""
 
-    def __init__(self, get: Getter, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
-        """`key_of` returns the full key of a path below the root."""
+    def __init__(
+        self,
+        get: Getter,
+        pool: Executor,
+        key_of: Callable[[bytes], bytes],
+        ahead_bytes: int = IN_FLIGHT_BYTES,
+    ) -> None:
+        """`key_of` returns the full key of a path below the root; `ahead_bytes` limits what is requested ahead."""
         self._getter = get
         self._pool = pool
         self._key_of = key_of
+        self._ahead_bytes = ahead_bytes
         self._files: dict[int, _Frontier | Problem] = {}
         self._failures = 0
         self.bytes = 0
@@ -95,7 +102,7 @@ class Reading:
         ahead = 0
         try:
             while True:
-                while ahead < IN_FLIGHT_BYTES and len(pending) < _UNITS_AHEAD:
+                while ahead < self._ahead_bytes and len(pending) < _UNITS_AHEAD:
                     unit, wanted = next(coming, (None, False))
                     if unit is None:
                         break
@@ -206,7 +213,7 @@ class Reading:
             if size is None:
                 yield entry, None, Problem("vanished", "the file no longer exists")
                 continue
-            reread = Reading(self._getter, self._pool, self._key_of)
+            reread = Reading(self._getter, self._pool, self._key_of, self._ahead_bytes)
             *_, last = reread.read(_units_of(0, entry._replace(size=size), piece))
             self.bytes += reread.bytes
             yield entry, last.digests[0], last.problems.get(0)
@@ -231,10 +238,19 @@ def _bytes_of(unit: Unit) -> int:
 class RequestStore(Store):
     """A store that reads files with single requests; `digest` must read the whole file from the server."""
 
-    def __init__(self, get: Getter, key_of: Callable[[bytes], bytes], *, threads: int, name: str) -> None:
+    def __init__(
+        self,
+        get: Getter,
+        key_of: Callable[[bytes], bytes],
+        *,
+        threads: int,
+        name: str,
+        ahead_bytes: int = IN_FLIGHT_BYTES,
+    ) -> None:
         """`key_of` converts a path to the argument of `get`; `threads` limits concurrent requests."""
         self._get = get
         self._key_of = key_of
+        self._ahead_bytes = ahead_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._readings: list[Reading] = []
 
@@ -256,7 +272,7 @@ class RequestStore(Store):
         """Return the current size of a file, or None if it does not exist."""
 
     def _reading(self) -> Reading:
-        reading = Reading(self._get, self._pool, self._key_of)
+        reading = Reading(self._get, self._pool, self._key_of, self._ahead_bytes)
         self._readings.append(reading)
         return reading
 

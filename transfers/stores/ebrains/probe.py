@@ -16,11 +16,10 @@ from transfers.stores.base import Facts
 from transfers.stores.ebrains.objects import Objects, time_of
 from transfers.stores.ebrains.requests import CONNECTIONS
 from transfers.stores.s3.listing import Listed
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES
 from transfers.stores.server_folder import below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 
-SEGMENT_BYTES = IN_FLIGHT_BYTES // 4
+SEGMENT_BYTES = 8 * 1024 * 1024
 PROBE = b".hibali/probe"
 # A PUT to these paths below an object copies it, or begins, continues or completes an upload in parts.
 OPERATIONS = frozenset({b"copy", b"multipart"})

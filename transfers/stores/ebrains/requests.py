@@ -38,6 +38,7 @@ from transfers.stores.webdav.requests import BUSY, error_of
 
 CONNECTIONS = 8  # requests at a time: the service is shared by many
 _SAFE = "/-_.~"
+_RESPONSE_SECONDS = RESPONSE_SECONDS
 _ATTEMPTS = 5
 _RENEWALS = 2  # other threads may use up a token that is valid for few requests
 _MOST_ANSWER = 256 * 1024  # of an answer that is not a listing
@@ -161,7 +162,7 @@ class DataProxy:
         An address that has expired is replaced once. With `keep` it is used again for this key. `receive` gets
         a successful body in pieces, up to `most` bytes, after `begin` got the head.
         """
-        seconds = request_timeout(len(body) + most, RESPONSE_SECONDS)
+        seconds = request_timeout(len(body) + most, _RESPONSE_SECONDS)
         try:
             for address in self._two_addresses(method, key, keep=keep):
                 client, target = self._client_of(address)
@@ -178,9 +179,11 @@ class DataProxy:
                 )
                 if response.status not in _DENIED:
                     break
-        except HibaliError:
+        except HibaliError as problem:
             with self._guard:
                 self._addresses.pop(key, None)
+            if problem.code == "vanished" and 404 in accept:  # the service itself knows that it is missing
+                return Response(404, {}, b"")
             raise
         return self._judged(response, accept, _Sender.STORE)
 
@@ -240,7 +243,7 @@ class DataProxy:
         for renewals_left in reversed(range(_RENEWALS + 1)):
             self._pace.wait()
             headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-            response = client.request(method, target, headers=headers, limit=most)
+            response = client.request(method, target, headers=headers, limit=most, seconds=_RESPONSE_SECONDS)
             if response.status < 300:
                 self._accepted = self._accepted or token != ""
             rejected = response.status == 401 and token != ""

@@ -17,6 +17,7 @@ from transfers.overlap import identity_of_url
 from transfers.stores.base import Committed, Facts, Item, Payload, Problem, is_own_name, unsafe_component
 from transfers.stores.ebrains.objects import Objects, found_of
 from transfers.stores.ebrains.probe import (
+    SEGMENT_BYTES,
     BucketSupport,
     facts_of,
     is_operation,
@@ -41,6 +42,8 @@ from transfers.stores.server_records import Records
 _STATISTICS = b"stat"  # a GET of this key returns those of the bucket
 _MANIFEST = b"/" + MANIFEST
 _LONGEST_FACT = 200
+# Requested before the target takes it: with what is in flight to an agent here, a kill costs at most 64 MiB.
+_AHEAD_BYTES = 3 * SEGMENT_BYTES
 
 _Paths = list[bytes]
 _Writers = list[EbrainsWriter]
@@ -71,7 +74,9 @@ class EbrainsStore(RequestStore):
     ) -> None:
         """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name."""
         self._objects = Objects(proxy)
-        super().__init__(self._objects.get, self._key, threads=CONNECTIONS, name="ebrains")
+        super().__init__(
+            self._objects.get, self._key, threads=CONNECTIONS, name="ebrains", ahead_bytes=_AHEAD_BYTES
+        )
         self.root_path = root
         self._proxy = proxy
         self._settings = proxy.settings
