@@ -24,6 +24,10 @@ _ADD_EXAMPLES = [
         "hibali sites add lake --fsspec gs://study --set fsspec.options.project=brain",
         "A bucket of Google Cloud Storage; this needs the package gcsfs.",
     ),
+    (
+        "hibali sites add bigbrain --ebrains p22717-hbp-d000070_BigBrain-selected_1um_scans_pub",
+        "A public bucket of EBRAINS, without a login.",
+    ),
     ("hibali sites add archive --globus UUID", "A Globus collection, reached by Globus alone."),
     (
         "hibali sites add mcgill --cbrain https://portal.cbrain.mcgill.ca",
@@ -44,6 +48,8 @@ _ADD_EXAMPLES = [
     help="A filesystem of fsspec: gs://BUCKET, abfs://CONTAINER, hdfs://HOST/PATH, ... Options: --set fsspec.options.NAME=VALUE.",
 )
 @click.option("--cbrain", metavar="URL", help="A CBRAIN portal, by URL.")
+@click.option("--ebrains", metavar="BUCKET", help="A bucket of the EBRAINS data proxy.")
+@click.option("--ebrains-dataset", metavar="UUID", help="A dataset of EBRAINS; read-only.")
 @click.option(
     "--kind", metavar="WORD", help="Another kind of site, for example of a plugin; configure it with --set."
 )
@@ -90,7 +96,7 @@ _ADD_EXAMPLES = [
 @click.option(
     "--credentials-command",
     metavar="WORDS",
-    help="A command that prints credentials: AWS process credentials, or a login.",
+    help="A command that prints credentials: AWS process credentials, a login, or a token of EBRAINS.",
 )
 @click.option(
     "--set",
@@ -104,7 +110,7 @@ _ADD_EXAMPLES = [
 def add_command(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check the connection to it.
 
-    Use one of --ssh, --s3, --local, --url, --fsspec, --cbrain, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
+    Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """

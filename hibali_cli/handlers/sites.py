@@ -65,6 +65,7 @@ _KINDS = (
     "url",
     "fsspec",
     "cbrain",
+    "ebrains",
     "globus",
 )  # kinds with their own option; --kind accepts any
 # Each option and its key below [sites.NAME]; omitted flags and texts set nothing.
@@ -88,6 +89,8 @@ _KEYS = {
     "credentials_command": ("s3", "credentials_command"),
     "fsspec": ("fsspec", "url"),
     "cbrain": ("cbrain", "url"),
+    "ebrains": ("ebrains", "bucket"),
+    "ebrains_dataset": ("ebrains", "dataset"),
     "globus": ("globus", "collection"),
     "globus_path": ("globus", "paths"),
     "gridftp": ("gridftp", "url"),
@@ -100,7 +103,11 @@ _KEYS = {
     "gpus": ("gpus", "per_node"),
 }
 # the key of --credentials-command, by kind
-_CREDENTIALS = {"url": ("credentials_command",), "fsspec": ("fsspec", "credentials_command")}
+_CREDENTIALS = {
+    "url": ("credentials_command",),
+    "fsspec": ("fsspec", "credentials_command"),
+    "ebrains": ("ebrains", "token_command"),
+}
 _COMMANDS = frozenset({"ssh_command", "credentials_command"})
 _PAIRS = frozenset({"root", "globus_path"})
 _OF_KIND = frozenset({"ssh", "s3"})  # tables whose options are valid only for sites of that kind
@@ -151,6 +158,8 @@ def _option(key: str) -> str:
 
 def _kind(name: str, options: Mapping[str, Any]) -> str:
     kinds = [kind for kind in _KINDS if options[kind] is not None]
+    if options["ebrains_dataset"] is not None and "ebrains" not in kinds:
+        kinds.append("ebrains")
     if len(kinds) > 1 and kinds[-1] == "globus":
         kinds.pop()  # a site of another kind may have a collection, too
     if options["kind"] is not None:

@@ -27,6 +27,7 @@ from tests.support.backends import (
     CbrainBackend,
     CloudBackend,
     DavBackend,
+    EbrainsBackend,
     FolderBackend,
     FsspecFolderBackend,
     GlobusBackend,
@@ -190,6 +191,8 @@ class Subject:
             return self._by_ssh("denied", "PubkeyAuthentication=no")
         if not hasattr(self.backend, "endpoint"):
             return None
+        if isinstance(self.backend, EbrainsBackend):
+            self.backend.double.expire_tokens()
         if isinstance(self.backend, CloudBackend):
             table = self.backend.denied_table()
             return self._added("denied", table) if table else None

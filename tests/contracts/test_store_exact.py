@@ -16,7 +16,18 @@ from transfers.stores.base import Committed, Store
 LARGE = b"1" * 9_000_000
 
 
-@pytest.fixture(params=["local", "ssh", "sftp", "webdav", "fsspec", "fsspec-memory", *object_stores()])
+@pytest.fixture(
+    params=[
+        "local",
+        "ssh",
+        "sftp",
+        "webdav",
+        "fsspec",
+        "fsspec-memory",
+        pytest.param("ebrains", marks=pytest.mark.heavy),
+        *object_stores(),
+    ]
+)
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

@@ -20,6 +20,7 @@ from hibali import subprocesses
 from tests.schemas import check_line
 from tests.services.cbrain import CbrainDouble
 from tests.services.docker import Docker
+from tests.services.ebrains import Ebrains
 from tests.services.fork_server import Ended, ForkServer
 from tests.services.fsspec_servers import CloudServer
 from tests.services.globus import Globus
@@ -271,6 +272,15 @@ def ceph() -> Iterator[Buckets]:
     buckets = Buckets(_server("ceph", optional=True))
     yield buckets
     buckets.close()
+
+
+@pytest.fixture
+def ebrains(object_store: Buckets, tmp_path: Path) -> Iterator[Ebrains]:
+    """Return a test double of the EBRAINS data proxy before `object_store`; it must have refused no request."""
+    double = Ebrains(object_store, tmp_path)
+    yield double
+    double.close()
+    assert double.refused == []
 
 
 def _with_packages(server: CloudServer, monkeypatch: pytest.MonkeyPatch) -> CloudServer:

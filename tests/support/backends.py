@@ -467,6 +467,25 @@ class FsspecBucketBackend(BucketBackend):
         )
 
 
+class EbrainsBackend(BucketBackend):
+    """A bucket of SeaweedFS behind the double of the EBRAINS data proxy."""
+
+    word = "ebrains"
+
+    def __init__(self, double: Any, store: Any) -> None:
+        super().__init__(store, store.bucket())
+        self.double = double
+        self.endpoint = double.url
+        self.env = {"TEST_EBRAINS_SECRET": double.new_token()}
+        double.add_bucket(self.bucket.name)
+
+    def table(self) -> str:
+        return (
+            f'kind = "ebrains"\n{_LIMITS}[sites.{{name}}.ebrains]\nurl = "{self.endpoint}"\n'
+            f'bucket = "{self.bucket.name}"\ntoken_variable = "TEST_EBRAINS_SECRET"\n'
+        )
+
+
 class CloudBackend:
     """A bucket or container of an emulator; subclasses access it by other means than fsspec."""
 
@@ -774,6 +793,8 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return CbrainBulkBackend(store, store.bucket(), get_fixture("cbrain"))
     if word == "cbrain":
         return CbrainBackend(word, get_fixture("cbrain"))
+    if word == "ebrains":
+        return EbrainsBackend(get_fixture("ebrains"), get_fixture("object_store"))
     if word == "url":
         return WebBackend(word, folder / "web-root")
     if word.startswith("fsspec"):

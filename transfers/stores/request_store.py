@@ -27,11 +27,12 @@ def changed(subject: str) -> IncompleteError:
 
 
 class Got(NamedTuple):
-    """Bytes of an object, its ETag without quotes, and its total size."""
+    """Bytes of an object, the tag of its version, and its total size; `claim` is its ETag if the tag is another one."""
 
     content: Bytes
     etag: str
     size: int
+    claim: str = ""
 
 
 class Getter(Protocol):
@@ -52,11 +53,12 @@ _Pieces = list["Future[Got | Problem] | None"]
 class _Frontier:
     """The streaming hash of a file, up to where it was read without a gap, unless its digest is recorded."""
 
-    def __init__(self, etag: str, digest: str | None) -> None:
-        self.etag = etag
+    def __init__(self, got: Got, digest: str | None) -> None:
+        self.etag = got.etag
+        self._claim = got.claim or got.etag
         self._known = digest
         self._sha256: Any = None if digest else hashlib.sha256()
-        md5 = digest is None and _ETAG_MD5.fullmatch(etag)
+        md5 = digest is None and _ETAG_MD5.fullmatch(self._claim)
         self._md5: Any = hashlib.md5(usedforsecurity=False) if md5 else None
 
     def update(self, content: Bytes) -> None:
@@ -69,18 +71,25 @@ class _Frontier:
         """Return digest and verification. The target compares a recorded digest with its own hash."""
         if self._known is not None:
             return self._known, Verification.RECORDED
-        claimed = self._md5 is not None and self._md5.hexdigest() == self.etag
+        claimed = self._md5 is not None and self._md5.hexdigest() == self._claim
         return self._sha256.hexdigest(), Verification.CLAIMED if claimed else Verification.SIZE
 
 
 class Reading:
     """A reader of files, ahead within a bounded window, in order; one `read` at a time."""
 
-    def __init__(self, get: Getter, pool: Executor, key_of: Callable[[bytes], bytes]) -> None:
-        """`key_of` returns the full key of a path below the root."""
+    def __init__(
+        self,
+        get: Getter,
+        pool: Executor,
+        key_of: Callable[[bytes], bytes],
+        ahead_bytes: int = IN_FLIGHT_BYTES,
+    ) -> None:
+        """`key_of` returns the full key of a path below the root; `ahead_bytes` limits what is requested ahead."""
         self._getter = get
         self._pool = pool
         self._key_of = key_of
+        self._ahead_bytes = ahead_bytes
         self._files: dict[int, _Frontier | Problem] = {}
         self._failures = 0
         self.bytes = 0
@@ -93,7 +102,7 @@ class Reading:
         ahead = 0
         try:
             while True:
-                while ahead < IN_FLIGHT_BYTES and len(pending) < _UNITS_AHEAD:
+                while ahead < self._ahead_bytes and len(pending) < _UNITS_AHEAD:
                     unit, wanted = next(coming, (None, False))
                     if unit is None:
                         break
@@ -167,7 +176,7 @@ class Reading:
         if isinstance(got, Problem):
             return self._remember(unit, item, got)
         if not isinstance(known, _Frontier):
-            known = _Frontier(got.etag, item.entry.digest)
+            known = _Frontier(got, item.entry.digest)
         if got.etag != known.etag:
             return self._remember(unit, item, _CHANGED)
         known.update(got.content)
@@ -204,7 +213,7 @@ class Reading:
             if size is None:
                 yield entry, None, Problem("vanished", "the file no longer exists")
                 continue
-            reread = Reading(self._getter, self._pool, self._key_of)
+            reread = Reading(self._getter, self._pool, self._key_of, self._ahead_bytes)
             *_, last = reread.read(_units_of(0, entry._replace(size=size), piece))
             self.bytes += reread.bytes
             yield entry, last.digests[0], last.problems.get(0)
@@ -229,10 +238,19 @@ def _bytes_of(unit: Unit) -> int:
 class RequestStore(Store):
     """A store that reads files with single requests; `digest` must read the whole file from the server."""
 
-    def __init__(self, get: Getter, key_of: Callable[[bytes], bytes], *, threads: int, name: str) -> None:
+    def __init__(
+        self,
+        get: Getter,
+        key_of: Callable[[bytes], bytes],
+        *,
+        threads: int,
+        name: str,
+        ahead_bytes: int = IN_FLIGHT_BYTES,
+    ) -> None:
         """`key_of` converts a path to the argument of `get`; `threads` limits concurrent requests."""
         self._get = get
         self._key_of = key_of
+        self._ahead_bytes = ahead_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._readings: list[Reading] = []
 
@@ -254,7 +272,7 @@ class RequestStore(Store):
         """Return the current size of a file, or None if it does not exist."""
 
     def _reading(self) -> Reading:
-        reading = Reading(self._get, self._pool, self._key_of)
+        reading = Reading(self._get, self._pool, self._key_of, self._ahead_bytes)
         self._readings.append(reading)
         return reading
 

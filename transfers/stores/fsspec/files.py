@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from hibali.config.model import Site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
@@ -21,7 +21,7 @@ from hibali.retry import with_retries
 from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent.identity import Identity, identify, this_machine
-from transfers.entry import Entry, Kind
+from transfers.entry import Kind
 from transfers.overlap import AMAZON, identity_of_bucket, identity_of_keys
 from transfers.stores.base import unsafe_component
 from transfers.stores.fsspec.errors import error_for
@@ -29,8 +29,8 @@ from transfers.stores.fsspec.options import options_of
 from transfers.stores.fsspec.protocols import Exclusive, known_protocol
 from transfers.stores.fsspec.webhdfs import check_answers
 from transfers.stores.request_store import Got
+from transfers.stores.server_records import PIECE_BYTES, Found
 
-PIECE_BYTES = 8 * 1024 * 1024
 _LIST_SECONDS = 3600.0  # of one folder: fsspec returns all of its names at once
 _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
 _PART_BYTES = 16 * 1024 * 1024
@@ -62,31 +62,6 @@ _TIMES = (
 _IDENTIFIERS = ("ino", "fileId")
 _PLAIN_TAG = re.compile(r"[!-~]{1,200}")
 _Result = TypeVar("_Result")
-
-
-class Found(NamedTuple):
-    """The properties of a name. `tag` changes with the content, as far as it is known; size -1: unknown."""
-
-    kind: Kind
-    size: int = 0
-    mtime_ns: int = 0
-    tag: str = ""
-    link: bytes = b""
-
-    @property
-    def folder(self) -> bool:
-        """Whether it is a folder."""
-        return self.kind is Kind.FOLDER
-
-    def is_still(self, entry: Entry) -> bool:
-        """Return whether this matches the listed `entry`."""
-        if self.kind is not entry.kind:
-            return False
-        if self.folder:
-            return True
-        if entry.etag and self.tag:
-            return (entry.etag, entry.size) == (self.tag, self.size)
-        return (entry.size, entry.mtime_ns) == (self.size, self.mtime_ns)
 
 
 def found_of(info: dict[str, Any]) -> Found:

@@ -12,11 +12,12 @@ from typing import Any
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
 from transfers.entry import Verification
 from transfers.stores.base import Facts
-from transfers.stores.fsspec.files import PIECE_BYTES, Files, Found
+from transfers.stores.fsspec.files import Files
 from transfers.stores.fsspec.lock import PROBE
 from transfers.stores.fsspec.protocols import Exclusive, Protocol, Put
 from transfers.stores.server_folder import Own, below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
+from transfers.stores.server_records import PIECE_BYTES, Found
 
 TABLE = "filesystems"  # of the stored probe results
 _FIRST, _OTHER = b"hibali tests this server\n", b"and tests it again here\n\n"  # of the same length

@@ -24,11 +24,10 @@ from transfers.stores.base import (
     ServerListing,
     unsafe_component,
 )
-from transfers.stores.fsspec.files import Files, Found
+from transfers.stores.fsspec.files import Files
 from transfers.stores.fsspec.lock import FileLock, find_lock
 from transfers.stores.fsspec.probe import TABLE, FilesystemSupport, facts_of, probe_filesystem
 from transfers.stores.fsspec.protocols import Exclusive
-from transfers.stores.fsspec.records import Records
 from transfers.stores.fsspec.writing import FileRemover, FsspecWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.manifest import ManifestLines
@@ -36,6 +35,7 @@ from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.server_probe import recall, remember
+from transfers.stores.server_records import Found, Records
 
 _FOLDERS_AHEAD = 8
 _HIDDEN = Problem("listing-violation", "the filesystem does not list what is below a file of the same name")

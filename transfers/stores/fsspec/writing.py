@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -13,10 +14,9 @@ from hibali.http import Bytes
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Verification
 from transfers.stores.base import Committed, Item, Problem
-from transfers.stores.fsspec.files import Files, Found
+from transfers.stores.fsspec.files import Files
 from transfers.stores.fsspec.probe import FilesystemSupport
 from transfers.stores.fsspec.protocols import Put
-from transfers.stores.fsspec.records import part_of, record_line
 from transfers.stores.request_store import (
     DIFFERS,
     EARLIER,
@@ -29,6 +29,7 @@ from transfers.stores.request_store import (
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
 from transfers.stores.server_lease import Lease, NoLease
+from transfers.stores.server_records import Found, record_line
 
 _MOST_JOBS = 8  # files that are written at a time
 CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)
@@ -218,7 +219,8 @@ def write_manifest(
     if support.put != Put.RENAMED:
         send_pieces(files, path, pieces, size, support.put, lambda: None)
         return
-    part = part_of(path)
+    # listings skip this name
+    part = path.rpartition(b"/")[0] + b"/journal." + secrets.token_hex(16).encode("ascii")
     try:
         send_pieces(files, part, pieces, size, support.put, lambda: None)
         if not support.replaces:

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
 from hibali.documents import line_of_json
-from hibali.http import Response
+from hibali.http import Bytes, Response
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.s3.requests import Requests
 from transfers.stores.server_lease import Held, Lease, record_of
 
 NAME = b".hibali/lock"
 _HELD = frozenset({404, 409, 412})
+
+
+class ObjectRequests(Protocol):
+    """Requests for the objects of one bucket, with the errors and conditions of S3."""
+
+    @property
+    def subject(self) -> str:
+        """The bucket, as errors name it."""
+
+    def request(
+        self,
+        method: str,
+        key: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Bytes = b"",
+        accept: Collection[int] = (),
+        urgent: bool = False,
+    ) -> Response:
+        """Send one request. Raise an error for statuses that are not in `accept`. An urgent one overtakes those that wait for a limit."""
 
 
 class S3Lock(Lease):
@@ -17,7 +39,7 @@ class S3Lock(Lease):
 
     def __init__(
         self,
-        requests: Requests,
+        requests: ObjectRequests,
         key: bytes,
         operation: str,
         seconds: int = LEASE_SECONDS,
@@ -71,7 +93,7 @@ class S3Lock(Lease):
         self._requests.request("DELETE", self._key, accept=_HELD, urgent=True)
 
 
-def find_lock(requests: Requests, key: bytes) -> Held | None:
+def find_lock(requests: ObjectRequests, key: bytes) -> Held | None:
     """Return the lock at a key; None if there is none or access is denied."""
     response = requests.request("GET", key, accept=(403, 404))
     return _held(response) if response.status < 300 else None

@@ -127,7 +127,7 @@ def is_lock(path: bytes) -> bool:
     return path.endswith(_LOCK)
 
 
-def check_unheld(requests: Requests, root: bytes, locks: Iterable[bytes]) -> None:
+def check_unheld(requests: lock.ObjectRequests, root: bytes, locks: Iterable[bytes]) -> None:
     """Raise `TryLaterError("locked")` if a lock above the root, or one of the keys `locks`, is held."""
     above = [folder + _LOCK if folder else lock.NAME for folder in enclosing(root)] if root else []
     for key in (*above, *locks):

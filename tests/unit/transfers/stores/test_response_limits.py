@@ -20,6 +20,11 @@ from tests.support.endless_server import EndlessServer, bomb, drops
 from transfers.entry import Entry, Kind
 from transfers.stores import url
 from transfers.stores.base import Item, Unit
+from transfers.stores.ebrains import objects as ebrains_objects
+from transfers.stores.ebrains import requests as ebrains_requests
+from transfers.stores.ebrains.objects import Objects
+from transfers.stores.ebrains.requests import DataProxy
+from transfers.stores.ebrains.settings import EbrainsSettings
 from transfers.stores.globus import clients
 from transfers.stores.globus.clients import limit_responses
 from transfers.stores.s3 import listing, requests
@@ -41,6 +46,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
     for module, name in (
         *((url, "_MOST_WHOLE"), (files, "_MOST_WHOLE"), (webdav_requests, "_MOST_LISTING")),
         *((clients, "_MOST"), (webdav_requests, "_MOST_BODY"), (listing, "_MOST_PAGE")),
+        (ebrains_objects, "_MOST_PAGE"),
     ):
         monkeypatch.setattr(module, name, SMALL)
     made = EndlessServer()
@@ -51,7 +57,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit every response to half a second in all."""
-    for module in (url, webdav_requests, http, clients):
+    for module in (url, webdav_requests, http, clients, ebrains_requests):
         monkeypatch.setattr(module, "_RESPONSE_SECONDS", 0.5)
     monkeypatch.setattr(webdav_requests, "_LISTING_SECONDS", 0.5)
     monkeypatch.setattr(requests, "_LEAST_PATIENCE", 0.5)
@@ -95,6 +101,17 @@ def digest_webdav(server: EndlessServer) -> Any:
     raise HibaliError("answer-too-long", str(found)) if found[1] == 1001 else AssertionError(found)
 
 
+def list_ebrains(server: EndlessServer) -> Any:
+    with closing(DataProxy(EbrainsSettings(bucket="b", url=server.origin), "lab")) as proxy:
+        return list(Objects(proxy).pages(b""))
+
+
+def read_ebrains(server: EndlessServer) -> Any:
+    with closing(DataProxy(EbrainsSettings(bucket="b", url=server.origin), "lab")) as proxy:
+        proxy._presigned = lambda *_: f"{server.origin}/x"
+        return Objects(proxy).get(b"x", offset=0, length=1000)
+
+
 def page(server: EndlessServer) -> Any:
     with closing(Web(server.origin + "/", "lab")) as there:
         return there.links(b"")
@@ -128,8 +145,8 @@ def _no_retries() -> Any:
     return RetryConfig(max_retries=0)
 
 
-LISTINGS = [list_s3, list_webdav, stat_webdav, page, document, globus]
-READS = [read_webdav, read_web, digest_webdav]
+LISTINGS = [list_s3, list_webdav, stat_webdav, list_ebrains, page, document, globus]
+READS = [read_webdav, read_web, read_ebrains, digest_webdav]
 TOO_LONG = {"answer-too-long", "too-large", "source-changed", "bad-answer"}
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from hibali.config.model import S3Settings, Site
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
 from hibali.locations import Location
+from tests.support.scripted_server import ScriptedServer
 from transfers.entry import Entry, Kind, Verification
 from transfers.stores.base import Item, Unit
 from transfers.stores.s3.kind import open_store
@@ -22,59 +20,15 @@ from transfers.stores.s3.store import S3Store
 STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
 
 
-class Server:
-    """A server that sends the result of `respond`: (status, headers, body) for a method, path and query."""
-
-    def __init__(self) -> None:
-        self.respond: Callable[[str, str, dict[str, list[str]]], tuple[int, dict[str, str], bytes]] | None = (
-            None
-        )
-        self.seen: list[tuple[str, str]] = []
-        self.connections: set[Any] = set()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def _do(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                parts = urlsplit(self.path)
-                server.seen.append((self.command, self.path))
-                server.connections.add(self.client_address)
-                assert server.respond is not None
-                status, headers, body = server.respond(self.command, parts.path, parse_qs(parts.query, True))
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-                if int(headers.get("Content-Length", len(body))) != len(body):
-                    self.close_connection = True
-
-            do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _do  # noqa: N815 - http.server's names
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server() -> Iterator[ScriptedServer]:
+    made = ScriptedServer()
     yield made
     made.close()
 
 
 @pytest.fixture
-def store(server: Server, hibali_home: Any) -> Iterator[S3Store]:
+def store(server: ScriptedServer, hibali_home: Any) -> Iterator[S3Store]:
     assert hibali_home
     site = Site("lab", "s3", s3=S3Settings(server.url, bucket="b", anonymous=True))
     opened = open_store(Location(site, "root", "lab:root", bucket="b"))
@@ -108,19 +62,19 @@ def always(body: bytes) -> Callable[..., tuple[int, dict[str, str], bytes]]:
 @pytest.mark.parametrize(
     "key", ["root/../out", "root/a//b", "root//etc", "root/a%00b", "root/./a", "root/a/", "root/.."]
 )
-def test_an_unsafe_key_is_refused_by_name(server: Server, store: S3Store, key: str) -> None:
+def test_an_unsafe_key_is_refused_by_name(server: ScriptedServer, store: S3Store, key: str) -> None:
     server.respond = always(listing(contents("root/aa", key)))
     with pytest.raises(RefusedError) as caught:
         list(store.list())
     assert caught.value.code == "unsafe-name"
 
 
-def test_an_empty_folder_marker_is_skipped(server: Server, store: S3Store) -> None:
+def test_an_empty_folder_marker_is_skipped(server: ScriptedServer, store: S3Store) -> None:
     server.respond = always(listing(contents("root/", "root/x/", size=0) + contents("root/x/a")))
     assert [entry.path for entry in store.list()] == [b"x/a"]
 
 
-def test_an_unsorted_listing_is_sorted(server: Server, store: S3Store) -> None:
+def test_an_unsorted_listing_is_sorted(server: ScriptedServer, store: S3Store) -> None:
     names = ("a/b", "a/c", "a-x", "a.b", "a0", "a")
     server.respond = always(listing(contents(*(f"root/{name}" for name in names))))
     assert [entry.path for entry in store.list()] == [b"a", b"a-x", b"a.b", b"a/b", b"a/c", b"a0"]
@@ -141,14 +95,16 @@ def test_an_unsorted_listing_is_sorted(server: Server, store: S3Store) -> None:
         b"<Other/>",
     ],
 )
-def test_a_listing_that_contradicts_itself_is_refused(server: Server, store: S3Store, body: bytes) -> None:
+def test_a_listing_that_contradicts_itself_is_refused(
+    server: ScriptedServer, store: S3Store, body: bytes
+) -> None:
     server.respond = always(body)
     with pytest.raises(IncompleteError) as caught:
         list(store.list())
     assert caught.value.code == "listing-violation"
 
 
-def test_a_truncated_listing_is_retried_and_then_an_error(server: Server, store: S3Store) -> None:
+def test_a_truncated_listing_is_retried_and_then_an_error(server: ScriptedServer, store: S3Store) -> None:
     body = listing(contents("root/a"))
     server.respond = lambda *_: (200, {"Content-Length": str(len(body) + 100)}, body)
     with pytest.raises(TryLaterError):
@@ -156,15 +112,15 @@ def test_a_truncated_listing_is_retried_and_then_an_error(server: Server, store:
     assert len(server.seen) > 1
 
 
-def test_a_busy_server_is_retried(server: Server, store: S3Store) -> None:
+def test_a_busy_server_is_retried(server: ScriptedServer, store: S3Store) -> None:
     responses = iter([(503, {}, b"<Error><Code>SlowDown</Code></Error>")])
     normal = always(listing(contents("root/a")))
     server.respond = lambda *arguments: next(responses, None) or normal(*arguments)
     assert [entry.path for entry in store.list()] == [b"a"]
 
 
-def test_redirects_are_not_followed(server: Server, store: S3Store) -> None:
-    other = Server()
+def test_redirects_are_not_followed(server: ScriptedServer, store: S3Store) -> None:
+    other = ScriptedServer()
     other.respond = always(listing(contents("root/a")))
     server.respond = lambda *_: (307, {"Location": f"{other.url}/b"}, b"")
     with pytest.raises(UsageError) as caught:
@@ -183,7 +139,7 @@ def test_redirects_are_not_followed(server: Server, store: S3Store) -> None:
     ],
 )
 def test_another_object_under_the_name_is_a_problem(
-    server: Server, store: S3Store, headers: dict[str, str], body: bytes
+    server: ScriptedServer, store: S3Store, headers: dict[str, str], body: bytes
 ) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}
     server.respond = lambda *_: (200, {**stamp, **headers}, body)
@@ -193,7 +149,7 @@ def test_another_object_under_the_name_is_a_problem(
     assert bytes(payload.data) == b""
 
 
-def test_a_recorded_digest_is_sent_to_the_target(server: Server, store: S3Store) -> None:
+def test_a_recorded_digest_is_sent_to_the_target(server: ScriptedServer, store: S3Store) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
     server.respond = lambda *_: (200, stamp, b"1234")
     entry = Entry(b"a", Kind.FILE, 4, etag="e", digest="00" * 32)
@@ -201,7 +157,7 @@ def test_a_recorded_digest_is_sent_to_the_target(server: Server, store: S3Store)
     assert (payload.digests, payload.verifications) == (["00" * 32], [Verification.RECORDED])
 
 
-def test_a_wrong_range_is_an_error(server: Server, store: S3Store) -> None:
+def test_a_wrong_range_is_an_error(server: ScriptedServer, store: S3Store) -> None:
     stamp = {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT", "ETag": '"e"'}
     server.respond = lambda *_: (206, {**stamp, "Content-Range": "bytes 0-3/8"}, b"1234")
     entry = Entry(b"a", Kind.FILE, 8, etag="e")
@@ -223,7 +179,7 @@ def test_a_wrong_range_is_an_error(server: Server, store: S3Store) -> None:
     ],
 )
 def test_a_range_has_exactly_the_requested_bytes(
-    server: Server, store: S3Store, status: int, found: str | None, body: bytes, code: str | None
+    server: ScriptedServer, store: S3Store, status: int, found: str | None, body: bytes, code: str | None
 ) -> None:
     headers = {"ETag": '"e"', **({} if found is None else {"Content-Range": found})}
     server.respond = lambda *_: (status, headers, body)
@@ -235,7 +191,7 @@ def test_a_range_has_exactly_the_requested_bytes(
     assert bytes(payload.data) == (body if code is None else b"")
 
 
-def test_a_connection_is_reused_after_a_range(server: Server, store: S3Store) -> None:
+def test_a_connection_is_reused_after_a_range(server: ScriptedServer, store: S3Store) -> None:
     stamp = {"ETag": '"e"', "Content-Range": "bytes 0-3/8"}
     server.respond = lambda *_: (206, stamp, b"1234")
     unit = Unit((Item(0, Entry(b"a", Kind.FILE, 8, etag="e")),), 0, 4, segment=True)
@@ -245,7 +201,7 @@ def test_a_connection_is_reused_after_a_range(server: Server, store: S3Store) ->
     assert (len(server.seen), len(server.connections)) == (3, 1)
 
 
-def test_a_missing_response_is_a_transient_error(server: Server, store: S3Store) -> None:
+def test_a_missing_response_is_a_transient_error(server: ScriptedServer, store: S3Store) -> None:
     server.close()
     with pytest.raises(HibaliError) as caught:
         store.stat()
@@ -255,11 +211,11 @@ def test_a_missing_response_is_a_transient_error(server: Server, store: S3Store)
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("proxied", [False, True])
 def test_an_object_is_not_read_through_a_redirect(
-    server: Server, hibali_home: Any, monkeypatch: pytest.MonkeyPatch, status: int, proxied: bool
+    server: ScriptedServer, hibali_home: Any, monkeypatch: pytest.MonkeyPatch, status: int, proxied: bool
 ) -> None:
     """hibali rejects redirects; obstore follows them by default."""
     assert hibali_home
-    other = Server()
+    other = ScriptedServer()
     stamp = {"ETag": '"e"', "Last-Modified": "Mon, 23 Nov 2026 00:00:00 GMT"}
     other.respond = lambda *_: (200, stamp, b"x")
     elsewhere = other.url.replace("127.0.0.1", "localhost")

@@ -1,20 +1,21 @@
 """Look up and store what is recorded about files: digest, time and mode, in `.hibali/manifest.jsonl`.
 
-fsspec can set neither times nor metadata. A line counts only for the version of the file that it names.
+This is for servers where hibali can set neither times nor metadata. A line counts only for the version of the
+file that it names.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
+from typing import NamedTuple, Protocol
 
 from hibali.errors import HibaliError
 from hibali.events import Listener, Noted
 from transfers.entry import Entry, Kind, enclosing
-from transfers.stores.fsspec.files import PIECE_BYTES, Files, Found
-from transfers.stores.s3.listing import Listed
+from transfers.stores.request_store import Got
+from transfers.stores.s3.listing import Cache, Listed
 from transfers.stores.s3.manifest import (
     LINE_LIMIT,
     NAME,
@@ -29,15 +30,66 @@ from transfers.stores.s3.manifest import (
 from transfers.stores.s3.records import Manifests, inside
 from transfers.stores.server_folder import OWN, below
 
+PIECE_BYTES = 8 * 1024 * 1024  # read and written at once
+
 Write = Callable[[bytes, Iterator[bytes], int], None]  # writes a file of this size, completely or not at all
 
 
-class Records:
-    """The records of one root; `nested` are folders below it that have a manifest of their own."""
+class Found(NamedTuple):
+    """The properties of a name. `tag` changes with the content, as far as it is known; size -1: unknown."""
 
-    def __init__(self, files: Files, root: bytes) -> None:
+    kind: Kind
+    size: int = 0
+    mtime_ns: int = 0
+    tag: str = ""
+    link: bytes = b""
+
+    @property
+    def folder(self) -> bool:
+        """Whether it is a folder."""
+        return self.kind is Kind.FOLDER
+
+    def is_still(self, entry: Entry) -> bool:
+        """Return whether this matches the listed `entry`."""
+        if self.kind is not entry.kind:
+            return False
+        if self.folder:
+            return True
+        if entry.etag and self.tag:
+            return (entry.etag, entry.size) == (self.tag, self.size)
+        return (entry.size, entry.mtime_ns) == (self.size, self.mtime_ns)
+
+
+class RecordFiles(Protocol):
+    """The requests that manifests need; paths are below the site's URL."""
+
+    @property
+    def subject(self) -> str:
+        """The site, as errors name it."""
+
+    def stat(self, path: bytes, /) -> Found | None:
+        """Return the properties of a path, None if it is missing."""
+
+    def get(self, path: bytes, /, *, offset: int, length: int) -> Got:
+        """Read `length` bytes from `offset`."""
+
+    def delete(self, path: bytes, /) -> object:
+        """Remove a file; a missing one is no error."""
+
+    def make_folder(self, path: bytes, /) -> None:
+        """Make one folder whose parents exist; an existing one is no error."""
+
+
+class Records:
+    """The records of one root; `nested` are folders below it that have a manifest of their own.
+
+    A `cache` has the records of files that this machine wrote, also if it ended before it wrote the manifest.
+    """
+
+    def __init__(self, files: RecordFiles, root: bytes, cache: Cache | None = None) -> None:
         self._files = files
         self._root = root
+        self._cache = cache
         self._manifests: Manifests | None = None
         self.nested: set[bytes] = set()
 
@@ -52,18 +104,21 @@ class Records:
             return Entry(path, found.kind, link=found.link)
         if self._manifests is None:
             self._manifests = Manifests(self._load, self.nested, self._above())
-        known = self._manifests.find(Listed(path, found.size, found.tag, "")) if found.tag else None
-        return _entry(path, found, known)
+        return _entry(path, found, self._find(self._manifests, path, found))
 
     def one(self, path: bytes, found: Found) -> Entry:
         """Return the entry of a single name."""
         if found.kind is not Kind.FILE:
             return Entry(path, found.kind, link=found.link)
-        known = None
-        if found.tag:
-            with closing(Manifests(self._load, frozenset(), self._above())) as manifests:
-                known = manifests.find(Listed(path, found.size, found.tag, ""))
-        return _entry(path, found, known)
+        with closing(Manifests(self._load, frozenset(), self._above() if found.tag else [])) as manifests:
+            return _entry(path, found, self._find(manifests, path, found))
+
+    def _find(self, manifests: Manifests, path: bytes, found: Found) -> Known | None:
+        if not found.tag:
+            return None
+        listed = Listed(path, found.size, found.tag, "")
+        known = manifests.find(listed)
+        return known if known is not None or self._cache is None else self._cache.find(listed)
 
     def close(self) -> None:
         """Free what was loaded; safe to call twice."""
@@ -160,14 +215,15 @@ def _entry(path: bytes, found: Found, known: Known | None) -> Entry:
     )
 
 
+def known_version(entry: Entry, found: Found, digest: str) -> Known | None:
+    """Return the record of a committed file; None if its versions cannot be told apart."""
+    if not found.tag:
+        return None
+    mode = entry.mode & 0o777 if entry.mode >= 0 else -1
+    return Known(found.tag, found.size, digest, entry.mtime_ns, mode)
+
+
 def record_line(entry: Entry, found: Found, digest: str) -> bytes:
     """Return the manifest's line of a committed file; empty if its versions cannot be told apart."""
-    if not found.tag:
-        return b""
-    mode = entry.mode & 0o777 if entry.mode >= 0 else -1
-    return line_of(entry.path, Known(found.tag, found.size, digest, entry.mtime_ns, mode))
-
-
-def part_of(path: bytes) -> bytes:
-    """Return the name of a manifest while it is written, which listings skip."""
-    return path.rpartition(b"/")[0] + b"/journal." + secrets.token_hex(16).encode("ascii")
+    known = known_version(entry, found, digest)
+    return b"" if known is None else line_of(entry.path, known)

@@ -1,0 +1,1 @@
+"""Store files in a bucket of the EBRAINS data proxy."""

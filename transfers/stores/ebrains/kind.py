@@ -1,0 +1,65 @@
+"""Declare, open and check sites of the EBRAINS data proxy.
+
+config.toml is read with this module, so it does not import the store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hibali.config.kinds import StoreKind
+from hibali.config.model import Site
+from hibali.events import Listener, ignore
+from transfers.stores.ebrains.settings import EbrainsSettings
+
+if TYPE_CHECKING:
+    from hibali.locations import Location
+    from transfers.stores.ebrains.store import EbrainsStore
+
+
+def _secret_variables(site: Site) -> tuple[str, ...]:
+    return tuple(filter(None, (site.own.token_variable, site.own.refresh_variable)))
+
+
+KIND = StoreKind(
+    settings=EbrainsSettings,
+    has_keys=True,
+    address=lambda site: f"{site.own.url}/v1/{site.own.resource}",
+    secret_variables=_secret_variables,
+)
+
+
+def open_store(location: Location, *, on_event: Listener = ignore) -> EbrainsStore:
+    """Return the store of a bucket or dataset; a bucket is probed once, at a check or the first write."""
+    from transfers.stores.ebrains.requests import DataProxy  # start-up: config.toml is read with this module
+    from transfers.stores.ebrains.store import EbrainsStore  # start-up: as above
+
+    site = location.site
+    return EbrainsStore(
+        DataProxy(site.own, site.name, on_event),
+        site.name,
+        location.raw,
+        slash=location.slash,
+        on_event=on_event,
+        lease=site.limits.lease_seconds,
+    )
+
+
+def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:
+    """Query the bucket or dataset and fill `facts`. Raise connection errors, and `consent-pending`.
+
+    With a login, this writes small objects into a bucket and removes them.
+    """
+    from transfers.stores.ebrains.requests import DataProxy  # start-up: config.toml is read with this module
+    from transfers.stores.ebrains.store import EbrainsStore  # start-up: as above
+
+    settings: EbrainsSettings = site.own
+    proxy = DataProxy(settings, site.name, on_event)
+    store = EbrainsStore(proxy, site.name, b"", on_event=on_event)
+    try:
+        facts["url"] = settings.url
+        facts["bucket" if settings.bucket is not None else "dataset"] = settings.resource.partition("/")[2]
+        facts["access"] = "with a token" if settings.has_login else "without a login"
+        store.add_facts(facts)
+    finally:
+        store.close()
