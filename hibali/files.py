@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -89,6 +91,17 @@ def control_folder() -> Path:
     import tempfile  # start-up: only for ssh
 
     return private_folder(Path(tempfile.gettempdir()) / f"hibali-{os.geteuid()}")
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Iterator[int]:
+    """Lock out other processes and threads by a file in a local folder, where flock(2) is reliable; yields its descriptor."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def check_private_file(path: Path, what: str) -> None:

@@ -149,6 +149,12 @@ def pause(seconds: float) -> None:
         raise TryLaterError("interrupted", "interrupted", transient=False)
 
 
+def wait_unless_interrupted(seconds: float) -> None:
+    """Sleep, to keep a limit. Returns at once when the command is interrupted: what it does to end must not be delayed."""
+    if seconds > 0:
+        _interrupted_within(seconds)
+
+
 @cache
 def _interruption() -> tuple[int, int]:
     """Return both ends of a pipe that is never read: a byte in it wakes up every thread that polls it.
@@ -205,8 +211,7 @@ class Pace:
         self._began = self._began or now
         self._held += wait
         self._lasted = now + wait - self._began
-        if wait:
-            _interrupted_within(wait)
+        wait_unless_interrupted(wait)
         self._due = max(self._due, now) + size / self._rate
 
     @property

@@ -19,7 +19,7 @@ def open(place: Place, mode: str = "rb", **options: Unpack[CallOptions]) -> IO[A
 
     A file of a site is read in ranges, and keeps its version. What is written appears at a site when the file is closed,
     whole and verified; after an exception in the `with` block nothing appears. A file of an S3 site that is read is one of
-    s3fs, with the credentials of the site.
+    s3fs, with the credentials of the site, unless the site limits requests: s3fs would not keep those limits.
 
     Args:
         place: a path of this machine, or SITE:PATH.
@@ -40,7 +40,8 @@ def open(place: Place, mode: str = "rb", **options: Unpack[CallOptions]) -> IO[A
         location = call.location(place)
     if location.typed_local:
         return Path(os.fsdecode(location.raw)).open(mode)
-    if location.site.s3 is not None and mode in {"r", "rb"}:
+    limits = location.site.limits
+    if location.site.s3 is not None and mode in {"r", "rb"} and not (limits.requests or limits.connections):
         opened: IO[Any] = _s3_filesystem(location.site).open(_object_of(location), mode)
         return opened
     from hibali_api.filesystem import HibaliFileSystem  # start-up: not for S3

@@ -38,7 +38,8 @@ from runs.records import choose_task
 from runs.request import Request, with_job_proxy
 from runs.reuse import Reuse
 from runs.run_index import RunFilter, find_run_ids
-from runs.schedulers.base import Resources, check_directive, check_plain, load_scheduler
+from runs.schedulers.base import Resources, check_directive, check_plain
+from runs.services.base import load_job_system
 from runs.site_access import fetch_usage, opener, update_runs, wait_at_site
 from runs.stage import Synchroniser
 from runs.store import RunStore
@@ -301,7 +302,7 @@ class Run:
             run = self.record
             if not run.state.final:
                 open_host = opener(site_for_runs(call.settings, run.site), call.on_event)
-                scheduler = load_scheduler(run.placement.scheduler)
+                scheduler = load_job_system(run.placement.scheduler)
                 cancel_run(open_host, scheduler, self._run_store, run, call.on_event)
         return self.state
 

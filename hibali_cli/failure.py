@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import sys
-import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +25,8 @@ def write_bug_report(failure: BaseException) -> str | None:
     It contains neither the command line nor values of variables, which may be secret (S16), and secrets in the exception's
     message are hidden.
     """
+    import traceback  # start-up: only after a bug
+
     from hibali.files import private_folder, state_folder, write_atomic  # start-up: only after a bug
     from hibali.subprocesses import without_secrets  # start-up: only after a bug
 

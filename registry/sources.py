@@ -1,4 +1,4 @@
-"""Read descriptors from files, folders, the cache of bosh, URLs, Zenodo and git repositories."""
+"""Read descriptors from files, folders, the cache of bosh, URLs, Zenodo, CBRAIN and git repositories."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _ZENODO_ID = re.compile(
 _MOST = 10_000  # descriptors from one place
 _MOST_BYTES = 256 * 1024 * 1024  # of the files of a git repository
 _CHECKSUMS = {"md5", "sha256", "sha512"}
+_CBRAIN_ID = re.compile(r"cbrain:([0-9]{1,12})")
 _GIT_PLACE = re.compile(
     r"(?P<url>(?:https|ssh|file)://[^@#\s]*(?:@[^@#/\s]+(?:[:/][^@#\s]*))?)(?:@(?P<ref>[^@#\s]+))?(?:#(?P<folder>.*))?"
 )
@@ -59,12 +60,13 @@ class Access:
     scratch: Path
     zenodo: str = "https://zenodo.org"
     origins: frozenset[str] = frozenset()
+    cbrain: str = "https://portal.cbrain.mcgill.ca"
 
 
 def access_of(settings: CatalogueSettings) -> Access:
     """Return the access that the settings grant."""
     scratch = private_folder(state_folder() / "catalogue-partial")
-    return Access(scratch, settings.zenodo, frozenset(settings.origins))
+    return Access(scratch, settings.zenodo, frozenset(settings.origins), settings.cbrain)
 
 
 def source_name(place: str) -> str:
@@ -73,6 +75,8 @@ def source_name(place: str) -> str:
         return "file"
     if place.startswith("bosh:"):
         return "bosh"
+    if place.startswith("cbrain:"):
+        return "cbrain"
     if _ZENODO_ID.fullmatch(place) and not Path(place).exists():
         return "zenodo"
     if place.startswith("git+") or (_is_url(place) and place.partition("#")[0].endswith(".git")):
@@ -148,6 +152,22 @@ def _from_bosh(place: str, access: Access) -> Iterator[Candidate]:
         )
     for file in files:
         yield Candidate(f"bosh:{file.stem.replace('-', '.', 1)}", read_file_bytes(file))
+
+
+def _from_cbrain(place: str, access: Access) -> Iterator[Candidate]:
+    """Read the descriptor of a tool configuration of a CBRAIN portal, which is public: `cbrain:123`."""
+    from hibali.http import fetch  # start-up: only for sources on the web
+
+    found = _CBRAIN_ID.fullmatch(place)
+    if found is None:
+        raise UsageError(
+            "bad-tool-config",
+            "tool configurations of CBRAIN have the form cbrain:123",
+            subject=printable(place),
+            hint="The portal shows the number of each version of a tool.",
+        )
+    url = f"{access.cbrain}/tool_configs/{found[1]}/boutiques_descriptor"
+    yield Candidate(place, fetch(url, access.origins, MAXIMUM_BYTES))
 
 
 def _from_url(place: str, access: Access) -> Iterator[Candidate]:
@@ -276,6 +296,7 @@ def _read_json_files(repository: Git, subject: str, folder: str) -> Iterator[Can
 
 _READERS: Mapping[str, Callable[[str, Access], Iterator[Candidate]]] = {
     "bosh": _from_bosh,
+    "cbrain": _from_cbrain,
     "file": _from_file,
     "folder": _from_folder,
     "git": _from_git,

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from hibali.errors import HibaliError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.ledger import now
-from hibali.text import printable
 from runs.model import Run, State
 from runs.poll import update
 from runs.records import chunk_folder, sweep_of
-from runs.schedulers.base import Scheduler
+from runs.schedulers.base import JobSystem
 from runs.store import RunStore
 from runs.submit import cancel_begun, cancel_tasks, cancel_unsubmitted, remove_proxy
 from transfers.remote.host import RemoteHost
@@ -20,7 +19,7 @@ from transfers.remote.host import RemoteHost
 _IN_QUEUE = frozenset({State.SUBMITTED, State.WAITING})
 
 
-def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
+def release_run(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, run: Run) -> Run:
     """Release a run that is on hold, and query it once; a released run stays as it is.
 
     Raises:
@@ -34,12 +33,12 @@ def release_run(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run
     if run.state not in _IN_QUEUE:
         return run_store.note(run.id, "released") if not run.submission.released else run
     run_store.note(run.id, "release")
-    finished = host.run(scheduler.release_argv(run.job))
-    if finished.exit_code != 0 and update(host, scheduler, run_store, [run])[0].state in _IN_QUEUE:
-        stderr = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError(
-            "not-released", f"the scheduler did not release the job: {stderr}", subject=run.id
-        )
+    try:
+        scheduler.release(host, run.job)
+    except TryLaterError as problem:
+        if update(host, scheduler, run_store, [run])[0].state in _IN_QUEUE:
+            problem.subject = run.id
+            raise
     return update(host, scheduler, run_store, [run_store.note(run.id, "released")])[0]
 
 
@@ -85,7 +84,7 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
     return cancel_tasks(run_store, run, numbers)
 
 
-def _cancel_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
+def _cancel_jobs(host: RemoteHost, scheduler: JobSystem, run: Run) -> None:
     """Cancel the jobs of a sweep; raises `TryLaterError` if the scheduler did not accept that."""
     for chunk in sweep_of(run).chunks:
         if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
@@ -96,7 +95,7 @@ def _cancel_jobs(host: RemoteHost, scheduler: Scheduler, run: Run) -> None:
 
 def cancel_run(
     open_host: Callable[[], RemoteHost],
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run: Run,
     on_event: Listener = ignore,
@@ -126,7 +125,7 @@ def cancel_run(
 
 
 def _cancel_without_job(
-    open_host: Callable[[], RemoteHost], scheduler: Scheduler, run_store: RunStore, run: Run
+    open_host: Callable[[], RemoteHost], scheduler: JobSystem, run_store: RunStore, run: Run
 ) -> Run:
     """Cancel the parts of a run that have no job."""
     if run.state.ended:
@@ -145,13 +144,12 @@ def _cancel_without_job(
     return run
 
 
-def _cancel_job(host: RemoteHost, scheduler: Scheduler, run_id: str, job: str) -> None:
-    finished = host.run(scheduler.cancel_argv(job))
-    if finished.exit_code != 0:
-        stderr = printable(finished.stderr.strip()[-500:])
-        raise TryLaterError(
-            "not-cancelled", f"the scheduler did not cancel job {job}: {stderr}", subject=run_id
-        )
+def _cancel_job(host: RemoteHost, scheduler: JobSystem, run_id: str, job: str) -> None:
+    try:
+        scheduler.cancel(host, job)
+    except TryLaterError as problem:
+        problem.subject = run_id
+        raise
 
 
 def _mark_cancelled(host: RemoteHost, run: Run) -> bool:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import Exit, NotFoundError, TryLaterError
 from hibali.events import Failed, Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, path_at
-from hibali.text import as_text
+from hibali.text import as_bytes, as_text
 from runs.model import Output, Run, State
+from runs.services.base import FOLDER, open_service
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
-from transfers.journal import Receipt
+from transfers.journal import Receipt, add_receipts
 from transfers.recorded_digests import Expected, moved_by
 from transfers.request import Request, SaveOptions
 from transfers.rules import Rules
@@ -114,14 +117,10 @@ def collect(
         IncompleteError: A dataset could not be saved as `saving` requires.
     """
     require_end(run)
-    store = open_store(work_of(run, site))
-    try:
-        chosen = choose_outputs(run.spec.outputs, store.list())
-    finally:
-        store.close()
-    receipt = pull_files(
-        "collect", work_of(run, site), target, chosen.files, saving, on_event, missing=chosen.problems
-    )
+    if kind_of(site).service:
+        return _collect_from_service(run, site, target, run_store, saving, on_event)
+    source, chosen = find_outputs(run, site)
+    receipt = pull_files("collect", source, target, chosen.files, saving, on_event, missing=chosen.problems)
     done = receipt.exit is Exit.DONE or bool(chosen.problems)
     pulled = done and receipt.files_failed == len(chosen.problems)
     if pulled and receipt.files != len(chosen.files):
@@ -136,6 +135,44 @@ def collect(
     if failed:
         receipt.exit = run.failure_exit
     return receipt
+
+
+def _collect_from_service(
+    run: Run, site: Site, target: Location, run_store: RunStore, saving: SaveOptions, on_event: Listener
+) -> Receipt:
+    """Pull each output from where the service keeps it; the receipt counts all of them."""
+    from transfers.operation import synchronise  # start-up: most commands of runs move nothing
+
+    with closing(open_service(site, on_event)) as host:
+        outputs = host.service.outputs(run.id, run.spec.outputs)
+    created = {each.id for each in outputs}
+    missing = [
+        Failed(as_bytes(each.path), "output-missing", f"the required output {each.id} is missing")
+        for each in run.spec.outputs
+        if each.id not in created and not each.optional
+    ]
+    receipt = pull_files("collect", path_at(site, FOLDER), target, [], saving, on_event, missing=missing)
+    for output in outputs:
+        name = as_bytes(output.name)
+        source = output.folder.child(name)
+        into = target.child(name) if output.is_folder else replace(target, slash=True)
+        part = synchronise(Request("collect", source, into, Rules(), saving=saving), on_event)
+        receipt = add_receipts(part, receipt)
+    if receipt.exit is Exit.DONE or (missing and run.state is not State.SUCCEEDED):
+        run_store.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
+    if run.state is not State.SUCCEEDED:
+        receipt.exit = run.failure_exit
+    return receipt
+
+
+def find_outputs(run: Run, site: Site) -> tuple[Location, ChosenOutputs]:
+    """Return the folder of the outputs of a run, and what is in it of them."""
+    source = work_of(run, site)
+    store = open_store(source)
+    try:
+        return source, choose_outputs(run.spec.outputs, store.list())
+    finally:
+        store.close()
 
 
 def may_complete(receipt: Receipt | None) -> bool:

@@ -12,7 +12,7 @@ from runs.model import UNSUCCESSFUL_STATES, Run, State
 from runs.outputs import Reference, find_output, referenced_runs
 from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
-from runs.schedulers.base import Scheduler
+from runs.schedulers.base import JobSystem
 from runs.script import Dependency
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
@@ -24,7 +24,7 @@ def must_end_before(
     parts: Sequence[Run],
     site: Site,
     container: Container,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
 ) -> bool:
     """Return whether a run must have ended before the run that depends on it can be submitted to a site.
 
@@ -96,7 +96,7 @@ def find_jobs(runs: Sequence[Run], scheduler: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(jobs))
 
 
-def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: Scheduler) -> tuple[str, ...] | None:
+def find_task_jobs(run: Run, numbers: Sequence[int], scheduler: JobSystem) -> tuple[str, ...] | None:
     """Return the jobs of tasks of a sweep that have not succeeded yet.
 
     None if the scheduler cannot wait for one: it waits for whole jobs only, the job has no name, or a task was not successful. If
@@ -147,7 +147,7 @@ def require_submitted(run: Run) -> None:
 
 
 def check_needs(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Dependency]
+    host: RemoteHost, scheduler: JobSystem, run_store: RunStore, needs: Sequence[Dependency]
 ) -> None:
     """Raise `NotFoundError` if a successful run does not have the needed output, and as `find_jobs` does."""
     runs = _query_needed(host, scheduler, run_store, needs)
@@ -178,7 +178,7 @@ def _state_of(run: Run, need: Dependency) -> State:
 
 
 def dependency_jobs(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run, needs: Sequence[Dependency]
+    host: RemoteHost, scheduler: JobSystem, run_store: RunStore, run: Run, needs: Sequence[Dependency]
 ) -> tuple[str, ...] | Run:
     """Return the jobs to wait for, as they are now; or the run itself, CANCELLED, if one that it depends on failed meanwhile."""
     try:
@@ -188,7 +188,7 @@ def dependency_jobs(
         return run_store.note(run.id, "seen", {"state": State.CANCELLED, "native": "", "reason": reason})
 
 
-def _jobs_of(needs: Sequence[Dependency], runs: Mapping[str, Run], scheduler: Scheduler) -> tuple[str, ...]:
+def _jobs_of(needs: Sequence[Dependency], runs: Mapping[str, Run], scheduler: JobSystem) -> tuple[str, ...]:
     """Return the jobs of needed runs. Raises as `find_jobs` does."""
     jobs = list(find_jobs([run for run in runs.values() if run.sweep is None], scheduler.name))
     for run in runs.values():
@@ -205,7 +205,7 @@ def _jobs_of(needs: Sequence[Dependency], runs: Mapping[str, Run], scheduler: Sc
 
 
 def _query_needed(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, needs: Sequence[Dependency]
+    host: RemoteHost, scheduler: JobSystem, run_store: RunStore, needs: Sequence[Dependency]
 ) -> dict[str, Run]:
     """Return the needed runs by id; the scheduler is queried once for those that have not ended."""
     runs = [run_store.load(each) for each in dict.fromkeys(need.run for need in needs)]

@@ -29,11 +29,14 @@ from runs.records import output_fields
 from runs.request import Request, job_proxy, run_key
 from runs.resources import show_value
 from runs.reuse import Reuse
+from runs.schedulers.base import Scheduler
 from runs.script import PROXY
+from runs.services.base import ServiceHost
 from runs.stage import Cache, Carrier, open_cache
 from runs.store import RunStore, runs_of
 from runs.submit import cancel_begun, cancel_unsubmitted
 from runs.sweeps.launch import begin_tasks, stage_tasks, sweep_key
+from runs.tool_launch import check_supported, declared_outputs, submit_to_service
 from transfers.remote.host import RemoteHost
 
 Fields = list[dict[str, Any]]  # of DecidedResources.to_fields
@@ -75,6 +78,8 @@ def launch(
     Returns:
         The run with its job; CANCELLED if that was requested meanwhile; without a job while the queue is full (`Run.waits`).
     """
+    if isinstance(host, ServiceHost):
+        check_supported(request)
     resources = request.decide_resources().to_fields()
     inputs, identities = _locate_inputs(request, host)
     key = _request_key(request, identities)
@@ -89,7 +94,7 @@ def launch(
             run = reuse.find(request, identities) or run
         pilot = _find_pilot(request, host, run)
         if run is None:
-            check_needs(host, request.compute.scheduler, run_store, request.job.dependencies.needs)
+            check_needs(host, request.compute.jobs, run_store, request.job.dependencies.needs)
             contents = reuse.contents(request, identities) if reuse else [each.content for each in identities]
             run = _begin(request, inputs, identities, contents, run_store, key)
         on_begin(run)
@@ -101,10 +106,12 @@ def launch(
             return run
         if run.submission.cancelled and run.sweep is None:
             if run.submission.begun:
-                return cancel_begun(host, request.compute.scheduler, run_store, run)
+                return cancel_begun(host, request.compute.jobs, run_store, run)
             return cancel_unsubmitted(run_store, run)
         # the decision for a proxy was recorded when the run was begun; options of a resuming command do not change it
         request = request.with_workload(inputs=tuple(inputs)).with_job(proxy=run.submission.proxy)
+        if isinstance(host, ServiceHost):
+            return submit_to_service(host, run_store, request, run, on_event)
         return _stage_and_submit(launcher, request, identities, run)
 
 
@@ -162,7 +169,11 @@ def _locate_inputs(request: Request, host: RemoteHost) -> tuple[list[Input], lis
     inputs: list[Input] = []
     identities: list[Identity] = []
     for each, location, known in zip(workload.inputs, workload.locations, workload.identities, strict=True):
-        if known is None:
+        if known is None and isinstance(host, ServiceHost):
+            found = host.service.find_input(location)
+            inputs.append(replace(each, in_place=True, source=found.reference))
+            identities.append(Identity(f"site:{location.site.name}:{found.reference}:{found.mark}"))
+        elif known is None:
             identity, path = identify_at_site(host, location)
             inputs.append(replace(each, in_place=True, source=as_text(path)))
             identities.append(identity)
@@ -189,6 +200,8 @@ def _begin(
         more["proxy"] = True
     if workload.tasks:
         more |= begin_tasks(request, inputs, run_id)
+    elif not isinstance(compute.jobs, Scheduler):
+        outputs = declared_outputs(request, inputs)
     else:
         outputs = prepare(request, inputs, run_id, f"/{run_id}").outputs
     fields = {
@@ -196,7 +209,7 @@ def _begin(
         "pipeline_digest": workload.pipeline.digest,
         "site": compute.name,
         "name": workload.name,
-        "scheduler": compute.scheduler.name,
+        "scheduler": compute.jobs.name,
         "container": compute.container.name,
         "hibali": __version__,
         "invocation": dict(workload.invocation.as_written),

@@ -15,7 +15,7 @@ from hibali.retry import growing_intervals, pause
 from runs.model import Run
 from runs.monitor import wait_for_end
 from runs.records import choose_task
-from runs.schedulers.base import Scheduler
+from runs.schedulers.base import JobSystem
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
@@ -46,7 +46,7 @@ def read_log(host: RemoteHost, run: Run, stream: Stream) -> Iterator[bytes]:
 
 def follow_logs(
     open_host: Callable[[], RemoteHost],
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run: Run,
     streams: Sequence[Stream],

@@ -16,28 +16,27 @@ from runs.poll import add_reasons, observations_of, query_runs, record_observati
 from runs.queue_limits import can_submit_more, submit_more, submit_waiting
 from runs.rate_limits import SharedPolling
 from runs.records import sweep_of, task_folder
-from runs.schedulers.base import NotSubmitted, Phase, Scheduler, Status, Unclear, check_job_id
+from runs.schedulers.base import JobSystem, NotSubmitted, Phase, Status, Unclear, check_job_id
 from runs.status import Observation
 from runs.store import RunStore
-from runs.submit import find_job, find_submission, remove_proxies
+from runs.submit import attempt_age, find_job, find_submission, remove_proxies
 from transfers.remote.host import RemoteHost
 
 _PATIENCE_SECONDS = 20.0  # missing accounting must not delay the report of an end for longer
 _UNDER_WAY = frozenset({Phase.WAITING, Phase.RUNNING})
 
 
-def note_usage(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs: Iterable[Run]) -> None:
+def note_usage(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, runs: Iterable[Run]) -> None:
     """Record the accounting of ended runs that was not recorded yet; errors of the site are ignored.
 
     A job that accounting does not report as ended yet is queried again later. If the site has no accounting, this is recorded.
     """
     queried = [run for run in runs if run.state.final and run.job and not run.results.accounted]
     jobs = sorted({job for run in queried for job in _jobs_of(run)})
-    argv = scheduler.accounting_argv(jobs, "", _since(queried)) if jobs else ()
-    if not argv:
+    if not jobs or not scheduler.has_accounting(jobs, _since(queried)):
         return
     with contextlib.suppress(HibaliError):
-        known = scheduler.read_accounting(host.run(argv, timeout=_PATIENCE_SECONDS))
+        known = scheduler.account(host, jobs, _since(queried), timeout=_PATIENCE_SECONDS)
         for run in queried:
             names = [name for each in _task_names(run, scheduler).values() for name in each]
             tasks = {name: known[name] for name in (*_jobs_of(run), *names) if known and name in known}
@@ -55,7 +54,7 @@ def _jobs_of(run: Run) -> list[str]:
     return [run.job] if run.sweep is None else [job for chunk in run.sweep.chunks for job in chunk.jobs]
 
 
-def _task_names(run: Run, scheduler: Scheduler) -> dict[int, list[str]]:
+def _task_names(run: Run, scheduler: JobSystem) -> dict[int, list[str]]:
     """Return the names that accounting may use for each task of a sweep, by its number; {} for a single run."""
     positions = {} if run.sweep is None else run.sweep.positions()
     return {
@@ -107,7 +106,7 @@ def pause_only(host: RemoteHost, seconds: float) -> None:
 
 def wait_for_end(
     open_host: Callable[[], RemoteHost],
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run_ids: Sequence[str],
     *,
@@ -170,7 +169,7 @@ class _Watch:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: JobSystem,
         run_store: RunStore,
         grace: float,
         changed: Callable[[Run], None],
@@ -227,7 +226,8 @@ class _Watch:
             return run
         if not run.submission.begun:
             raise _not_submitted(run)
-        found = find_submission(host, self._scheduler, run.id, run.folder, run.created[:10])
+        age = partial(attempt_age, self._run_store, run.id)
+        found = find_submission(host, self._scheduler, run.id, run.folder, run.created[:10], age=age)
         if isinstance(found, Unclear):
             raise _unclear(run, found)
         if isinstance(found, NotSubmitted):

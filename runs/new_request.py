@@ -208,9 +208,7 @@ def require_dependencies(
         run
         for run in map(run_store.load, by_run)
         if start.sweep
-        or must_end_before(
-            run, by_run[run.id], needed(run), compute.site, compute.container, compute.scheduler
-        )
+        or must_end_before(run, by_run[run.id], needed(run), compute.site, compute.container, compute.jobs)
     ]
     unfinished = [run for run in first if not all(part.state.final for part in needed(run))]
     if unfinished and not start.polled:

@@ -24,7 +24,7 @@ from runs.model import State
 from runs.new_request import make_tasks, read_sweep_request, require_trust
 from runs.options import RunOptions, SweepOptions
 from runs.poll import update
-from runs.schedulers.base import load_scheduler
+from runs.services.base import load_job_system
 from runs.site_access import opener, wait_at_site
 from runs.stage import Synchroniser
 from runs.store import RunStore
@@ -173,14 +173,14 @@ class ArrayRunner:
     def has_ended(self, host: RemoteHost, run: str) -> bool:
         """See ShardRunner."""
         found = self._run_store.load(run)
-        [now] = update(host, load_scheduler(found.placement.scheduler), self._run_store, [found])
+        [now] = update(host, load_job_system(found.placement.scheduler), self._run_store, [found])
         return now.state.final
 
     def cancel(self, host: RemoteHost, run: str) -> None:
         """See ShardRunner."""
         del host  # cancelling opens its own connection
         found = self._run_store.load(run)
-        scheduler = load_scheduler(found.placement.scheduler)
+        scheduler = load_job_system(found.placement.scheduler)
         cancel_run(lambda: self.open_host(ignore), scheduler, self._run_store, found)
 
     def clean(self, host: RemoteHost, run: str) -> None:

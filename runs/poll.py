@@ -14,7 +14,7 @@ from runs.model import Key, Run, State, Sweep, task_record_id
 from runs.queue_places import QueuePlaces, holder_of
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, one_task, sweep_of, task_folder
-from runs.schedulers.base import UNKNOWN, Phase, Scheduler, Status
+from runs.schedulers.base import UNKNOWN, JobSystem, Phase, Status
 from runs.script import EXIT_NOT_RUN
 from runs.status import CANCEL_REQUESTED, ExitRecord, Observation, read_exit_record, resolve_status
 from runs.store import RunStore
@@ -166,7 +166,7 @@ class Subject:
 
 def query_runs(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     runs: Sequence[Run],
     *,
     thorough: bool = True,
@@ -231,7 +231,7 @@ def _resolve(
 
 
 def _find_subjects(
-    host: RemoteHost, scheduler: Scheduler, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
+    host: RemoteHost, scheduler: JobSystem, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
 ) -> list[Subject]:
     queried = [(run, thorough) for run in runs] + [(run, False) for run in others]
     single = [(run, closely) for run, closely in queried if run.sweep is None]
@@ -243,9 +243,8 @@ def _find_subjects(
     pilots, arrays = wanted[True], wanted[False]
     if not jobs and not arrays and not pilots:
         return []
-    finished = host.run(scheduler.status_argv(sorted(jobs | arrays | pilots)))
-    statuses = scheduler.read_status(finished, sorted(jobs | pilots)) if jobs or pilots else {}
-    task_statuses = dict(scheduler.read_tasks(finished, sorted(arrays))) if arrays else {}
+    found = scheduler.query(host, sorted(jobs | pilots), sorted(arrays))
+    statuses, task_statuses = found.jobs, dict(found.tasks)
     for run, sweep, _ in sweeps:
         if sweep.pilot is not None:
             task_statuses |= _query_pilot(host, run, sweep, statuses)
@@ -277,7 +276,7 @@ def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
 def _query_pilot(
     host: RemoteHost, run: Run, sweep: Sweep, statuses: Mapping[str, Status]
 ) -> dict[str, dict[int, Status]]:
-    """Return the tasks of the last allocation, from its journal, in the form of `Scheduler.read_tasks`."""
+    """Return the tasks of the last allocation, from its journal, in the form of `JobStates.tasks`."""
     chunk = sweep.chunks[-1]
     jobs = [job for job in chunk.jobs if job in statuses]
     if not jobs:
@@ -313,7 +312,7 @@ def _open_jobs(sweep: Sweep, *, thorough: bool) -> list[str]:
 def _tasks_of(
     run: Run,
     sweep: Sweep,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     task_statuses: Mapping[str, Mapping[int, Status]],
     *,
     thorough: bool,
@@ -347,14 +346,13 @@ def _is_unclear(subject: Subject) -> bool:
 
 
 def _query_accounting(
-    host: RemoteHost, scheduler: Scheduler, unclear: Sequence[Subject]
+    host: RemoteHost, scheduler: JobSystem, unclear: Sequence[Subject]
 ) -> Mapping[Key, Status]:
     if not unclear:
         return {}
     since = min(each.run.created for each in unclear)[:10]
     jobs = {job for each in unclear for job in each.jobs}
-    argv = scheduler.accounting_argv(sorted(jobs), "", since)
-    reported = (scheduler.read_accounting(host.run(argv)) or {}) if argv else {}
+    reported = scheduler.account(host, sorted(jobs), since) or {}
     return {each.key: reported[name] for each in unclear for name in each.accounts if name in reported}
 
 
@@ -439,7 +437,7 @@ def _find_failed(
     return next((part for part in parts if part is not None), None)
 
 
-def update(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, runs: Sequence[Run]) -> list[Run]:
+def update(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, runs: Sequence[Run]) -> list[Run]:
     """Query runs once and record changes; return the runs as they are now. LOST is recorded without waiting."""
     queried = [run for run in runs if run.job]
     if not queried:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,10 +16,12 @@ from runs.poll import update
 from runs.queue_places import QueuePlaces, count_queued, format_queue_full, holder_of
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
-from runs.schedulers.base import Job, NotSubmitted, Scheduler, Submitted, load_scheduler
+from runs.schedulers.base import Job, JobSystem, NotSubmitted, Scheduler, Submitted, load_scheduler
 from runs.store import RunStore
 from runs.submit import (
+    ATTEMPT,
     SubmitRequest,
+    attempt_age,
     cancel_begun,
     cancel_unsubmitted,
     find_job,
@@ -30,7 +33,7 @@ from transfers.remote.host import RemoteHost
 
 def reserve_queue_places(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run: Run,
     limit: int,
@@ -86,14 +89,15 @@ def _holds(run_store: RunStore, run_id: str) -> bool:
 
 
 def _settle_begun(
-    host: RemoteHost, scheduler: Scheduler, run_store: RunStore, queued: QueuePlaces, run_id: str
+    host: RemoteHost, scheduler: JobSystem, run_store: RunStore, queued: QueuePlaces, run_id: str
 ) -> None:
     """Determine the outcome of a submission whose process died; a process that is still running keeps its place."""
     with contextlib.suppress(TryLaterError), run_store.lock(run_store.load(run_id).key, longest_wait=0.0):
         run = run_store.load(run_id)
         if run.job or run.state.ended:
             return
-        found = find_submission(host, scheduler, run.id, run.folder, run.created[:10])
+        age = partial(attempt_age, run_store, run.id)
+        found = find_submission(host, scheduler, run.id, run.folder, run.created[:10], age=age)
         if isinstance(found, Submitted):
             run_store.note(run.id, "submitted", {"job": found.job})
         elif isinstance(found, NotSubmitted):
@@ -102,7 +106,7 @@ def _settle_begun(
 
 def submit_run(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run: Run,
     *,
@@ -147,7 +151,14 @@ def submit_run(
         write_files()
         return _wait(run_store, run, argv, limits.queued_jobs)
     submission = SubmitRequest(
-        run.id, run.folder, tuple(argv), run.created[:10], write_files, begun=run.submission.begun
+        run.id,
+        run.folder,
+        tuple(argv),
+        run.created[:10],
+        write_files,
+        begun=run.submission.begun,
+        age=attempt_age(run_store, run.id) if run.submission.begun else math.inf,
+        record_attempt=partial(run_store.note, run.id, ATTEMPT),
     )
     job = _submit_job(host, scheduler, run.site, holder_of(run.id), submission, limits, on_event)
     return run_store.note(run.id, "submitted", {"job": job})
@@ -155,7 +166,7 @@ def submit_run(
 
 def _submit_job(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     site: str,
     holder: str,
     submission: SubmitRequest,
@@ -180,7 +191,7 @@ def _wait(run_store: RunStore, run: Run, argv: Sequence[str], limit: int) -> Run
 
 def submit_waiting(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run: Run,
     limits: Limits,
@@ -222,7 +233,7 @@ def queue_full_error(run: Run) -> TryLaterError:
 
 def submit_chunks(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run: Run,
     limits: Limits,
@@ -265,7 +276,7 @@ def submit_chunks(
 
 def _submit_chunk(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run: Run,
     chunk: Chunk,
@@ -279,6 +290,7 @@ def _submit_chunk(
     name = chunk_name(run.id, chunk.number)
     pilot = sweep_of(run).pilot
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
+    assert isinstance(scheduler, Scheduler)  # a service has no sweeps
     argv = scheduler.submit_argv(job)
     write_files = partial(_put_allocation, host, run, chunk, pilot) if pilot else _write_nothing
     submission = SubmitRequest(name, folder, argv, run.created[:10], write_files, begun=begun)
@@ -311,7 +323,7 @@ def can_submit_more(run: Run) -> bool:
 
 def submit_more(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     run_store: RunStore,
     run: Run,
     limits: Limits,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import ProxySettings, SchedulerSettings, Site
 from hibali.documents import canonical_digest
 from hibali.errors import UsageError
@@ -18,8 +19,9 @@ from runs.images import Pinned
 from runs.inputs import Identity
 from runs.model import Input
 from runs.resources import DecidedResources, check_gpus, decide_resources, find_launcher
-from runs.schedulers.base import Resources, Scheduler, load_scheduler
+from runs.schedulers.base import JobSystem, Resources, Scheduler, load_scheduler
 from runs.script import Dependencies
+from runs.services.base import ServiceContainer, load_job_system, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,18 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class ComputeSite:
-    """A site that runs jobs, with its scheduler and container."""
+    """A site that runs jobs, with the scheduler or the service that runs them, and its container."""
 
     site: Site
-    scheduler: Scheduler
+    jobs: JobSystem
     container: Container
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler. Raises `UsageError` where a service runs the jobs."""
+        if not isinstance(self.jobs, Scheduler):
+            raise refusal(self.jobs.name, "do that: it has no scheduler with job scripts", self.site.name)
+        return self.jobs
 
     @property
     def name(self) -> str:
@@ -72,11 +81,14 @@ class ComputeSite:
     @property
     def launcher(self) -> tuple[str, ...]:
         """The command that starts several tasks of a job: that of the site, else that of its scheduler."""
-        return tuple(self.settings.mpi or self.scheduler.launcher)
+        own = self.jobs.launcher if isinstance(self.jobs, Scheduler) else ()
+        return tuple(self.settings.mpi or own)
 
 
 def compute_site(site: Site) -> ComputeSite:
-    """Load the scheduler and the container of a site."""
+    """Load the scheduler and the container of a site, or what its service has in their place."""
+    if kind_of(site).service:
+        return ComputeSite(site, load_job_system(kind_of(site).service), ServiceContainer())
     name = site.scheduler.name if site.scheduler else "direct"
     return ComputeSite(site, load_scheduler(name), load_container(site.container.name))
 

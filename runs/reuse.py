@@ -23,6 +23,7 @@ from runs.outputs import content_of_place, find_content, inspect_outputs, read_o
 from runs.records import part_of
 from runs.request import Request
 from runs.run_index import RunFilter, find_run_ids
+from runs.services.base import ServiceContainer
 from runs.store import RunStore
 
 _Result = TypeVar("_Result")
@@ -122,6 +123,8 @@ class Reuse:
                 request.compute.container.name,
             )
             return same_place and record.get("prologue", []) == list(request.compute.settings.prologue)
+        if run.placement.container == ServiceContainer.name:  # the image that the service used is not known
+            return False
         if not load_container(run.placement.container).isolates:
             return False
         # local: bundles load a JSON schema and RO-Crate code

@@ -14,7 +14,7 @@ from runs.monitor import note_usage, pause_only, wait_for_end
 from runs.poll import update
 from runs.queue_limits import can_submit_more, submit_more, submit_waiting
 from runs.rate_limits import open_limited_host
-from runs.schedulers.base import load_scheduler
+from runs.services.base import load_job_system
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
 
@@ -36,7 +36,7 @@ def wait_at_site(
     """Follow one run until it has ended, as `wait_for_end` does; return it as it is then."""
     [ended] = wait_for_end(
         opener(site, on_event),
-        load_scheduler(run.placement.scheduler),
+        load_job_system(run.placement.scheduler),
         run_store,
         [run.id],
         limits=site.limits,
@@ -49,11 +49,11 @@ def wait_at_site(
 
 def fetch_usage(settings: Settings, run_store: RunStore, run: Run, on_event: Listener) -> Run:
     """Record the accounting data of a run that has ended, unless it is known; return the updated run."""
-    scheduler = load_scheduler(run.placement.scheduler)
+    scheduler = load_job_system(run.placement.scheduler)
     if (
         not run.state.final
         or run.results.accounted
-        or not scheduler.accounting_argv((run.job,), "", run.created[:10])
+        or not scheduler.has_accounting((run.job,), run.created[:10])
     ):
         return run
     with (
@@ -85,7 +85,7 @@ def update_runs(
         try:
             site = site_for_runs(settings, name)
             with contextlib.closing(opener(site, on_event)()) as host:
-                now = update(host, load_scheduler(scheduler), run_store, group)
+                now = update(host, load_job_system(scheduler), run_store, group)
                 fresh |= {run.id: run for run in now}
                 if submit_next:
                     fresh |= {
@@ -102,7 +102,7 @@ def _submit_next(
     """Continue pilots, submit waiting runs as far as the queue has places, and yield the runs that changed."""
     full = False
     for run in runs:
-        scheduler = load_scheduler(run.placement.scheduler)
+        scheduler = load_job_system(run.placement.scheduler)
         if run.sweep is not None and run.sweep.pilot is not None and can_submit_more(run):
             yield submit_more(host, scheduler, run_store, run, limits, on_event)
         elif run.waits and not full:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+from hibali.documents import read_json
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.retry import growing_intervals, pause
@@ -14,9 +17,19 @@ from hibali.text import write_ranges
 from runs.model import Key, Run, State
 from runs.queue_places import QueuePlaces, holder_of
 from runs.records import sweep_of, task_folder
-from runs.schedulers.base import NotSubmitted, Scheduler, SubmitResult, Submitted, Unclear, check_job_id
+from runs.schedulers.base import (
+    JobSystem,
+    NotSubmitted,
+    Scheduler,
+    SubmitResult,
+    Submitted,
+    Unclear,
+    check_job_id,
+)
 from runs.script import PROXY
-from runs.status import Observation
+from runs.services.base import ServiceJob, ServiceSystem, service_of
+from runs.services.create_once import create_once, find_created
+from runs.status import Observation, read_moment
 from runs.store import RunStore
 from transfers.remote.host import OnceResult, RemoteHost, parse_result
 
@@ -26,6 +39,7 @@ SETTLING_SECONDS = 180.0
 _START_SECONDS = 10.0  # without a queue to query, a submission starts a process
 _WRITING_SECONDS = 5.0  # longer than a job needs from its start to the record of its id
 _ATTEMPTS = 1000
+ATTEMPT = "attempt"  # the record that a service is requested to create a job
 _MARKER = re.compile(rb"submit(?:-([0-9]{1,4}))?")
 
 
@@ -33,7 +47,8 @@ _MARKER = re.compile(rb"submit(?:-([0-9]{1,4}))?")
 class SubmitRequest:
     """A run to submit once: its folder, the command that submits it, the date it was created, and a function that writes its files.
 
-    `begun`: an earlier call began to submit it.
+    At a service, `argv` is the job as JSON. `begun`: an earlier call began to submit it; `age` are the seconds since a service was last
+    requested to create its job, which `record_attempt` records.
     """
 
     run: str
@@ -42,11 +57,13 @@ class SubmitRequest:
     since: str
     write_files: Callable[[], None]
     begun: bool = False
+    age: float = math.inf
+    record_attempt: Callable[[], object] = lambda: None
 
 
 def submit_once(
     host: RemoteHost,
-    scheduler: Scheduler,
+    scheduler: JobSystem,
     submission: SubmitRequest,
     *,
     settling: float = SETTLING_SECONDS,
@@ -57,6 +74,9 @@ def submit_once(
     Each attempt has a marker of its own, and the next one is made only if the last one certainly failed. The job's own exclusive mkdir
     ensures that only one job executes the tool. Raises `TryLaterError` if the outcome cannot be determined now.
     """
+    if isinstance(scheduler, ServiceSystem):
+        return _create_once(host, submission, on_event)
+    assert isinstance(scheduler, Scheduler)
     folder = submission.folder
     if submission.begun and host.stat(_marker(folder, 1)) is None:
         # the marker may be missing, or removed with the folder, while its job exists
@@ -84,10 +104,31 @@ def submit_once(
     raise _unclear(submission)
 
 
+def _create_once(host: RemoteHost, submission: SubmitRequest, on_event: Listener) -> Submitted | NotSubmitted:
+    [text] = submission.argv
+    return create_once(
+        service_of(host),
+        ServiceJob(submission.run, read_json(text.encode(), "job")),
+        submission.since,
+        age=submission.age,
+        record_attempt=submission.record_attempt,
+        on_event=on_event,
+    )
+
+
 def find_submission(
-    host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str
+    host: RemoteHost,
+    scheduler: JobSystem,
+    run: str,
+    folder: bytes,
+    since: str,
+    *,
+    age: Callable[[], float] = lambda: math.inf,
 ) -> SubmitResult:
-    """Determine the outcome of a submission that was begun, without submitting anything."""
+    """Determine the outcome of a submission that was begun, without submitting anything; `age` as in `SubmitRequest`."""
+    if isinstance(scheduler, ServiceSystem):
+        return find_created(service_of(host), run, since, age())
+    assert isinstance(scheduler, Scheduler)
     numbers = _attempts(host, folder)
     result: SubmitResult | None = None
     if numbers:
@@ -126,6 +167,15 @@ def submitted_at(host: RemoteHost, folder: bytes) -> BegunSubmission:
     return BegunSubmission(
         age, has_reply=host.stat(marker + b"/answer.json") is not None or has_started(host, folder)
     )
+
+
+def attempt_age(run_store: RunStore, run_id: str) -> float:
+    """Return the seconds since a service was last requested to create the job of a run, infinite if it never was."""
+    for record in reversed(run_store.records(run_id)):
+        if record.get("kind") == ATTEMPT:
+            moment = read_moment(record.get("at"))
+            return max(0.0, time.time() - moment) if moment is not None else 0.0
+    return math.inf
 
 
 def find_job(host: RemoteHost, folder: bytes) -> str | None:
@@ -203,24 +253,9 @@ def _unclear(submission: SubmitRequest) -> TryLaterError:
     )
 
 
-def _find(host: RemoteHost, scheduler: Scheduler, run: str, folder: bytes, since: str) -> str | None:
+def _find(host: RemoteHost, scheduler: JobSystem, run: str, folder: bytes, since: str) -> str | None:
     """Search for a job of this run in its folder, in the queue and in the accounting."""
-    return (
-        find_job(host, folder)
-        or _query_queue(host, scheduler, run)
-        or _query_accounting(host, scheduler, run, since)
-    )
-
-
-def _query_queue(host: RemoteHost, scheduler: Scheduler, run: str) -> str | None:
-    argv = scheduler.lookup_argv(run)
-    return scheduler.read_lookup(host.run(argv), host.facts()["user"]) if argv else None
-
-
-def _query_accounting(host: RemoteHost, scheduler: Scheduler, run: str, since: str) -> str | None:
-    argv = scheduler.accounting_argv((), run, since)
-    found = scheduler.read_accounting(host.run(argv)) if argv else None
-    return next(iter(found), None) if found else None
+    return find_job(host, folder) or scheduler.find(host, run, since)
 
 
 def remove_proxies(host: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Observation]) -> None:
@@ -282,15 +317,18 @@ def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
     return run_store.note(run.id, "seen", seen.to_fields())
 
 
-def cancel_begun(host: RemoteHost, scheduler: Scheduler, run_store: RunStore, run: Run) -> Run:
+def cancel_begun(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, run: Run) -> Run:
     """Cancel a run whose submission was begun and had no reply; return it with its job if it has one, else CANCELLED.
 
     A job may still appear: the run is marked as started, so that such a job does nothing. Raises `TryLaterError` if a job has started and does
     not record its id. The caller holds the run's lock (RunStore.lock).
     """
-    found = find_submission(host, scheduler, run.id, run.folder, run.created[:10])
+    age = partial(attempt_age, run_store, run.id)
+    found = find_submission(host, scheduler, run.id, run.folder, run.created[:10], age=age)
     if isinstance(found, Submitted):
         return run_store.note(run.id, "submitted", {"job": found.job})
+    if isinstance(found, Unclear) and isinstance(scheduler, ServiceSystem):  # nothing would stop its job
+        raise TryLaterError("submission-unclear", found.reason, subject=run.id)
     if host.make_folder(run.folder + b"/started", exclusive=True):
         remove_proxy(host, run)
         seen = Observation(State.CANCELLED, "", "cancelled before its job started")

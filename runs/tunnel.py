@@ -17,7 +17,7 @@ from hibali.ssh.tunnel import LOOPBACK, Tunnel
 from runs.model import Run, State
 from runs.monitor import wait_for_end
 from runs.records import choose_task
-from runs.schedulers.base import load_scheduler
+from runs.services.base import load_job_system
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
 
@@ -120,7 +120,7 @@ def open_tunnel(
         with contextlib.suppress(_TaskIsOverError):
             wait_for_end(
                 open_host,
-                load_scheduler(run.placement.scheduler),
+                load_job_system(run.placement.scheduler),
                 run_store,
                 [run.id],
                 limits=site.limits,

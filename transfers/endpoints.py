@@ -30,7 +30,6 @@ from transfers.overlap import (
     check_real_file,
 )
 from transfers.packs.view import PackAwareOpener, PackedStore, refuse_packed
-from transfers.packs.writing import PackMover, open_target
 from transfers.planner import missing_source
 from transfers.protected_roots import check_read_only_roots, path_relation
 from transfers.request import Request
@@ -45,6 +44,7 @@ from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 if TYPE_CHECKING:  # start-up: most transfers need none of them
     from transfers.movers.direct import DirectRoute
     from transfers.movers.globus import GlobusMover
+    from transfers.packs.writing import PackMover
     from transfers.plan_file import Header
     from transfers.shards.mover import NodesMover
 
@@ -249,6 +249,8 @@ class _Opener:
                 subject=request.target.text,
             )
         if request.pack_bytes:
+            from transfers.packs.writing import open_target  # start-up: only with --pack
+
             packed = open_target(plain, location.text)
             self._to_close[-1] = packed  # it closes the plain one
             self._stores.append(packed)
@@ -323,6 +325,8 @@ def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Stor
     request = opener.request
     stream: StreamMover | PackMover
     if request.pack_bytes:
+        from transfers.packs.writing import PackMover  # start-up: only with --pack
+
         stream = PackMover(request.pack_bytes, request.lowest_rate, opener.on_event)
     else:
         stream = StreamMover(request.lowest_rate, opener.on_event)

@@ -127,6 +127,36 @@ class Receipt:
         return {"schema": 1, "kind": "receipt", **fields, **coverage, "exit": int(exit_code)}
 
 
+_SUMS = (
+    "files",
+    "bytes",
+    "files_moved",
+    "bytes_moved",
+    "bytes_sent",
+    "files_kept",
+    "files_adjusted",
+    "files_linked",
+    "files_deleted",
+    "files_failed",
+    "seconds",
+    "logins",
+    "reconnects",
+)
+
+
+def add_receipts(last: Receipt, before: Receipt) -> Receipt:
+    """Add what an earlier part of one operation did to the receipt of its last part, and return that."""
+    for name in _SUMS:
+        setattr(last, name, getattr(last, name) + getattr(before, name))
+    if before.proof_moved is not None:
+        proofs = (last.proof_moved, before.proof_moved)
+        last.proof_moved = before.proof_moved if last.proof_moved is None else weakest(*filter(None, proofs))
+    if before.exit is not Exit.DONE:
+        last.exit = before.exit if last.exit is Exit.DONE else last.exit
+    last.failures = [*before.failures, *last.failures][:_MAX_FAILURES]
+    return last
+
+
 class Recorder:
     """Count the events of one operation in its receipt, write them to its journal, and pass them on.
 

@@ -18,6 +18,7 @@ from hibali.errors import UsageError
 from hibali.plugins import load, plugin_names
 
 _FOLDERS = ("roots", "default_root", "read_only")
+_REQUEST_LIMITS = ("requests", "connections")
 _MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "proxy", "tiers", "fast", "globus")
 
 
@@ -31,7 +32,9 @@ class StoreKind:
         settings: Its own table, a class made by `hibali.config.schema.table`: [sites.NAME.WORD] is read into
             `Site.own`.
         has_machine: Whether commands can be run there; its module then has `connect`.
+        service: The job service that runs pipelines there, a module of `runs.services`; "" for none.
         has_keys: Whether paths there are object keys, which have no roots, no `~` and no leading slash.
+        limits_requests: Whether its store sends each request in a turn of `hibali.request_limits`.
         address: Returns the address in one word.
         check: Notes what is wrong with the site as a whole.
         secret_variables: Returns the environment variables with secrets, which no program that hibali starts gets.
@@ -43,7 +46,9 @@ class StoreKind:
     needs: tuple[str, str] = ("", "")
     settings: type | None = None
     has_machine: bool = False
+    service: str = ""
     has_keys: bool = False
+    limits_requests: bool = False
     address: Callable[[Site], str] = lambda site: site.kind
     check: Callable[[Site, Note], None] | None = None
     secret_variables: Callable[[Site], Iterable[str]] = lambda _: ()
@@ -75,6 +80,7 @@ BUILT_IN = {
         keys=("s3",),
         needs=("s3", "a table s3 with endpoint"),
         has_keys=True,
+        limits_requests=True,
         address=lambda site: site.s3.endpoint if site.s3 is not None else "",
     ),
     "local": StoreKind(keys=_MACHINE, has_machine=True, address=lambda _: "this machine"),
@@ -140,6 +146,9 @@ def read_site(name: str, content: Any, note: Note) -> Site:
     for key in keys_of(Site):
         if key in mapping and key not in belongs:
             note(f"does not belong to a site of kind {kind_name}", key)
+    for key in () if kind.limits_requests else _REQUEST_LIMITS:
+        if getattr(site.limits, key):
+            note(f"does not belong to a site of kind {kind_name}: it is for object stores", "limits", key)
     needed, description = kind.needs
     if needed and needed not in mapping:
         note(f"a site of kind {kind_name} needs {description}")

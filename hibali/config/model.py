@@ -448,6 +448,7 @@ class Gpus:
 class Limits:
     """Rate limits and budgets; `bandwidth` in bytes per second, 0 for none.
 
+    `requests` and `connections` are for sites whose kind declares `limits_requests`; 0 for none.
     `lease_seconds` is how long a lock that its holder does not renew blocks others from a target.
     `reconnect_seconds` is how long hibali tries to reconnect after a lost connection, 0 for not at all. If a
     submission got no answer, its job can appear in the queue for `settling_seconds`; only then hibali submits
@@ -466,6 +467,10 @@ class Limits:
         doc="time between two logins; at most 8 a minute, unless it is 0s",
     )
     bandwidth: int = setting(size(), default=0, doc="bytes per second, 0 for no limit")
+    requests: int = setting(whole(0), default=0, doc="requests per second to an object store, 0 for no limit")
+    connections: int = setting(
+        whole(0), default=0, doc="requests at a time to an object store, 0 for hibali's own choice"
+    )
     lease_seconds: int = setting(  # the holder needs time to renew it; others wait for expiry
         whole_duration("10s", "1h"),
         default=120,
@@ -656,7 +661,7 @@ class CatalogueSettings:
 
     `keep`: as a DataLad dataset with a commit for each change, if git is installed; or as a plain folder.
     `origins` (`https://gitlab.lab.example`, `http://localhost:8080`) may be private and without TLS; `zenodo`
-    is the Zenodo, or other InvenioRDM, in which `zenodo.123` is looked up. With `require_signatures` fetched
+    is the Zenodo, or other InvenioRDM, in which `zenodo.123` is looked up, and `cbrain` the portal of `cbrain:123`. With `require_signatures` fetched
     pipelines must be signed by one of `allowed_signers` (ssh-keygen(1), ALLOWED SIGNERS).
     """
 
@@ -666,6 +671,11 @@ class CatalogueSettings:
     )
     zenodo: str = setting(
         text(_ORIGIN, _BAD_ORIGIN), default="https://zenodo.org", doc="where zenodo.123 is looked up"
+    )
+    cbrain: str = setting(
+        text(_ORIGIN, _BAD_ORIGIN),
+        default="https://portal.cbrain.mcgill.ca",
+        doc="where cbrain:123 is looked up",
     )
     allowed_signers: str | None = setting(line, default=None, doc="the file of those who may sign")
     require_signatures: bool = setting(flag, default=False, doc="fetch only what is signed")

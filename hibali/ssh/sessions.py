@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import ipaddress
@@ -14,14 +13,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from hibali import subprocesses
 from hibali.config.model import Limits, SshSettings
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
-from hibali.files import control_folder
+from hibali.files import control_folder, lock_file
 from hibali.rate_limits import Refusals, note_use
 from hibali.retry import pause, with_retries
 from hibali.ssh import connect_helper
@@ -189,7 +188,7 @@ class Login:
             return
         if self._is_up():
             return
-        with self._locked(self._socket.with_suffix(".lock")):
+        with lock_file(self._socket.with_suffix(".lock")):
             if not self._is_up():
                 self._check_port()
                 self._check_proxy()
@@ -363,7 +362,7 @@ class Login:
         address = read_address(self._shared_path("address")) if self.waits_for_the_first else None
         with contextlib.ExitStack() as alone:
             if not accepted.exists():
-                alone.enter_context(self._locked(self._shared_path("trying")))
+                alone.enter_context(lock_file(self._shared_path("trying")))
                 if accepted.exists():
                     alone.close()
             if refused.exists():
@@ -435,20 +434,10 @@ class Login:
     def _space_logins(self) -> None:
         """Keep the site's interval between logins: some sites ban clients that connect too often."""
         stamp = control_folder() / f"{self._name}.at"
-        with self._locked(stamp.with_suffix(".spacing")):
+        with lock_file(stamp.with_suffix(".spacing")):
             starts = self._pace.read_starts(stamp)
             pause(self._pace.wait_after(starts, time.time()))
             self._pace.write_start(stamp, starts, time.time())
-
-    @contextlib.contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        """Lock out other processes; the folder is local, where flock(2) is reliable."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def login_name(settings: SshSettings, host: str) -> str:

@@ -12,7 +12,7 @@ from hibali_cli.progress import listening
 from runs.logs import Stream, follow_logs, read_log
 from runs.model import Run
 from runs.records import choose_task
-from runs.schedulers.base import load_scheduler
+from runs.services.base import load_job_system
 from runs.store import RunStore
 
 _LONGEST_LETTER = 4  # bytes of UTF-8
@@ -141,7 +141,7 @@ def _follow(
     with listening(common, f"logs {run.id}") as on_event:
         return follow_logs(
             opener(site, on_event),
-            load_scheduler(run.placement.scheduler),
+            load_job_system(run.placement.scheduler),
             run_store,
             run,
             streams,

@@ -34,8 +34,8 @@ from runs.failure import raise_failure
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, wait_for_end
 from runs.run_index import UNFINISHED, RunFilter
-from runs.schedulers.base import load_scheduler
 from runs.schedules.notices import Target, read_target, send_run_notice
+from runs.services.base import load_job_system
 from runs.status import run_timeline
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
@@ -100,7 +100,7 @@ def _follow(
 
     wait_for_end(
         open_host,
-        load_scheduler(part.scheduler),
+        load_job_system(part.scheduler),
         run_store,
         part.run_ids,
         limits=part.site.limits,

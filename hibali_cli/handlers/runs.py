@@ -328,14 +328,14 @@ def cancel_all(common: Common, run_ids: Sequence[str]) -> int:
 
 def _cancel_and_show(common: Common, run_id: str) -> None:
     from runs.cancel import cancel_run  # start-up: only where a site is contacted
-    from runs.schedulers.base import load_scheduler  # start-up: only where a site is contacted
+    from runs.services.base import load_job_system  # start-up: only where a site is contacted
 
     run_store = RunStore()
     run = run_store.load(run_id)
     if not run.state.final:
         with listening(common, f"cancel {run.id}") as on_event:
             open_host = opener(run_site(common, run.site), on_event)
-            run = cancel_run(open_host, load_scheduler(run.placement.scheduler), run_store, run, on_event)
+            run = cancel_run(open_host, load_job_system(run.placement.scheduler), run_store, run, on_event)
     if common.json:
         show_run(common, run)
     else:
@@ -396,7 +396,7 @@ def list_runs(
 def release_and_show(common: Common, run_id: str) -> int | None:
     """Release a run on hold and show its state."""
     from runs.cancel import check_releasable, release_run  # start-up: only where a site is contacted
-    from runs.schedulers.base import load_scheduler  # start-up: only where a site is contacted
+    from runs.services.base import load_job_system  # start-up: only where a site is contacted
 
     run_store = RunStore()
     run = run_store.load(run_id)
@@ -404,7 +404,7 @@ def release_and_show(common: Common, run_id: str) -> int | None:
     with listening(common, f"release {run.id}") as on_event:
         host = opener(run_site(common, run.site), on_event)()
         try:
-            run = release_run(host, load_scheduler(run.placement.scheduler), run_store, run)
+            run = release_run(host, load_job_system(run.placement.scheduler), run_store, run)
         finally:
             host.close()
     if common.json:

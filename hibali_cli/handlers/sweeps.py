@@ -44,7 +44,7 @@ from runs.options import CollectOptions, RequestedJob, RunOptions, SweepOptions
 from runs.pilot.setup import with_pilot
 from runs.records import sweep_of
 from runs.request import Request, TaskRequest, Workload, compute_site, with_job_proxy
-from runs.schedulers.base import load_scheduler
+from runs.services.base import load_job_system
 from runs.store import RunStore
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
 from runs.sweeps.launch import prepare_sweep_dry_run, several_allowed, sweep_key
@@ -250,7 +250,7 @@ def _finish(
     with following(common, run_store, [run], on_event) as shown:
         [run] = wait_for_end(
             opener(request.compute.site, shown.on_event),
-            load_scheduler(run.placement.scheduler),
+            load_job_system(run.placement.scheduler),
             run_store,
             [run.id],
             limits=request.compute.site.limits,

@@ -13,6 +13,7 @@ from hibali.config.settings import require_built, require_built_for_runs
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
 from hibali.http import Response
+from hibali.request_limits import request_limit
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import check_login
@@ -56,7 +57,7 @@ def check_bucket(checks: StepList, site: Site, on_event: Listener) -> None:
         return
     bucket = site.s3.bucket or ""
     subject = f"{site.name}:{bucket}" if bucket else site.name
-    requests = Requests(endpoint, source, bucket, subject, on_event)
+    requests = Requests(endpoint, source, bucket, subject, on_event, limit=request_limit(site))
     try:
         _check_access(checks, site, requests, "signed" if keys else "anonymous")
     finally:

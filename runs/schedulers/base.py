@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.plugins import load
 from hibali.text import printable
-from transfers.remote.host import CommandResult
+from transfers.remote.host import CommandResult, RemoteHost
 
 JOB_ID = re.compile(r"[A-Za-z0-9][][A-Za-z0-9._:+-]{0,127}")  # PBS writes arrays as 12[].server
 
@@ -157,15 +157,72 @@ class JobVariables:
                 raise ValueError(f"{pattern!r} is not a pattern for names of variables")
 
 
-class Scheduler(ABC):
-    """Text and values in, text and values out: no clock, no processes, no files.
+@dataclass(frozen=True, slots=True)
+class JobStates:
+    """The answer to one query: the statuses of single jobs, and of the tasks of job arrays that are still known."""
+
+    jobs: Mapping[str, Status]
+    tasks: Mapping[str, Mapping[int, Status]]
+
+
+class JobSystem(ABC):
+    """What runs the jobs of a site: a scheduler that is reached by commands (`Scheduler`), or a service (`runs.services`).
+
+    All methods with a host raise `TryLaterError` when there is no answer.
+
+    Attributes:
+        name: Its name, as runs record it.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def query(self, host: RemoteHost, jobs: Sequence[str], arrays: Sequence[str]) -> JobStates:
+        """Query all these jobs and job arrays at once; `UNKNOWN` for a job that it no longer has."""
+
+    @abstractmethod
+    def find(self, host: RemoteHost, name: str, since: str) -> str | None:
+        """Search for a job of this account by its unique name, among jobs since `YYYY-MM-DD`."""
+
+    @abstractmethod
+    def has_accounting(self, jobs: Sequence[str], since: str) -> bool:
+        """Return whether `account` can know these jobs."""
+
+    @abstractmethod
+    def account(
+        self, host: RemoteHost, jobs: Sequence[str], since: str, *, timeout: float = 60.0
+    ) -> Mapping[str, Status] | None:
+        """Return the statuses of jobs that may have ended, by id; None if accounting is off or does not answer."""
+
+    @abstractmethod
+    def cancel(self, host: RemoteHost, job: str) -> None:
+        """End a job, or all tasks of an array; ended jobs are no failure. Raises `TryLaterError` with the reason of a refusal."""
+
+    @abstractmethod
+    def release(self, host: RemoteHost, job: str) -> None:
+        """Release a job that was submitted on hold. Raises `TryLaterError` with the reason of a refusal."""
+
+    def task_names(self, job: str, index: int) -> tuple[str, ...]:
+        """Return the names that `account` may use for a task of a job array."""
+        return (f"{job}_{index}",)
+
+    def task_job(self, job: str, index: int) -> str | None:
+        """Return the value of `Job.after` for a task of a job array.
+
+        The id of the array if a job can only wait for all tasks; None if a job cannot wait for an array.
+        """
+        del job, index
+        return None
+
+
+class Scheduler(JobSystem):
+    """Text and values in, text and values out: no clock, no processes, no files. Only the methods with a host run commands.
 
     Every `*_argv` method returns one command as a list of arguments, without shell syntax; every `read_*` method
     parses how that command finished. `lookup_argv` and `accounting_argv` may return () if the scheduler has no such
     query. `read_*` raise `TryLaterError` when the scheduler did not answer.
 
     Attributes:
-        name: Its name in [scheduler].
         settings: Its own keys of [scheduler], a class made by `hibali.config.schema.table`; `Resources.own` is an object of it, or None
             where the site gives none of them.
         programs: The programs that must be installed, the main one first.
@@ -174,7 +231,6 @@ class Scheduler(ABC):
         variables: The environment variables that identify a job.
     """
 
-    name: ClassVar[str]
     settings: ClassVar[type | None] = None
     programs: ClassVar[tuple[str, ...]] = ()
     commands: ClassVar[tuple[str, ...]] = ()
@@ -234,10 +290,6 @@ class Scheduler(ABC):
         del finished
         return None
 
-    def task_names(self, job: str, index: int) -> tuple[str, ...]:
-        """Return the names that `read_accounting` may use for a task of a job array."""
-        return (f"{job}_{index}",)
-
     def start_argv(self) -> tuple[str, ...] | None:
         """Return the query for the start time of the job script on standard input.
 
@@ -258,14 +310,6 @@ class Scheduler(ABC):
         del seconds
         return ()
 
-    def task_job(self, job: str, index: int) -> str | None:
-        """Return the value of `Job.after` for a task of a job array.
-
-        The id of the array if a job can only wait for all tasks; None if a job cannot wait for an array.
-        """
-        del job, index
-        return None
-
     def array_limit_argv(self) -> tuple[str, ...]:
         """Return the query for the largest size of a job array; () if there is none."""
         return ()
@@ -274,6 +318,53 @@ class Scheduler(ABC):
         """Return the largest number of tasks of one array, numbered from 1; None if unknown."""
         del finished
         return None
+
+    def query(self, host: RemoteHost, jobs: Sequence[str], arrays: Sequence[str]) -> JobStates:
+        """See JobSystem; one command for all."""
+        finished = host.run(self.status_argv(sorted({*jobs, *arrays})))
+        return JobStates(
+            self.read_status(finished, jobs) if jobs else {},
+            self.read_tasks(finished, arrays) if arrays else {},
+        )
+
+    def find(self, host: RemoteHost, name: str, since: str) -> str | None:
+        """See JobSystem; in the queue, then in the accounting."""
+        argv = self.lookup_argv(name)
+        job = self.read_lookup(host.run(argv), host.facts()["user"]) if argv else None
+        if job is not None:
+            return job
+        argv = self.accounting_argv((), name, since)
+        found = self.read_accounting(host.run(argv)) if argv else None
+        return next(iter(found), None) if found else None
+
+    def has_accounting(self, jobs: Sequence[str], since: str) -> bool:
+        """See JobSystem."""
+        return bool(self.accounting_argv(jobs, "", since))
+
+    def account(
+        self, host: RemoteHost, jobs: Sequence[str], since: str, *, timeout: float = 60.0
+    ) -> Mapping[str, Status] | None:
+        """See JobSystem."""
+        argv = self.accounting_argv(jobs, "", since)
+        return self.read_accounting(host.run(argv, timeout=timeout)) if argv else None
+
+    def cancel(self, host: RemoteHost, job: str) -> None:
+        """See JobSystem."""
+        finished = host.run(self.cancel_argv(job))
+        if finished.exit_code != 0:
+            message = f"the scheduler did not cancel job {job}: {_last_words(finished)}"
+            raise TryLaterError("not-cancelled", message)
+
+    def release(self, host: RemoteHost, job: str) -> None:
+        """See JobSystem."""
+        finished = host.run(self.release_argv(job))
+        if finished.exit_code != 0:
+            message = f"the scheduler did not release the job: {_last_words(finished)}"
+            raise TryLaterError("not-released", message)
+
+
+def _last_words(finished: CommandResult) -> str:
+    return printable(finished.stderr.strip()[-500:])
 
 
 def load_scheduler(name: str) -> Scheduler:

@@ -243,6 +243,17 @@ def test_a_detached_call_leaves_the_jobs_and_the_same_command_finishes(site: Sit
     assert site.left() == []
 
 
+def test_shards_share_the_limits_of_the_object_store(site: Site) -> None:
+    site.make({f"{number}": b"%d" % number for number in range(50)})
+    limits = "[sites.bucket.limits]\n"
+    config = site.hibali.home.config
+    config.write_text(config.read_text().replace(limits, f"{limits}requests = 40\nconnections = 2\n"))
+    done = site.hibali("sync", f"cluster:{site.data}", "bucket:t", "--nodes", "3", "--json", exit=0)
+    assert b"2 nodes instead of 3: limits.connections of bucket is 2" in done.err
+    assert done.last["files_moved"] == 50
+    assert site.left() == []
+
+
 @pytest.mark.heavy
 def test_nodes_hash_files_where_they_are(site: Site) -> None:
     site.make(tree())

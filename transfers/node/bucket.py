@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 from transfers.agent import protocol
 from transfers.agent.lease import LostLeaseError
 from transfers.agent.protocol import ChangedError, Problem, RefusedError
+from transfers.node.pace import Pace
 from transfers.node.signing import Signer, encode_query
 
 _ATTEMPTS = 6
@@ -49,14 +50,18 @@ class Answer(object):
 class Bucket(object):
     """Signed requests to one bucket over one connection; for one thread."""
 
-    def __init__(self, place: Mapping[str, Any]) -> None:
-        """`place` has `url`, `bucket`, `prefix`, `region`, `authorities`, and `access_key`, `keys` and `token` unless anonymous."""
+    def __init__(self, place: Mapping[str, Any], pace: Pace) -> None:
+        """Set the fields; `pace` limits the requests of all threads.
+
+        `place` has `url`, `bucket`, `prefix`, `region`, `authorities`, and `access_key`, `keys` and `token` unless anonymous.
+        """
         parts = urlsplit(place["url"])
         self._secure = parts.scheme == "https"
         self._host = parts.netloc
         self._bucket = place["bucket"]
         self.prefix = protocol.bytes_of(place["prefix"])
         self._authorities = place.get("authorities")
+        self._pace = pace
         self._signer = None
         if place.get("access_key"):
             self._signer = Signer(place["access_key"], place["keys"], place["region"], place.get("token"))
@@ -85,6 +90,8 @@ class Bucket(object):
         headers: Mapping[str, str],
         body: protocol.Body,
     ) -> http.client.HTTPResponse:
+        """Send one request, in its turn; return the head of the answer."""
+        self._pace.acquire(1)
         path = "/" + quote(self._bucket, safe="") + "/" + quote(self.prefix + key, safe="/~")
         text = encode_query(query)
         whole = {"host": self._host, "content-length": str(len(body)), **headers}
@@ -218,8 +225,9 @@ def _md5_of(content: bytes) -> str:
 class BucketSource(object):
     """The objects that are read."""
 
-    def __init__(self, place: Mapping[str, Any]) -> None:
-        self._bucket = Bucket(place)
+    def __init__(self, place: Mapping[str, Any], pace: Pace) -> None:
+        """See Bucket."""
+        self._bucket = Bucket(place, pace)
 
     def read_pack(self, unit: Dict[str, Any]) -> Tuple[Dict[str, Any], protocol.Body]:
         """Read every item of a pack: what an agent replies to a unit, and the contents."""
@@ -259,9 +267,9 @@ class BucketTarget(object):
 
     finishes = False
 
-    def __init__(self, place: Mapping[str, Any]) -> None:
-        """`place` is as for `Bucket`; `checksum` asks for a checksum header, `lock` is the token of the client's lock."""
-        self._bucket = Bucket(place)
+    def __init__(self, place: Mapping[str, Any], pace: Pace) -> None:
+        """See Bucket; in `place`, `checksum` asks for a checksum header, and `lock` is the token of the client's lock."""
+        self._bucket = Bucket(place, pace)
         self._checksum = bool(place.get("checksum"))
         self._lock = place.get("lock")
         self._looked = float("-inf")

@@ -28,6 +28,7 @@ from transfers.agent.protocol import (
 )
 from transfers.node.bucket import BucketSource, BucketTarget, UnreachableError
 from transfers.node.folder import FolderSource, FolderTarget, open_root
+from transfers.node.pace import Pace
 
 _LINE_BYTES = 64 * 1024 * 1024
 EXIT_STOPPED = 3  # the lock was lost, or the source or target is not usable: the journal has the reason
@@ -89,26 +90,6 @@ class Journal(object):
         os.close(self._descriptor)
 
 
-class Pace(object):
-    """Limits the bytes a second of one shard; for several threads."""
-
-    def __init__(self, rate: int) -> None:
-        """`rate` is in bytes a second, 0 for no limit."""
-        self._rate = rate
-        self._guard = threading.Lock()
-        self._free_at = 0.0
-
-    def acquire(self, size: int) -> None:
-        """Wait until so many more bytes may be moved."""
-        if not self._rate:
-            return
-        with self._guard:
-            now = time.monotonic()
-            start = max(now, self._free_at)
-            self._free_at = start + float(size) / self._rate
-        time.sleep(max(0.0, start - now))
-
-
 class Memory(object):
     """Limits the bytes of units that are in memory at once; a larger unit goes alone."""
 
@@ -143,7 +124,8 @@ class Shard(object):
         with open(os.path.join(folder, "job.json"), "rb") as stream:
             self._job: Dict[str, Any] = json.loads(stream.read(_LINE_BYTES).decode("ascii"))
         self._journal = Journal(os.path.join(folder, "journals"), shard, attempt)
-        self._pace = Pace(int(self._job.get("rate", 0)))
+        self._bandwidth = Pace(self._job["rate"])
+        self._requests = Pace(self._job["requests"])
         self._memory = Memory(int(self._job["memory"]))
         self._lease: Optional[SharedLease] = None
         # None is the last unit of a queue, and stays in it
@@ -173,13 +155,13 @@ class Shard(object):
 
     def _open_source(self) -> Source:
         place = self._job["source"]
-        return FolderSource(place) if place["kind"] == "folder" else BucketSource(place)
+        return FolderSource(place) if place["kind"] == "folder" else BucketSource(place, self._requests)
 
     def _open_target(self) -> Target:
         place = self._job["target"]
         if self._lease is not None:
             return FolderTarget(place, self._lease, self._attempt)
-        return BucketTarget(place)
+        return BucketTarget(place, self._requests)
 
     def _move_all(self) -> None:
         count = int(self._job["workers"])
@@ -249,7 +231,7 @@ class Shard(object):
         else:
             size = sum(item["size"] for item in unit["items"])
             with self._memory.hold(size):
-                self._pace.acquire(size)
+                self._bandwidth.acquire(size)
                 header, body = source.read_pack(unit)
                 results = target.write_pack(unit, header, body)
             for position in header.get("claimed", ()):
@@ -260,7 +242,7 @@ class Shard(object):
         item, length = unit["items"][0], unit["length"]
         record: Dict[str, Any] = {"unit": unit["unit"], "file": item["number"], "bytes": length}
         with self._memory.hold(min(length, _PIECE_BYTES) if target.finishes else length):
-            self._pace.acquire(length)
+            self._bandwidth.acquire(length)
             try:
                 record.update(target.write_piece(unit, source.read_range(item, unit["offset"], length)))
             except _PROBLEMS as problem:

@@ -120,6 +120,7 @@ class NodeHashing:
             "workers": _WORKERS,
             "memory": 0,
             "rate": 0,
+            "requests": 0,
         }
         files.finish([SmallFile(begun.folder + b"/job.json", json.dumps(job).encode("ascii"))])
         attempts.staged(begun)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 
+from hibali.config.kinds import kind_of
+from hibali.config.model import Limits, Site
 from hibali.documents import read_json
 from hibali.errors import UsageError
 from hibali.events import Event, Listener, Noted
@@ -19,7 +21,7 @@ from transfers.shards.begun import Begun, BegunFile
 from transfers.shards.gathering import Gathering, state_from
 from transfers.shards.rates import RatesFile, measured, useful_nodes
 from transfers.shards.service import NodesRequest
-from transfers.shards.staging import Shares, Staging
+from transfers.shards.staging import Staging, share
 from transfers.shards.unit_files import complete_lines, read_spool
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.base import Committed, Item, Source, Store
@@ -128,8 +130,9 @@ class NodesMover:
         """See Mover."""
         with ExitStack() as stack:
             objects = _objects(target, stack)
-            count = self._useful_nodes()
-            shares = Shares(count, max(1, self._rate // count) if self._rate else 0)
+            bucket = self._bucket_site()
+            limits = bucket.limits if bucket is not None else Limits()
+            shares = share(limits, self._rate, self._useful_nodes())
             staging = Staging(shares, self._ends, source, target, objects)
             stack.callback(staging.spool.close)
             with closing(staging.stage(items, self._fallback, self._begin)) as events:
@@ -141,23 +144,30 @@ class NodesMover:
             gathering = Gathering(staging.spool, staging.large, objects, source, list(staging.files.shards))
             yield from self._run(begun, gathering, target, last=ATTEMPTS)
             found = measured(list(gathering.times.values()), time.time())
-            if found is not None and begun.attempt == 1 and not self._rate:
+            limited = self._rate or limits.requests or limits.connections
+            if found is not None and begun.attempt == 1 and not limited:
                 self._rates.add(found)
         if gathering.retries:
             with closing(self._fallback.carry(source, target, gathering.retries)) as events:
                 yield from events
 
     def _useful_nodes(self) -> int:
-        """Return how many nodes to use: not more than earlier transfers showed to be useful."""
+        """Return how many nodes to use: not more than earlier transfers showed to be useful, nor than may have a connection."""
         asked = self._nodes.count
         count = useful_nodes(asked, self._rates.read())
+        reason = "between these places more nodes moved no more bytes a second"
+        bucket = self._bucket_site()
+        if bucket is not None and 0 < bucket.limits.connections < count:
+            count = bucket.limits.connections
+            reason = f"limits.connections of {bucket.name} is {count}"
         if count < asked:
-            self._on_event(
-                Noted(
-                    f"{counted(count, 'node')} instead of {asked}: between these places more nodes moved no more bytes a second"
-                )
-            )
+            self._on_event(Noted(f"{counted(count, 'node')} instead of {asked}: {reason}"))
         return count
+
+    def _bucket_site(self) -> Site | None:
+        """Return the site of the end that is a bucket; None if both are folders."""
+        sites = [location.site for location in self._ends]
+        return next((site for site in sites if kind_of(site).limits_requests), None)
 
     def _begin(self) -> tuple[RemoteHost, bytes]:
         self._begun = self._attempts.begin()

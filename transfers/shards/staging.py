@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from hibali.config.model import Limits
 from hibali.events import Event
 from hibali.locations import Location, guarded_roots
 from transfers.agent import protocol
@@ -32,10 +33,22 @@ _WHOLE_AT_FOLDER, _WHOLE_AT_BUCKET = 64 * 1024 * 1024, 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The number of shards, and the limit of each in bytes per second; 0 for none."""
+    """The number of shards, and the limits of each: bytes and requests per second, and requests at a time; 0 for none."""
 
     count: int
-    rate: int
+    rate: float = 0
+    requests: float = 0
+    connections: int = 0
+
+
+def share(limits: Limits, rate: int, count: int) -> Shares:
+    """Return what each of `count` shards gets of the limits of a bucket's site, and of `rate` bytes per second."""
+    return Shares(
+        count,
+        rate / count,
+        limits.requests / count,
+        max(1, limits.connections // count) if limits.connections else 0,
+    )
 
 
 class Staging:
@@ -130,9 +143,10 @@ class Staging:
             "schema": 1,
             "source": source,
             "target": target,
-            "workers": _BUCKET_WORKERS if "bucket" in {source["kind"], target["kind"]} else _FOLDER_WORKERS,
+            "workers": self._workers(has_bucket="bucket" in {source["kind"], target["kind"]}),
             "memory": _MEMORY,
             "rate": self._shares.rate,
+            "requests": self._shares.requests,
         }
         files += [
             SmallFile(folder + b"/large", b"".join(map(line_of, records))),
@@ -140,6 +154,12 @@ class Staging:
         ]
         self.files.finish(files)
         self.token = str(target.get("token") or target.get("lock") or "")
+
+    def _workers(self, *, has_bucket: bool) -> int:
+        """Return the number of threads of a shard; each sends one request at a time."""
+        if not has_bucket:
+            return _FOLDER_WORKERS
+        return min(_BUCKET_WORKERS, self._shares.connections or _BUCKET_WORKERS)
 
     def _places(self, folder: bytes) -> tuple[dict[str, Any], dict[str, Any], list[SmallFile]]:
         """Return source and target as nodes reach them, and the files that these need."""

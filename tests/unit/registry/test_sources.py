@@ -194,6 +194,21 @@ def test_descriptors_are_read_from_zenodo(place: str, access: Access) -> None:
             list(find_candidates(place, local))
 
 
+def test_the_descriptor_of_a_tool_configuration_is_read_from_cbrain(access: Access) -> None:
+    def answer(path: str) -> tuple[int, dict[str, str], bytes]:
+        return (200, {}, RAW) if path == "/tool_configs/12/boutiques_descriptor" else (404, {}, b"{}")
+
+    with serving(answer) as origin:
+        portal = Access(access.scratch, origins=frozenset({origin}), cbrain=origin)
+        assert [(each.subject, each.raw) for each in find_candidates("cbrain:12", portal)] == [
+            ("cbrain:12", RAW)
+        ]
+        with pytest.raises(NotFoundError):
+            list(find_candidates("cbrain:13", portal))
+        with pytest.raises(UsageError, match="cbrain:123"):
+            list(find_candidates("cbrain:../../sessions", portal))
+
+
 def git(folder: Path, *arguments: str) -> None:
     person = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environment = {**os.environ, **person, "GIT_CONFIG_GLOBAL": "/dev/null"}

@@ -15,7 +15,6 @@ from transfers.pipeline.shared_memory import allocate_buffer
 from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.requests import (
     CHECKSUM,
-    CONNECTIONS,
     Requests,
     checksum_of,
     from_obstore,
@@ -155,7 +154,7 @@ class Bulk:
             "connect_timeout": "10s",
             "timeout": "24h",  # a large piece over a slow link may take long;
             "read_timeout": "120s",  # a server that sends nothing for this long has failed
-            "pool_max_idle_per_host": str(CONNECTIONS),
+            "pool_max_idle_per_host": str(self._requests.connections),
         }
         if not self._requests.proxies:
             # obstore follows redirects to any host and has no setting for it, so all other hosts get a proxy

@@ -16,7 +16,7 @@ from transfers.entry import Entry, Verification
 from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
-from transfers.stores.s3.requests import CONNECTIONS, Requests, checksum_of, name_of, parse, problem_of
+from transfers.stores.s3.requests import Requests, checksum_of, name_of, parse, problem_of
 from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, find_begun, is_exact, known_from
 
 _BATCH = 256
@@ -133,7 +133,7 @@ class Copying:
                     yield self._guarded(item, self._in_parts)
                 else:
                     under_way.append(pool.submit(self._guarded, item, self._whole))
-                if len(under_way) >= CONNECTIONS:
+                if len(under_way) >= self.write_target.requests.connections:
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()

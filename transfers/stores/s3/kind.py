@@ -8,6 +8,7 @@ from hibali.config.model import Site
 from hibali.errors import UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
+from hibali.request_limits import request_limit
 from transfers.stores.base import Leftover
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
 from transfers.stores.s3.multipart import begun_at
@@ -86,4 +87,5 @@ def _requests(site: Site, bucket: str, on_event: Listener) -> Requests:
         raise UsageError("not-an-s3-site", "this site has no s3 table", subject=site.name)
     source = CredentialSource(site.s3, site.name)
     endpoint = find_endpoint(site.s3, site.name)
-    return Requests(endpoint, source, bucket, f"{site.name}:{bucket}" if bucket else site.name, on_event)
+    subject = f"{site.name}:{bucket}" if bucket else site.name
+    return Requests(endpoint, source, bucket, subject, on_event, limit=request_limit(site))

@@ -36,7 +36,7 @@ class S3Lock(Lease):
         return self._put({"If-None-Match": "*"}) or self._is_held()
 
     def _read(self) -> Held | None:
-        response = self._requests.request("GET", self._key, accept=_HELD)
+        response = self._requests.request("GET", self._key, accept=_HELD, urgent=True)
         return _held(response) if response.status < 300 else None
 
     def _is_held(self) -> bool:
@@ -60,13 +60,15 @@ class S3Lock(Lease):
         # Each write differs: an unchanged ETag would let another client take over a live lock.
         self._puts += 1
         body = line_of_json({**self._record, "beat": self._puts}).encode("ascii") + b"\n"
-        response = self._requests.request("PUT", self._key, body=body, headers=headers, accept=_HELD)
+        response = self._requests.request(
+            "PUT", self._key, body=body, headers=headers, accept=_HELD, urgent=True
+        )
         if response.status < 300:
             self._etag = response.etag
         return response.status < 300
 
     def _remove(self) -> None:
-        self._requests.request("DELETE", self._key, accept=_HELD)
+        self._requests.request("DELETE", self._key, accept=_HELD, urgent=True)
 
 
 def find_lock(requests: Requests, key: bytes) -> Held | None:

@@ -35,6 +35,7 @@ from hibali.http import (
     too_long,
     watched,
 )
+from hibali.request_limits import RequestLimit
 from hibali.retry import Result, with_retries
 from transfers.stores.base import Problem
 from transfers.stores.s3.credentials import Credentials, CredentialSource, Endpoint
@@ -301,6 +302,7 @@ class Requests:
         subject: str,
         on_event: Listener = ignore,
         *,
+        limit: RequestLimit,
         patience: float | None = None,
     ) -> None:
         """Set the fields; `subject` names site and bucket in errors, `patience` is a read timeout (s)."""
@@ -311,6 +313,8 @@ class Requests:
         self.source = source
         self.bucket = bucket
         self.subject = subject
+        self.connections = min(CONNECTIONS, limit.connections or CONNECTIONS)
+        self._limit = limit
         self._on_event = on_event
         self._patience = max(_LEAST_PATIENCE, 2.0 * (patience or 0.0))
         patience = patience or _READ_SECONDS
@@ -320,7 +324,7 @@ class Requests:
             verify=endpoint.authorities or True,
             proxies=self.proxies,
             timeout=(_CONNECT_SECONDS, patience),
-            max_pool_connections=CONNECTIONS,
+            max_pool_connections=self.connections,
         )
         pools = self._session._pool_classes_by_scheme  # noqa: SLF001  # urllib3's setting, which botocore gives no name
         pools.update({scheme: watched(kind) for scheme, kind in pools.items()})
@@ -329,7 +333,7 @@ class Requests:
     def patient(self, seconds: int) -> Requests:
         """Return requests that wait this many seconds for responses; closed separately."""
         arguments = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
-        return Requests(*arguments, patience=seconds)
+        return Requests(*arguments, limit=self._limit, patience=seconds)
 
     def request(
         self,
@@ -343,12 +347,13 @@ class Requests:
         accept: Collection[int] = (),
         most: int = MAX_RESPONSE_BYTES,
         into: memoryview | None = None,
+        urgent: bool = False,
     ) -> Response:
         """Send one request, with retries. Raise the errors of `error_of` for statuses not in `accept`.
 
         `sha256` is the body's, computed if not given. Redirects are never followed. A response has at most
         `most` bytes, one to a range request at most the range. With `into`, the range must be sent (with status
-        200, too, as rclone does) and is received there.
+        200, too, as rclone does) and is received there. An `urgent` one overtakes those that wait for the site's limits.
         """
         digest = sha256 or (hashlib.sha256(body).hexdigest() if body else EMPTY_SHA256)
         address = self.endpoint.address(self.bucket, key)
@@ -367,13 +372,18 @@ class Requests:
                 code = "NoSuchBucket"
             raise error_of(response.status, code, self.subject)
 
-        return self.tried(attempt_once)
+        return self.tried(attempt_once, urgent=urgent)
 
-    def tried(self, attempt: Callable[[], Result]) -> Result:
-        """Call `attempt` with retries, but only once while the server is unreachable for any thread."""
+    def tried(self, attempt: Callable[[], Result], *, urgent: bool = False) -> Result:
+        """Call `attempt`, which sends one request, with retries, but only once while the server is unreachable for any thread."""
+
+        def attempt_in_turn() -> Result:
+            with self._limit.turn(urgent=urgent):
+                return attempt()
+
         try:
             found = with_retries(
-                attempt,
+                attempt_in_turn,
                 subject=self.subject,
                 attempts=1 if self._unreachable else _ATTEMPTS,
                 patience=_PATIENCE_SECONDS,

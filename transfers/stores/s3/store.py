@@ -178,6 +178,7 @@ class S3Store(RequestStore):
     ) -> None:
         """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name."""
         self._bulk = Bulk(requests)
+        # Not fewer threads where fewer connections are allowed: jobs of the pool wait for others in it.
         super().__init__(self._bulk.get, self._key, threads=CONNECTIONS, name="s3")
         self.root_path = root
         self._requests = requests

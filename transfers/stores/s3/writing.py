@@ -264,7 +264,6 @@ def known_from(entry: Entry, digest: str | None) -> Known:
     return Known("", entry.size, digest, entry.mtime_ns, entry.mode)
 
 
-_MOST_JOBS = 32
 _WHOLE_BYTES = 32 * 1024 * 1024  # up to this size, one request is faster than a multipart upload
 
 
@@ -289,7 +288,7 @@ class S3Writer(RequestWriter):
     cannot_store = Problem("unsupported-kind", "an object store cannot store symlinks and special files")
 
     def __init__(self, write_target: WriteTarget) -> None:
-        super().__init__(write_target.holder, write_target.pool, _MOST_JOBS)
+        super().__init__(write_target.holder, write_target.pool, write_target.requests.connections)
         self._write_target = write_target
         self._large: dict[int, Large] = {}
         self._whole: dict[int, _Whole] = {}

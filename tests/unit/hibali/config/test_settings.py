@@ -108,6 +108,9 @@ endpoint = "https://s3.example.org"
 bucket = "b"
 prefix = "top/"
 credentials_command = ["pass-helper", "b"]
+[sites.bucket.limits]
+requests = 50
+connections = 8
 
 [sites.here]
 kind = "local"
@@ -165,12 +168,22 @@ def test_every_key_of_the_contract_is_read() -> None:
         ),
         container=ContainerSettings("apptainer"),
         gpus=Gpus(4, "amd"),
-        limits=Limits(100, 1000, 60.0, 10.0, 500 * 1024**2, 300, 1800.0, 300.0),
+        limits=Limits(
+            100,
+            1000,
+            60.0,
+            10.0,
+            500 * 1024**2,
+            lease_seconds=300,
+            reconnect_seconds=1800.0,
+            settling_seconds=300.0,
+        ),
         purge=Purge("scratch", 90),
     )
     assert sites["bucket"].s3 == S3Settings(
         "https://s3.example.org", "b", "top", credentials_command=("pass-helper", "b")
     )
+    assert sites["bucket"].limits == Limits(requests=50, connections=8)
     assert sites["here"].roots == {"data": "/data"}
     assert sites["web"].url == "https://example.org/data"
 
@@ -359,6 +372,25 @@ def test_invalid_job_times_are_refused(text: str) -> None:
 
 def test_tables_of_another_kind_do_not_belong() -> None:
     assert problems_of('[sites.xx]\nkind = "local"\n[sites.xx.ssh]\nhost = "a"\n') == [(3, "sites.xx.ssh")]
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        'kind = "local"',
+        'kind = "url"\nurl = "https://example.org/"',
+        'kind = "fsspec"\nfsspec.url = "gs://b"',
+    ],
+)
+def test_limits_that_a_kind_does_not_keep_do_not_belong(site: str) -> None:
+    found = problems_of(f"[sites.xx]\nlimits = {{ requests = 5, connections = 2 }}\n{site}\n")
+    assert found == [(2, "sites.xx.limits.connections"), (2, "sites.xx.limits.requests")]
+
+
+@pytest.mark.parametrize("line", ["requests = -1", "requests = 0.5", 'connections = "2"'])
+def test_limits_of_requests_are_whole_numbers(line: str) -> None:
+    store = f'[sites.xx]\nkind = "s3"\ns3.endpoint = "aws"\n[sites.xx.limits]\n{line}\n'
+    assert problems_of(store) == [(5, f"sites.xx.limits.{line.partition(' ')[0]}")]
 
 
 @pytest.mark.parametrize(

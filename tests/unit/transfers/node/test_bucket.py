@@ -7,6 +7,7 @@ import pytest
 from tests.services.processes import free_port
 from transfers.node import bucket
 from transfers.node.bucket import BucketSource, BucketTarget, UnreachableError
+from transfers.node.pace import Pace
 
 
 @pytest.fixture
@@ -20,15 +21,15 @@ def test_a_store_that_does_not_answer_ends_the_shard_and_not_each_file(place: di
     unit = {"unit": 1, "items": [item]}
     header = {"sizes": [3], "digests": ["00" * 32], "problems": {}}
     with pytest.raises(UnreachableError, match="cannot reach the object store"):
-        BucketTarget(place).write_pack(unit, header, b"abc")
+        BucketTarget(place, Pace(0)).write_pack(unit, header, b"abc")
     with pytest.raises(UnreachableError):
-        BucketSource(place).read_pack(unit)
+        BucketSource(place, Pace(0)).read_pack(unit)
 
 
 def test_keys_that_have_ended_end_the_shard(place: dict[str, object]) -> None:
     place |= {"access_key": "AKID", "keys": {"20200101": "00" * 32}}
     with pytest.raises(UnreachableError) as caught:
-        BucketSource(place).read_pack(
+        BucketSource(place, Pace(0)).read_pack(
             {"unit": 1, "items": [{"number": 1, "read": "a", "tag": "", "size": 3}]}
         )
     assert caught.value.code == "keys-ended"
