@@ -289,7 +289,7 @@ class DataProxy:
                 "no-credentials",
                 f"the service asks for a login (status {status}), but the site has none",
                 subject=self.subject,
-                hint=f"Set the site's token_command: hibali config edit",
+                hint="Set the site's token_command: hibali config edit",
             )
         if status in _DENIED:
             who = "the object store" if sender is _Sender.STORE else "the service"

@@ -148,7 +148,7 @@ class EbrainsStore(RequestStore):
                 "read-only-site",
                 "this site has no login, so it is read-only",
                 subject=self._objects.subject,
-                hint=f"Set the site's token_command: hibali config edit",
+                hint="Set the site's token_command: hibali config edit",
             )
         support = self.probe()
         support = support if support.writable else self.probe(refresh=True)
