@@ -265,7 +265,7 @@ def test_consent_is_requested_once_and_awaited(place: Place, tmp_path: Path) -> 
     place.hibali("pull", "there:data", tmp_path / "target", exit=0)
     assert files_in(tmp_path / "target") == {b"scan": b"1"}
     dataset.granted = False
-    assert b"requested access now" in place.hibali("ls", "there:", exit=5).err
+    assert b"hibali requested access for you" in place.hibali("ls", "there:", exit=5).err
     assert place.double.mails == [name, name]
 
 

@@ -35,11 +35,15 @@ class Consent:
         with wait_for_lock(folder):
             asked = _read_time(folder / "asked.json")
             if asked is not None and datetime.now(UTC) - asked < timedelta(hours=_LINK_HOURS):
-                return self._pending(f"access was requested at {asked:%Y-%m-%d %H:%M} UTC, but")
+                return self._pending(
+                    f"access was requested at {asked:%Y-%m-%d %H:%M} UTC, and the link in the e-mail from EBRAINS was not opened yet"
+                )
             request_access()
             record = {"schema": 1, "dataset": self._address, "at": datetime.now(UTC).isoformat()}
             write_atomic(folder / "asked.json", line_of_json(record).encode("ascii") + b"\n")
-        return self._pending("hibali requested access now:")
+        return self._pending(
+            f"hibali requested access for you, and EBRAINS sends you an e-mail with a link that is valid for {_LINK_HOURS} hours"
+        )
 
     def note_granted(self) -> None:
         """Forget the request, because the dataset can be read now."""
@@ -52,10 +56,10 @@ class Consent:
         name = hashlib.sha256(identity.encode()).hexdigest()[:32]
         return private_folder(private_folder(state_folder() / "ebrains") / name)
 
-    def _pending(self, since: str) -> TryLaterError:
+    def _pending(self, message: str) -> TryLaterError:
         return TryLaterError(
             "consent-pending",
-            f"the dataset needs your consent: {since} EBRAINS sends an e-mail with a link, valid for {_LINK_HOURS} hours, that you have to open",
+            f"the dataset is guarded: {message}",
             subject=self._subject,
             hint="Open the link in the e-mail, then run the same command again.",
             transient=False,

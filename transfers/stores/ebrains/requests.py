@@ -178,6 +178,8 @@ class DataProxy:
                     begin=begin,
                 )
                 if response.status not in _DENIED:
+                    if keep:
+                        self._keep_address(key, address)
                     break
         except HibaliError as problem:
             with self._guard:
@@ -264,8 +266,8 @@ class DataProxy:
             return response
         if response.status in BUSY:
             self._pace.slow_down(response)
-        guarded = by_service and self.settings.dataset is not None and response.status in _NO_CONSENT
-        if guarded and _access_request(response):
+        guarded = by_service and self.settings.dataset is not None and self.settings.has_login
+        if guarded and response.status in _NO_CONSENT and _access_request(response):
             raise self._consent.require(self._request_access)
         raise self._error_of(response.status, sender)
 
@@ -313,22 +315,17 @@ class DataProxy:
         return error_of(status, self.subject)
 
     def _two_addresses(self, method: str, key: bytes, *, keep: bool) -> Iterator[str]:
-        """Yield a presigned address, and then a new one."""
-        if not keep:
-            yield self._presigned(method, key)
-            yield self._presigned(method, key)
-            return
+        """Yield a presigned address, which may be a kept one, and then a new one."""
         with self._guard:
-            known = self._addresses.get(key)
-        if known is not None:
-            yield known
-        for _ in range(1 if known is not None else 2):
-            fresh = self._presigned(method, key)
-            with self._guard:
-                self._addresses[key] = fresh
-                while len(self._addresses) > _KEPT_ADDRESSES:
-                    self._addresses.popitem(last=False)
-            yield fresh
+            known = self._addresses.get(key) if keep else None
+        yield known or self._presigned(method, key)
+        yield self._presigned(method, key)
+
+    def _keep_address(self, key: bytes, address: str) -> None:
+        with self._guard:
+            self._addresses[key] = address
+            while len(self._addresses) > _KEPT_ADDRESSES:
+                self._addresses.popitem(last=False)
 
     def _presigned(self, method: str, key: bytes) -> str:
         """Ask for an address to GET or PUT an object; the service redirects there if it ignores the query."""

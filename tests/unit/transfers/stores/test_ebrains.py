@@ -423,14 +423,14 @@ def test_access_is_requested_once_a_day(server: ScriptedServer, opened: Open, hi
         assert (raised.value.code, raised.value.transient) == ("consent-pending", False)
         return raised.value
 
-    assert "requested access now" in pending().message
+    assert "hibali requested access for you" in pending().message
     assert "access was requested at" in pending().message
     assert [method for method, _ in server.seen] == ["GET", "POST", "GET"]
     [record] = (hibali_home.state / "ebrains").rglob("asked.json")
     found = json.loads(record.read_text())
     late = datetime.now(UTC) - timedelta(hours=25)
     record.write_text(json.dumps({**found, "at": late.isoformat()}))
-    assert "requested access now" in pending().message
+    assert "hibali requested access for you" in pending().message
     assert [method for method, _ in server.seen].count("POST") == 2
     server.respond = once([ROW])
     assert len(list(opened(server.respond, LOGIN).list())) == 1
@@ -454,6 +454,13 @@ def test_a_request_for_access_that_fails_is_sent_once(
     assert raised.value.code != "consent-pending"
     assert [method for method, _ in server.seen] == ["GET", "POST"]
     assert not list((hibali_home.state / "ebrains").rglob("asked.json"))
+
+
+def test_access_is_not_requested_without_a_login(server: ScriptedServer, opened: Open) -> None:
+    with pytest.raises(AccessError) as raised:
+        list(opened(guarded({"POST": json_answer({})}), f'dataset = "{DATASET}"').list())
+    assert raised.value.code == "no-credentials"
+    assert [method for method, _ in server.seen] == ["GET"]
 
 
 def test_a_dataset_that_cannot_be_requested_is_denied(server: ScriptedServer, opened: Open) -> None:
