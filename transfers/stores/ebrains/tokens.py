@@ -12,6 +12,7 @@ from urllib.parse import urlencode, urlsplit
 from hibali.errors import AccessError, TryLaterError
 from hibali.files import check_private_file, private_folder, state_folder, write_atomic
 from hibali.http import HttpClient
+from hibali.keyring_secrets import keyring_secret
 from hibali.locks import wait_for_lock
 from hibali.retry import with_retries
 from hibali.subprocesses import credentials_from, hidden_variable, remember_secret
@@ -157,7 +158,13 @@ class RefreshToken:
         if settings.refresh_variable is not None:
             return _from_variable(settings.refresh_variable, "refresh token", self._subject)
         if settings.refresh_keyring is not None:
-            return self._from_keyring(settings.refresh_keyring)
+            return keyring_secret(
+                settings.refresh_keyring,
+                settings.client_id or "",
+                owner="this client",
+                subject=self._subject,
+                otherwise="refresh_variable or refresh_command",
+            )
         return credentials_from(
             settings.refresh_command,
             read_token,
@@ -166,28 +173,6 @@ class RefreshToken:
             subject=self._subject,
             hint="Run the command yourself: it must print the refresh token as its first line.",
         )
-
-    def _from_keyring(self, service: str) -> str:
-        hint = f"keyring set {service} {self._settings.client_id}"
-        try:
-            import keyring
-
-            found = keyring.get_password(service, self._settings.client_id or "")
-        except Exception as problem:  # noqa: BLE001  # its backends, written by others, raise their own errors
-            raise AccessError(
-                "no-secret",
-                f"the keyring cannot be read ({type(problem).__name__})",
-                subject=self._subject,
-                hint=f"Without a desktop, set refresh_variable or refresh_command. To see the keyring's error: `{hint.replace(' set ', ' get ')}`",
-            ) from None
-        if not found:
-            raise AccessError(
-                "no-secret",
-                f"the keyring has no entry {service!r} for this client",
-                subject=self._subject,
-                hint=hint,
-            )
-        return found
 
     def _post(self, refresh: str) -> tuple[str, str]:
         """Exchange a refresh token; return an access token and the next refresh token, "" for the same."""
