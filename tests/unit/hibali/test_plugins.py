@@ -65,7 +65,8 @@ def test_modules_without_a_kind_are_not_kinds(monkeypatch: pytest.MonkeyPatch) -
     for word in ("sftp", "webdav", "part", "nothing"):
         [problem] = problems_of(f'[sites.xx]\nkind = "{word}"\n')
         assert (
-            problem == f"line 2: sites.xx.kind: {word!r} must be one of ssh, s3, local, url, globus, fsspec"
+            problem
+            == f"line 2: sites.xx.kind: {word!r} must be one of ssh, s3, local, url, globus, cbrain, fsspec"
         )
 
 
