@@ -137,8 +137,7 @@ class CbrainClient:
                 "collection-not-sent",
                 "the portal does not send this collection as an archive; it sends at most 400 megabytes",
                 subject=subject,
-                hint="Read its files from where the data provider stores them: hibali sites show "
-                + self.subject,
+                hint=f"Read its files where the data provider stores them. See: hibali sites show {self.subject}",
             )
 
     def upload(

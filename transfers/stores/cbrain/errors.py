@@ -34,7 +34,7 @@ def error_of(response: Response, subject: str, site: str) -> HibaliError:
             "licence-not-signed",
             "the portal wants you to sign its licence agreements first",
             subject=subject,
-            hint="Log in to the portal in a browser and sign them. Then: hibali sites check " + site,
+            hint=f"Log in to the portal in a browser and sign them. Then: hibali sites check {site}",
         )
     if status == 403:
         return AccessError(
