@@ -12,7 +12,7 @@ from runs.model import UNSUCCESSFUL_STATES, Run, State
 from runs.outputs import Reference, find_output, referenced_runs
 from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
-from runs.schedulers.base import JobSystem
+from runs.schedulers.base import JobSystem, Scheduler
 from runs.script import Dependency
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
@@ -39,6 +39,8 @@ def must_end_before(
         container: The container there.
         scheduler: The scheduler there.
     """
+    if not isinstance(scheduler, Scheduler):  # no service lets a job wait for another one
+        return True
     copies = container.isolates and not container.binds_inputs
     if run.site != site.name or (copies and references):
         return True

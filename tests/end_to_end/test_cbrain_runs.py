@@ -96,6 +96,18 @@ def test_a_task_is_cancelled(portal: Portal) -> None:
     assert task.status == "Terminated"
 
 
+def test_a_run_after_another_one_is_created_when_that_has_ended(portal: Portal) -> None:
+    portal.double.automatic = False
+    first = portal.bench.hibali(*portal.bench.line(portal.answers()), exit=0).out.decode().strip()
+    line = portal.bench.line(portal.answers(say="later"), "--after", first)
+    portal.bench.hibali(*line, exit=5)
+    assert len(portal.double.tasks) == 1
+    portal.double.automatic = True
+    portal.bench.hibali("runs", "wait", first, exit=0)
+    portal.bench.hibali(*line, "--wait", exit=0)
+    assert len(portal.double.tasks) == 2
+
+
 @pytest.mark.parametrize(
     "more", [("--hold",), ("--image", "other.tar"), ("--each", "rows.csv"), ("--pilot",)]
 )
