@@ -240,16 +240,18 @@ def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | Non
     "login",
     examples=[
         ("hibali sites login archive", "Log in to Globus for the collection of the site archive."),
+        ("hibali sites login loris", "Type the password of a server with a login_url, and store its token."),
         ("hibali sites logout archive", "Revoke that login, and delete it here."),
     ],
 )
 @click.argument("name")
 def login_command(common: Common, name: str) -> int | None:
-    """Log in to Globus for a site that has a collection.
+    """Log in to Globus for a site that has a collection, or to a web server with a login_url.
 
-    hibali prints a URL, which you can open in a browser on any machine, and reads the code that is shown there. This includes the
+    For Globus, hibali prints a URL, which you can open in a browser on any machine, and reads the code that is shown there. This includes the
     consents that the collection requires. If the login is valid already, or config.toml has a client with a secret, nothing is
-    asked. Without a terminal, the exit code is 4.
+    asked. A web server's token is stored for later commands, and the password is not; with a credentials_command or secret_keyring, the
+    login is only tested. Without a terminal, the exit code is 4.
     """
     from hibali_cli.handlers.site_check import log_in_and_print
 
@@ -265,7 +267,7 @@ def login_command(common: Common, name: str) -> int | None:
 )
 @click.argument("name")
 def logout_command(common: Common, name: str) -> int | None:
-    """Revoke a login to Globus, and delete it here.
+    """Revoke a login to Globus, and delete it here; or delete the token of a web server.
 
     Other sites with the same client are logged out, too. If Globus cannot be reached, the login is kept and the exit code is 5: run
     the same command again later. Transfers that Globus has accepted continue.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import AccessError
+from hibali.keyrings import secret_in_keyring
 from hibali.subprocesses import credentials_from, hidden_variable, remember_secret
 from transfers.stores.fsspec.settings import FsspecSettings
 
@@ -20,7 +21,13 @@ def options_of(settings: FsspecSettings, subject: str) -> dict[str, Any]:
     for option, variable in settings.secret_variables.items():
         found[option] = _from_variable(option, variable, subject)
     for option, service in settings.secret_keyrings.items():
-        found[option] = _from_keyring(option, service, subject)
+        found[option] = secret_in_keyring(
+            service,
+            option,
+            what=f"the option {option}",
+            instead="secret_variables or a credentials_command",
+            subject=subject,
+        )
     if settings.credentials_command:
         found |= credentials_from(
             settings.credentials_command,
@@ -65,30 +72,3 @@ def _from_variable(option: str, variable: str, subject: str) -> str:
         subject=subject,
         hint=f"In the crontab or the script, from a file of mode 0600: export {variable}=$(cat ~/.{subject}-secret)",
     )
-
-
-def _from_keyring(option: str, service: str, subject: str) -> str:
-    hint = f"keyring set {service} {option}"
-    kind = ""
-    found: str | None = None
-    try:
-        import keyring
-
-        found = keyring.get_password(service, option)
-    except Exception as problem:  # noqa: BLE001  # its backends, written by others, raise their own errors
-        kind = type(problem).__name__
-    if kind:
-        raise AccessError(
-            "no-secret",
-            f"the keyring cannot be read ({kind})",
-            subject=subject,
-            hint=f"Without a desktop, set secret_variables or a credentials_command. To see the keyring's error: `{hint.replace(' set ', ' get ')}`",
-        )
-    if not found:
-        raise AccessError(
-            "no-secret",
-            f"the keyring has no entry {service!r} for the option {option}",
-            subject=subject,
-            hint=hint,
-        )
-    return found

@@ -41,6 +41,7 @@ from hibali.config.model import GlobusClient, Site, endpoint_problem
 from hibali.errors import AccessError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder
 from hibali.http import MAX_RESPONSE_BYTES, RESPONSE_SECONDS, Deadline, too_long, watched
+from hibali.keyrings import secret_in_keyring
 from hibali.subprocesses import credentials_from, hidden_variable
 from transfers.stores.globus.errors import login_needed, translated_errors
 
@@ -123,7 +124,13 @@ def secret_of(client: GlobusClient, subject: str) -> str:
             hint=f"In the crontab or the script, from a file of mode 0600: export {client.secret_variable}=$(cat ~/.globus-secret)",
         )
     if client.secret_keyring is not None:
-        return _from_keyring(client.secret_keyring, client.client_id, subject)
+        return secret_in_keyring(
+            client.secret_keyring,
+            client.client_id,
+            what="the Globus client",
+            instead="secret_variable or secret_command",
+            subject=subject,
+        )
     return credentials_from(
         client.secret_command,
         read_secret,
@@ -142,29 +149,6 @@ def read_secret(text: bytes) -> str:
     if not line.isascii() or not line.decode("ascii").isprintable():
         raise ValueError("the first line of its output is not plain text")
     return line.decode("ascii")
-
-
-def _from_keyring(service: str, client_id: str, subject: str) -> str:
-    hint = f"keyring set {service} {client_id}"
-    try:
-        import keyring
-
-        found = keyring.get_password(service, client_id)
-    except Exception as problem:  # noqa: BLE001  # its backends, written by others, raise their own errors
-        raise AccessError(
-            "no-secret",
-            f"the keyring cannot be read ({type(problem).__name__})",
-            subject=subject,
-            hint=f"Without a desktop, set secret_variable or secret_command. To see the keyring's error: `{hint.replace(' set ', ' get ')}`",
-        ) from None
-    if not found:
-        raise AccessError(
-            "no-secret",
-            f"the keyring has no entry {service!r} for the Globus client",
-            subject=subject,
-            hint=hint,
-        )
-    return found
 
 
 _CONNECT = {"check_same_thread": False, "timeout": 30.0}
