@@ -29,7 +29,8 @@ class Location:
     store `bucket` is set and `path` is the whole key without slashes around it, "" for the bucket itself.
     `slash` is true if PATH ended in one, was omitted, or is only `~` or a root; `typed_local` if no site was
     named; `confined` if hibali may delete there, so that symlinks must not lead out of the site's configured
-    root. `roots` are those of all local sites, if no site was named.
+    root. `roots` are those of all local sites, if no site was named. `logins` are the web servers with a login, for the
+    contents of a dataset on this machine.
     """
 
     site: Site
@@ -41,6 +42,7 @@ class Location:
     typed_local: bool = False
     confined: bool = False
     roots: tuple[str, ...] = ()
+    logins: tuple[Site, ...] = ()
 
     @property
     def raw(self) -> bytes:
@@ -80,6 +82,8 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
         settings.site(typed.partition(":")[0])  # names similar sites
         raise UsageError("unknown-site", "no site with this name is configured", subject=typed)
     require_built(found.site)
+    if found.site.kind == "local":
+        found = replace(found, logins=settings.web_logins())
     if found.typed_local:
         if not os.path.lexists(found.raw):
             check_no_site_name(typed, settings)

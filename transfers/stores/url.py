@@ -45,7 +45,7 @@ from transfers.stores.base import (
 from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_probe import add_facts
-from transfers.stores.web_login import Authorization, authorize, has_login, login_of
+from transfers.stores.web_login import Authorization, authorize, has_login, has_password, login_of
 from transfers.stores.webdav.requests import WebdavClient, elsewhere
 from transfers.stores.webdav.store import DavStore
 
@@ -501,7 +501,7 @@ def _web(site: Site) -> Web:
     if authorization is None:
         return Web(base, site.name)
     authorization.header()  # a login that fails is reported before anything is requested
-    by_prompt = site.login_url and not (site.credentials_command or site.secret_keyring)
+    by_prompt = not has_password(site)
     hint = f"hibali sites login {site.name}" if by_prompt else "Check the site's login and its permissions."
     return Web(base, site.name, authorization, hint=hint)
 

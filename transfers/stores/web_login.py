@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from hibali.config.model import Site, is_loopback_host
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
@@ -70,7 +70,7 @@ def login_of(site: Site, *, secure: bool) -> Login | None:
 
     The output of the command is never shown. Raises `AccessError`, and `UsageError` where the login would not be encrypted.
     """
-    if not (site.credentials_command or site.secret_keyring):
+    if not has_password(site):
         return None
     if not secure and not is_loopback_host(urlsplit(site.url or "").hostname or ""):
         raise UsageError(
@@ -115,7 +115,34 @@ def read_login(text: bytes) -> Login:
 
 def has_login(site: Site) -> bool:
     """Return whether requests to a site of kind url need a login."""
-    return bool(site.credentials_command or site.secret_keyring or site.login_url)
+    return has_password(site) or site.login_url is not None
+
+
+def has_password(site: Site) -> bool:
+    """Return whether config.toml names a command or a keyring with the login, so that nothing is prompted for."""
+    return bool(site.credentials_command or site.secret_keyring)
+
+
+def site_above(url: str, sites: Iterable[Site]) -> Site | None:
+    """Return the site with the longest URL at or above this one, whose login may be sent there; None without one (S15)."""
+    above = [site for site in sites if _is_below(url, site.url or "")]
+    return max(above, key=lambda site: len(site.url or ""), default=None)
+
+
+def _is_below(url: str, base: str) -> bool:
+    """Return whether a URL is the base or below it, at the same scheme, host and port, and without a login of its own."""
+    try:
+        parts, above = urlsplit(url), urlsplit(base)
+        same = (parts.scheme, parts.hostname, _port(parts)) == (above.scheme, above.hostname, _port(above))
+    except ValueError:
+        return False
+    climbs = {".", ".."} & set(unquote(parts.path).split("/"))
+    folder = above.path.rstrip("/")
+    return same and "@" not in parts.netloc and not climbs and f"{parts.path}/".startswith(f"{folder}/")
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def header_of(login: Login) -> str:
@@ -141,7 +168,7 @@ def authorize(site: Site) -> Authorization | None:
         assert login is not None
         return header_of(login)
 
-    return Authorization(obtain, renewable=bool(site.credentials_command or site.secret_keyring))
+    return Authorization(obtain, renewable=has_password(site))
 
 
 def request_token(site: Site, login: Login) -> str:
