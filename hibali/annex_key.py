@@ -14,6 +14,8 @@ _CHUNK = re.compile(rb"-S[0-9]+-C[0-9]+")
 _SHA256 = re.compile(r"SHA256E?(?:-[sm][0-9]+)*--([0-9a-f]{64})(?:\..*)?", re.DOTALL)
 _FIELD = re.compile(r"-([sSC])([0-9]{1,18})(?![0-9])")
 _ESCAPES = ((b"&", b"&a"), (b"%", b"&s"), (b":", b"&c"), (b"/", b"%"))
+_ESCAPED = {escaped: plain for plain, escaped in _ESCAPES}
+_ESCAPED_PART = re.compile(rb"&[asc]|%")
 
 
 def extension_of(name: str) -> str:
@@ -62,6 +64,11 @@ def place_of(key: str) -> str:
     for plain, escaped in _ESCAPES:
         raw = raw.replace(plain, escaped)
     return f"{hashed[:3]}/{hashed[3:6]}/{raw.decode('utf-8', 'surrogateescape')}"
+
+
+def key_of_name(name: bytes) -> bytes:
+    """Return the key that a file's name, or a pointer, has in git-annex's escaped form, as URLs in keys need it."""
+    return _ESCAPED_PART.sub(lambda matched: _ESCAPED[matched[0]], name)
 
 
 def size_of(key: str) -> int | None:

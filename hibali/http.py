@@ -492,7 +492,9 @@ def post_json(url: str, content: bytes, *, secret: str = "") -> None:
 
     def send() -> None:
         try:
-            response = _request(parts, "POST", headers, content, limit=_MAX_RESPONSE_BYTES, trusted=True)
+            response = send_once(
+                parts, "POST", headers, body=content, limit=_MAX_RESPONSE_BYTES, trusted=True
+            )
         except IncompleteError:  # it was accepted, with a response that is not needed
             return
         if response.status == 429 or response.status >= 500:
@@ -542,7 +544,7 @@ def _fetch_once(url: str, origins: frozenset[str], most: int) -> bytes:
         parts = _checked(at, origins)
         subject = printable(parts.geturl())
         try:
-            response = _request(parts, "GET", {}, b"", limit=most, trusted=_origin(parts) in origins)
+            response = send_once(parts, "GET", {}, limit=most, trusted=_origin(parts) in origins)
         except IncompleteError:
             raise RefusedError(
                 "too-large", f"the document is larger than {most} bytes", subject=subject
@@ -583,12 +585,21 @@ def _checked(url: str, origins: frozenset[str]) -> SplitResult:
     return parts
 
 
-def _request(
-    parts: SplitResult, method: str, headers: Mapping[str, str], body: bytes, *, limit: int, trusted: bool
+def send_once(
+    parts: SplitResult,
+    method: str,
+    headers: Mapping[str, str],
+    *,
+    trusted: bool,
+    body: bytes = b"",
+    limit: int = MAX_RESPONSE_BYTES,
+    seconds: float | None = None,
+    begin: Callable[[Response], None] | None = None,
 ) -> Response:
     """Send one request to the first address of the host that answers, or through the proxy of this account.
 
-    Raises `RefusedError` for an address that is not public, unless the host is trusted.
+    Redirects are answers like others. `begin` gets the head of a success before its content, which is then not returned.
+    Raises `RefusedError` for an address that is not public, unless the host is trusted, and what `HttpClient.request` does.
     """
     origin, path = _origin(parts), (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     context = ssl.create_default_context() if parts.scheme == "https" else None
@@ -602,13 +613,25 @@ def _request(
     for number, (pool, target) in enumerate(routes, 1):
         client = HttpClient(origin, origin, headers=sent, pool=pool)
         try:
-            return client.request(method, target, body=body, limit=limit, seconds=_RESPONSE_SECONDS)
+            return client.request(
+                method,
+                target,
+                body=body,
+                limit=limit,
+                seconds=_RESPONSE_SECONDS if seconds is None else seconds,
+                receive=None if begin is None else _ignore,
+                begin=begin,
+            )
         except TryLaterError as problem:
             if number == len(routes) or problem.code != "unreachable":
                 raise
         finally:
             client.close()
     raise unreachable(origin, "the host has no address")
+
+
+def _ignore(piece: bytes) -> None:
+    """Ignore content of which only the head is needed."""
 
 
 def _proxy_of(parts: SplitResult) -> str:

@@ -30,7 +30,8 @@ class Location:
     `slash` is true if PATH ended in one, was omitted, or is only `~` or a root; `typed_local` if no site was
     named; `confined` if hibali may delete there, so that symlinks must not lead out of the site's configured
     root. `roots` are those of all local sites, if no site was named. `through` is where the files are, if
-    that is at another site.
+    that is at another site. `logins` are the web servers with a login, for the contents of a dataset on this
+    machine.
     """
 
     site: Site
@@ -43,6 +44,7 @@ class Location:
     confined: bool = False
     roots: tuple[str, ...] = ()
     through: Location | None = None
+    logins: tuple[Site, ...] = ()
 
     @property
     def raw(self) -> bytes:
@@ -89,6 +91,8 @@ def read_location(text: str, settings: Settings, *, literal: bool = False) -> Lo
     through = kind_of(found.site).through(found.site, found.path)
     if through is not None:
         found = replace(found, through=_through(found, through, settings))
+    if found.site.kind == "local":
+        found = replace(found, logins=settings.web_logins())
     if found.typed_local:
         if not os.path.lexists(found.raw):
             check_no_site_name(typed, settings)

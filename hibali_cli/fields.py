@@ -23,7 +23,7 @@ def _names(text: str) -> tuple[str, ...]:
 # The keys of the JSON lines that each list writes (docs/json.md).
 ENTRY = _names("path type size mtime mode etag digest offline link")
 SITE = _names(
-    "name type default_root work roots read_only ssh reached_from s3 url credentials_command read_back globus proxy gridftp"
+    "name type default_root work roots read_only ssh reached_from s3 url credentials_command username secret_keyring login_url read_back globus proxy gridftp"
     " scheduler container gpus limits purge tiers fast"
 )
 RUN = _names(
@@ -34,6 +34,7 @@ OPERATION = _names(
     "id operation began source target sites schedule result exit_code files bytes files_moved bytes_moved files_kept files_deleted"
     " files_failed proof_moved proof_tree seconds code message about hint"
 )
+SOURCE = _names("name type address uuid enabled files bytes state code message hint")
 PIPELINE = _names("name version digest title description deprecated image")
 SCHEDULE = _names(
     "name cron command folder since by missed jitter max_time retry_for silent_after paused environment next installed held_by"

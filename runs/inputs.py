@@ -38,7 +38,8 @@ from runs.outputs import (
 )
 from runs.script import Dependencies, Dependency
 from runs.store import RunStore
-from transfers.datasets.repository import fetch_contents, is_reserved, open_contents
+from transfers.datasets.contents import fetch_contents, open_contents
+from transfers.datasets.repository import is_reserved
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
 from transfers.recorded_digests import Expected
@@ -507,7 +508,7 @@ def _identify(each: Input, place: Location) -> Located:
     """Identify an input; a local symlink is followed, and the content of an annexed file is fetched."""
     if place.typed_local:
         path = Path(os.fsdecode(place.raw))
-        fetch_contents(place.raw)
+        fetch_contents(place.raw, place.logins)
         identity = identify_local(path)
         real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
         return Located(each, replace(place, path=real, slash=False), identity)

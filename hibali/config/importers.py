@@ -348,7 +348,9 @@ MOST_BYTES = 256 * 1024
 _MOST_SITES = 100
 # Keys that a profile may set; check each new key of config.toml before adding it here. None: all keys below it.
 _MAY: dict[str, frozenset[str] | None] = {
-    **dict.fromkeys(("kind", "default_root", "work", "roots", "read_only", "url", "read_back", "fast")),
+    **dict.fromkeys(
+        ("kind", "default_root", "work", "roots", "read_only", "url", "login_url", "read_back", "fast")
+    ),
     **dict.fromkeys(("limits", "purge", "gpus", "container", "tiers")),
     "ssh": frozenset(
         {"host", "data_host", "auth", "transport", "logins", "channels", "persist", "read_back"}
@@ -361,6 +363,8 @@ _MAY: dict[str, frozenset[str] | None] = {
 }
 _BECAUSE = {
     "credentials_command": "a command that would be run on this machine",
+    "username": "each user sets the account",
+    "secret_keyring": "a secret of a user's own keyring",
     "ssh.command": "a command that would be run on this machine",
     "ssh.python": "a program that would be run in your account",
     "s3.credentials_command": "a command that would be run on this machine",

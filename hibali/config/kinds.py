@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hibali.config.model import Site
+from hibali.config.model import Site, login_url_problem
 from hibali.config.schema import Note, keys_of, read_table
 from hibali.errors import UsageError
 from hibali.plugins import load, plugin_names
@@ -69,6 +69,18 @@ def _check_collection(site: Site, note: Note) -> None:
             note(f"{path!r} has a variable, but a collection has no variables", "roots", name)
 
 
+def _check_login(site: Site, note: Note) -> None:
+    """Refuse logins with several sources, and a login_url to which hibali must not send a password."""
+    if site.secret_keyring and site.credentials_command:
+        note("only one of credentials_command and secret_keyring can be set", "secret_keyring")
+    if site.secret_keyring and not site.username:
+        note("needs username: it is the password of that account", "secret_keyring")
+    if site.login_url is not None:
+        problem = login_url_problem(site.url or "", site.login_url)
+        if problem:
+            note(problem, "login_url")
+
+
 BUILT_IN = {
     "ssh": StoreKind(
         keys=("ssh", "reached_from", "gridftp", *_MACHINE),
@@ -85,10 +97,11 @@ BUILT_IN = {
     ),
     "local": StoreKind(keys=_MACHINE, has_machine=True, address=lambda _: "this machine"),
     "url": StoreKind(
-        keys=("url", "credentials_command", "read_back", "proxy"),
+        keys=("url", "credentials_command", "username", "secret_keyring", "login_url", "read_back", "proxy"),
         needs=("url", "url"),
         has_keys=True,
         address=lambda site: site.url or "",
+        check=_check_login,
     ),
     "globus": StoreKind(
         keys=("globus", *_FOLDERS),

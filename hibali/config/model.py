@@ -280,6 +280,27 @@ def _webdav_problem(url: str) -> str | None:
     return next((problem for passed, problem in checks if not passed), None)
 
 
+def login_url_problem(url: str, login_url: str) -> str | None:
+    """Return why hibali must not send a password to this login_url of a web server at `url` (S15)."""
+    try:
+        parts, base = urlsplit(login_url), urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return "is not a URL"
+    checks = [
+        (base.scheme in {"https", "http"}, "is for a url that starts with https://"),
+        ("@" not in parts.netloc, "must not contain a login: set a credentials_command"),
+        (not parts.query and not parts.fragment, "must not contain a query or a fragment"),
+        ((parts.scheme, parts.netloc) == (base.scheme, base.netloc), "must have the scheme and host of url"),
+        (
+            parts.scheme == "https" or is_loopback_host(host),
+            "must start with https://, except for this machine",
+        ),
+        (parts.path.isascii() and parts.path.isprintable() and " " not in parts.path, "must be quoted"),
+    ]
+    return next((problem for passed, problem in checks if not passed), None)
+
+
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _SECRETS = ("secret_variable", "secret_keyring", "secret_command")
 GLOBUS_DEADLINE_SECONDS = 7 * 86400.0  # a large tree on a busy site takes days; a forgotten task ends
@@ -570,6 +591,15 @@ class Site:
     url: str | None = setting(_url, default=None, doc="the URL of a web or WebDAV server")
     credentials_command: tuple[str, ...] = setting(
         argv, default=(), doc="of a URL: a command that prints a login"
+    )
+    username: str | None = setting(
+        text(r"[^\s:-][^\s:]*", "a user name"), default=None, doc="of a URL: the account of the login"
+    )
+    secret_keyring: str | None = setting(
+        line, default=None, doc="of a URL: a keyring service with the password of username"
+    )
+    login_url: str | None = setting(
+        line, default=None, doc="of a web server: where a username and password are exchanged for a token"
     )
     read_back: bool = setting(
         flag, default=True, doc="of a WebDAV server: read back what was written, to verify its checksum"

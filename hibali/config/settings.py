@@ -64,6 +64,15 @@ class Settings:
             )
         return found
 
+    def web_logins(self) -> tuple[Site, ...]:
+        """Return the sites of kind url that are web servers with a login."""
+        return tuple(
+            site
+            for site in self.sites.values()
+            if (site.url or "").startswith(("https:", "http:"))
+            and (site.credentials_command or site.secret_keyring or site.login_url)
+        )
+
     def remote(self, name: str) -> RemoteSettings:
         """Return the remote of that name; raises `UsageError`."""
         found = self.remotes.get(name)

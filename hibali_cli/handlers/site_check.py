@@ -25,6 +25,7 @@ from runs.rate_limits import site_usage, start_afresh
 from runs.site_health import check_and_record, most_important
 from transfers.check import Trial, Tuning, clean_site, tune
 from transfers.remote.transport import forced_command_script
+from transfers.stores import web_login
 from transfers.stores.base import CleanupResult, Leftover
 from transfers.stores.globus.login import log_in, log_out
 
@@ -196,6 +197,9 @@ _SAID = {
 
 def log_in_and_print(common: Common, site: Site) -> None:
     """Log in, prompting on the terminal where needed, and check the site."""
+    if site.login_url is not None:
+        _log_in_to_server(common, site)
+        return
     if site.kind == "cbrain":
         service = "the portal"
         found = _log_in_to_portal(site)
@@ -232,8 +236,44 @@ def _log_in_to_portal(site: Site) -> tuple[str, dict[str, str | int | bool]]:
     return result.change, result.facts
 
 
+def _log_in_to_server(common: Common, site: Site) -> None:
+    """Log in to a server that gives tokens; prompt where config.toml names no command and no keyring."""
+    login = web_login.login_of(site, secure=True)
+    if login is None:
+        web_login.log_in(site, _prompt_for_login(site))
+    elif not login.token:
+        web_login.request_token(site, login)
+    change = "same" if login else "logged in"
+    if common.json:
+        common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
+    common.output.info(
+        f"{site.name}: the login works. Each command logs in by itself."
+        if login
+        else f"Logged in to {site.name}. The token is stored, the password is not."
+    )
+
+
+def _prompt_for_login(site: Site) -> web_login.Login:
+    if not has_terminal():
+        raise AccessError(
+            "login-needed",
+            "the login needs a password, but stdin and stderr are not a terminal",
+            subject=site.name,
+            hint=f"On a terminal: hibali sites login {site.name}",
+        )
+    name = site.username
+    if name is None:
+        with terminal_as_stdout():
+            name = read_line(f"User name at {site.name}: ", lambda _: []).strip()
+    password = click.prompt(f"Password of {name} at {site.name}", hide_input=True, err=True)
+    return web_login.Login(name, password)
+
+
 def log_out_and_print(common: Common, site: Site) -> None:
     """Log out and report it."""
+    if site.login_url is not None:
+        _log_out_of_server(common, site)
+        return
     is_portal = site.kind == "cbrain"
     if is_portal:
         from transfers.stores.cbrain.session import log_out as log_out_of_portal  # start-up: as above
@@ -250,6 +290,16 @@ def log_out_and_print(common: Common, site: Site) -> None:
         common.output.info(f"Logged out of the portal for {site.name}.")
     else:
         common.output.info(f"Logged out of Globus, for every site with the client of {site.name}.")
+
+
+def _log_out_of_server(common: Common, site: Site) -> None:
+    existed = web_login.log_out(site)
+    if common.json:
+        change = "logged out" if existed else "same"
+        common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
+    common.output.info(
+        f"The stored login to {site.name} was removed." if existed else f"{site.name}: not logged in."
+    )
 
 
 def _prompt_for_code(site: Site, url: str, why: str) -> str:

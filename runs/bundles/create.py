@@ -54,7 +54,7 @@ from runs.records import part_of
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from runs.sweeps.collect import task_outputs
-from transfers.datasets.repository import fetch_contents
+from transfers.datasets.contents import fetch_contents
 from transfers.inventory import Inventory, InventoryRequest
 from transfers.manifest import write_line
 from transfers.remote.host import RemoteHost
@@ -420,7 +420,7 @@ def real_place(place: Location) -> Location:
     """Resolve symlinks of a local path, and get content that git-annex stores elsewhere."""
     if not place.typed_local:
         return place
-    fetch_contents(place.raw)
+    fetch_contents(place.raw, place.logins)
     real = os.path.realpath(place.raw).decode("utf-8", "surrogateescape")
     return replace(place, path=real, slash=False)
 

@@ -6,21 +6,17 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hibali.amounts import format_size
 from hibali.annex_key import digest_of, size_of
-from hibali.errors import HibaliError, IncompleteError, NotFoundError
-from hibali.events import Listener, Noted, ignore
+from hibali.errors import IncompleteError, NotFoundError
 from hibali.files import account_names
 from hibali.subprocesses import CommandResult, run
-from hibali.text import counted, printable
+from hibali.text import printable
 
 POINTER_BYTES = 32 * 1024  # the largest pointer file that git-annex accepts
 _OBJECTS = b"/.git/annex/objects/"
@@ -30,7 +26,7 @@ _KEY = re.compile(rb"[A-Z0-9_]+(?:-[a-zA-Z][0-9]+)*--[^/\n\0]+")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A git-annex key; `size` and `sha256` (hexadecimal) if the key has them, else -1 and None."""
+    """A git-annex key, named as its files are (`hibali.annex_key.key_of_name`); `size` and `sha256` (hexadecimal) if the key has them, else -1 and None."""
 
     name: bytes
     size: int
@@ -192,19 +188,27 @@ _ELSEWHERE = frozenset(
 
 
 def run_git(
-    repository: Repository, *arguments: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
+    repository: Repository,
+    *arguments: str | bytes,
+    stdin: bytes = b"",
+    more: Mapping[str, str] | None = None,
+    seconds: float = _SECONDS,
 ) -> CommandResult:
     """Run a git command without hooks and without the repository's file system monitor (S13)."""
     quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
     argv: list[str | bytes] = ["git", "-C", repository.root, *quiet, *arguments]
-    return run(argv, stdin=stdin, timeout=_SECONDS, environment={**_environment(), **(more or {})})
+    return run(argv, stdin=stdin, timeout=seconds, environment={**git_environment(), **(more or {})})
 
 
 def git_output(
-    repository: Repository, *arguments: str | bytes, stdin: bytes = b"", more: Mapping[str, str] | None = None
+    repository: Repository,
+    *arguments: str | bytes,
+    stdin: bytes = b"",
+    more: Mapping[str, str] | None = None,
+    seconds: float = _SECONDS,
 ) -> bytes:
     """Return the output of a git command. Raises `IncompleteError` if it fails."""
-    finished = run_git(repository, *arguments, stdin=stdin, more=more)
+    finished = run_git(repository, *arguments, stdin=stdin, more=more, seconds=seconds)
     if finished.exit_code != 0:
         raise IncompleteError("git-failed", failure_text("git", finished), subject=printable(repository.root))
     return finished.stdout
@@ -236,7 +240,7 @@ def run_annex(repository: Repository, *arguments: str, stdin: bytes = b"") -> Co
 
 def require_annex(repository: Repository) -> dict[str, str]:
     """Return an environment in which git finds git-annex. Raises `NotFoundError` if it is not installed."""
-    environment = _environment()
+    environment = git_environment()
     if shutil.which("git-annex", path=environment["PATH"]) is None:
         raise NotFoundError(
             "no-such-program",
@@ -249,7 +253,7 @@ def require_annex(repository: Repository) -> dict[str, str]:
 
 def push_to_sibling(repository: Repository, sibling: str) -> None:
     """Run `datalad push`. Raises `IncompleteError` with the command to repeat."""
-    environment = _environment()
+    environment = git_environment()
     program = shutil.which("datalad", path=environment["PATH"]) or "datalad"
     argv: list[str | bytes] = [program, "push", "-d", repository.root, f"--to={sibling}"]
     finished = run(argv, timeout=_SECONDS, environment=environment)
@@ -280,7 +284,7 @@ def failure_text(program: str, finished: CommandResult) -> str:
     return f"{program} exited with status {finished.exit_code}: {text}"
 
 
-def _environment() -> dict[str, str]:
+def git_environment() -> dict[str, str]:
     """Return the user's environment without git's variables and prompts; hibali's PATH is last."""
     inherited = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     program_folder = str(Path(sys.executable).parent)
@@ -303,196 +307,12 @@ def zero_ended(names: Iterable[bytes]) -> bytes:
     return b"".join(name + b"\0" for name in names)
 
 
-def get_content(repository: Repository, keys: Iterable[bytes]) -> dict[bytes, str]:
-    """Get the content of keys with git-annex; return a reason for each key that failed.
-
-    Keys are used because names can have characters that a line of `--batch` cannot.
-    """
-    wanted = list(dict.fromkeys(keys))
-    try:
-        finished, records = run_annex_json(
-            repository, "get", "--batch-keys", stdin=b"".join(key + b"\n" for key in wanted)
-        )
-    except HibaliError as problem:
-        hint = f" ({problem.hint})" if problem.hint else ""
-        return dict.fromkeys(wanted, f"{problem.message}{hint}")
-    records_by_key = {_key(record): record for record in records}
-    missing: dict[bytes, str] = {}
-    for key in wanted:
-        record = records_by_key.get(key)
-        if record is None:
-            missing[key] = failure_text("git annex get", finished)
-        elif record.get("success") is not True:
-            missing[key] = _why_not(record)
-    return missing
-
-
-def _key(record: dict[str, Any]) -> bytes:
-    return str(record.get("key", "")).encode("utf-8", "surrogateescape")
-
-
-def _why_not(record: dict[str, Any]) -> str:
-    """Return git-annex's error and the copies that it knows."""
-    errors = record.get("error-messages")
-    reasons = [str(record.get("note") or ""), *(map(str, errors) if isinstance(errors, list) else ())]
-    wanted = record.get("wanted")
-    places = [
-        str(place.get("description") or place.get("uuid"))
-        for place in (wanted if isinstance(wanted, list) else ())
-        if isinstance(place, dict)
-    ]
-    message = (
-        "; ".join(" ".join(part.split()) for part in reasons if part.strip()) or "git-annex could not get it"
-    )
-    return printable(message + (f"; copies are in {', '.join(places)}" if places else ""))
-
-
-_FOLDERS_KNOWN = 4096
 _LINE_BYTES = 4096
-
-
-class Content(NamedTuple):
-    """The absolute path of a content and its status."""
-
-    name: bytes
-    status: os.stat_result
-
-
-class Contents:
-    """The files below a path, in nested repositories, too. Names are relative; b"" is the path."""
-
-    def __init__(self, place: RepositoryPath, on_event: Listener) -> None:
-        self.place = place
-        self._on_event = on_event
-        self._around = lru_cache(_FOLDERS_KNOWN)(repository_around)
-        self._not_got: dict[bytes, str] = {}
-
-    def absolute(self, path: bytes) -> bytes:
-        """Return the absolute path."""
-        return self.place.path.rstrip(b"/") + b"/" + path if path else self.place.path
-
-    def around(self, name: bytes) -> Repository | None:
-        """Return the repository that contains an absolute path."""
-        return self._around(name.rpartition(b"/")[0])
-
-    @cached_property
-    def common(self) -> bytes:
-        """The folder, with a trailing slash, outside of which no content is read."""
-        path = self.place.path
-        folder = path if Path(os.fsdecode(path)).is_dir() else path.rpartition(b"/")[0]
-        return os.path.commonpath([folder or b"/", self.place.repository.objects]).rstrip(b"/") + b"/"
-
-    def key(self, path: bytes, link: bytes | None) -> Key | None:
-        """Return the key of an annexed file in this repository or in one inside it; None for any other file.
-
-        `link` is the target of a symlink, or None for a file, which may be a pointer.
-        """
-        name = self.absolute(path)
-        if link is not None:
-            resolved = self._resolve(name, link)
-            return resolved[1] if resolved is not None else None
-        content = read_start(name)
-        repository = self.around(name) if content.startswith(b"/annex/") else None
-        return key_of_pointer(content) if repository is not None and repository.annex else None
-
-    def _resolve(self, name: bytes, link: bytes) -> tuple[bytes, Key] | None:
-        """Return the path where a symlink's content would be, and its key."""
-        resolved = key_of_link(link, name.rpartition(b"/")[0])
-        repository = self.around(name) if resolved is not None else None
-        if resolved is None or repository is None or resolved[0] != repository.root:
-            return None
-        return repository.objects + b"/" + resolved[1], resolved[2]
-
-    def find(self, path: bytes) -> Content | None:
-        """Return a file's content; None if it is missing, or outside of `common`."""
-        name = self.absolute(path)
-        try:
-            resolved = self._resolve(name, os.readlink(name))  # noqa: PTH115 - names are bytes here
-        except OSError:  # not a link, or nothing at all
-            return _content(name) if key_of_pointer(read_start(name)) is None else None
-        return _content(resolved[0]) if resolved is not None and resolved[0].startswith(self.common) else None
-
-    def current_key(self, path: bytes) -> Key | None:
-        """Return the key of the file that exists now."""
-        try:
-            link: bytes | None = os.readlink(self.absolute(path))  # noqa: PTH115 - as above
-        except OSError:
-            link = None
-        return self.key(path, link)
-
-    def fetch(self, paths: Iterable[bytes]) -> None:
-        """Get missing content with one command per repository, and keep the reasons of failures."""
-        wanted: dict[Repository, dict[bytes, int]] = {}
-        for path in paths:
-            if self.find(path) is not None:
-                continue
-            repository, key = self.around(self.absolute(path)), self.current_key(path)
-            if repository is not None and key is not None and key.name not in self._not_got:
-                wanted.setdefault(repository, {})[key.name] = max(key.size, 0)
-        for repository, keys in wanted.items():
-            root = printable(repository.root)
-            self._on_event(
-                Noted(
-                    f"{root}: getting {counted(len(keys), 'annexed file')} ({format_size(sum(keys.values()))})"
-                )
-            )
-            self._not_got.update(get_content(repository, keys))
-
-    def why_missing(self, path: bytes) -> str:
-        """Return the reason why a file's content is missing."""
-        key = self.current_key(path)
-        why = self._not_got.get(key.name) if key is not None else None
-        return f"its content is not on this machine: {why or 'git annex get fetches it'}"
-
-
-def open_contents(path: bytes) -> Contents | None:
-    """Return the files at and below an absolute path in a repository; None outside of one."""
-    place = find_repository_path(path)
-    return Contents(place, ignore) if place is not None else None
-
-
-def fetch_contents(path: bytes) -> None:
-    """Get annexed content at and below an absolute path. Raises `IncompleteError` if some fails."""
-    contents = open_contents(path)
-    if contents is None:
-        return
-    files = list(_files_below(contents.place.path))
-    contents.fetch(files)
-    missing = [
-        name for name in files if contents.find(name) is None and contents.current_key(name) is not None
-    ]
-    if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise IncompleteError(
-            "content-not-here", contents.why_missing(missing[0]) + more, subject=printable(path)
-        )
-
-
-def _files_below(root: bytes) -> Iterator[bytes]:
-    """Yield files and symlinks below a path, except the repository's own; b"" for a file."""
-    path = Path(os.fsdecode(root))
-    if path.is_symlink() or not path.is_dir():
-        yield b""
-        return
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name.lower() not in RESERVED]
-        below = folder[len(root) :].strip(b"/")
-        for name in files:
-            yield below + b"/" + name if below else name
 
 
 def is_reserved(path: bytes) -> bool:
     """Return whether a relative path belongs to the repository itself and is not data."""
     return b"." in path and not RESERVED.isdisjoint(path.lower().split(b"/"))
-
-
-def _content(name: bytes) -> Content | None:
-    """Return the content if it is a regular file."""
-    try:
-        status = os.lstat(name)
-    except OSError:
-        return None
-    return Content(name, status) if stat.S_ISREG(status.st_mode) else None
 
 
 def read_start(name: bytes) -> bytes:

@@ -11,11 +11,11 @@ from itertools import islice
 
 from hibali.events import Listener
 from hibali.locations import Location
+from transfers.datasets.contents import Contents
 from transfers.datasets.repository import (
     POINTER,
     POINTER_BYTES,
     RESERVED,
-    Contents,
     RepositoryPath,
     find_repository_path,
     is_reserved,
@@ -172,7 +172,7 @@ class DatasetStore(StoreView):
     ) -> None:
         super().__init__(store)
         self._location = location
-        self._contents = Contents(place, on_event)
+        self._contents = Contents(place, on_event, location.logins)
         self._reading = ContentReader(self._contents, location, opener, fetches=fetches)
         self._changes = Changes(self._contents, on_event)
         self._receives = False

@@ -45,7 +45,8 @@ from transfers.stores.base import (
 from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_probe import add_facts
-from transfers.stores.webdav.requests import Login, WebdavClient, elsewhere, login_of
+from transfers.stores.web_login import Authorization, authorize, has_login, has_password, login_of
+from transfers.stores.webdav.requests import WebdavClient, elsewhere
 from transfers.stores.webdav.store import DavStore
 
 _SAFE = "/-_.~"
@@ -71,11 +72,20 @@ class Page(NamedTuple):
 class Web:
     """A web server below a base URL; thread-safe. Paths are unquoted bytes below `base`."""
 
-    def __init__(self, base: str, subject: str, login: Login | None = None) -> None:
-        """`base` ends in a slash; `subject` names the site in errors."""
+    def __init__(
+        self,
+        base: str,
+        subject: str,
+        authorization: Authorization | None = None,
+        *,
+        hint: str = "Set the site's credentials_command.",
+    ) -> None:
+        """`base` ends in a slash; `subject` names the site in errors, `hint` says what to do if access is denied."""
         self.base = base
         self.subject = subject
-        self._login = login
+        self._authorization = authorization
+        self._hint = hint
+        self._headers = {"Accept-Encoding": "identity"}
         self._files: Any = None
 
     def stat(self, path: bytes) -> Page | None:
@@ -166,17 +176,12 @@ class Web:
             import aiohttp
             from fsspec.implementations.http import HTTPFileSystem
 
-            options: dict[str, Any] = {"max_redirects": _MOST_REDIRECTS}
-            headers = {"Accept-Encoding": "identity"}
-            if self._login is not None and self._login.token:
-                headers["Authorization"] = f"Bearer {self._login.token}"
-            elif self._login is not None:
-                options["auth"] = aiohttp.BasicAuth(self._login.name, self._login.password)
             self._files = HTTPFileSystem(
                 simple_links=False,
                 encoded=True,
                 skip_instance_cache=True,
-                headers=headers,
+                headers=self._headers,  # kept by fsspec as it is, so that a renewed login is sent with the next request
+                max_redirects=_MOST_REDIRECTS,
                 client_kwargs={
                     "trust_env": False,
                     "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS),
@@ -184,38 +189,47 @@ class Web:
                     "response_class": _response_class(self.subject),
                     "trace_configs": [_redirect_check(self.base, self.subject)],
                 },
-                **options,
             )
         return self._files
 
     def _tried(self, attempt: Callable[[], _Result], *, absent: bool) -> _Result | Any:
         """Call `attempt` with retries; with `absent`, return None if the path does not exist."""
 
-        def attempt_once() -> _Result | None:
+        def attempt_once(*, renews: bool = True) -> _Result | None:
+            header = self._authorize()
             try:
                 return attempt()
             except HibaliError:
                 raise
             except Exception as problem:  # noqa: BLE001  # aiohttp's own, and several of Python's
-                found = self._error_of(problem)
+                found, status = self._error_of(problem), _status_of(problem)
             if absent and found.code == "vanished":
                 return None
+            if renews and status == 401 and self._authorization and self._authorization.renew(header):
+                return attempt_once(renews=False)
             raise found
 
         return with_retries(attempt_once, subject=self.subject)
 
+    def _authorize(self) -> str:
+        """Send the login, where there is one, with the next requests; return its header."""
+        header = self._authorization.header() if self._authorization is not None else ""
+        if header:
+            self._headers["Authorization"] = header
+        return header
+
     def _error_of(self, problem: BaseException) -> HibaliError:
         """Translate an error without its text, which may contain a login or text of an attacker."""
-        cause = problem.__cause__ if isinstance(problem, FileNotFoundError) and problem.__cause__ else problem
+        cause = _cause_of(problem)
         if isinstance(cause, HibaliError):
             return cause
-        status = getattr(cause, "status", None)
+        status = _status_of(problem)
         if status in {401, 403, 407}:
             return AccessError(
                 "denied",
                 f"the server denied access (status {status})",
                 subject=self.subject,
-                hint="Set the site's credentials_command.",
+                hint=self._hint,
             )
         if isinstance(cause, FileNotFoundError) or status in {404, 410}:
             return NotFoundError("vanished", "it does not exist", subject=self.subject)
@@ -228,6 +242,16 @@ class Web:
         return IncompleteError(
             "refused-by-server", f"the server refused the request (status {status})", subject=self.subject
         )
+
+
+def _cause_of(problem: BaseException) -> BaseException:
+    return problem.__cause__ if isinstance(problem, FileNotFoundError) and problem.__cause__ else problem
+
+
+def _status_of(problem: BaseException) -> int | None:
+    """Return the status of the response with which the server refused a request."""
+    status = getattr(_cause_of(problem), "status", None)
+    return status if isinstance(status, int) else None
 
 
 def _redirect_check(base: str, subject: str) -> Any:
@@ -440,7 +464,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
     At a WebDAV server this writes small files below the site's URL and removes them.
     """
-    access = "with a login" if site.credentials_command else "without a login"
+    access = "with a login" if has_login(site) else "without a login"
     store: UrlStore | DavStore
     if _is_webdav(site):
         client = _webdav_client(site, on_event)
@@ -473,7 +497,13 @@ def _is_webdav(site: Site) -> bool:
 
 def _web(site: Site) -> Web:
     base = (site.url or "").rstrip("/") + "/"
-    return Web(base, site.name, login_of(site, secure=base.startswith("https:")))
+    authorization = authorize(site)
+    if authorization is None:
+        return Web(base, site.name)
+    authorization.header()  # a login that fails is reported before anything is requested
+    by_prompt = not has_password(site)
+    hint = f"hibali sites login {site.name}" if by_prompt else "Check the site's login and its permissions."
+    return Web(base, site.name, authorization, hint=hint)
 
 
 def _webdav_client(site: Site, on_event: Listener) -> WebdavClient:

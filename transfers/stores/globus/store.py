@@ -46,7 +46,7 @@ from transfers.stores.globus.tasks import Following
 from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.credentials import check_endpoint
 from transfers.stores.url import Web
-from transfers.stores.webdav.requests import Login
+from transfers.stores.web_login import Authorization
 
 MOST_NAMES = 100_000  # maximum for listing a folder in Globus
 _PAGE = 10_000
@@ -390,8 +390,8 @@ class GlobusStore(RequestStore):
                 page = self._globus.page(self._collection, root, offset=0, limit=1)
                 root = str(page["absolute_path"])
             base = server.rstrip("/") + quote(root.rstrip("/"), safe="/-_.~") + "/"
-            token = self._access.https_header(self._collection).removeprefix("Bearer ")
-            self._web = Web(base, self.site.name, Login(token=token))
+            header = self._access.https_header(self._collection)
+            self._web = Web(base, self.site.name, Authorization(lambda: header))
         return self._web
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:

@@ -2,67 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
-from hibali.config.model import Site
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, request_timeout
 from hibali.retry import pause, with_retries
-from hibali.subprocesses import credentials_from
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A name and a password, or a token; never printed."""
-
-    name: str = ""
-    password: str = ""
-    token: str = ""
-
-    def __repr__(self) -> str:
-        return "Login(...)"
-
-
-def login_of(site: Site, *, secure: bool) -> Login | None:
-    """Run the site's credentials_command and parse its output, which is never shown. Raise `AccessError`."""
-    if not site.credentials_command:
-        return None
-    host = urlsplit(site.url or "").hostname or ""
-    if not secure and host not in {"localhost", "127.0.0.1", "::1"}:
-        raise UsageError(
-            "insecure-endpoint",
-            "hibali sends a login only over https",
-            subject=site.name,
-            hint="Correct the site's url.",
-        )
-    return credentials_from(
-        site.credentials_command,
-        read_login,
-        key="credentials_command",
-        what="login",
-        subject=site.name,
-        hint='Run the command yourself: it must print {"username": ..., "password": ...} or {"token": ...} as JSON.',
-    )
-
-
-def read_login(text: bytes) -> Login:
-    """Parse a username and a password, or a token. Raise ValueError without any of the text."""
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError("its output is not JSON") from None
-    if isinstance(record, dict) and all(isinstance(value, str) and value for value in record.values()):
-        if record.keys() == {"token"}:
-            return Login(token=record["token"])
-        if record.keys() == {"username", "password"}:
-            return Login(record["username"], record["password"])
-    raise ValueError("its output has neither a username and a password nor a token")
-
+from transfers.stores.web_login import Login, header_of
 
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -135,7 +82,7 @@ class WebdavClient:
         self.origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.base = "/" + quote_from_bytes(unquote_to_bytes(parts.path).strip(b"/"), safe=_SAFE)
         self._on_event = on_event
-        self._login = {} if login is None else {"Authorization": _authorization(login)}
+        self._login = {} if login is None else {"Authorization": header_of(login)}
         self._client = HttpClient(self.origin, subject, headers=self._login)
 
     def target(self, path: bytes, *, folder: bool = False) -> str:
@@ -234,10 +181,3 @@ class WebdavClient:
         if f"{location.scheme}://{location.netloc}" != self.origin or location.query or not location.path:
             raise elsewhere(self.subject)
         return quote_from_bytes(unquote_to_bytes(location.path), safe=_SAFE)
-
-
-def _authorization(login: Login) -> str:
-    if login.token:
-        return f"Bearer {login.token}"
-    pair = f"{login.name}:{login.password}".encode()
-    return "Basic " + base64.b64encode(pair).decode("ascii")
