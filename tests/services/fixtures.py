@@ -90,6 +90,12 @@ def ssh_server() -> SshServer:
 
 
 @pytest.fixture(scope="session")
+def password_server() -> SshServer:
+    """Return an sshd that accepts no key, so that ssh prompts for a password."""
+    return _server("ssh-password")
+
+
+@pytest.fixture(scope="session")
 def sftp_server() -> SshServer:
     """Return an sshd that allows SFTP only."""
     return _server("sftp")

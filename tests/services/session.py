@@ -32,6 +32,7 @@ from tests.services.sge import GridEngine, start_sge
 from tests.services.slurm import Node, Slurm, start_slurm
 from tests.services.sshd import (
     SshServer,
+    start_password_sshd,
     start_sftp_gateway,
     start_sshd,
     start_sshd_with_shell,
@@ -48,6 +49,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 Start = Callable[[Path, Path], Any]
 SERVICES: dict[str, tuple[type, Start]] = {
     "ssh": (SshServer, start_sshd),
+    "ssh-password": (SshServer, start_password_sshd),
     "sftp": (SshServer, start_sftp_gateway),
     "sftp-unprivileged": (SshServer, start_unprivileged_sftp),
     # without OpenSSH's extensions, like other servers

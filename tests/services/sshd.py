@@ -98,6 +98,17 @@ def start_sshd_with_command(
     return _started(session, server, [sshd])
 
 
+def start_password_sshd(session: Path, folder: Path) -> SshServer:
+    """Start sshd that accepts no key, so that ssh prompts for a password."""
+    server = _prepared(folder)
+    (folder / "authorized_keys").write_text("")
+    _configure(session, server, {"HOME": str(server.home)})
+    config = folder / "sshd_config"
+    asked = config.read_text().replace("PasswordAuthentication no", "PasswordAuthentication yes")
+    config.write_text(asked.replace("AuthenticationMethods publickey", "AuthenticationMethods any"))
+    return _started(session, server, [program("sshd", "openssh-server")])
+
+
 def start_sftp_gateway(session: Path, folder: Path, more: str = "") -> SshServer:
     """Start sshd that allows SFTP only; `more` are further arguments of sftp-server."""
     return start_sshd_with_command(session, folder, lambda server: f"internal-sftp -d {server.home} {more}")

@@ -54,6 +54,7 @@ class WebServer:
                 size = path.stat().st_size
                 last = min(last, size - 1)
                 self.send_response(206)
+                self.send_header("Content-Type", self.guess_type(path))
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
                 self.send_header("Content-Length", str(last - first + 1))
                 self.end_headers()

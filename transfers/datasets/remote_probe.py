@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from hibali.annex_key import key_of_name
 from hibali.errors import AccessError, HibaliError, IncompleteError
+from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ssh.gsi import without_debug
 from hibali.ssh.sessions import explain_ssh
 from hibali.subprocesses import CommandResult, run, without_secrets
@@ -59,6 +60,9 @@ _VARIABLES = {
     "S3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
     "glacier": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
 }
+_NO_GPG = frozenset({"none", "shared"})  # the kinds of encryption without a key of gpg
+# git-annex cannot give gpg options for its own keys; an agent of a desktop would ask for their passphrases in a window.
+_GPG_WITHOUT_PROMPT = b'#!/bin/sh\nexec "$HIBALI_GPG" --pinentry-mode error "$@"\n'
 _SSH = re.compile(
     r"Host key verification failed|REMOTE HOST IDENTIFICATION|Permission denied[ ,(]|no mutual signature"
 )
@@ -136,7 +140,7 @@ class RemoteProbe:
         helper = re.match(r"([a-z0-9+.-]+)::", source.own.get("url", ""))
         needed = [f"git-annex-remote-{external}" if external else _PROGRAMS.get(source.type, "")]
         needed += [f"git-remote-{helper[1]}"] if helper is not None else []
-        needed += ["gpg"] if source.settings.get("encryption", "none") not in {"none", "shared"} else []
+        needed += [self._gpg] if self._uses_gpg(source) else []
         path = os.pathsep.join((self.environment["PATH"], "/usr/lib/git-core", "/usr/libexec/git-core"))
         for program in filter(None, needed):
             if shutil.which(program, path=path) is None:
@@ -171,7 +175,7 @@ class RemoteProbe:
             seconds=_left(deadline),
         )
         if finished.exit_code != 0:
-            raise self._explain(source, finished)
+            raise self._explain(source, finished, self._git("ls-remote", "--", source.name, "HEAD"))
 
     def _list_folder(self, source: Source, deadline: float) -> None:
         """List the folder of an rsync remote: git-annex takes one that cannot be reached for one without the content."""
@@ -181,7 +185,7 @@ class RemoteProbe:
         argv = ["rsync", "--list-only", "--dirs", "-e", shell, "--", url.rstrip("/") + "/"]
         finished = run(argv, timeout=_left(deadline), environment=self.environment, most=_MOST_OUTPUT)
         if finished.exit_code != 0:
-            raise self._explain(source, finished)
+            raise self._explain(source, finished, f"rsync --list-only -- {quoted(url)}")
 
     def _look_for_samples(self, source: Source, outcome: Outcome, deadline: float) -> None:
         environment = {**self.environment, **self._annex_settings(source)}
@@ -197,7 +201,8 @@ class RemoteProbe:
             if finished.exit_code == 1 and not finished.stderr.strip():
                 outcome.absent |= {name} - {_EMPTY}
             elif finished.exit_code != 0:
-                raise self._explain(source, finished)
+                words = ("annex", "checkpresentkey", "--", os.fsdecode(key), source.name)
+                raise self._explain(source, finished, self._git(*words))
         if outcome.absent:
             outcome.partial = len(outcome.absent) < len(source.samples)
             raise IncompleteError(
@@ -208,14 +213,21 @@ class RemoteProbe:
                 hint=f"To correct the records: {self._git('annex', 'fsck', '--fast', f'--from={source.name}')}",
             )
 
-    def _explain(self, source: Source, finished: CommandResult) -> HibaliError:
-        """Return the problem for what git, git-annex or rsync printed."""
+    def _explain(self, source: Source, finished: CommandResult, command: str) -> HibaliError:
+        """Return the problem for what git, git-annex or rsync printed; `command` shows all of it."""
         text = finished.stderr.decode("utf-8", "replace") or finished.stdout.decode("utf-8", "replace")
         message = _message(text)
         if _SSH.search(text):
             return self._of_ssh(finished, source.url)
         if "allowed-ip-addresses" in text:
             return private_address(source.name, _host_of(source.url) or "ADDRESS")
+        if "verifyremote" in text:
+            return IncompleteError(
+                "remote-not-verified",
+                "git-annex does not use it until you have checked its settings",
+                subject=source.name,
+                hint=f"If you trust it: {self._git('annex', 'verifyremote', source.name)}",
+            )
         if _DENIED.search(text):
             return AccessError(
                 "credentials-refused",
@@ -236,7 +248,7 @@ class RemoteProbe:
             "source-failed",
             f"it failed: {message}",
             subject=source.name,
-            hint=f"To see all messages: {self._git('annex', 'testremote', '--test-readonly=FILE', source.name)}",
+            hint=f"To see all messages: {command}",
         )
 
     def _gone(self, source: Source, message: str) -> IncompleteError:
@@ -254,6 +266,8 @@ class RemoteProbe:
         enable = self._git("annex", "enableremote", source.name)
         if source.type == "git":
             return f"To type the new password once, for git's credential helper: {self._git('ls-remote', source.name)}"
+        if self._uses_gpg(source):
+            return f"To type the passphrase once, for gpg's agent: {self._git('annex', 'fsck', '--fast', f'--from={source.name}')}"
         if source.type in _VARIABLES:
             user, password = _VARIABLES[source.type]
             return (
@@ -287,6 +301,8 @@ class RemoteProbe:
                 settings.append((f"remote.{other.name}.annex-externaltype", "readonly"))  # starts no program
             elif other.name != source.name and other.type == "git":
                 settings.append((f"remote.{other.name}.annex-ignore", "true"))
+        if self._uses_gpg(source):
+            settings.append(("gpg.program", str(_gpg_without_prompt())))
         first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
         found = {"GIT_CONFIG_COUNT": str(first + len(settings))}
         for number, (key, value) in enumerate(settings, first):
@@ -304,6 +320,7 @@ class RemoteProbe:
             "SSH_ASKPASS": "",
             "SSH_ASKPASS_REQUIRE": "never",
             "GCM_INTERACTIVE": "never",
+            "HIBALI_GPG": self._gpg,
         }
         program = inherited.get("GIT_SSH_COMMAND") or self.config.get("core.sshcommand")
         if not program:
@@ -323,8 +340,24 @@ class RemoteProbe:
             return ""
         return source.own.get("annex-externaltype") or source.settings.get("externaltype", "")
 
+    @property
+    def _gpg(self) -> str:
+        return self.config.get("gpg.program") or "gpg"
+
+    @staticmethod
+    def _uses_gpg(source: Source) -> bool:
+        return source.settings.get("encryption", "none") not in _NO_GPG
+
     def _git(self, *words: str) -> str:
         return git_line(self.repository, *words)
+
+
+def _gpg_without_prompt() -> Path:
+    """Return a program that runs gpg, and fails where gpg would ask for a passphrase."""
+    program = private_folder(state_folder() / "programs") / "gpg-without-prompt"
+    if not program.exists() or program.read_bytes() != _GPG_WITHOUT_PROMPT:
+        write_atomic(program, _GPG_WITHOUT_PROMPT, mode=0o700)
+    return program
 
 
 def git_line(repository: Repository, *words: str) -> str:

@@ -37,13 +37,12 @@ class Login:
 class Authorization:
     """The header `Authorization` of requests to one site; thread-safe.
 
-    It is obtained when it is needed first. One that can be renewed is obtained again after the server refused it.
+    It is obtained when it is needed first, and again after the server refused it.
     """
 
-    def __init__(self, obtain: Callable[[], str], *, renewable: bool = False) -> None:
+    def __init__(self, obtain: Callable[[], str]) -> None:
         """`obtain` returns the header, and raises hibali's errors."""
         self._obtain = obtain
-        self._renewable = renewable
         self._header = ""
         self._guard = threading.Lock()
 
@@ -60,7 +59,7 @@ class Authorization:
         Threads whose requests were refused at the same time log in once.
         """
         with self._guard:
-            if self._header == refused and self._renewable:
+            if self._header == refused:
                 self._header = self._obtain()
             return self._header != refused
 
@@ -154,21 +153,35 @@ def header_of(login: Login) -> str:
 
 
 def authorize(site: Site) -> Authorization | None:
-    """Return the authorization for a site of kind url; None without a login. It never prompts."""
+    """Return the authorization for a site of kind url; None without a login. It never prompts.
+
+    All requests of this process to the site share it, so that they log in once.
+    """
     if not has_login(site):
         return None
-    secure = (site.url or "").startswith(("https:", "davs:"))
+    source = (
+        site.name,
+        site.url,
+        site.login_url,
+        site.credentials_command,
+        site.username,
+        site.secret_keyring,
+    )
+    return _shared.setdefault(source, Authorization(lambda: _header_for(site)))
 
-    def obtain() -> str:
-        login = login_of(site, secure=secure)
-        if site.login_url and login is None:
-            login = Login(token=_stored_token(site))
-        elif site.login_url and login is not None and not login.token:
-            login = Login(token=request_token(site, login))
-        assert login is not None
-        return header_of(login)
 
-    return Authorization(obtain, renewable=has_password(site))
+_shared: dict[tuple[object, ...], Authorization] = {}
+
+
+def _header_for(site: Site) -> str:
+    """Log in to a site and return the header."""
+    login = login_of(site, secure=(site.url or "").startswith(("https:", "davs:")))
+    if site.login_url and login is None:
+        login = Login(token=_stored_token(site))
+    elif site.login_url and login is not None and not login.token:
+        login = Login(token=request_token(site, login))
+    assert login is not None
+    return header_of(login)
 
 
 def request_token(site: Site, login: Login) -> str:

@@ -1,0 +1,229 @@
+"""Test logins to web servers that exchange a password for a token, such as LORIS: for pulls and for datasets."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hibali.config.settings import load_sites
+from tests.services.loris import LOGIN, LorisServer
+from tests.support.annex import AnnexRepository, make_repository
+from tests.support.secret_search import check_secrets_absent, watch_process_arguments
+from tests.support.terminal import Terminal
+from tests.support.web_server import WebServer
+from transfers.datasets.contents import fetch_contents
+
+IMAGE = "/api/v0.0.3/candidates/400162/V6/images/scan.mnc"
+SCAN = b"voxel" * 4000
+
+
+class Loris:
+    """A LORIS as the site `loris`, with hibali's command line."""
+
+    def __init__(self, hibali: Any, server: LorisServer) -> None:
+        self.hibali = hibali
+        self.server = server
+        self.password_file = hibali.home.home / "password.json"
+        self.configure(f'credentials_command = ["cat", "{self.password_file}"]')
+        self.set_password(server.login[1])
+
+    def configure(self, *lines: str, login_url: str = "") -> None:
+        login = login_url or f"{self.server.url}{LOGIN}"
+        settings = [f'url = "{self.server.url}/api/v0.0.3"', f'login_url = "{login}"', *lines]
+        self.hibali.home.config.write_text("\n".join(["[sites.loris]", 'kind = "url"', *settings, ""]))
+        self.hibali.home.config.chmod(0o600)
+
+    def set_password(self, password: str) -> None:
+        self.password_file.write_text(f'{{"username": "me", "password": "{password}"}}')
+        self.password_file.chmod(0o600)
+
+    def pull(self, target: Path, *, exit: int = 0) -> Any:  # noqa: A002 - the term that users know
+        place = f"loris:{IMAGE.removeprefix('/api/v0.0.3/')}"
+        return self.hibali("pull", place, target, "--json", exit=exit)
+
+    @property
+    def logins(self) -> int:
+        return self.server.seen.count(f"POST {LOGIN}")
+
+
+@pytest.fixture
+def loris(hibali: Any) -> Iterator[Loris]:
+    server = LorisServer({IMAGE: SCAN})
+    yield Loris(hibali, server)
+    server.close()
+
+
+def test_a_pull_logs_in_and_sends_the_token_but_shows_no_secret(loris: Loris, tmp_path: Path) -> None:
+    secrets = [loris.server.login[1]]
+    with watch_process_arguments(secrets) as found:
+        answer = loris.pull(tmp_path / "scan.mnc")
+    assert found == []
+    assert (tmp_path / "scan.mnc").read_bytes() == SCAN
+    assert {line.partition(" ")[2] for line in loris.server.seen} == {LOGIN, f"{IMAGE} with a login"}
+    check_secrets_absent([*secrets, *loris.server.tokens], loris.hibali, answer, but=[loris.password_file])
+    shown = loris.hibali("sites", "check", "loris", exit=3)  # a LORIS has no page at its root
+    assert b"nothing exists at this URL" in shown.err
+
+
+def test_an_expired_token_is_renewed_once(loris: Loris, tmp_path: Path) -> None:
+    log_in = loris.server.log_in
+
+    def expires_at_once(record: Any) -> str | None:
+        token = log_in(record)
+        if loris.logins == 1:
+            loris.server.tokens.clear()
+        return token
+
+    loris.server.log_in = expires_at_once  # type: ignore[method-assign]
+    loris.pull(tmp_path / "scan.mnc")
+    assert loris.logins == 2
+
+    loris.server.log_in = lambda record: log_in(record) and "never-valid"  # type: ignore[method-assign]
+    refused = loris.pull(tmp_path / "again.mnc", exit=4)
+    assert refused.last["code"] == "denied"
+    assert loris.logins == 2 + 2, "a renewed token that is refused is not renewed again"
+
+
+def test_a_wrong_password_is_an_access_error_and_tried_once(loris: Loris, tmp_path: Path) -> None:
+    loris.set_password("of last year")
+    refused = loris.pull(tmp_path / "scan.mnc", exit=4)
+    assert refused.last["code"] == "bad-credentials"
+    assert "of last year" not in str(refused)
+    assert loris.server.seen == [f"POST {LOGIN}"]
+
+
+def test_no_other_host_gets_the_password_or_the_token(loris: Loris, tmp_path: Path) -> None:
+    other = WebServer(tmp_path)
+    loris.server.redirect = f"{other.url}/stolen"
+    assert loris.pull(tmp_path / "scan.mnc", exit=2).last["code"] == "wrong-endpoint"
+    loris.configure(f'credentials_command = ["cat", "{loris.password_file}"]', login_url=f"{other.url}/login")
+    refused = loris.hibali("sites", "list", "--json", exit=2)
+    assert "must have the scheme and host of url" in refused.last["message"]
+    assert other.seen == []
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (('secret_keyring = "loris"',), "needs username"),
+        (('secret_keyring = "x"', 'username = "me"', 'credentials_command = ["x"]'), "only one of"),
+        (('password = "x"',), "secrets are not allowed here"),
+    ],
+)
+def test_wrong_settings_are_refused(loris: Loris, lines: tuple[str, ...], problem: str) -> None:
+    loris.configure(*lines)
+    assert problem in loris.hibali("sites", "list", "--json", exit=2).last["message"]
+
+
+def test_the_password_can_be_in_the_keyring(loris: Loris, tmp_path: Path) -> None:
+    settings = loris.hibali.home.home / ".config" / "python_keyring" / "keyringrc.cfg"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("[backend]\ndefault-keyring=keyrings.alt.file.PlaintextKeyring\n")
+    loris.configure('username = "me"', 'secret_keyring = "loris"')
+    missing = loris.pull(tmp_path / "scan.mnc", exit=4)
+    assert (missing.last["code"], missing.last["hint"]) == ("no-secret", "keyring set loris me")
+    code = f"import keyring; keyring.set_password('loris', 'me', '{loris.server.login[1]}')"
+    subprocess.run([sys.executable, "-c", code], env=loris.hibali.env, check=True)
+    loris.pull(tmp_path / "scan.mnc")
+
+
+def test_a_password_that_is_typed_is_exchanged_and_not_stored(loris: Loris, tmp_path: Path) -> None:
+    loris.configure()
+    needed = loris.pull(tmp_path / "scan.mnc", exit=4)
+    assert (needed.last["code"], needed.last["hint"]) == ("login-needed", "hibali sites login loris")
+    assert loris.hibali("sites", "login", "loris", "--json", exit=4).last["code"] == "login-needed"
+
+    terminal = Terminal(list(loris.hibali.command("sites", "login", "loris")), loris.hibali.env)
+    terminal.until(lambda screen: "User name at loris:" in screen)
+    terminal.press(b"me\n")
+    terminal.until(lambda screen: "Password of me at loris" in screen)
+    terminal.press(loris.server.login[1].encode() + b"\n")
+    assert terminal.end() == 0, terminal.written
+    assert loris.server.login[1].encode() not in terminal.written
+    (token,) = loris.server.tokens
+    stored = loris.hibali.home.state / "logins/loris.json"
+    assert stored.stat().st_mode & 0o777 == 0o600
+    check_secrets_absent([loris.server.login[1]], loris.hibali, but=[loris.password_file])
+    check_secrets_absent([token], loris.hibali, but=[stored])
+
+    loris.pull(tmp_path / "scan.mnc")
+    assert loris.logins == 1
+    loris.server.tokens.clear()
+    expired = loris.pull(tmp_path / "again.mnc", exit=4)
+    assert (expired.last["code"], expired.last["hint"]) == ("denied", "hibali sites login loris")
+    loris.hibali("sites", "logout", "loris", exit=0)
+    assert loris.pull(tmp_path / "again.mnc", exit=4).last["code"] == "login-needed"
+
+
+@pytest.fixture
+def study(loris: Loris, tmp_path: Path) -> AnnexRepository:
+    """Return a dataset with three files at the LORIS: a scan, one whose content is another now, and one of unknown size."""
+    repository = make_repository(tmp_path / "study", loris.hibali.env, loris.hibali.home.home)
+    loris.hibali.env = repository.env
+    repository.run("config", "annex.security.allowed-ip-addresses", "127.0.0.1")
+    url = f"{loris.server.url}{IMAGE}"
+    repository.run("annex", "addurl", "--relaxed", "--file=relaxed.mnc", url)
+    for name, content in (("scan.mnc", SCAN), ("changed.mnc", SCAN[::-1])):
+        key = f"MD5E-s{len(content)}--{hashlib.md5(content, usedforsecurity=False).hexdigest()}.mnc"
+        repository.run("annex", "fromkey", "--force", key, name)
+        repository.run("annex", "registerurl", key, url)
+    repository.run("commit", "-q", "-m", "scans")
+    return repository
+
+
+def test_a_check_of_a_dataset_tests_the_login(loris: Loris, study: AnnexRepository) -> None:
+    good = loris.hibali("datasets", "check", study.folder, "--json", exit=0)
+    assert good.last["files_available"] == 3
+    assert loris.logins == 1
+    loris.set_password("of last year")
+    refused = loris.hibali("datasets", "check", study.folder, "--json", exit=4)
+    assert [problem["code"] for problem in refused.last["problems"]] == [
+        "bad-credentials",
+        "files-unavailable",
+    ]
+
+
+def test_a_check_without_a_login_says_how_to_configure_one(loris: Loris, study: AnnexRepository) -> None:
+    loris.hibali.home.config.unlink()
+    refused = loris.hibali("datasets", "check", study.folder, "--json", exit=4).last["problems"][0]
+    assert refused["code"] == "credentials-refused"
+    assert refused["hint"].startswith("If you have a login: hibali sites add web --url ")
+    providers = study.folder / ".datalad/providers"
+    providers.mkdir(parents=True)
+    (providers / "loris.cfg").write_text(
+        f"[provider:loris]\nurl_re = {loris.server.url}/*\nauthentication_type = loris-token\ncredential = loris\n"
+        f"[credential:loris]\nurl = {loris.server.url}{LOGIN}\ntype = loris-token\n"
+    )
+    refused = loris.hibali("datasets", "check", study.folder, "--json", exit=4).last["problems"][0]
+    command, _, login = refused["hint"].partition(": ")[2].partition(" && ")
+    assert login == "hibali sites login web"
+    loris.hibali(*command.split()[1:], exit=0)
+    needed = loris.hibali("datasets", "check", study.folder, "--json", exit=4).last["problems"][0]
+    assert (needed["code"], needed["hint"]) == ("login-needed", "hibali sites login web")
+
+
+def test_a_transfer_fetches_contents_with_the_login_and_verifies_them(
+    loris: Loris, study: AnnexRepository, tmp_path: Path
+) -> None:
+    answer = loris.hibali("sync", study.folder, tmp_path / "there", "--json", exit=6)
+    assert (tmp_path / "there/scan.mnc").read_bytes() == SCAN
+    failed = {line["path"]: line["message"] for line in answer.lines if line["kind"] == "failed"}
+    assert failed.keys() == {"changed.mnc", "relaxed.mnc"}
+    assert "Verification of content failed" in failed["changed.mnc"]
+    assert "its key has no size" in failed["relaxed.mnc"]
+    assert study.run("annex", "find", "--in=here") == b"scan.mnc\n"
+    secrets = [loris.server.login[1], *loris.server.tokens]
+    check_secrets_absent(secrets, loris.hibali, answer, but=[loris.password_file])
+
+    logins = load_sites(str(loris.hibali.home.config)).web_logins()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PATH", study.env["PATH"])
+        fetch_contents(str(study.folder / "relaxed.mnc").encode(), logins)
+    assert (study.folder / "relaxed.mnc").read_bytes() == SCAN
