@@ -25,6 +25,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "bundle show": ("old.zip",),
     "cat": ("here:data/input.txt",),
     "config edit": (),
+    "datasets check": ("study",),
     "config get": ("sites.here.kind",),
     "config path": (),
     "config set": ("sites.here.limits.login_interval", "2s"),

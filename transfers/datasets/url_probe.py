@@ -211,8 +211,8 @@ class UrlProbe:
         message = f"the server refuses access ({status})"
         origin = origin_of(url)
         if site is not None:
-            renew = "login" if site.login_url and not has_password(site) else "check"
-            hint = f"To test the login: hibali sites {renew} {site.name}"
+            prompts = site.login_url and not has_password(site)
+            hint = f"hibali sites login {site.name}" if prompts else f"hibali sites check {site.name}"
             return AccessError(
                 "credentials-refused", f"{message} with the login of {site.name}", subject=origin, hint=hint
             )

@@ -237,6 +237,7 @@ def test_names_outside_of_the_collection_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"", b"no archive", packed({"study/a": b"x" * 9000})[:-20], gzip.compress(b"x" * 2000)],
+    ids=["empty", "text", "cut off", "no tar"],  # their bytes have the time
 )
 def test_damaged_archives_are_named(content: bytes) -> None:
     with pytest.raises(HibaliError) as caught:
