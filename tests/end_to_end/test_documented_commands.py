@@ -92,6 +92,7 @@ def world(hibali: Any, slurm: Any, object_store: Any) -> DocumentationHome:
 # Pages whose lines are run by other tests, or cannot be run here.
 ELSEWHERE: dict[str, str] = {
     "bigbrain": "EBRAINS and CBRAIN: test_bigbrain_page.py",
+    "cbrain": "test_cbrain.py",
     "datalad": "DataLad: test_datasets.py",
     "git-annex": "test_annex_remote.py",
     "globus": "test_globus_smoke.py, test_globus_login.py",
