@@ -35,6 +35,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali pipelines add https:": "no such server: tests/unit/registry",
         "hibali pipelines add git+https:": "as the line before",
         "hibali pipelines add zenodo": "as the line before",
+        "hibali pipelines add cbrain:": "as the line before",
         "hibali pipelines add bosh:": "bosh has no cached descriptors on this machine: tests/unit/registry",
         "hibali pipelines example fsl_bet --ask": "it asks questions: test_example_ask.py",
     },
