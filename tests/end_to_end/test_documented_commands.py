@@ -62,6 +62,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
 }
 # Commands that a reader of this page has run before.
 DONE_BEFORE: dict[str, tuple[str, ...]] = {
+    "compute-nodes": ("push data juwels:@scratch/sections",),
     "history": ("push data juwels:@scratch/data",),
     "pipelines": ("pipelines add tools/",),
     "transfers": ("push data juwels:@scratch/data",),
