@@ -52,10 +52,14 @@ def serve_notebook(common: Common, options: NotebookOptions) -> int | None:
 def _start(
     common: Common, site: Site, options: NotebookOptions, run_store: RunStore, on_event: Listener
 ) -> Run:
-    """Submit the job; an earlier one of the same command is returned only while it has not ended."""
+    """Submit the job; an earlier one of the same command is returned only while it has not ended.
+
+    A job of this call is returned even if it has ended at once: another one would end likewise.
+    """
     catalogue = Catalogue()
     pipeline = add_pipeline(catalogue) if options.pipeline is None else catalogue.find(options.pipeline)
     location = read_target(f"{site.name}:{options.folder}", common.settings())
+    earlier = set(run_store.ids())
     while True:
         run = start_notebook(
             common.settings(),
@@ -66,7 +70,7 @@ def _start(
             on_event,
         )
         [run] = update_runs(common, run_store, [run], on_event)
-        if not run.state.final:
+        if run.id not in earlier or not run.state.final:
             return run
         run_store.note(run.id, "reported")
 

@@ -21,7 +21,7 @@ from tests.support.requirements import skip_or_fail
 from tests.support.waiting import wait_for
 
 PYTHON = REPOSITORY / ".cache/science/bin/python"
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 
 class Notebook:
@@ -75,6 +75,7 @@ def bench(hibali: Any, slurm: Any) -> Iterator[Bench]:
             hibali("runs", "cancel", line["id"])
 
 
+@pytest.mark.heavy
 def test_the_same_command_opens_the_same_notebook_again_over_one_login(bench: Bench) -> None:
     notebook = Notebook(bench)
     status, listed = notebook.ask("contents")
@@ -111,6 +112,7 @@ def files_with(secret: str, folder: Path) -> set[str]:
     return {path.name.partition("-")[0] for path in found}
 
 
+@pytest.mark.heavy
 def test_a_job_without_jupyter_ends_with_its_error(bench: Bench) -> None:
     config = bench.hibali.home.config
     config.write_text(config.read_text().replace(str(PYTHON.parent), "/nowhere"))
@@ -120,3 +122,13 @@ def test_a_job_without_jupyter_ends_with_its_error(bench: Bench) -> None:
     assert failed.last["code"] == "run-failed", str(failed)
     run_id = failed.last["hint"].split()[-1]
     assert b"jupyter: not found" in bench.hibali("runs", "logs", run_id, "--stderr").out
+
+
+def test_a_job_that_fails_at_once_is_not_submitted_again(hibali: Any) -> None:
+    made = Bench(hibali, doing("true"))
+    made.add_local_site()
+    hibali.env["PATH"] = os.defpath  # without Jupyter
+    for number in (1, 2):
+        failed = hibali("notebook", "--site", "here", made.folder, "--json", exit=7)
+        assert failed.last["code"] == "run-failed", str(failed)
+        assert len(made.run_ids()) == number
