@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import queue
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from hibali.config.model import Site
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.http import Bytes, request_timeout, too_slow
 from hibali.retry import with_retries
 from hibali.system_errors import message_of
@@ -23,15 +22,14 @@ from hibali.text import printable
 from transfers.agent.identity import Identity, identify, this_machine
 from transfers.entry import Kind
 from transfers.overlap import AMAZON, identity_of_bucket, identity_of_keys
-from transfers.stores.base import unsafe_component
+from transfers.stores.filesystem.files import LIST_SECONDS, Files, Upload
+from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.fsspec.errors import error_for
 from transfers.stores.fsspec.options import options_of
-from transfers.stores.fsspec.protocols import Exclusive, known_protocol
+from transfers.stores.fsspec.protocols import known_protocol
 from transfers.stores.fsspec.webhdfs import check_answers
-from transfers.stores.request_store import Got
-from transfers.stores.server_records import PIECE_BYTES, Found
+from transfers.stores.server_records import Found
 
-_LIST_SECONDS = 3600.0  # of one folder: fsspec returns all of its names at once
 _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
 _PART_BYTES = 16 * 1024 * 1024
 _MIB = 1024 * 1024
@@ -113,13 +111,14 @@ def time_of(value: Any) -> int:
         return 0
 
 
-class Files:
-    """The files below the URL of a site; thread-safe. Every path is bytes, relative to it."""
+class FsspecFiles(Files):
+    """The files below the URL of a site, with an implementation of fsspec."""
 
     def __init__(self, filesystem: Any, base: str, subject: str, word: str, service: str = "") -> None:
         """`base` is the URL's path as the filesystem writes it, `word` its protocol, `service` the server."""
         self.subject = subject
         self.protocol = known_protocol(word)
+        self.traits = self.protocol.traits
         self.word = word
         self.service = service
         self._filesystem = filesystem
@@ -210,7 +209,7 @@ class Files:
             return False
         return True
 
-    def children(self, folder: bytes, *, seconds: float = _LIST_SECONDS) -> list[tuple[bytes, Found]]:
+    def children(self, folder: bytes, *, seconds: float = LIST_SECONDS) -> list[tuple[bytes, Found]]:
         """Return the direct children of a folder in canonical order.
 
         Raises `NotFoundError("vanished")`, and `IncompleteError("listing-violation")` if the listing has names
@@ -218,8 +217,11 @@ class Files:
         """
         full = self.full(folder)
         listed = self.request(lambda files: files.ls(full, detail=True), seconds=seconds)
-        itself = full.strip("/")
-        found: dict[tuple[bytes, bool], Found] = {}
+        return self._in_order(folder, self._named(folder, listed))
+
+    def _named(self, folder: bytes, listed: list[dict[str, Any]]) -> Iterator[tuple[bytes, Found]]:
+        """Yield the names below a folder, without the folder itself."""
+        itself = self.full(folder).strip("/")
         for info in listed:
             shown = str(info["name"])
             name = shown.strip("/")
@@ -230,49 +232,10 @@ class Files:
             child = name.removeprefix(f"{itself}/") if itself else name
             if "/" in child or (itself and child == name):
                 raise self._violation(folder, "it contains an unrequested name")
-            key = child.encode("utf-8", "surrogateescape")
-            self._refuse_unsafe(key)
-            properties = found_of(info)
-            if (key, properties.folder) in found and not properties.folder:
-                raise self._violation(folder, f"{printable(key)} is listed twice")
-            found[key, properties.folder] = properties
-        named = sorted(found, key=lambda one: one[0] + b"/" if one[1] else one[0])
-        return [(key[0], found[key]) for key in named]
+            yield child.encode("utf-8", "surrogateescape"), found_of(info)
 
-    def _refuse_unsafe(self, name: bytes) -> None:
-        reason = unsafe_component(name)
-        if reason:
-            raise RefusedError(
-                "unsafe-name", f"{printable(name)} cannot be a name: {reason}", subject=self.subject
-            )
-
-    def _violation(self, folder: bytes, reason: str) -> IncompleteError:
-        return IncompleteError(
-            "listing-violation",
-            f"the listing cannot be trusted: {reason}",
-            subject=f"{self.subject}:{printable(folder)}",
-            hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
-        )
-
-    def get(
-        self,
-        path: bytes,
-        *,
-        etag: str | None = None,
-        offset: int = 0,
-        length: int | None = None,
-        most: int = PIECE_BYTES,
-    ) -> Got:
-        """Read a file of at most `most` bytes, or `length` bytes from `offset`; query tag and size afterwards."""
-        del etag  # the caller compares it
-        wanted = most if length is None else length
-        content = self._range(path, offset, wanted) if wanted else b""
-        found = self.stat(path)
-        if found is None or found.kind is not Kind.FILE:
-            raise NotFoundError("vanished", "it does not exist", subject=self.subject)
-        return Got(content, found.tag, found.size)
-
-    def _range(self, path: bytes, offset: int, length: int) -> bytes:
+    def read(self, path: bytes, offset: int, length: int) -> bytes:
+        """See Files."""
         full = self.full(path)
         content: bytes = self.request(
             lambda files: files.cat_file(full, start=offset, end=offset + length), content=length
@@ -282,27 +245,6 @@ class Files:
                 "no-ranges", "the filesystem does not read parts of files", subject=self.subject
             )
         return content
-
-    def read_small(self, path: bytes, most: int) -> bytes | None:
-        """Return a small file of at most `most` bytes, None if it is missing or larger."""
-        found = self.stat(path)
-        if found is None or found.kind is not Kind.FILE or not 0 <= found.size <= most:
-            return None
-        try:
-            return self._range(path, 0, found.size) if found.size else b""
-        except NotFoundError:
-            return None
-
-    def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
-        """Read a file of the `expected` size back; return its sha256 and its properties afterwards."""
-        summed = hashlib.sha256()
-        for offset in range(0, expected, PIECE_BYTES):
-            length = min(PIECE_BYTES, expected - offset)
-            content = self._range(path, offset, length)
-            summed.update(content)
-            if len(content) != length:
-                break
-        return summed.hexdigest(), self.stat(path)
 
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a whole small file in one call, replacing an existing one."""
@@ -355,41 +297,17 @@ class Files:
         with contextlib.suppress(NotFoundError):
             self.request(lambda files: getattr(files, remove)(full))
 
-    def is_empty(self, folder: bytes) -> bool:
-        """Return whether a folder has no entry.
-
-        On a store of keys a prefix is none: some stores list those of deleted keys for a while.
-        """
-        entries = self.children(folder)
-        if not self.protocol.keys:
-            return not entries
-        prefixes = [folder + b"/" + name if folder else name for name, found in entries if found.folder]
-        return len(prefixes) == len(entries) and all(self.is_empty(each) for each in prefixes)
-
-    def remove_tree(self, path: bytes) -> None:
-        """Remove a folder with everything in it; on a store of keys, all keys below the path."""
-        try:
-            listed = self.children(path)
-        except NotFoundError:
-            return
-        for name, found in listed:
-            inner = path + b"/" + name if path else name
-            if found.folder:
-                self.remove_tree(inner)
-            else:
-                self.delete(inner)
-        self.remove_folder(path)
-
     def move(self, path: bytes, to: bytes) -> None:
         """Rename a file once, without a retry: the answer of a rename that succeeded may be lost."""
         old, new = self.full(path), self.full(to)
         self.request(lambda files: files.mv(old, new), once=True)
 
-    def upload(self, path: bytes, size: int) -> Upload:
-        """Open a file of this size for writing; see `Upload`."""
+    def upload(self, path: bytes, size: int, part_folders: Sequence[bytes] = ()) -> FsspecUpload:
+        """See Files; nothing of an interrupted upload can be used."""
+        del part_folders
         part = -(-max(_PART_BYTES, size // _MOST_PARTS) // _MIB) * _MIB
         full = self.full(path)
-        return Upload(self, lambda files: files.open(full, "wb", block_size=part), part)
+        return FsspecUpload(self, lambda files: files.open(full, "wb", block_size=part), part)
 
     def identity(self, path: bytes) -> Identity:
         """Return the identity of a path, which is the same at sites of other kinds where that can be known."""
@@ -413,23 +331,17 @@ def _write_new(files: Any, full: str, content: bytes) -> None:
         stream.write(content)
 
 
-class Upload:
-    """One file that is being written; only `commit` completes it.
+class FsspecUpload(Upload):
+    """A file that is being written through an opened file of fsspec.
 
     fsspec's own context manager completes a file also after an exception, and so does its finalizer.
     """
 
-    def __init__(self, files: Files, opening: Callable[[Any], Any], part: int) -> None:
+    def __init__(self, files: FsspecFiles, opening: Callable[[Any], Any], part: int) -> None:
         """Open the file."""
         self._files = files
         self._part = part
         self._stream: Any = files.request(opening)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self.abandon()
 
     @property
     def discards(self) -> bool:
@@ -473,7 +385,7 @@ def _discard(stream: Any) -> None:
         stream.closed = True  # otherwise the finalizer completes the file
 
 
-def open_files(site: Site) -> Files:
+def open_files(site: Site) -> FsspecFiles:
     """Load the implementation and connect with the site's options. Raise `UsageError`, `AccessError`."""
     settings = site.own
     word = settings.protocol
@@ -488,7 +400,7 @@ def open_files(site: Site) -> Files:
     except Exception as problem:  # noqa: BLE001  # each implementation has its own
         failure = _failed_to_open(problem, site.name)
     else:
-        return Files(filesystem, base, site.name, word, _service_of(given))
+        return FsspecFiles(filesystem, base, site.name, word, _service_of(given))
     raise failure
 
 

@@ -14,7 +14,7 @@ from transfers.stores.fsspec.settings import FsspecSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
-    from transfers.stores.fsspec.store import FsspecStore
+    from transfers.stores.filesystem.store import FilesystemStore
 
 KIND = StoreKind(
     settings=FsspecSettings,
@@ -24,13 +24,13 @@ KIND = StoreKind(
 )
 
 
-def open_store(location: Location, *, on_event: Listener = ignore) -> FsspecStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> FilesystemStore:
     """Return the store of a folder; a filesystem is probed once, at a check or the first write."""
+    from transfers.stores.filesystem.store import FilesystemStore  # start-up: as above
     from transfers.stores.fsspec.files import open_files  # start-up: config.toml is read with this module
-    from transfers.stores.fsspec.store import FsspecStore  # start-up: as above
 
     site = location.site
-    return FsspecStore(
+    return FilesystemStore(
         open_files(site),
         site.name,
         location.raw,
@@ -46,12 +46,12 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
     Writes small files below the site's URL and removes them.
     """
+    from transfers.stores.filesystem.store import FilesystemStore  # start-up: as above
     from transfers.stores.fsspec.files import open_files  # start-up: config.toml is read with this module
-    from transfers.stores.fsspec.store import FsspecStore  # start-up: as above
     from transfers.stores.server_probe import add_facts  # start-up: as above
 
     files = open_files(site)
-    store = FsspecStore(files, site.name, b"", on_event=on_event)
+    store = FilesystemStore(files, site.name, b"", on_event=on_event)
     try:
         facts["url"] = site.own.url
         facts["implementation"] = files.implementation

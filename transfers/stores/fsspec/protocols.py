@@ -1,27 +1,10 @@
-"""Declare what is known about fsspec's protocols; what is unknown is probed (transfers.stores.fsspec.probe)."""
+"""Declare what is known about fsspec's protocols; what is unknown is probed (transfers.stores.filesystem.probe)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Put(StrEnum):
-    """The way to put a file so that no half file is ever seen under its final name."""
-
-    WHOLE = "whole"  # one call with the whole content, which appears at once
-    STREAMED = "streamed"  # an opened file appears when it is closed, and never if it is discarded
-    RENAMED = "renamed"  # a partial file is renamed
-    UNKNOWN = ""
-
-
-class Exclusive(StrEnum):
-    """The way to create a file only if it does not exist, which the server decides in one step."""
-
-    CREATE = "create"  # pipe_file(mode="create")
-    OPEN = "open"  # open(mode="xb")
-    RENAME = "rename"  # a rename that does not replace
-    NONE = ""
+from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +31,11 @@ class Protocol:
     retries: bool = False
     secure: str = ""
     refuses: bytes = b""
+
+    @property
+    def traits(self) -> Traits:
+        """What the store must know about it."""
+        return Traits("fsspec", self.keys, self.put, self.exclusive, self.threads, self.refuses)
 
 
 _CONTROLS = bytes(range(1, 32))

@@ -19,10 +19,10 @@ from hibali.locations import read_location
 from tests.support.payloads import put
 from transfers.entry import Kind, Verification
 from transfers.stores.base import Store
+from transfers.stores.filesystem.traits import Put
 from transfers.stores.fsspec.errors import error_for
-from transfers.stores.fsspec.files import Files, found_of, time_of
+from transfers.stores.fsspec.files import FsspecFiles, found_of, time_of
 from transfers.stores.fsspec.options import options_of, read_options
-from transfers.stores.fsspec.protocols import Put
 from transfers.stores.fsspec.settings import FsspecSettings
 from transfers.stores.open_store import open_store
 
@@ -149,7 +149,7 @@ def test_a_call_that_hangs_ends_at_its_deadline() -> None:
     import threading
 
     released = threading.Event()
-    files = Files(object(), "/", "lake", "memory")
+    files = FsspecFiles(object(), "/", "lake", "memory")
     try:
         with pytest.raises(TryLaterError) as raised:
             files.call(lambda _: released.wait(), seconds=0.05)

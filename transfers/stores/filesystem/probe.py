@@ -12,9 +12,9 @@ from typing import Any
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
 from transfers.entry import Verification
 from transfers.stores.base import Facts
-from transfers.stores.fsspec.files import Files
-from transfers.stores.fsspec.lock import PROBE
-from transfers.stores.fsspec.protocols import Exclusive, Protocol, Put
+from transfers.stores.filesystem.files import Files
+from transfers.stores.filesystem.lock import PROBE
+from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 from transfers.stores.server_folder import Own, below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 from transfers.stores.server_records import PIECE_BYTES, Found
@@ -76,23 +76,23 @@ class FilesystemSupport:
 
 def facts_of(
     support: FilesystemSupport | None,
-    protocol: Protocol,
+    traits: Traits,
     read_verification: Verification,
     *,
     read_back: bool,
 ) -> Facts:
-    """Return the store's facts; for a filesystem that was not probed, those that its protocol promises."""
+    """Return the store's facts; for a filesystem that was not probed, those that its kind promises."""
     seen = support or FilesystemSupport(
         writable=True,
-        put=protocol.put,
-        exclusive=protocol.exclusive or Exclusive.CREATE,
+        put=traits.put,
+        exclusive=traits.exclusive or Exclusive.CREATE,
         versions=True,
-        folders=not protocol.keys,
-        file_and_folder=protocol.keys,
+        folders=not traits.keys,
+        file_and_folder=traits.keys,
         name_bytes=255,
     )
     return Facts(
-        kind="fsspec",
+        kind=traits.kind,
         read_verification=read_verification,
         write_verification=Verification.DIGEST if read_back else Verification.SIZE,
         folders=seen.folders,
@@ -103,14 +103,14 @@ def facts_of(
         locks=seen.locks,
         swaps=seen.put != Put.RENAMED or seen.replaces,
         name_bytes=seen.name_bytes,
-        path_bytes=_KEY_BYTES if protocol.keys else _PATH_BYTES,
+        path_bytes=_KEY_BYTES if traits.keys else _PATH_BYTES,
         utf8_names=True,
         folds_case=seen.folds_case,
         segment_bytes=PIECE_BYTES,
         refuses=tuple(character.encode() for character in seen.refuses),
         writable=seen.writable,
         # adlfs lists no keys below that of an object, so that they would seem to be deleted
-        complete=not protocol.keys or (support is not None and support.file_and_folder),
+        complete=not traits.keys or (support is not None and support.file_and_folder),
         known=support is not None,
         removes_trees=True,
     )
@@ -180,7 +180,7 @@ class _Probe:
         if (self._content(b"a"), self._content(b"b")) != (_FIRST, _OTHER) or before is None:
             return FilesystemSupport()
         replaces = self._replaces()
-        put = self._files.protocol.put or self._find_put(replaces=replaces)
+        put = self._files.traits.put or self._find_put(replaces=replaces)
         if put is Put.RENAMED and replaces is None:
             put = Put.UNKNOWN
         exclusive = self._exclusive(replaces=replaces)
@@ -212,7 +212,7 @@ class _Probe:
 
     def _replaces(self) -> bool | None:
         """Return whether a rename replaces a file; None if a file cannot be renamed at all."""
-        if self._files.protocol.keys or not self._files.renames:
+        if self._files.traits.keys or not self._files.renames:
             return None
         old, new = self._path(b"old"), self._path(b"new")
         self._files.put(old, _FIRST)
@@ -242,8 +242,8 @@ class _Probe:
         return Put.UNKNOWN if self._files.stat(path) is not None else Put.STREAMED
 
     def _exclusive(self, *, replaces: bool | None) -> Exclusive:
-        """Return how only one of several clients creates a file, where the protocol is known to decide it."""
-        how = self._files.protocol.exclusive
+        """Return how only one of several clients creates a file, where the filesystem is known to decide it."""
+        how = self._files.traits.exclusive
         if how is Exclusive.NONE:
             return Exclusive.RENAME if replaces is False else Exclusive.NONE
         path = self._path(b"exclusive")
@@ -259,7 +259,7 @@ class _Probe:
 
     def _folders(self) -> bool:
         """Return whether an empty folder is kept and listed."""
-        if self._files.protocol.keys:
+        if self._files.traits.keys:
             return False
         self._files.make_folder(self._path(b"folder"))
         found = self._listed(self._folder).get(b"folder")
@@ -267,7 +267,7 @@ class _Probe:
 
     def _file_and_folder(self) -> bool:
         """Return whether a key that is also the beginning of others is listed together with them."""
-        if not self._files.protocol.keys:
+        if not self._files.traits.keys:
             return False
         self._files.put(self._path(b"both"), _FIRST)
         self._files.put(self._path(b"both/x"), _FIRST)
@@ -281,10 +281,10 @@ class _Probe:
         tried |= {b"x" + end: end for end in _ENDS if b"x" + end not in tried}
         tried[b"x?x#x"] = b"#"  # some implementations take both together for parts of a URL
         long, upper = b"l" * LONG_NAME, b"UPPER"
-        refused = set(self._files.protocol.refuses)
+        refused = set(self._files.traits.refuses)
         names = [name for name in tried if refused.isdisjoint(name)]
         names += [long, upper]
-        with ThreadPoolExecutor(self._files.protocol.threads, thread_name_prefix="probe") as pool:
+        with ThreadPoolExecutor(self._files.traits.threads, thread_name_prefix="probe") as pool:
             kept = {
                 name for name, is_kept in zip(names, pool.map(self._keeps, names), strict=True) if is_kept
             }
@@ -301,7 +301,7 @@ class _Probe:
         path = folder + b"/" + name
         try:
             self._files.make_folder(folder)
-            if self._files.protocol.put is Put.RENAMED:
+            if self._files.traits.put is Put.RENAMED:
                 self._files.put(folder + b"/part", _FIRST)
                 self._files.move(folder + b"/part", path)
             else:

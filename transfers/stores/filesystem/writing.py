@@ -1,11 +1,11 @@
-"""Write and remove files at an fsspec filesystem, so that half a file never has its final name."""
+"""Write and remove files at a filesystem, so that half a file never has its final name."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -14,9 +14,9 @@ from hibali.http import Bytes
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind, Verification
 from transfers.stores.base import Committed, Item, Problem
-from transfers.stores.fsspec.files import Files
-from transfers.stores.fsspec.probe import FilesystemSupport
-from transfers.stores.fsspec.protocols import Put
+from transfers.stores.filesystem.files import Files
+from transfers.stores.filesystem.probe import FilesystemSupport
+from transfers.stores.filesystem.traits import Put
 from transfers.stores.request_store import (
     DIFFERS,
     EARLIER,
@@ -43,7 +43,11 @@ Send = Callable[[bytes], None]  # writes the content under this name
 
 @dataclass(slots=True)
 class Target:
-    """The target of one `write`; `seed` makes partial names, `left` is set if a partial file may remain."""
+    """The target of one `write`.
+
+    `seed` makes partial names, those of interrupted operations are `earlier`; `left` is set if a partial file or the parts
+    of one may remain.
+    """
 
     files: Files
     removing: FileRemover
@@ -55,6 +59,7 @@ class Target:
     read_back: bool
     folders: FolderMaker
     committed: ManifestLines = field(default_factory=ManifestLines)
+    earlier: Sequence[bytes] = ()
     left: bool = False
 
     @property
@@ -98,10 +103,16 @@ class Target:
             raise
         return self._found(item.entry, path)
 
-    def _partial_of(self, path: bytes, prefix: bytes = b"") -> bytes:
+    def _partial_of(self, path: bytes, prefix: bytes = b"", *, seed: bytes | None = None) -> bytes:
         """Return the full partial path beside `path`; `prefix` distinguishes several for one path."""
         folder = path.rpartition(b"/")[0]
-        return below(self.root, below(folder, protocol.partial_name(self.seed, prefix + path)))
+        return below(self.root, below(folder, protocol.partial_name(seed or self.seed, prefix + path)))
+
+    def part_folders(self, path: bytes) -> list[bytes]:
+        """Return the folders for the parts of a large file: that of this operation, then those of interrupted ones."""
+        if not self.files.traits.keeps_parts:
+            return []
+        return [self._partial_of(path, b"parts/", seed=seed) for seed in (self.seed, *self.earlier)]
 
     def _put_whole(self, item: Item, path: bytes, digest: Callable[[], str], send: Send) -> Found:
         """Write a file that appears when it is complete, then read it back; remove it if it differs."""
@@ -197,7 +208,13 @@ def replace_file(files: Files, name: bytes, path: bytes, aside: bytes) -> None:
 
 
 def send_pieces(
-    files: Files, path: bytes, pieces: Iterable[Bytes], size: int, put: str, before_commit: Callable[[], None]
+    files: Files,
+    path: bytes,
+    pieces: Iterable[Bytes],
+    size: int,
+    put: str,
+    before_commit: Callable[[], None],
+    part_folders: Sequence[bytes] = (),
 ) -> None:
     """Write a file of this size from its pieces, completely or not at all; a partial name may keep a part."""
     if put == Put.WHOLE:
@@ -205,7 +222,7 @@ def send_pieces(
         before_commit()
         files.put(path, content)
         return
-    with files.upload(path, size) as upload:
+    with files.upload(path, size, part_folders) as upload:
         for piece in pieces:
             upload.write(piece)
         before_commit()
@@ -232,13 +249,13 @@ def write_manifest(
         raise
 
 
-class FsspecWriter(StreamingWriter):
+class FilesystemWriter(StreamingWriter):
     """The writer of files."""
 
-    cannot_store = Problem("unsupported-kind", "fsspec cannot store symlinks and special files")
+    cannot_store = Problem("unsupported-kind", "this kind of site cannot store symlinks and special files")
 
     def __init__(self, target: Target, pool: Executor) -> None:
-        super().__init__(target.holder, pool, min(_MOST_JOBS, target.files.protocol.threads))
+        super().__init__(target.holder, pool, min(_MOST_JOBS, target.files.traits.threads))
         self._target = target
 
     def _make_folder(self, item: Item) -> None:
@@ -280,11 +297,15 @@ class FsspecWriter(StreamingWriter):
                     large.item.entry.size,
                     target.support.put,
                     lambda: target.check_unchanged(large.item),
+                    target.part_folders(large.item.entry.path),
                 )
             except UploadAbandonedError:
                 if large.restarted:
                     raise UploadRestartedError from None
                 raise Refused(large.problem or EARLIER) from None
+            except HibaliError:
+                target.left = target.left or target.files.traits.keeps_parts
+                raise
             finally:
                 large.over.set()
 
@@ -306,7 +327,7 @@ class FileRemover(EntryRemover):
     def remove_file(self, path: bytes, entry: Entry) -> Problem | None:
         """Remove a file that is unchanged since the listing; a missing one is no error."""
         found = self._files.stat(path)
-        if found is None or (found.folder and self._files.protocol.keys):
+        if found is None or (found.folder and self._files.traits.keys):
             return None
         if not found.is_still(entry):
             return CHANGED_SINCE
@@ -314,7 +335,7 @@ class FileRemover(EntryRemover):
         return None
 
     def remove_folder(self, path: bytes) -> Problem | None:
-        """Remove an empty folder; fsspec can keep no other client from writing into it meanwhile."""
+        """Remove an empty folder; no other client can be kept from writing into it meanwhile."""
         found = self._files.stat(path)
         if found is None:
             return None

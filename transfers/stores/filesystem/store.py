@@ -1,4 +1,4 @@
-"""Store files in a folder of an fsspec filesystem."""
+"""Store files in a folder of a filesystem."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from transfers.stores.base import (
     ServerListing,
     unsafe_component,
 )
-from transfers.stores.fsspec.files import Files
-from transfers.stores.fsspec.lock import FileLock, find_lock
-from transfers.stores.fsspec.probe import TABLE, FilesystemSupport, facts_of, probe_filesystem
-from transfers.stores.fsspec.protocols import Exclusive
-from transfers.stores.fsspec.writing import FileRemover, FsspecWriter, Target, write_manifest
+from transfers.stores.filesystem.files import Files
+from transfers.stores.filesystem.lock import FileLock, find_lock
+from transfers.stores.filesystem.probe import TABLE, FilesystemSupport, facts_of, probe_filesystem
+from transfers.stores.filesystem.traits import Exclusive
+from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.requests import problem_of
@@ -105,12 +105,12 @@ class Listing(ServerListing):
                 self._ahead[path] = self._pool.submit(self._list_children, path)
 
 
-_Writers = list[FsspecWriter]
+_Writers = list[FilesystemWriter]
 _Paths = list[bytes]
 
 
-class FsspecStore(RequestStore):
-    """A store over one folder of an fsspec filesystem."""
+class FilesystemStore(RequestStore):
+    """A store over one folder of a filesystem."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class FsspecStore(RequestStore):
         lease: int = LEASE_SECONDS,
     ) -> None:
         """Set the fields; `root` is a path below the site's URL without outer slashes."""
-        super().__init__(files.get, self._path, threads=files.protocol.threads, name="fsspec")
+        super().__init__(files.get, self._path, threads=files.traits.threads, name=files.traits.kind)
         self.root_path = root
         self._files = files
         self._site = site
@@ -147,7 +147,7 @@ class FsspecStore(RequestStore):
     def facts(self) -> Facts:
         """The probed facts, with the verification that this store's listings allow."""
         facts = facts_of(
-            self._support, self._files.protocol, self._read_verification, read_back=self._read_back
+            self._support, self._files.traits, self._read_verification, read_back=self._read_back
         )
         around = len(self._files.full(self.root_path).encode("utf-8", "surrogateescape")) + 1
         return replace(facts, path_bytes=max(facts.path_bytes - around, 1))
@@ -199,7 +199,7 @@ class FsspecStore(RequestStore):
 
     def _has_keys(self, full: bytes) -> bool:
         try:
-            return self._files.protocol.keys and bool(self._files.children(full))
+            return self._files.traits.keys and bool(self._files.children(full))
         except NotFoundError:
             return False
 
@@ -209,7 +209,7 @@ class FsspecStore(RequestStore):
         for count in range(len(parts) - 1, 0, -1):
             found = self._files.stat(b"/".join(parts[:count]))
             if found is not None:
-                return not found.folder and not self._files.protocol.keys
+                return not found.folder and not self._files.traits.keys
         return False
 
     def _weaken(self, entry: Entry) -> None:
@@ -217,9 +217,9 @@ class FsspecStore(RequestStore):
             self._read_verification = weakest(self._read_verification, Verification.SIZE)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. fsspec returns a folder's names at once, or raises."""
+        """See Store. A filesystem returns all names of a folder, or raises."""
         root = self.stat()
-        if root is None and self._made and self._files.protocol.keys:
+        if root is None and self._made and self._files.traits.keys:
             return
         if root is None:
             raise NotFoundError("no-such-place", "it does not exist", subject=self._files.subject)
@@ -227,7 +227,7 @@ class FsspecStore(RequestStore):
             return
         self._records.begin()
         listing = Listing(self._files, self._pool, self.root_path, self._records, shallow=shallow)
-        hides = self._files.protocol.keys and not shallow  # folders are only parts of keys
+        hides = self._files.traits.keys and not shallow  # folders are only parts of keys
         for entry in listing:
             if hides and entry.kind is Kind.FOLDER:
                 continue
@@ -247,7 +247,7 @@ class FsspecStore(RequestStore):
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; requires the lock if the filesystem supports locks."""
         target = self._target()
-        writing = FsspecWriter(target, self._pool)
+        writing = FilesystemWriter(target, self._pool)
         self._writers.append(writing)
         whole = False
         try:
@@ -282,6 +282,7 @@ class FsspecStore(RequestStore):
             earlier = self._own.seeds()
             self._tidy = self._tidy or not earlier
             target.seed = self._own.open_seed(earlier)
+            target.earlier = earlier
         return target
 
     def _save(self, changes: ManifestLines) -> None:
@@ -317,7 +318,12 @@ class FsspecStore(RequestStore):
     def _purge(self) -> None:
         """Remove partial files of an interrupted operation."""
         for path in self._orphans:
-            self._files.delete(self._path(path))
+            full = self._path(path)
+            found = self._files.stat(full) if self._files.traits.keeps_parts else None
+            if found is not None and found.folder:
+                self._files.remove_tree(full)
+            else:
+                self._files.delete(full)
         self._orphans = []
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:

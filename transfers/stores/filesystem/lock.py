@@ -1,4 +1,4 @@
-"""Hold the lease of a target at an fsspec filesystem."""
+"""Hold the lease of a target at a filesystem without conditional writes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.retry import pause
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.fsspec.files import Files
-from transfers.stores.fsspec.protocols import Exclusive
+from transfers.stores.filesystem.files import Files
+from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.server_folder import OWN, SMALL_BYTES, Own, below
 from transfers.stores.server_lease import Held, Lease, record_of
 
@@ -49,7 +49,7 @@ def _age_of(files: Files, folder: bytes) -> float | None:
 class FileLock(Lease):
     """The lock file of one root, which only one client can create.
 
-    fsspec has no operation that replaces a file only if it is unchanged. A stale lock is therefore removed and
+    No operation replaces a file only if it is unchanged. A stale lock is therefore removed and
     created anew, and counts only if it is still ours after a pause: any other client that saw the stale lock
     has removed ours before that, and then neither writes.
     """

@@ -1,0 +1,228 @@
+"""Define the calls that a filesystem offers: each kind of filesystem implements them."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from hibali.errors import IncompleteError, NotFoundError, RefusedError
+from hibali.http import Bytes
+from hibali.text import printable
+from transfers.agent.identity import Identity
+from transfers.entry import Kind
+from transfers.stores.base import unsafe_component
+from transfers.stores.filesystem.traits import Exclusive, Traits
+from transfers.stores.request_store import Got
+from transfers.stores.server_records import PIECE_BYTES, Found
+
+LIST_SECONDS = 3600.0  # of one folder: all of its names may come at once
+
+
+class Upload(ABC):
+    """One file that is being written; only `commit` completes it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.abandon()
+
+    @property
+    @abstractmethod
+    def discards(self) -> bool:
+        """Whether the file can be left without being completed."""
+
+    @abstractmethod
+    def write(self, content: Bytes) -> None:
+        """Send the next bytes."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Complete the file."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End the upload without completing it; does nothing after `commit`."""
+
+
+class Files(ABC):
+    """The files of one filesystem; thread-safe. Every path is bytes, relative to the site's URL or the filesystem's root.
+
+    Methods raise hibali's errors: `NotFoundError`, `AccessError`, `TryLaterError`, `IncompleteError`, `RefusedError`.
+
+    Attributes:
+        subject: The site, as errors name it.
+        traits: What is certain about the filesystem.
+    """
+
+    subject: str
+    traits: Traits
+
+    @property
+    @abstractmethod
+    def implementation(self) -> str:
+        """The name of what implements it; what is probed is remembered for this name."""
+
+    @property
+    @abstractmethod
+    def renames(self) -> bool:
+        """Whether `move` renames a file, instead of copying it."""
+
+    @abstractmethod
+    def full(self, path: bytes) -> str:
+        """Return a path as the filesystem writes it."""
+
+    @abstractmethod
+    def stat(self, path: bytes) -> Found | None:
+        """Return the properties of a path, None if it is missing."""
+
+    @abstractmethod
+    def children(self, folder: bytes, *, seconds: float = LIST_SECONDS) -> list[tuple[bytes, Found]]:
+        """Return the direct children of a folder in canonical order.
+
+        Raises `NotFoundError("vanished")`, and `IncompleteError("listing-violation")` if the listing has names
+        that were not requested (S3).
+        """
+
+    @abstractmethod
+    def read(self, path: bytes, offset: int, length: int) -> bytes:
+        """Read up to `length` bytes from `offset`; fewer only at the end of the file."""
+
+    @abstractmethod
+    def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
+        """Write a whole small file in one call, replacing an existing one."""
+
+    @abstractmethod
+    def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
+        """Write a small file only if the name is free; return False if it is not."""
+
+    @abstractmethod
+    def make_folder(self, path: bytes) -> None:
+        """Make a folder and its parents; an existing one is no error, a file of that name is."""
+
+    @abstractmethod
+    def delete(self, path: bytes) -> None:
+        """Remove a file; a missing one is no error."""
+
+    @abstractmethod
+    def remove_folder(self, path: bytes) -> None:
+        """Remove an empty folder; a missing one is no error."""
+
+    @abstractmethod
+    def move(self, path: bytes, to: bytes) -> None:
+        """Rename a file once, without a retry: the answer of a rename that succeeded may be lost."""
+
+    @abstractmethod
+    def upload(self, path: bytes, size: int, part_folders: Sequence[bytes] = ()) -> Upload:
+        """Begin to write a file of this size.
+
+        Args:
+            path: The name of the file.
+            size: Its size in bytes.
+            part_folders: Where its parts can be kept, with `traits.keeps_parts`: the folder of this operation, then those of
+                interrupted ones, whose parts can be used. Folders that exist are removed after the transfer.
+        """
+
+    @abstractmethod
+    def identity(self, path: bytes) -> Identity:
+        """Return the identity of a path, which is the same at sites of other kinds where that can be known."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+    def has_bucket(self) -> bool:
+        """Return whether paths are keys, and the bucket or container of the URL exists."""
+        return False
+
+    def get(
+        self,
+        path: bytes,
+        *,
+        etag: str | None = None,
+        offset: int = 0,
+        length: int | None = None,
+        most: int = PIECE_BYTES,
+    ) -> Got:
+        """Read a file of at most `most` bytes, or `length` bytes from `offset`; query tag and size afterwards."""
+        del etag  # the caller compares it
+        wanted = most if length is None else length
+        content = self.read(path, offset, wanted) if wanted else b""
+        found = self.stat(path)
+        if found is None or found.kind is not Kind.FILE:
+            raise NotFoundError("vanished", "it does not exist", subject=self.subject)
+        return Got(content, found.tag, found.size)
+
+    def read_small(self, path: bytes, most: int) -> bytes | None:
+        """Return a small file of at most `most` bytes, None if it is missing or larger."""
+        found = self.stat(path)
+        if found is None or found.kind is not Kind.FILE or not 0 <= found.size <= most:
+            return None
+        try:
+            return self.read(path, 0, found.size) if found.size else b""
+        except NotFoundError:
+            return None
+
+    def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
+        """Return the sha256 of a file of the `expected` size, and its properties afterwards.
+
+        The filesystem computes it if it can; otherwise the file is read back.
+        """
+        summed = hashlib.sha256()
+        for offset in range(0, expected, PIECE_BYTES):
+            length = min(PIECE_BYTES, expected - offset)
+            content = self.read(path, offset, length)
+            summed.update(content)
+            if len(content) != length:
+                break
+        return summed.hexdigest(), self.stat(path)
+
+    def is_empty(self, folder: bytes) -> bool:
+        """Return whether a folder has no entry.
+
+        On a store of keys a prefix is none: some stores list those of deleted keys for a while.
+        """
+        entries = self.children(folder)
+        if not self.traits.keys:
+            return not entries
+        prefixes = [folder + b"/" + name if folder else name for name, found in entries if found.folder]
+        return len(prefixes) == len(entries) and all(self.is_empty(each) for each in prefixes)
+
+    def remove_tree(self, path: bytes) -> None:
+        """Remove a folder with everything in it; on a store of keys, all keys below the path."""
+        try:
+            listed = self.children(path)
+        except NotFoundError:
+            return
+        for name, found in listed:
+            inner = path + b"/" + name if path else name
+            if found.folder:
+                self.remove_tree(inner)
+            else:
+                self.delete(inner)
+        self.remove_folder(path)
+
+    def _in_order(self, folder: bytes, listed: Iterable[tuple[bytes, Found]]) -> list[tuple[bytes, Found]]:
+        """Return the names of a folder in canonical order. Raise for names that cannot be there."""
+        found: dict[tuple[bytes, bool], Found] = {}
+        for name, properties in listed:
+            reason = unsafe_component(name) or ("it contains a slash" if b"/" in name else None)
+            if reason:
+                raise RefusedError(
+                    "unsafe-name", f"{printable(name)} cannot be a name: {reason}", subject=self.subject
+                )
+            if (name, properties.folder) in found and not properties.folder:
+                raise self._violation(folder, f"{printable(name)} is listed twice")
+            found[name, properties.folder] = properties
+        named = sorted(found, key=lambda one: one[0] + b"/" if one[1] else one[0])
+        return [(key[0], found[key]) for key in named]
+
+    def _violation(self, folder: bytes, reason: str) -> IncompleteError:
+        return IncompleteError(
+            "listing-violation",
+            f"the listing cannot be trusted: {reason}",
+            subject=f"{self.subject}:{printable(folder)}",
+            hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
+        )
