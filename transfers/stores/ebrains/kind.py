@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def _secret_variables(site: Site) -> tuple[str, ...]:
-    return tuple(filter(None, (site.own.token_variable, site.own.refresh_variable)))
+    found: tuple[str, ...] = site.own.bearer.secret_variables
+    return found
 
 
 KIND = StoreKind(

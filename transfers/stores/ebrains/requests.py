@@ -30,9 +30,9 @@ from hibali.http import (
     request_timeout,
 )
 from hibali.retry import pause, with_retries
+from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.ebrains.consent import Consent
 from transfers.stores.ebrains.settings import EbrainsSettings
-from transfers.stores.ebrains.tokens import Tokens
 from transfers.stores.s3.requests import FAILED
 from transfers.stores.webdav.requests import BUSY, error_of
 
@@ -109,7 +109,7 @@ class DataProxy:
         self._is_local = parts.scheme == "http" and is_loopback_host(parts.hostname or "")
         self._on_event = on_event
         self._api = HttpClient(self._origin, subject)
-        self._tokens = Tokens(settings, subject)
+        self._tokens = Tokens(settings.login, subject)
         self._accepted = False  # the service accepted the token in this process
         self._consent = Consent(self.address, subject)
         self._pace = Pace(subject)

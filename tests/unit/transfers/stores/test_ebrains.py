@@ -18,12 +18,12 @@ from tests.support.scripted_server import ScriptedServer
 from transfers.actions import name_problem
 from transfers.entry import Entry, Kind
 from transfers.stores.base import Item, Unit
+from transfers.stores.bearer.tokens import Tokens, read_token
 from transfers.stores.ebrains.kind import open_store
 from transfers.stores.ebrains.objects import time_of
 from transfers.stores.ebrains.probe import is_operation
 from transfers.stores.ebrains.settings import TOKEN_URL, URL, EbrainsSettings
 from transfers.stores.ebrains.store import EbrainsStore
-from transfers.stores.ebrains.tokens import Tokens, read_token
 
 DATASET = "131add71-e838-4dab-b953-7b7a69ac5d8f"
 ROW = {"name": "a", "bytes": 3, "hash": "e", "last_modified": "2026-01-02T03:04:05.123456"}
@@ -67,9 +67,9 @@ def test_invalid_settings_are_refused(text: str) -> None:
 
 def test_settings_have_the_addresses_of_ebrains() -> None:
     found = settings_of(f'dataset = "{DATASET.upper()}"\nclient_id = "me"\nrefresh_keyring = "ebrains"')
-    assert (found.url, found.token_url) == (URL, TOKEN_URL)
+    assert (found.url, found.login.token_url) == (URL, TOKEN_URL)
     assert found.resource == f"datasets/{DATASET}"
-    assert (found.has_login, found.refreshes) == (True, True)
+    assert (found.has_login, found.login.source) == (True, "refresh")
     public = settings_of('bucket = "p22717-hbp-d000070_BigBrain-selected_1um_scans_pub"')
     assert not public.has_login
 
@@ -99,7 +99,9 @@ def test_other_text_is_no_token(text: bytes) -> None:
 def test_several_threads_renew_a_token_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = f"echo x >> {log}; wc -l < {log}"
-    tokens = Tokens(settings_of(f'bucket = "a"\ntoken_command = {json.dumps(["sh", "-c", script])}'), "lab")
+    tokens = Tokens(
+        settings_of(f'bucket = "a"\ntoken_command = {json.dumps(["sh", "-c", script])}').login, "lab"
+    )
     assert tokens.current() == "1"
     found: list[str] = []
     together = threading.Barrier(8)
@@ -119,9 +121,9 @@ def test_several_threads_renew_a_token_once(tmp_path: Path) -> None:
 
 
 def test_a_token_that_cannot_be_renewed_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    same = Tokens(settings_of('bucket = "a"\ntoken_command = ["echo", "planted-token"]'), "lab")
+    same = Tokens(settings_of('bucket = "a"\ntoken_command = ["echo", "planted-token"]').login, "lab")
     monkeypatch.setenv("EBRAINS_TEST_TOKEN", "planted-token")
-    fixed = Tokens(settings_of('bucket = "a"\ntoken_variable = "EBRAINS_TEST_TOKEN"'), "lab")
+    fixed = Tokens(settings_of('bucket = "a"\ntoken_variable = "EBRAINS_TEST_TOKEN"').login, "lab")
     for tokens in (same, fixed):
         with pytest.raises(AccessError) as raised:
             tokens.renew(tokens.current())
@@ -141,7 +143,7 @@ def test_a_token_that_cannot_be_renewed_has_expired(monkeypatch: pytest.MonkeyPa
 def test_a_missing_token_is_a_missing_access(text: str, hibali_home: Any) -> None:
     assert hibali_home
     with pytest.raises(AccessError) as raised:
-        Tokens(settings_of(f'bucket = "a"\n{text}'), "lab").current()
+        Tokens(settings_of(f'bucket = "a"\n{text}').login, "lab").current()
     assert raised.value.code in {"no-secret", "no-credentials"}
 
 
@@ -486,10 +488,10 @@ def test_a_rotated_refresh_token_is_kept_private(
 
     server.respond = respond
     text = f'bucket = "b"\nclient_id = "me"\nrefresh_variable = "EBRAINS_TEST_REFRESH"\ntoken_url = "{server.url}/token"'
-    assert Tokens(settings_of(text), "lab").current() == "access-1"
-    assert Tokens(settings_of(text), "lab").current() == "access-2"
-    [kept] = (hibali_home.state / "ebrains").rglob("refresh-token")
-    assert kept.read_text() == "planted-refresh-2"
+    assert Tokens(settings_of(text).login, "lab").current() == "access-1"
+    assert Tokens(settings_of(text).login, "lab").current() == "access-2"
+    [kept] = (hibali_home.state / "bearer").rglob("refresh.json")
+    assert json.loads(kept.read_bytes()) == {"token": "planted-refresh-2"}
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
@@ -510,6 +512,6 @@ def test_a_refused_refresh_token_is_named(
     server.respond = lambda *_: answer
     text = f'bucket = "b"\nclient_id = "me"\nrefresh_variable = "EBRAINS_TEST_REFRESH"\ntoken_url = "{server.url}/token"'
     with pytest.raises(HibaliError) as raised:
-        Tokens(settings_of(text), "lab").current()
+        Tokens(settings_of(text).login, "lab").current()
     assert raised.value.code == code
     assert "planted" not in f"{raised.value} {raised.value.hint}"

@@ -1,0 +1,1 @@
+"""Log in to REST services with bearer tokens: from a command, a variable, or an OIDC service."""
