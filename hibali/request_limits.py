@@ -46,6 +46,20 @@ class RequestLimit:
                     wait_unless_interrupted(self._take_turn())
             yield
 
+    def postpone(self, seconds: float) -> None:
+        """Let the next turn of all processes begin after so many seconds, at most a minute: the server asks for it.
+
+        Without a number of requests a second there are no turns.
+        """
+        if not self._interval:
+            return
+        due = monotonic() + min(seconds, _MOST_AHEAD_SECONDS - 1)
+        try:
+            with lock_file(control_folder() / self._name) as stamp:
+                os.pwrite(stamp, _TIME.pack(max(due, _read_time(stamp))), 0)
+        except (HibaliError, OSError):
+            self._due = max(self._due, due)
+
     def _take_turn(self) -> float:
         """Take the next turn of all processes; return in how many seconds it begins."""
         try:
@@ -70,9 +84,12 @@ def _read_time(stamp: int) -> float:
     return float(_TIME.unpack(content)[0]) if len(content) == _TIME.size else 0.0
 
 
-def request_limit(site: Site) -> RequestLimit:
-    """Return the limits of a site, the same object for all its stores in this process."""
-    return _limit_of(site.name, site.limits.requests, site.limits.connections)
+def request_limit(site: Site, *, requests: float = 0) -> RequestLimit:
+    """Return the limits of a site, the same object for all its stores in this process.
+
+    `requests` is the number a second if the site's settings have none.
+    """
+    return _limit_of(site.name, site.limits.requests or requests, site.limits.connections)
 
 
 _limit_of = cache(RequestLimit)

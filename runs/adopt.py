@@ -19,7 +19,8 @@ from runs.clean import check_work_folder
 from runs.model import RUN_ID, Run
 from runs.queue_places import QueuePlaces
 from runs.records import fold_records
-from runs.schedulers.base import NotSubmitted, Submitted, Unclear, load_scheduler
+from runs.schedulers.base import NotSubmitted, Submitted, Unclear
+from runs.services.base import load_job_system
 from runs.store import RunStore
 from runs.submit import find_submission, submitted_at
 from transfers.remote.host import RemoteHost
@@ -178,7 +179,7 @@ def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundR
     if manifest["sweep"]:
         return skipped(f"it is a sweep, and only the ledger of {manifest['ledger']} has its tasks", manifest)
     submission = submitted_at(host, folder)
-    found = find_submission(host, load_scheduler(manifest["scheduler"]), run_id, folder, manifest["at"][:10])
+    found = find_submission(host, load_job_system(manifest["scheduler"]), run_id, folder, manifest["at"][:10])
     match found:
         case NotSubmitted():
             return skipped(

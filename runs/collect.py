@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import Exit, NotFoundError, TryLaterError
 from hibali.events import Failed, Listener, ignore
@@ -17,7 +16,8 @@ from hibali.ledger import new_identifier
 from hibali.locations import Location, path_at
 from hibali.text import as_bytes, as_text
 from runs.model import Output, Run, State
-from runs.services.base import FOLDER, open_service
+from runs.schedulers.base import BatchSystem
+from runs.services.base import FOLDER, ServiceHost, load_job_system, open_host
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt, add_receipts
@@ -117,7 +117,7 @@ def collect(
         IncompleteError: A dataset could not be saved as `saving` requires.
     """
     require_end(run)
-    if kind_of(site).service:
+    if not isinstance(load_job_system(run.placement.scheduler), BatchSystem):
         return _collect_from_service(run, site, target, run_store, saving, on_event)
     source, chosen = find_outputs(run, site)
     receipt = pull_files("collect", source, target, chosen.files, saving, on_event, missing=chosen.problems)
@@ -143,7 +143,8 @@ def _collect_from_service(
     """Pull each output from where the service keeps it; the receipt counts all of them."""
     from transfers.operation import synchronise  # start-up: most commands of runs move nothing
 
-    with closing(open_service(site, on_event)) as host:
+    with closing(open_host(site, on_event)) as host:
+        assert isinstance(host, ServiceHost)  # as no batch system runs its jobs
         outputs = host.service.outputs(run.id, run.spec.outputs)
     created = {each.id for each in outputs}
     missing = [

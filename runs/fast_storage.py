@@ -10,7 +10,7 @@ from hibali.config.model import Site, Tier
 from hibali.errors import UsageError
 from runs.containers.base import Container
 from runs.model import Input
-from runs.schedulers.base import Scheduler
+from runs.schedulers.base import BatchSystem
 
 _SHORTEST_BEFORE, _LONGEST_BEFORE = 30, 60  # seconds before its time limit at which a job gets a signal
 # If the copy back is incomplete, the files on the node stay, because they are the only copy.
@@ -39,7 +39,7 @@ class Fast:
         """The names of the used tiers, sorted."""
         return sorted({*self.inputs.values(), *((self.work,) if self.work else ())})
 
-    def lines(self, scheduler: Scheduler, seconds: int | None) -> tuple[str, ...]:
+    def lines(self, scheduler: BatchSystem, seconds: int | None) -> tuple[str, ...]:
         """Return the directives that request the tiers, and the time to copy back the tool's files.
 
         `seconds` is the job's time limit, None for the site's own.

@@ -29,7 +29,7 @@ from runs.records import output_fields
 from runs.request import Request, job_proxy, run_key
 from runs.resources import show_value
 from runs.reuse import Reuse
-from runs.schedulers.base import Scheduler
+from runs.schedulers.base import BatchSystem
 from runs.script import PROXY
 from runs.services.base import ServiceHost
 from runs.stage import Cache, Carrier, open_cache
@@ -200,7 +200,7 @@ def _begin(
         more["proxy"] = True
     if workload.tasks:
         more |= begin_tasks(request, inputs, run_id)
-    elif not isinstance(compute.jobs, Scheduler):
+    elif not isinstance(compute.jobs, BatchSystem):
         outputs = declared_outputs(request, inputs)
     else:
         outputs = prepare(request, inputs, run_id, f"/{run_id}").outputs

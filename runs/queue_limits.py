@@ -16,7 +16,8 @@ from runs.poll import update
 from runs.queue_places import QueuePlaces, count_queued, format_queue_full, holder_of
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
-from runs.schedulers.base import Job, JobSystem, NotSubmitted, Scheduler, Submitted, load_scheduler
+from runs.schedulers.base import BatchSystem, Job, JobSystem, NotSubmitted, Submitted
+from runs.services.base import load_batch_system
 from runs.store import RunStore
 from runs.submit import (
     ATTEMPT,
@@ -290,10 +291,19 @@ def _submit_chunk(
     name = chunk_name(run.id, chunk.number)
     pilot = sweep_of(run).pilot
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
-    assert isinstance(scheduler, Scheduler)  # a service has no sweeps
+    assert isinstance(scheduler, BatchSystem)  # no other system has sweeps
     argv = scheduler.submit_argv(job)
     write_files = partial(_put_allocation, host, run, chunk, pilot) if pilot else _write_nothing
-    submission = SubmitRequest(name, folder, argv, run.created[:10], write_files, begun=begun)
+    submission = SubmitRequest(
+        name,
+        folder,
+        argv,
+        run.created[:10],
+        write_files,
+        begun=begun,
+        age=attempt_age(run_store, run.id, chunk.number) if begun else math.inf,
+        record_attempt=partial(run_store.note, run.id, ATTEMPT, {"chunk": chunk.number}),
+    )
     job_id = _submit_job(
         host, scheduler, run.site, holder_of(run.id, chunk.number), submission, limits, on_event
     )
@@ -303,7 +313,7 @@ def _submit_chunk(
 def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
     from runs.pilot.setup import allocation_texts, write_allocation  # start-up: only for pilots
 
-    variables = load_scheduler(run.placement.scheduler).variables
+    variables = load_batch_system(run.placement.scheduler).variables
     texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
     write_allocation(host, chunk_folder(run, chunk), texts)
 

@@ -23,7 +23,7 @@ from hibali.ssh.sessions import login_name, login_refusals
 from runs.model import Run
 from runs.queue_places import QueuePlaces, count_queued
 from runs.schedulers.base import load_scheduler
-from runs.services.base import open_service
+from runs.services.base import open_host as open_service_host
 from runs.store import RunStore
 from transfers.remote.host import CommandResult, OnceResult, RemoteHost
 from transfers.stores.open_store import open_host
@@ -35,7 +35,7 @@ _REFUSALS = frozenset({"scheduler-busy", "scheduler-silent"})
 def open_limited_host(site: Site, on_event: Listener = ignore) -> RemoteHost:
     """Connect to a site's machine, and count each command there, or to its job service; the caller closes it."""
     if kind_of(site).service:
-        return cast("RemoteHost", open_service(site, on_event))
+        return cast("RemoteHost", open_service_host(site, on_event))
     return counted(open_host(site, on_event=on_event), site.name)
 
 

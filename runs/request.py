@@ -19,7 +19,7 @@ from runs.images import Pinned
 from runs.inputs import Identity
 from runs.model import Input
 from runs.resources import DecidedResources, check_gpus, decide_resources, find_launcher
-from runs.schedulers.base import JobSystem, Resources, Scheduler, load_scheduler
+from runs.schedulers.base import BatchSystem, JobSystem, Resources, load_scheduler
 from runs.script import Dependencies
 from runs.services.base import ServiceContainer, load_job_system, refusal
 
@@ -62,9 +62,9 @@ class ComputeSite:
     container: Container
 
     @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler. Raises `UsageError` where a service runs the jobs."""
-        if not isinstance(self.jobs, Scheduler):
+    def scheduler(self) -> BatchSystem:
+        """What runs job scripts. Raises `UsageError` where a service runs tools that are installed there."""
+        if not isinstance(self.jobs, BatchSystem):
             raise refusal(self.jobs.name, "do that: it has no scheduler with job scripts", self.site.name)
         return self.jobs
 
@@ -81,14 +81,17 @@ class ComputeSite:
     @property
     def launcher(self) -> tuple[str, ...]:
         """The command that starts several tasks of a job: that of the site, else that of its scheduler."""
-        own = self.jobs.launcher if isinstance(self.jobs, Scheduler) else ()
+        own = self.jobs.launcher if isinstance(self.jobs, BatchSystem) else ()
         return tuple(self.settings.mpi or own)
 
 
 def compute_site(site: Site) -> ComputeSite:
     """Load the scheduler and the container of a site, or what its service has in their place."""
-    if kind_of(site).service:
-        return ComputeSite(site, load_job_system(kind_of(site).service), ServiceContainer())
+    service = kind_of(site).service
+    if service:
+        jobs = load_job_system(service)
+        batch = isinstance(jobs, BatchSystem)
+        return ComputeSite(site, jobs, load_container(site.container.name) if batch else ServiceContainer())
     name = site.scheduler.name if site.scheduler else "direct"
     return ComputeSite(site, load_scheduler(name), load_container(site.container.name))
 

@@ -201,7 +201,11 @@ def read_variables(variables: JobVariables) -> str:
         ("index", variables.index),
         ("folder", variables.folder),
     ]
-    return "".join(f"native_{name}={first_set(names)}\n" for name, names in values)
+    found = {name: first_set(names) for name, names in values}
+    # a system without arrays starts a job for each task
+    return "".join(
+        f"native_{name}={text or ('1' if name == 'index' else '')}\n" for name, text in found.items()
+    )
 
 
 def first_set(names: Sequence[str]) -> str:

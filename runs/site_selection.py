@@ -18,6 +18,7 @@ from runs.launch import request_key
 from runs.model import Run
 from runs.prepare import Prepared, prepare_dry_run
 from runs.request import Request
+from runs.schedulers.base import Scheduler
 from runs.stage import Cache, Synchroniser, open_cache
 from runs.store import RunStore
 from runs.sweeps.launch import prepare_sweep_dry_run
@@ -223,6 +224,8 @@ def _image_bytes(request: Request, host: RemoteHost, work: bytes, cache: Cache, 
 def _waiting(request: Request, host: RemoteHost) -> float | None:
     """Return the seconds until such a job would start, as the scheduler predicts."""
     scheduler = request.compute.scheduler
+    if not isinstance(scheduler, Scheduler):
+        return None
     argv = scheduler.start_argv()
     if not argv:
         return None if argv is None else 0.0

@@ -255,7 +255,7 @@ def _mark(entry: Entry) -> str:
     if entry.kind is Kind.FOLDER:
         return entry.kind
     parts = (entry.kind, entry.device, entry.inode, entry.size, entry.mtime_ns, entry.ctime_ns)
-    return ":".join(str(part) for part in parts)
+    return ":".join([*(str(part) for part in parts), *([entry.etag] if entry.etag else [])])
 
 
 def open_cache(

@@ -172,10 +172,10 @@ def submitted_at(host: RemoteHost, folder: bytes) -> BegunSubmission:
     )
 
 
-def attempt_age(run_store: RunStore, run_id: str) -> float:
-    """Return the seconds since a service was last requested to create the job of a run, infinite if it never was."""
+def attempt_age(run_store: RunStore, run_id: str, chunk: int = 0) -> float:
+    """Return the seconds since a service was last requested to create the job of a run or chunk, infinite if it never was."""
     for record in reversed(run_store.records(run_id)):
-        if record.get("kind") == ATTEMPT:
+        if record.get("kind") == ATTEMPT and record.get("chunk", 0) == chunk:
             moment = read_moment(record.get("at"))
             return max(0.0, time.time() - moment) if moment is not None else 0.0
     return math.inf

@@ -148,7 +148,7 @@ def _protected_paths(site: Site, sites: Iterable[Site], *, here: bool) -> Iterat
         yield str(state_folder()), "hibali's own state"
     # for a local path, `site` is not from config.toml, where a site can have the same name
     for other in [site, *sites]:
-        if not kind_of(other).has_machine:
+        if not kind_of(other).has_work_folder:
             continue
         same = _is_same_machine(other, site) or (here and _is_here(other))
         for name, path in other.roots.items():

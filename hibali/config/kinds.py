@@ -32,7 +32,8 @@ class StoreKind:
         settings: Its own table, a class made by `hibali.config.schema.table`: [sites.NAME.WORD] is read into
             `Site.own`.
         has_machine: Whether commands can be run there; its module then has `connect`.
-        service: The job service that runs pipelines there, a module of `runs.services`; "" for none.
+        service: The job service that runs pipelines there, a module of `runs.services`; "" for none. It runs job scripts of
+            hibali if the site has a work folder, else tools that are installed there.
         has_keys: Whether paths there are object keys, which have no roots, no `~` and no leading slash.
         limits_requests: Whether its store sends each request in a turn of `hibali.request_limits`.
         address: Returns the address in one word.
@@ -54,6 +55,11 @@ class StoreKind:
     secret_variables: Callable[[Site], Iterable[str]] = lambda _: ()
     through: Callable[[Site, str], str | None] = lambda site, path: None  # noqa: ARG005
     with_file_type: Callable[[Site, str], Site] | None = None
+
+    @property
+    def has_work_folder(self) -> bool:
+        """Whether runs have folders there."""
+        return "work" in self.keys
 
 
 def _check_collection(site: Site, note: Note) -> None:

@@ -196,7 +196,8 @@ def require_built(site: Site) -> None:
 def require_built_for_runs(site: Site) -> None:
     """Raise `UsageError` if this version does not support the URL, the scheduler or the container of the site."""
     require_built(site)
-    if site.scheduler is not None and site.scheduler.name not in plugin_names("runs.schedulers"):
+    names = {*plugin_names("runs.schedulers"), kind_of(site).service}
+    if site.scheduler is not None and site.scheduler.name not in names:
         _raise_not_built(site, "scheduler.name", site.scheduler.name)
     if site.container.name not in plugin_names("runs.containers"):
         _raise_not_built(site, "container.name", site.container.name)

@@ -177,7 +177,7 @@ def _all_sites(common: Common) -> Iterator[Site]:
     """Return the sites that can have runs."""
     settings = common.settings()
     for name in sorted(settings.sites):
-        if kind_of(settings.sites[name]).has_machine:
+        if kind_of(settings.sites[name]).has_work_folder:
             try:
                 yield run_site(common, name)
             except HibaliError as problem:

@@ -215,27 +215,21 @@ class JobSystem(ABC):
         return None
 
 
-class Scheduler(JobSystem):
-    """Text and values in, text and values out: no clock, no processes, no files. Only the methods with a host run commands.
-
-    Every `*_argv` method returns one command as a list of arguments, without shell syntax; every `read_*` method
-    parses how that command finished. `lookup_argv` and `accounting_argv` may return () if the scheduler has no such
-    query. `read_*` raise `TryLaterError` when the scheduler did not answer.
+class BatchSystem(JobSystem):
+    """What runs job scripts: a scheduler, or a service at a machine with one (`runs.services.base.ServiceScheduler`).
 
     Attributes:
         settings: Its own keys of [scheduler], a class made by `hibali.config.schema.table`; `Resources.own` is an object of it, or None
             where the site gives none of them.
-        programs: The programs that must be installed, the main one first.
-        commands: All programs that query or change the scheduler; `sites usage` counts them.
         launcher: The default command that starts several tasks of a job.
         variables: The environment variables that identify a job.
+        has_arrays: Whether one job can have several tasks.
     """
 
     settings: ClassVar[type | None] = None
-    programs: ClassVar[tuple[str, ...]] = ()
-    commands: ClassVar[tuple[str, ...]] = ()
     launcher: ClassVar[tuple[str, ...]] = ()
     variables: ClassVar[JobVariables] = JobVariables()
+    has_arrays: ClassVar[bool] = True
 
     @abstractmethod
     def directives(self, resources: Resources) -> tuple[str, ...]:
@@ -243,7 +237,34 @@ class Scheduler(JobSystem):
 
     @abstractmethod
     def submit_argv(self, job: Job) -> tuple[str, ...]:
-        """Return the command that submits a job; raises `UsageError` for an unsupported request."""
+        """Return the command that submits a job, or the job as one JSON text for a service.
+
+        Raises `UsageError` for an unsupported request.
+        """
+
+    def warning_directives(self, seconds: int) -> tuple[str, ...]:
+        """Return directives that send TERM to the job script only, so long before the limit.
+
+        () if the scheduler cannot do that.
+        """
+        del seconds
+        return ()
+
+
+class Scheduler(BatchSystem):
+    """Text and values in, text and values out: no clock, no processes, no files. Only the methods with a host run commands.
+
+    Every `*_argv` method returns one command as a list of arguments, without shell syntax; every `read_*` method
+    parses how that command finished. `lookup_argv` and `accounting_argv` may return () if the scheduler has no such
+    query. `read_*` raise `TryLaterError` when the scheduler did not answer.
+
+    Attributes:
+        programs: The programs that must be installed, the main one first.
+        commands: All programs that query or change the scheduler; `sites usage` counts them.
+    """
+
+    programs: ClassVar[tuple[str, ...]] = ()
+    commands: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def read_submit(self, finished: CommandResult) -> SubmitResult:
@@ -301,14 +322,6 @@ class Scheduler(JobSystem):
         """Return the seconds from `now` to the start; None if unknown. Raises the job's rejection."""
         del finished, now
         return None
-
-    def warning_directives(self, seconds: int) -> tuple[str, ...]:
-        """Return directives that send TERM to the job script only, so long before the limit.
-
-        () if the scheduler cannot do that.
-        """
-        del seconds
-        return ()
 
     def array_limit_argv(self) -> tuple[str, ...]:
         """Return the query for the largest size of a job array; () if there is none."""

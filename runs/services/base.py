@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,13 +20,16 @@ from registry.pipeline import Container as Wanted
 from registry.pipeline import Pipeline
 from runs.containers.base import Container, Task
 from runs.model import Output
-from runs.schedulers.base import JobStates, JobSystem, Status, load_scheduler
+from runs.schedulers.base import BatchSystem, Job, JobStates, JobSystem, Status, load_scheduler
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
+from transfers.stores.filesystem.machine import FilesHost, MachineFiles
 
 FOLDER = (
     b"/runs/"  # of a run at a service without folders: what hibali reads there is answered by the service
 )
+
+_MOST_SCRIPT = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,17 @@ class JobService(ABC):
         self._refuse("start a job later", job)
 
     @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+    def _refuse(self, what: str, subject: str) -> NoReturn:
+        raise refusal(self.name, what, subject)
+
+
+class ToolService(JobService):
+    """A service that runs the tools that are installed there, and keeps their inputs, outputs and streams."""
+
+    @abstractmethod
     def find_input(self, location: Location) -> ServiceInput:
         """Find an input at the site. Raises `NotFoundError`."""
 
@@ -157,13 +172,6 @@ class JobService(ABC):
         """Return the sha256 of a file of a job, computed by the service."""
         self._refuse(f"compute the digest of {name}", mark)
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connections."""
-
-    def _refuse(self, what: str, subject: str) -> NoReturn:
-        raise refusal(self.name, what, subject)
-
 
 def refusal(service: str, what: str, subject: str = "") -> UsageError:
     """Return the error for what a service cannot do."""
@@ -176,18 +184,12 @@ def refusal(service: str, what: str, subject: str = "") -> UsageError:
 
 
 class ServiceSystem(JobSystem):
-    """A job service as the system that runs the jobs of a site; its host is a `ServiceHost`."""
-
-    name = "service"
-
-    def __init__(self, name: str) -> None:
-        """`name` is that of the service."""
-        self.name = name  # type: ignore[misc]  # of this object: all services share this class
+    """A job service as the system that runs the jobs of a site; its host has the service (`open_host`)."""
 
     def query(self, host: RemoteHost, jobs: Sequence[str], arrays: Sequence[str]) -> JobStates:
-        """See JobSystem; there are no arrays."""
-        del arrays
-        return JobStates(service_of(host).states(jobs), {})
+        """See JobSystem; an array is a job with one task."""
+        found = service_of(host).states([*jobs, *arrays])
+        return JobStates({job: found[job] for job in jobs}, {job: {1: found[job]} for job in arrays})
 
     def find(self, host: RemoteHost, name: str, since: str) -> str | None:
         """See JobSystem."""
@@ -214,6 +216,61 @@ class ServiceSystem(JobSystem):
         service_of(host).start(job)
 
 
+class ServiceScheduler(ServiceSystem, BatchSystem):
+    """A service that starts the job scripts of hibali at a machine whose files it also serves.
+
+    A script has the resources in its comment lines, as the service names them; `create` of its `JobService` reads them there.
+    """
+
+    has_arrays = False
+
+    def submit_argv(self, job: Job) -> tuple[str, ...]:
+        """Return the content of a `ServiceJob` as JSON. Raises `UsageError` for what no service can do."""
+        if job.tasks > 1:
+            raise refusal(self.name, "start several tasks in one job", job.name)
+        if job.after:
+            raise refusal(self.name, "start a job after another one", job.name)
+        return (json.dumps({"script": job.script, "hold": job.hold}, sort_keys=True),)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A job script at the machine of a service: its path, its folder, and its comment lines with resources.
+
+    On `hold` its job is created without being started.
+    """
+
+    path: bytes
+    content: bytes
+    hold: bool
+
+    @property
+    def folder(self) -> bytes:
+        """The folder in which it starts."""
+        return self.path.rpartition(b"/")[0]
+
+    def lines(self, prefix: str) -> list[str]:
+        """Return the rest of each comment line that begins with `prefix`, in the head of the script."""
+        found = []
+        for line in self.content.decode("utf-8", "surrogateescape").splitlines()[1:]:
+            if not line.startswith("#"):
+                break
+            if line.startswith(prefix):
+                found.append(line.removeprefix(prefix).strip())
+        return found
+
+
+def script_of(job: ServiceJob, files: MachineFiles) -> Script:
+    """Return the script of a job that `ServiceScheduler.submit_argv` described. Raises `NotFoundError`."""
+    path = str(job.content["script"]).encode("utf-8", "surrogateescape")
+    content = files.read_small(path, _MOST_SCRIPT)
+    if content is None:
+        raise NotFoundError(
+            "no-such-file", "the job script is not there", subject=f"{files.subject}:{printable(path)}"
+        )
+    return Script(path, content, bool(job.content.get("hold")))
+
+
 class ServiceContainer(Container):
     """In the place of a container: the service starts the tools that are installed there, with the rights that it gives them."""
 
@@ -237,7 +294,7 @@ class ServiceHost:
     The rest of `RemoteHost` is refused.
     """
 
-    def __init__(self, service: JobService, site: str) -> None:
+    def __init__(self, service: ToolService, site: str) -> None:
         self.service = service
         self._site = site
 
@@ -306,18 +363,43 @@ class ServiceHost:
         return mark, posixpath.normpath(name) if name else ""
 
 
+class ServiceMachine(FilesHost):
+    """A machine whose files and jobs are reached through a service, not by commands."""
+
+    def __init__(self, files: MachineFiles, service: JobService, site: str) -> None:
+        super().__init__(files, site)
+        self.service = service
+
+    def close(self) -> None:
+        """See RemoteHost."""
+        self.service.close()
+        super().close()
+
+
 def service_of(host: RemoteHost) -> JobService:
     """Return the service that a host stands for."""
-    assert isinstance(host, ServiceHost)
+    assert isinstance(host, ServiceHost | ServiceMachine)
     return host.service
 
 
-def open_service(site: Site, on_event: Listener = ignore) -> ServiceHost:
+def open_host(site: Site, on_event: Listener = ignore) -> ServiceHost | ServiceMachine:
     """Connect to the job service of a site; the caller closes it."""
     module = load("runs.services", kind_of(site).service)
-    return ServiceHost(module.open_service(site, on_event), site.name)
+    found: ServiceHost | ServiceMachine = module.open_host(site, on_event)
+    return found
 
 
 def load_job_system(name: str) -> JobSystem:
     """Return the scheduler or service that a run recorded; raises `UsageError` for an unknown one."""
-    return ServiceSystem(name) if name in built_in_names("runs.services") else load_scheduler(name)
+    if name not in built_in_names("runs.services"):
+        return load_scheduler(name)
+    found: JobSystem = load("runs.services", name).SYSTEM
+    return found
+
+
+def load_batch_system(name: str) -> BatchSystem:
+    """Return what runs the job scripts of a run that recorded this name."""
+    found = load_job_system(name)
+    if not isinstance(found, BatchSystem):
+        raise refusal(name, "run job scripts")
+    return found

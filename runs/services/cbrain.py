@@ -20,13 +20,15 @@ from registry.pipeline import Pipeline, catalogue_name, catalogue_version
 from runs.model import Output
 from runs.schedulers.base import UNKNOWN, Phase, Status
 from runs.services.base import (
-    JobService,
     LostAnswerError,
     ServiceFacts,
+    ServiceHost,
     ServiceInput,
     ServiceJob,
     ServiceOutput,
+    ServiceSystem,
     ToolRequest,
+    ToolService,
 )
 from transfers.stores.cbrain.client import CbrainClient
 from transfers.stores.cbrain.portal import Portal
@@ -43,7 +45,7 @@ _STREAMS = {"stdout": ("cbrain_stdout", "stdout"), "stderr": ("cbrain_stderr", "
 _MOST_STREAM = 64 * 1024 * 1024
 
 
-class CbrainTasks(JobService):
+class CbrainTasks(ToolService):
     """The tasks of one user at one portal."""
 
     name = "cbrain"
@@ -56,7 +58,7 @@ class CbrainTasks(JobService):
         self._seen: dict[str, Task] = {}  # by mark, the last answer
 
     def find(self, mark: str, since: str) -> str | None:
-        """See JobService."""
+        """See ToolService."""
         del since
         for _ in range(_PASSES):
             for task in self._client.tasks():
@@ -66,7 +68,7 @@ class CbrainTasks(JobService):
         return None
 
     def create(self, job: ServiceJob) -> str:
-        """See JobService."""
+        """See ToolService."""
         content = job.content
         try:
             tasks = self._client.create_task(
@@ -101,7 +103,7 @@ class CbrainTasks(JobService):
         return str(tasks[0].id)
 
     def states(self, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """See JobService."""
+        """See ToolService."""
         found = dict.fromkeys(jobs, UNKNOWN)
         for task in self._query(jobs):
             self._seen[_mark_of(task)] = task
@@ -125,11 +127,11 @@ class CbrainTasks(JobService):
                 continue
 
     def cancel(self, job: str) -> None:
-        """See JobService; the portal answers before the execution server has ended the task."""
+        """See ToolService; the portal answers before the execution server has ended the task."""
         self._client.terminate_tasks([int(job)])
 
     def find_input(self, location: Location) -> ServiceInput:
-        """See JobService."""
+        """See ToolService."""
         provider, _, name = location.path.removeprefix("@").partition("/")
         found = self._portal.find(self._portal.provider(provider).id, name) if name else None
         if found is None:
@@ -137,7 +139,7 @@ class CbrainTasks(JobService):
         return ServiceInput(str(found.id), f"{found.size}:{found.type}")
 
     def input_folder(self) -> Location:
-        """See JobService."""
+        """See ToolService."""
         return self._folder(self._results().name)
 
     def _folder(self, provider: str) -> Location:
@@ -159,7 +161,7 @@ class CbrainTasks(JobService):
         )
 
     def tool_job(self, request: ToolRequest, on_event: Listener) -> Mapping[str, Any]:
-        """See JobService."""
+        """See ToolService."""
         config = self._find_tool(request.pipeline, on_event)
         files = request.pipeline.document.get("inputs", ())
         kinds = {each["id"]: each.get("type") for each in files}
@@ -212,7 +214,7 @@ class CbrainTasks(JobService):
         return (named or [each for each in configs if each.version == version])[:_MOST_CANDIDATES]
 
     def outputs(self, mark: str, declared: Sequence[Output]) -> Sequence[ServiceOutput]:
-        """See JobService."""
+        """See ToolService."""
         task = self._task_of(mark)
         providers = {each.id: each.name for each in self._portal.providers().values()}
         found = []
@@ -224,7 +226,7 @@ class CbrainTasks(JobService):
         return found
 
     def read(self, mark: str, name: str, offset: int, maximum: int) -> bytes | None:
-        """See JobService; a stream only of tools that save it as a userfile."""
+        """See ToolService; a stream only of tools that save it as a userfile."""
         if name == "exit.json":
             task = self._task_of(mark)
             content = _exit_record(mark, task) if task is not None and task.status == "Completed" else None
@@ -250,13 +252,22 @@ class CbrainTasks(JobService):
         return self._seen.get(mark)
 
     def close(self) -> None:
-        """See JobService."""
+        """See ToolService."""
         self._client.close()
 
 
-def open_service(site: Site, on_event: Listener = ignore) -> CbrainTasks:
+class CbrainSystem(ServiceSystem):
+    """The portals of CBRAIN as the systems that run jobs."""
+
+    name = "cbrain"
+
+
+SYSTEM = CbrainSystem()
+
+
+def open_host(site: Site, on_event: Listener = ignore) -> ServiceHost:
     """Connect to the portal of a site."""
-    return CbrainTasks(Portal(CbrainClient(site, on_event=on_event), site))
+    return ServiceHost(CbrainTasks(Portal(CbrainClient(site, on_event=on_event), site)), site.name)
 
 
 def _mark_of(task: Task) -> str:

@@ -22,8 +22,9 @@ from runs.pilot.setup import allocation_texts, pristine, program_files, stage_li
 from runs.prepare import Prepared, image_placeholder, known_inputs, prepare
 from runs.records import chunk_folder, sweep_fields, sweep_of
 from runs.request import Request, TaskRequest, Workload, job_proxy
-from runs.schedulers.base import Job, load_scheduler
+from runs.schedulers.base import Job, Scheduler
 from runs.script import PROXY, Dependency, array_script
+from runs.services.base import load_batch_system
 from runs.stage import Cache
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost, SmallFile
@@ -158,7 +159,7 @@ def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None
         lines = "".join(f"{number:d}\n" for number in chunk.tasks)
         files.append(SmallFile(folder + b"/tasks", lines.encode("ascii")))
         script = array_script(
-            run.id, chunk.number, directives, load_scheduler(run.placement.scheduler).variables
+            run.id, chunk.number, directives, load_batch_system(run.placement.scheduler).variables
         )
         files.append(SmallFile(folder + b"/job.sh", as_bytes(script), executable=True))
     host.put_all(files, folders)
@@ -248,6 +249,8 @@ def _stage_pilot(request: Request, run: Run, host: RemoteHost, cache: Cache) -> 
 def _array_limit(host: RemoteHost, request: Request, wanted: int) -> int | None:
     """Query the scheduler for its largest job array if that can matter; None if the scheduler does not report it."""
     scheduler = request.compute.scheduler
+    if not isinstance(scheduler, Scheduler):
+        return None if scheduler.has_arrays else 1
     query = scheduler.array_limit_argv()
     return scheduler.read_array_limit(host.run(query)) if query and wanted > 1 else None
 
@@ -330,7 +333,12 @@ def prepare_sweep_dry_run(request: Request, run_id: str) -> SweepDryRun:
         )
         files = {f"chunks/1/{name}": text for name, text in texts.items()}
         return SweepDryRun(replace(prepared, folder=folder, submit=submit), {**files, **tasks}, 0)
-    chunks = split_tasks(numbers, array_size=limits.array_size, queued_jobs=limits.queued_jobs)
+    chunks = split_tasks(
+        numbers,
+        array_size=limits.array_size,
+        queued_jobs=limits.queued_jobs,
+        limit=None if request.compute.scheduler.has_arrays else 1,
+    )
     job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=len(chunks[0]))
     files = {
         "chunks/1/job.sh": array_script(run_id, 1, prepared.directives, request.compute.scheduler.variables),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -15,156 +16,59 @@ from hibali.events import ignore
 from hibali.locations import read_location
 from hibali.plugins import built_in_names
 from registry.descriptor import read_descriptor
-from registry.pipeline import Pipeline
 from runs.model import Output
 from runs.schedulers.base import UNKNOWN, Phase
-from runs.services.base import JobService, LostAnswerError, ServiceHost, ServiceJob, ToolRequest, open_service
+from runs.services.base import (
+    JobService,
+    LostAnswerError,
+    ServiceHost,
+    ServiceMachine,
+    ToolRequest,
+    ToolService,
+    open_host,
+)
+from tests.contracts.job_services.base import SITE, Backend
+from tests.contracts.job_services.cbrain import CbrainBackend
 from tests.end_to_end.run_tools import DESCRIPTOR
-from tests.services import cbrain as double
-from tests.services.cbrain_model import Task
 
-SITE = "site"
 MARK, OTHER = "20260102-030405-0a1b2c3d", "20260102-030405-0a1b2c3e"
 SINCE = "2026-01-02"
 
 
-class Backend(Protocol):
-    """A service with one tool and one input, which can be told to fail."""
-
-    config: str
-    input: str
-
-    def lose_answer(self) -> None:
-        """Execute the next creation without an answer."""
-
-    def garble_answer(self) -> None:
-        """Execute the next creation, with an answer that is not understood."""
-
-    def drop_request(self) -> None:
-        """Execute the next creation not at all, without an answer."""
-
-    def answer_with(self, status: int) -> None:
-        """Answer the next question about jobs with this status."""
-
-    def expire_login(self) -> None:
-        """Make the current login invalid."""
-
-    def end(self, job: str, *, well: bool) -> None:
-        """Let a job run to its end."""
-
-    def jobs(self) -> list[str]:
-        """Return the ids of all jobs."""
-
-    def forget(self, job: str) -> None:
-        """Remove a job."""
-
-    def rename_state(self, job: str, state: str) -> None:
-        """Set a job's state to one that is not documented."""
-
-    def add_many(self, count: int) -> None:
-        """Create other jobs of this account."""
-
-
-class CbrainBackend:
-    """The double of a CBRAIN portal."""
-
-    def __init__(self, portal: double.CbrainDouble) -> None:
-        self.portal = portal
-        portal.automatic = False
-        self.provider = portal.add_provider("lab")
-        portal.add_userfile(self.provider, "in.txt", b"hello\n")
-        self.tool = portal.add_tool("Count Letters", DESCRIPTOR)
-        self.well = True
-        portal.runner = self._run
-        self.config = (
-            f'kind = "cbrain"\n[sites.{SITE}.cbrain]\nurl = "{portal.url}"\nlogin = "me"\n'
-            f'password_command = ["echo", "{double.PASSWORD}"]\n'
-        )
-        self.input = f"{SITE}:@lab/in.txt"
-
-    def _run(self, running: double.RunningTask) -> double.Outputs:
-        if not self.well:
-            raise double.TaskFailedError
-        return {"out_file": [(f"out-{running.id}.txt", b"hello\n")]}
-
-    def lose_answer(self) -> None:
-        self.portal.fail("POST", "/tasks", double.LOST)
-
-    def garble_answer(self) -> None:
-        self.portal.fail("POST", "/tasks", double.GARBAGE)
-
-    def drop_request(self) -> None:
-        self.portal.fail("POST", "/tasks", double.DROPPED)
-
-    def answer_with(self, status: int) -> None:
-        self.portal.fail("GET", "/tasks.*", double.STATUS, status=status, retry_after=0)
-
-    def expire_login(self) -> None:
-        self.portal.expire_tokens()
-
-    def end(self, job: str, *, well: bool) -> None:
-        self.well = well
-        while self.portal.advance(int(job)) not in double.ENDED:
-            pass
-
-    def jobs(self) -> list[str]:
-        return [str(number) for number in self.portal.tasks]
-
-    def forget(self, job: str) -> None:
-        del self.portal.tasks[int(job)]
-
-    def rename_state(self, job: str, state: str) -> None:
-        self.portal.tasks[int(job)].status = state
-
-    def add_many(self, count: int) -> None:
-        self.portal.page_limit = 7
-        with_mark = next(iter(self.portal.tasks.values()), None)
-        for number in range(count):
-            self.portal.tasks[10_000 + number] = Task(
-                10_000 + number, 1, 1, self.tool, {}, self.provider.id, f"other {number}", changed=number
-            )
-        if with_mark is not None:
-            with_mark.changed = -1  # the last of the list
-
-
 @pytest.fixture(params=built_in_names("runs.services"))
-def backend(request: pytest.FixtureRequest) -> Backend:
-    makers: Mapping[str, Callable[[], Backend]] = {
-        "cbrain": lambda: CbrainBackend(request.getfixturevalue("cbrain"))
-    }
-    return makers[request.param]()
+def backend(request: pytest.FixtureRequest, hibali_home: Any) -> Backend:
+    assert hibali_home
+    found: Backend = import_module(f"tests.contracts.job_services.{request.param}").open_backend(request)
+    return found
 
 
 @pytest.fixture
-def host(backend: Backend, hibali_home: Any) -> Iterator[ServiceHost]:
+def host(backend: Backend, hibali_home: Any) -> Iterator[ServiceHost | ServiceMachine]:
     config: Path = hibali_home.config
     config.write_text(f"version = 1\n[sites.{SITE}]\n{backend.config}")
     config.chmod(0o600)
-    opened = open_service(load_sites(str(config)).site(SITE))
+    opened = open_host(load_sites(str(config)).site(SITE))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def service(host: ServiceHost) -> JobService:
+def service(host: ServiceHost | ServiceMachine) -> JobService:
     return host.service
 
 
-def pipeline_of(document: dict[str, Any]) -> Pipeline:
-    return read_descriptor(json.dumps(document).encode(), "tool.json")
-
-
-def job(service: JobService, backend: Backend, hibali_home: Any, mark: str = MARK) -> ServiceJob:
-    found = service.find_input(read_location(backend.input, load_sites(str(hibali_home.config))))
-    tool = ToolRequest(pipeline_of(DESCRIPTOR), {"in": found.reference}, (found.reference,))
-    return ServiceJob(mark, service.tool_job(tool, ignore))
+@pytest.fixture
+def tools(service: JobService) -> ToolService:
+    if not isinstance(service, ToolService):
+        pytest.skip("this service runs job scripts")
+    return service
 
 
 def test_a_job_is_found_by_its_mark_among_many(
-    service: JobService, backend: Backend, hibali_home: Any
+    service: JobService, backend: Backend, host: ServiceHost
 ) -> None:
     assert service.find(MARK, SINCE) is None
-    created = service.create(job(service, backend, hibali_home))
+    created = service.create(backend.job(host, MARK))
     backend.add_many(30)
     assert service.find(MARK, SINCE) == created
     assert service.find(OTHER, SINCE) is None
@@ -173,9 +77,9 @@ def test_a_job_is_found_by_its_mark_among_many(
 
 @pytest.mark.parametrize("fault", ["lose_answer", "garble_answer"])
 def test_a_lost_answer_is_reported_and_its_job_is_found(
-    service: JobService, backend: Backend, hibali_home: Any, fault: str
+    service: JobService, backend: Backend, host: ServiceHost, fault: str
 ) -> None:
-    wanted = job(service, backend, hibali_home)
+    wanted = backend.job(host, MARK)
     getattr(backend, fault)()
     with pytest.raises(LostAnswerError):
         service.create(wanted)
@@ -183,9 +87,9 @@ def test_a_lost_answer_is_reported_and_its_job_is_found(
 
 
 def test_a_dropped_request_is_reported_and_leaves_no_job(
-    service: JobService, backend: Backend, hibali_home: Any
+    service: JobService, backend: Backend, host: ServiceHost
 ) -> None:
-    wanted = job(service, backend, hibali_home)
+    wanted = backend.job(host, MARK)
     backend.drop_request()
     with pytest.raises(LostAnswerError):
         service.create(wanted)
@@ -193,95 +97,118 @@ def test_a_dropped_request_is_reported_and_leaves_no_job(
 
 
 def test_a_login_that_ends_in_the_middle_is_renewed(
-    service: JobService, backend: Backend, hibali_home: Any
+    service: JobService, backend: Backend, host: ServiceHost
 ) -> None:
-    wanted = job(service, backend, hibali_home)
+    wanted = backend.job(host, MARK)
     backend.expire_login()
     created = service.create(wanted)
     backend.expire_login()
-    assert service.states([created])[created].phase is Phase.WAITING
+    assert service.states([created])[created].phase.queued
     assert backend.jobs() == [created]
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_service_is_asked_again(
-    service: JobService, backend: Backend, hibali_home: Any, status: int
+    service: JobService, backend: Backend, host: ServiceHost, status: int
 ) -> None:
-    created = service.create(job(service, backend, hibali_home))
+    created = service.create(backend.job(host, MARK))
     backend.answer_with(status)
-    assert service.states([created])[created].phase is Phase.WAITING
+    assert service.states([created])[created].phase.queued
 
 
-def test_a_job_succeeds_only_when_the_service_says_that_it_is_complete(
-    service: JobService, host: ServiceHost, backend: Backend, hibali_home: Any
+def test_a_state_that_is_not_documented_is_no_end(
+    service: JobService, host: ServiceHost, backend: Backend
 ) -> None:
-    created = service.create(job(service, backend, hibali_home))
-    assert host.get(b"/runs/%b/exit.json" % MARK.encode()) is None
-    backend.rename_state(created, "Half Done")
+    created = service.create(backend.job(host, MARK))
+    backend.rename_state(created, backend.odd_state)
     status = service.states([created])[created]
-    assert (status.phase, status.native) == (Phase.RUNNING, "Half Done")
+    assert (status.phase, status.native) == (Phase.RUNNING, backend.odd_state)
     assert status.reason
+
+
+def test_a_tool_succeeds_only_when_the_service_says_that_it_is_complete(
+    tools: ToolService, host: ServiceHost, backend: Backend
+) -> None:
+    created = tools.create(backend.job(host, MARK))
+    assert host.get(b"/runs/%b/exit.json" % MARK.encode()) is None
+    backend.rename_state(created, backend.odd_state)
+    tools.states([created])
     assert host.get(b"/runs/%b/exit.json" % MARK.encode()) is None
 
 
-def test_the_end_of_a_job(service: JobService, host: ServiceHost, backend: Backend, hibali_home: Any) -> None:
-    created = service.create(job(service, backend, hibali_home))
+def test_the_end_of_a_job(service: JobService, host: ServiceHost, backend: Backend) -> None:
+    created = service.create(backend.job(host, MARK))
     backend.end(created, well=True)
     assert service.states([created])[created].phase is Phase.ENDED
+
+
+def test_a_job_that_failed_did_not_succeed(service: JobService, host: ServiceHost, backend: Backend) -> None:
+    failed = service.create(backend.job(host, OTHER))
+    backend.end(failed, well=False)
+    # the exit record of a job script has the reason; without a script the service must know it
+    wanted = {Phase.KILLED} if isinstance(service, ToolService) else {Phase.KILLED, Phase.ENDED}
+    assert service.states([failed])[failed].phase in wanted
+
+
+def test_the_outputs_of_a_tool(tools: ToolService, host: ServiceHost, backend: Backend) -> None:
+    created = tools.create(backend.job(host, MARK))
+    backend.end(created, well=True)
+    assert tools.states([created])[created].phase is Phase.ENDED
     assert host.get(b"/runs/%b/exit.json" % MARK.encode()) is not None
-    outputs = service.outputs(
+    outputs = tools.outputs(
         MARK, (Output("out_file", "out.txt", optional=False, is_list=False, is_pattern=False),)
     )
     assert [(each.id, each.is_folder) for each in outputs] == [("out_file", False)]
-    failed = service.create(job(service, backend, hibali_home, OTHER))
+    failed = tools.create(backend.job(host, OTHER))
     backend.end(failed, well=False)
-    assert service.states([failed])[failed].phase is Phase.KILLED
+    tools.states([failed])
     assert host.get(b"/runs/%b/exit.json" % OTHER.encode()) is None
 
 
-def test_a_job_that_is_not_listed_is_unknown(service: JobService, backend: Backend, hibali_home: Any) -> None:
-    created = [service.create(job(service, backend, hibali_home, f"{MARK}{n}")) for n in range(8)]
+def test_a_job_that_is_not_listed_is_unknown(
+    service: JobService, backend: Backend, host: ServiceHost
+) -> None:
+    created = [service.create(backend.job(host, f"{MARK}{n}")) for n in range(8)]
     backend.forget(created[3])
     found = service.states(created)
     assert found[created[3]] == UNKNOWN
-    assert {found[each].phase for each in created if each != created[3]} == {Phase.WAITING}
+    assert all(found[each].phase.queued for each in created if each != created[3])
 
 
 def test_cancelling_ends_a_job_and_leaves_an_ended_one(
-    service: JobService, backend: Backend, hibali_home: Any
+    service: JobService, backend: Backend, host: ServiceHost
 ) -> None:
-    created = service.create(job(service, backend, hibali_home))
+    created = service.create(backend.job(host, MARK))
     service.cancel(created)
+    backend.end(created, well=False)
     assert service.states([created])[created].phase is Phase.CANCELLED
     service.cancel(created)
 
 
-def test_a_tool_or_input_that_is_missing_is_named(
-    service: JobService, backend: Backend, hibali_home: Any
-) -> None:
-    sites = load_sites(str(hibali_home.config))
+def test_a_tool_or_input_that_is_missing_is_named(tools: ToolService, backend: Backend) -> None:
+    assert isinstance(backend, CbrainBackend)
     with pytest.raises(NotFoundError):
-        service.find_input(read_location(f"{backend.input}.missing", sites))
-    other = pipeline_of({**DESCRIPTOR, "name": "another tool"})
+        tools.find_input(read_location(f"{backend.input}.missing", load_sites()))
+    other = read_descriptor(json.dumps({**DESCRIPTOR, "name": "another tool"}).encode(), "tool.json")
     with pytest.raises(NotFoundError, match=r"no tool another-tool@1\.0"):
-        service.tool_job(ToolRequest(other, {}, ()), ignore)
+        tools.tool_job(ToolRequest(other, {}, ()), ignore)
 
 
 def test_what_a_service_cannot_do_is_refused(service: JobService, host: ServiceHost) -> None:
-    with pytest.raises(UsageError, match="no machine"):
+    with pytest.raises(UsageError, match=r"no machine|only jobs"):
         host.run(["true"])
     if not service.facts.holds:
         with pytest.raises(UsageError, match="start a job later"):
             service.start("1")
-    if not service.facts.checksums:
+    if isinstance(service, ToolService) and not service.facts.checksums:
         with pytest.raises(UsageError, match="digest"):
             host.digest(b"/runs/%b/out.txt" % MARK.encode())
 
 
 def test_errors_of_a_service_are_those_of_users(
-    service: JobService, backend: Backend, hibali_home: Any
+    service: JobService, backend: Backend, host: ServiceHost
 ) -> None:
-    created = service.create(job(service, backend, hibali_home))
+    created = service.create(backend.job(host, MARK))
     backend.answer_with(400)
     with pytest.raises(HibaliError) as problem:
         service.states([created])

@@ -102,6 +102,12 @@ class Files(ABC):
     def make_folder(self, path: bytes) -> None:
         """Make a folder and its parents; an existing one is no error, a file of that name is."""
 
+    def claim_folder(self, path: bytes) -> bool:
+        """Make one folder, whose parent exists; return False if the name is taken. Only one of several clients gets True."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot claim {path!r}: it does not declare Exclusive.FOLDER"
+        )
+
     @abstractmethod
     def delete(self, path: bytes) -> None:
         """Remove a file; a missing one is no error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
@@ -18,6 +19,9 @@ from transfers.stores.server_lease import Held, Lease, record_of
 _LOCK = OWN + b"/lock"
 PROBE = OWN + b"/probe"
 _NS = 1_000_000_000
+_CLAIM = _LOCK + b".new"
+_CLAIM_SECONDS = 30.0  # in which the holder of this folder must have written its lock
+_DEAD_SECONDS = 120.0  # after which the client that made this folder is dead
 _SETTLED_SECONDS = 2.0  # longer than any client needs between reading a stale lock and removing it
 
 
@@ -28,13 +32,13 @@ def find_lock(files: Files, folder: bytes) -> Held | None:
     return None if content is None else Held(record_of(content), _age_of(files, folder))
 
 
-def _age_of(files: Files, folder: bytes) -> float | None:
+def _age_of(files: Files, folder: bytes, name: bytes = _LOCK) -> float | None:
     """Return the age of a lock by the server's clock, which a new file tells; None if unknown."""
     clock = below(folder, PROBE + b"/" + secrets.token_hex(8).encode("ascii"))
     try:
         files.make_folder(below(folder, PROBE))
         files.put(clock, b"\n")
-        now, lock = files.stat(clock), files.stat(below(folder, _LOCK))
+        now, lock = files.stat(clock), files.stat(below(folder, name))
         if now is None or lock is None or not (now.mtime_ns and lock.mtime_ns):
             return None
         return (now.mtime_ns - lock.mtime_ns) / _NS
@@ -76,6 +80,8 @@ class FileLock(Lease):
         self._files.make_folder(below(self._root, OWN))
         if self._how is Exclusive.RENAME:
             return self._create_by_rename()
+        if self._how is Exclusive.FOLDER:
+            return self._create_by_folder()
         return self._files.create(self._path, self._content(), self._how)
 
     def _create_by_rename(self) -> bool:
@@ -88,6 +94,30 @@ class FileLock(Lease):
             return self._is_held()
         finally:
             self._files.delete(part)
+
+    def _create_by_folder(self) -> bool:
+        """Write the lock while a folder that only one client can make keeps others from doing so.
+
+        A client that took too long may write over the lock of another one, which took it for dead; so it looks again after a pause.
+        """
+        claim = below(self._root, _CLAIM)
+        if not self._files.claim_folder(claim):
+            age = _age_of(self._files, self._root, _CLAIM)
+            if age is None or age < _DEAD_SECONDS:
+                return False
+            self._files.remove_folder(claim)
+            if not self._files.claim_folder(claim):
+                return False
+        began = time.monotonic()
+        try:
+            if self._files.stat(self._path) is not None or time.monotonic() - began > _CLAIM_SECONDS:
+                return False
+            self._files.put(self._path, self._content(), seconds=_CLAIM_SECONDS)
+        finally:
+            self._files.remove_folder(claim)
+        if time.monotonic() - began > _CLAIM_SECONDS:
+            pause(_SETTLED_SECONDS)
+        return self._is_held()
 
     def _part(self) -> bytes:
         return self._path + b"." + secrets.token_hex(16).encode("ascii")

@@ -116,6 +116,21 @@ def facts_of(
     )
 
 
+def support_of_machine(traits: Traits) -> FilesystemSupport:
+    """Return what the filesystem of a Linux machine supports (`Traits.posix`): that is certain, so it is not probed."""
+    return FilesystemSupport(
+        writable=True,
+        put=traits.put,
+        exclusive=traits.exclusive,
+        replaces=True,
+        versions=True,
+        ranges=True,
+        folders=True,
+        name_bytes=255,
+        refuses=tuple(chr(each) for each in traits.refuses),
+    )
+
+
 def probe_filesystem(files: Files, root: bytes) -> FilesystemSupport:
     """Probe the filesystem in the existing folder `root`. Raise connection errors.
 

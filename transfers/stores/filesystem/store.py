@@ -26,7 +26,13 @@ from transfers.stores.base import (
 )
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.lock import FileLock, find_lock
-from transfers.stores.filesystem.probe import TABLE, FilesystemSupport, facts_of, probe_filesystem
+from transfers.stores.filesystem.probe import (
+    TABLE,
+    FilesystemSupport,
+    facts_of,
+    probe_filesystem,
+    support_of_machine,
+)
 from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
@@ -134,7 +140,11 @@ class FilesystemStore(RequestStore):
         self._lease = lease
         self._own = Own(files, root)
         self._records = Records(files, root)
-        self._support = recall(FilesystemSupport, site, TABLE, files.implementation, files.full(b""))
+        self._support = (
+            support_of_machine(files.traits)
+            if files.traits.posix
+            else recall(FilesystemSupport, site, TABLE, files.implementation, files.full(b""))
+        )
         self._read_verification = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
         self._writers: _Writers = []
@@ -163,7 +173,7 @@ class FilesystemStore(RequestStore):
 
     def probe(self, *, refresh: bool = False) -> FilesystemSupport:
         """Return what the filesystem supports, probing it if unknown or with `refresh`; the root must exist."""
-        if self._support is None or refresh:
+        if self._support is None or (refresh and not self._files.traits.posix):
             self._support = probe_filesystem(self._files, self.root_path)
             remember(self._support, self._site, TABLE, self._files.implementation, self._files.full(b""))
         return self._support

@@ -21,6 +21,7 @@ class Exclusive(StrEnum):
     CREATE = "create"  # one call that fails if the file exists
     OPEN = "open"  # open(mode="xb")
     RENAME = "rename"  # a rename that does not replace
+    FOLDER = "folder"  # a folder whose creation fails if it exists
     NONE = ""
 
 
@@ -36,6 +37,7 @@ class Traits:
         threads: Calls at a time.
         refuses: Characters that names cannot contain.
         keeps_parts: Whether parts of an interrupted upload are used by the next one.
+        posix: Whether it is certainly the filesystem of a Linux machine, which is not probed.
     """
 
     kind: str
@@ -45,3 +47,4 @@ class Traits:
     threads: int = 1
     refuses: bytes = b""
     keeps_parts: bool = False
+    posix: bool = False

@@ -1,0 +1,257 @@
+"""Handle the files of a machine that is reached by single calls of a service: private files of runs, and paths as users write them."""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn, TypeVar
+
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.text import printable
+from transfers.entry import Entry, Kind
+from transfers.remote.host import CommandResult, OnceResult, SmallFile
+from transfers.stores.filesystem.files import Files
+from transfers.stores.server_records import Found
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class MachineFiles(Files):
+    """The files of a Linux machine, as one account sees them. Paths are absolute; `children` and `stat` do not follow symlinks."""
+
+    @abstractmethod
+    def home(self) -> bytes:
+        """Return the home folder of the account."""
+
+    @abstractmethod
+    def user(self) -> str:
+        """Return the name of the account at the machine, "" if the service does not tell it."""
+
+    @abstractmethod
+    def is_private(self, path: bytes) -> bool:
+        """Return whether it is a folder of this account or root that others cannot write; follows symlinks."""
+
+    @abstractmethod
+    def set_mode(self, path: bytes, mode: int) -> None:
+        """Set the permissions of a file or folder."""
+
+    @abstractmethod
+    def copy(self, source: bytes, target: bytes) -> None:
+        """Copy a file or a tree at the machine, to a name that does not exist, never as a hard link."""
+
+    def variable(self, name: str) -> bytes | None:
+        """Return the path in an environment variable of the account, None if it is not known."""
+        del name
+        return None
+
+    def stat_followed(self, path: bytes) -> Found | None:
+        """Return the properties of a path, following a symlink in its last component; None if it is missing."""
+        return self.stat(path)
+
+    def put_private(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
+        """Write a small file of mode 0600 or 0700, which appears under its name when it is complete."""
+        partial = path.rpartition(b"/")[0] + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
+        try:
+            self.put(partial, content)
+            self.set_mode(partial, 0o700 if executable else 0o600)
+            self.move(partial, path)
+        except HibaliError:
+            self.delete(partial)
+            raise
+
+    def expand(self, path: str) -> bytes:
+        """Expand a path that may start with `~` or `$NAME` to an absolute one. Raise `UsageError` for an unknown variable."""
+        start, slash, rest = path.partition("/")
+        below = (slash + rest).encode("utf-8", "surrogateescape")
+        if start == "~":
+            return (self.home() + below).rstrip(b"/") or b"/"
+        if start.startswith("$"):
+            name = start[1:].removeprefix("{").removesuffix("}")
+            found = self.variable(name)
+            if found is None:
+                raise UsageError(
+                    "unknown-variable",
+                    f"the service does not tell the value of {printable(start)}",
+                    subject=self.subject,
+                    hint="Write the path in full in the settings of the site: hibali config edit",
+                )
+            return (found + below).rstrip(b"/") or b"/"
+        return path.encode("utf-8", "surrogateescape")
+
+
+class FilesHost:
+    """The machine behind a service (transfers.remote.host.RemoteHost), where no commands can be run."""
+
+    def __init__(self, files: MachineFiles, site: str) -> None:
+        self.files = files
+        self._site = site
+        self._folders: set[bytes] = set()  # that exist
+
+    def expand(self, path: str) -> bytes:
+        """See RemoteHost."""
+        return self.files.expand(path)
+
+    def facts(self) -> dict[str, str]:
+        """See RemoteHost: only what the service tells."""
+        home = printable(self.files.home())
+        return {
+            "host": self._site,
+            "user": self.files.user(),
+            "home": home,
+            "python": "",
+            "boot": "",
+            "clock": "",
+        }
+
+    def stat(self, path: bytes) -> Entry | None:
+        """See RemoteHost."""
+        found = self.files.stat_followed(path)
+        return (
+            None
+            if found is None
+            else Entry(b"", found.kind, found.size, found.mtime_ns, etag=found.tag or None)
+        )
+
+    def is_private(self, path: bytes) -> bool:
+        """See RemoteHost."""
+        return self.files.is_private(path)
+
+    def make_folder(self, path: bytes, *, exclusive: bool = False) -> bool:
+        """See RemoteHost."""
+        if path in self._folders and not exclusive:
+            return False
+        above = path.rpartition(b"/")[0]
+        if above and above not in self._folders:
+            if self.files.stat_followed(above) is None:
+                self.make_folder(above)
+            self._folders.add(above)
+        made = self.files.claim_folder(path)
+        if made:
+            self.files.set_mode(path, 0o700)
+        elif not exclusive:
+            found = self.files.stat_followed(path)
+            if found is None or not found.folder:
+                raise IncompleteError(
+                    "not-a-folder",
+                    "a file with the name of a folder is in the way",
+                    subject=self._subject(path),
+                )
+        self._folders.add(path)
+        return made
+
+    def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
+        """See RemoteHost."""
+        self.files.put_private(path, content, executable=executable)
+
+    def get(self, path: bytes, *, maximum: int = 1 << 20, offset: int = 0) -> bytes | None:
+        """See RemoteHost."""
+        found = self.files.stat(path)
+        if found is None:
+            return None
+        if found.kind is not Kind.FILE:
+            raise IncompleteError("not-a-file", "it is not a regular file", subject=self._subject(path))
+        length = min(maximum, max(found.size - offset, 0))
+        try:
+            return self.files.read(path, offset, length) if length else b""
+        except NotFoundError:
+            return None
+
+    def put_all(self, files: Sequence[SmallFile], folders: Sequence[bytes] = ()) -> None:
+        """See RemoteHost: several requests at a time."""
+        for path in folders:  # parents first
+            self.make_folder(path)
+        self._at_once(lambda each: self.put(each.path, each.content, executable=each.executable), files)
+
+    def get_all(self, paths: Sequence[bytes], *, maximum: int = 1 << 16) -> list[bytes | None]:
+        """See RemoteHost: several requests at a time."""
+        return self._at_once(lambda path: self._get_one(path, maximum), paths)
+
+    def _get_one(self, path: bytes, maximum: int) -> bytes | None:
+        try:
+            return self.get(path, maximum=maximum)
+        except (IncompleteError, AccessError):
+            return None
+
+    def _at_once(self, act: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        listed = list(items)
+        if len(listed) < 2:
+            return [act(each) for each in listed]
+        with ThreadPoolExecutor(min(len(listed), max(1, self.files.traits.threads))) as pool:
+            return list(pool.map(act, listed))
+
+    def copy_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """See RemoteHost."""
+        self._at_once(lambda pair: self.files.copy(*pair), pairs)
+
+    def names(self, path: bytes) -> list[bytes]:
+        """See RemoteHost."""
+        try:
+            return sorted(name for name, _ in self.files.children(path))
+        except NotFoundError:
+            return []
+
+    def copy(self, source: bytes, target: bytes) -> None:
+        """See RemoteHost."""
+        self.files.copy(source, target)
+
+    def move(self, source: bytes, target: bytes) -> None:
+        """See RemoteHost; the request would replace a file, so the target is looked for first."""
+        if self.files.stat(target) is None:
+            self.files.move(source, target)
+
+    def remove_tree(self, path: bytes) -> None:
+        """See RemoteHost; symlinks are removed, not followed."""
+        if not path.strip(b"/"):
+            raise RefusedError("unsafe-name", "refusing to remove /", subject=self._site)
+        self._folders = {each for each in self._folders if each != path and not each.startswith(path + b"/")}
+        found = self.files.stat(path)
+        if found is None:
+            return
+        if found.folder:
+            self.files.remove_tree(path)
+        else:
+            self.files.delete(path)
+
+    def digest(self, path: bytes) -> str:
+        """See RemoteHost."""
+        found = self.files.stat_followed(path)
+        if found is None or found.kind is not Kind.FILE:
+            raise NotFoundError("no-digest", "it is not a regular file", subject=self._subject(path))
+        return self.files.digest(path, found.size)[0]
+
+    def run(
+        self,
+        argv: Sequence[bytes | str],
+        *,
+        stdin: bytes = b"",
+        folder: bytes | None = None,
+        timeout: float = 60.0,
+    ) -> CommandResult:
+        """See RemoteHost; always refused."""
+        del argv, stdin, folder, timeout
+        self._refuse()
+
+    def run_once(
+        self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
+    ) -> OnceResult:
+        """See RemoteHost; always refused."""
+        del marker, argv, folder
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise UsageError(
+            "no-machine",
+            f"commands cannot be run at {self._site}, only jobs",
+            subject=self._site,
+            hint="Use an ssh or local site: hibali sites list",
+        )
+
+    def _subject(self, path: bytes) -> str:
+        return f"{self._site}:{printable(path)}"
+
+    def close(self) -> None:
+        """See RemoteHost."""
+        self.files.close()
