@@ -253,16 +253,17 @@ def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | Non
         ("hibali sites login archive", "Log in to Globus for the collection of the site archive."),
         ("hibali sites login mcgill", "Log in to the CBRAIN portal of the site mcgill."),
         ("hibali sites login loris", "Type the password of a server with a login_url, and store its token."),
+        ("hibali sites login daint", "Confirm a code in a browser, for a service with OIDC tokens."),
         ("hibali sites logout archive", "Revoke that login, and delete it here."),
     ],
 )
 @click.argument("name")
 def login_command(common: Common, name: str) -> int | None:
-    """Log in for a site that has a Globus collection, that is a CBRAIN portal, or that is a web server with a login_url.
+    """Log in to the service of a site: Globus, a CBRAIN portal, a web server with a login_url, or a service with OIDC tokens.
 
     For Globus, hibali prints a URL, which you can open in a browser on any machine, and reads the code that is shown there. This
-    includes the consents that the collection requires. For CBRAIN and a web server it prompts for the password, for CBRAIN for the
-    login name, too, and keeps only the token. If the login is valid already, or config.toml has a source of secrets, nothing is
+    includes the consents that the collection requires. With OIDC it prints a URL and a code to confirm there. For CBRAIN and a web
+    server it prompts for the password, for CBRAIN for the login name, too, and keeps only the token. If the login is valid already, or config.toml has a source of secrets, nothing is
     asked, and the login is only tested. Without a terminal, the exit code is 4.
     """
     from hibali_cli.handlers.site_check import log_in_and_print
@@ -277,7 +278,7 @@ def login_command(common: Common, name: str) -> int | None:
 )
 @click.argument("name")
 def logout_command(common: Common, name: str) -> int | None:
-    """Revoke a login to Globus or to a CBRAIN portal, and delete it here; or delete the token of a web server.
+    """Revoke a login to Globus or to a CBRAIN portal, and delete it here; or delete the token of another service.
 
     Other sites with the same Globus client are logged out, too. If the service cannot be reached, the login is kept and the exit code
     is 5: run the same command again later. Transfers that Globus has accepted continue.

@@ -25,9 +25,8 @@ from runs.rate_limits import site_usage, start_afresh
 from runs.site_health import check_and_record, most_important
 from transfers.check import Trial, Tuning, clean_site, tune
 from transfers.remote.transport import forced_command_script
-from transfers.stores import web_login
+from transfers.stores import logins
 from transfers.stores.base import CleanupResult, Leftover
-from transfers.stores.globus.login import log_in, log_out
 
 
 def check_and_print(common: Common, site: Site) -> None:
@@ -191,130 +190,64 @@ def _leftover_fields(left: Leftover) -> dict[str, Any]:
 _SAID = {
     "logged in": "Logged in to {service} for {name}.",
     "same": "{name}: already logged in to {service}.",
-    "client": "{name}: the secret of config.toml is used; no login is needed.",
+    "client": "{name}: the login in config.toml works; each command uses it by itself.",
+    "logged out": "Logged out of {service} for {name}.",
 }
+
+
+class _Terminal:
+    """Prompts on the terminal (transfers.stores.logins.Prompts)."""
+
+    def __init__(self, site: str) -> None:
+        self._site = site
+
+    def ask(self, prompt: str, *, hidden: bool = False) -> str:
+        """See Prompts."""
+        self._require()
+        if hidden:
+            answer: str = click.prompt(prompt, hide_input=True, err=True)
+            return answer
+        with terminal_as_stdout():
+            return read_line(f"{prompt}: ", lambda _: [])
+
+    def show(self, message: str) -> None:
+        """See Prompts."""
+        self._require()
+        write_message(message)
+
+    def _require(self) -> None:
+        if not has_terminal():
+            raise AccessError(
+                "login-needed",
+                "the login needs you, but stdin and stderr are not a terminal",
+                subject=self._site,
+                hint=f"On a terminal: hibali sites login {self._site}",
+            )
 
 
 def log_in_and_print(common: Common, site: Site) -> None:
     """Log in, prompting on the terminal where needed, and check the site."""
-    if site.login_url is not None:
-        _log_in_to_server(common, site)
-        return
-    if site.kind == "cbrain":
-        service = "the portal"
-        found = _log_in_to_portal(site)
-    else:
-        service = "Globus"
-        result = log_in(site, lambda url, why: _prompt_for_code(site, url, why))
-        found = result.change, result.facts
-    change, facts = found
-    if common.json:
-        common.output.record("site-login", {"name": site.name, "change": change, "facts": facts})
-    else:
-        common.output.pairs({"site": site.name, **facts})
-    common.output.info(_SAID[change].format(name=site.name, service=service))
-
-
-def _log_in_to_portal(site: Site) -> tuple[str, dict[str, str | int | bool]]:
-    """Log in to a CBRAIN portal; return what changed, and facts."""
-    from transfers.stores.cbrain.session import log_in as log_in_to_portal  # start-up: only for such sites
-
-    def ask(prompt: str, *, hidden: bool) -> str:
-        if not has_terminal():
-            raise AccessError(
-                "cbrain-login-needed",
-                "the login needs a password, but stdin and stderr are not a terminal",
-                subject=site.name,
-                hint=f"On a terminal: hibali sites login {site.name}",
-            )
-        answer: str = click.prompt(prompt.rstrip(" :"), hide_input=hidden, err=True)
-        return answer
-
-    result = log_in_to_portal(
-        site, lambda prompt: ask(prompt, hidden=False), lambda prompt: ask(prompt, hidden=True)
-    )
-    return result.change, result.facts
-
-
-def _log_in_to_server(common: Common, site: Site) -> None:
-    """Log in to a server that gives tokens; prompt where config.toml names no command and no keyring."""
-    login = web_login.login_of(site, secure=True)
-    if login is None:
-        web_login.log_in(site, _prompt_for_login(site))
-    elif not login.token:
-        web_login.request_token(site, login)
-    change = "same" if login else "logged in"
-    if common.json:
-        common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
-    common.output.info(
-        f"{site.name}: the login works. Each command logs in by itself."
-        if login
-        else f"Logged in to {site.name}. The token is stored, the password is not."
-    )
-
-
-def _prompt_for_login(site: Site) -> web_login.Login:
-    if not has_terminal():
-        raise AccessError(
-            "login-needed",
-            "the login needs a password, but stdin and stderr are not a terminal",
-            subject=site.name,
-            hint=f"On a terminal: hibali sites login {site.name}",
-        )
-    name = site.username
-    if name is None:
-        with terminal_as_stdout():
-            name = read_line(f"User name at {site.name}: ", lambda _: []).strip()
-    password = click.prompt(f"Password of {name} at {site.name}", hide_input=True, err=True)
-    return web_login.Login(name, password)
+    found = logins.log_in(site, _Terminal(site.name))
+    _print_login(common, site, found, _SAID[found.change])
 
 
 def log_out_and_print(common: Common, site: Site) -> None:
     """Log out and report it."""
-    if site.login_url is not None:
-        _log_out_of_server(common, site)
-        return
-    is_portal = site.kind == "cbrain"
-    if is_portal:
-        from transfers.stores.cbrain.session import log_out as log_out_of_portal  # start-up: as above
-
-        is_out = log_out_of_portal(site).change == "logged out"
-    else:
-        is_out = log_out(site).change == "logged out"
-    if common.json:
-        change = "logged out" if is_out else "same"
-        common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
-    if not is_out:
-        common.output.info(f"{site.name}: not logged in to {'the portal' if is_portal else 'Globus'}.")
-    elif is_portal:
-        common.output.info(f"Logged out of the portal for {site.name}.")
-    else:
-        common.output.info(f"Logged out of Globus, for every site with the client of {site.name}.")
-
-
-def _log_out_of_server(common: Common, site: Site) -> None:
-    existed = web_login.log_out(site)
-    if common.json:
-        change = "logged out" if existed else "same"
-        common.output.record("site-login", {"name": site.name, "change": change, "facts": {}})
-    common.output.info(
-        f"The stored login to {site.name} was removed." if existed else f"{site.name}: not logged in."
+    found = logins.log_out(site)
+    is_out = found.change == "logged out"
+    _print_login(
+        common, site, found, _SAID["logged out"] if is_out else "{name}: not logged in to {service}."
     )
 
 
-def _prompt_for_code(site: Site, url: str, why: str) -> str:
-    if not has_terminal():
-        raise AccessError(
-            "login-needed",
-            "the Globus login needs a browser and a code, but stdin and stderr are not a terminal",
-            subject=site.name,
-            hint=f"On a terminal: hibali sites login {site.name}",
-        )
-    write_message(
-        f"{why}: open this URL in a browser, on any machine, and type the code that it shows.\n\n{url}\n"
-    )
-    with terminal_as_stdout():
-        return read_line("Code: ", lambda _: [])
+def _print_login(common: Common, site: Site, found: logins.LoginResult, said: str) -> None:
+    if common.json:
+        fields = {"name": site.name, "change": found.change, "facts": found.facts}
+        common.output.record("site-login", fields)
+    elif found.facts:
+        common.output.pairs({"site": site.name, **found.facts})
+    text = said.format(name=site.name, service=found.service)
+    common.output.info(f"{text} {found.note}".rstrip())
 
 
 def check_and_tune(common: Common, name: str, *, tune: bool, logins: int | None) -> int | None:

@@ -34,6 +34,7 @@ from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Verification
 from transfers.overlap import identity_of_url
+from transfers.stores import web_login
 from transfers.stores.base import (
     Facts,
     ListingIncompleteError,
@@ -45,9 +46,17 @@ from transfers.stores.base import (
 from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_probe import add_facts
-from transfers.stores.web_login import Authorization, authorize, has_login, has_password, login_of
+from transfers.stores.web_login import (
+    Authorization,
+    authorize,
+    has_login,
+    has_password,
+    login_of,
+)
 from transfers.stores.webdav.requests import WebdavClient, elsewhere
 from transfers.stores.webdav.store import DavStore
+
+log_in, log_out = web_login.log_in, web_login.log_out
 
 _SAFE = "/-_.~"
 _MOST_REDIRECTS = 3

@@ -16,10 +16,12 @@ from hibali.files import check_private_file, private_folder, state_folder, write
 from hibali.http import HttpClient
 from hibali.keyring_secrets import keyring_secret
 from hibali.subprocesses import credentials_from, remember_secret
+from transfers.stores.logins import LoginResult, Prompts
 
 _MOST_ANSWER = 64 * 1024
 _MOST_TOKEN = 16 * 1024
 _LOGIN_SECONDS = 30.0
+_SERVICE = "the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,18 +241,41 @@ def _no_token(site: Site, message: str) -> HibaliError:
     )
 
 
-def log_in(site: Site, login: Login) -> None:
-    """Exchange a name and a password for a token, and store the token, not the password, for later commands."""
-    record = {"schema": 1, "login_url": site.login_url, "token": request_token(site, login)}
+def log_in(site: Site, prompts: Prompts) -> LoginResult:
+    """Exchange a name and a password for a token, and store the token, not the password, for later commands.
+
+    A login of the site's settings is only tested: each command logs in with it.
+    """
+    if site.login_url is None:
+        raise UsageError(
+            "no-login",
+            "the site has no login_url",
+            subject=site.name,
+            hint=f"hibali config set sites.{site.name}.login_url URL",
+        )
+    login = login_of(site, secure=True)
+    if login is not None:
+        if not login.token:
+            request_token(site, login)
+        return LoginResult(_SERVICE, "client")
+    name = site.username or prompts.ask(f"User name at {site.name}").strip()
+    login = Login(name, prompts.ask(f"Password of {name} at {site.name}", hidden=True))
+    store_token(site, request_token(site, login))
+    return LoginResult(_SERVICE, "logged in", note="The token is stored, the password is not.")
+
+
+def store_token(site: Site, token: str) -> None:
+    """Store the token of a site for later commands."""
+    record = {"schema": 1, "login_url": site.login_url, "token": token}
     write_atomic(_token_file(site), json.dumps(record).encode())
 
 
-def log_out(site: Site) -> bool:
-    """Remove the stored token; return whether there was one. The server offers no way to revoke it."""
+def log_out(site: Site) -> LoginResult:
+    """Remove the stored token; the server offers no way to revoke it."""
     file = _token_file(site)
     existed = file.exists()
     file.unlink(missing_ok=True)
-    return existed
+    return LoginResult(_SERVICE, "logged out" if existed else "same")
 
 
 def _token_file(site: Site) -> Path:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transfers.stores.cbrain.portal import Portal
     from transfers.stores.cbrain.registering import RegisteringStore
     from transfers.stores.cbrain.store import PortalStore
+    from transfers.stores.logins import LoginResult, Prompts
 
 
 def _through(site: Site, path: str) -> str | None:
@@ -78,6 +79,20 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
             facts[f"files of {name}"] = location
     finally:
         portal.client.close()
+
+
+def log_in(site: Site, prompts: Prompts) -> LoginResult:
+    """See transfers.stores.logins."""
+    from transfers.stores.cbrain import session  # start-up: config.toml is read with this module
+
+    return session.log_in(site, prompts)
+
+
+def log_out(site: Site) -> LoginResult:
+    """See transfers.stores.logins."""
+    from transfers.stores.cbrain import session  # start-up: config.toml is read with this module
+
+    return session.log_out(site)
 
 
 def _check_provider(portal: Portal, name: str) -> None:

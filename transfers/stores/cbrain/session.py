@@ -10,8 +10,6 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -33,6 +31,7 @@ from transfers.stores.cbrain.errors import (
 )
 from transfers.stores.cbrain.records import SessionInfo, parse_json, read_session
 from transfers.stores.cbrain.settings import CbrainSettings
+from transfers.stores.logins import LoginResult, Prompts
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 JSON = {"Accept": "application/json"}
@@ -218,22 +217,13 @@ def _record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-Ask = Callable[[str], str]  # prompts on the terminal
+_SERVICE = "the portal"
 
 
-@dataclass(frozen=True, slots=True)
-class LoginResult:
-    """What a login or logout did, and facts about the session."""
+def log_in(site: Site, prompts: Prompts) -> LoginResult:
+    """Log in to the portal if needed, and store the token. A site with a source of tokens or passwords is only checked.
 
-    change: str  # "logged in", "same", "client" or "logged out"
-    facts: dict[str, str | int | bool]
-
-
-def log_in(site: Site, ask_login: Ask, ask_password: Ask) -> LoginResult:
-    """Log in to the portal if needed, and store the token.
-
-    `ask_login` and `ask_password` get a prompt and return what the user typed. A site with a source of tokens or
-    passwords is only checked. Raises `AccessError` and connection errors.
+    Raises `AccessError` and connection errors.
     """
     settings: CbrainSettings = site.own
     facts: dict[str, str | int | bool] = {"url": settings.url}
@@ -248,13 +238,13 @@ def log_in(site: Site, ask_login: Ask, ask_password: Ask) -> LoginResult:
         info = session_of(site, token) or session_of(site, session.renew(token))
         if info is None:
             raise rejected_token(site.name, site.name)
-        return LoginResult("client", {**facts, "user id": info.user_id})
+        return LoginResult(_SERVICE, "client", {**facts, "user id": info.user_id})
     token = stored_token(site)
     info = session_of(site, token) if token else None
     if info is not None:
-        return LoginResult("same", {**facts, "user id": info.user_id})
-    login = settings.login or ask_login(f"Login name at {settings.url}: ").strip()
-    password = ask_password(f"Password of {login}: ") if login else ""
+        return LoginResult(_SERVICE, "same", {**facts, "user id": info.user_id})
+    login = settings.login or prompts.ask(f"Login name at {settings.url}").strip()
+    password = prompts.ask(f"Password of {login}", hidden=True) if login else ""
     if not login or not password:
         raise AccessError(
             "cbrain-login-refused",
@@ -264,7 +254,7 @@ def log_in(site: Site, ask_login: Ask, ask_password: Ask) -> LoginResult:
         )
     info = make_session(site, login, password)
     store_token(site, info, login)
-    return LoginResult("logged in", {**facts, "user id": info.user_id})
+    return LoginResult(_SERVICE, "logged in", {**facts, "user id": info.user_id})
 
 
 def log_out(site: Site) -> LoginResult:
@@ -274,9 +264,9 @@ def log_out(site: Site) -> LoginResult:
     """
     token = stored_token(site)
     if not token:
-        return LoginResult("same", {})
+        return LoginResult(_SERVICE, "same", {})
     response = _request(site, "DELETE", {**JSON, **bearer(token)})
     if response.status not in {401, 404} and response.status >= 300:
         raise error_of(response, site.name, site.name)
     _file(site).unlink(missing_ok=True)
-    return LoginResult("logged out", {})
+    return LoginResult(_SERVICE, "logged out", {})

@@ -15,6 +15,7 @@ from transfers.stores.ebrains.settings import EbrainsSettings
 if TYPE_CHECKING:
     from hibali.locations import Location
     from transfers.stores.ebrains.store import EbrainsStore
+    from transfers.stores.logins import LoginResult, Prompts
 
 
 def _secret_variables(site: Site) -> tuple[str, ...]:
@@ -44,6 +45,20 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> EbrainsSto
         on_event=on_event,
         lease=site.limits.lease_seconds,
     )
+
+
+def log_in(site: Site, prompts: Prompts) -> LoginResult:
+    """See transfers.stores.logins."""
+    from transfers.stores.bearer import login  # start-up: config.toml is read with this module
+
+    return login.log_in(site.own.login, site.name, prompts)
+
+
+def log_out(site: Site) -> LoginResult:
+    """See transfers.stores.logins."""
+    from transfers.stores.bearer import login  # start-up: config.toml is read with this module
+
+    return login.log_out(site.own.login, site.name)
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,46 +25,45 @@ from transfers.stores.globus.clients import (
 )
 from transfers.stores.globus.errors import translated_errors
 from transfers.stores.globus.requests import list_a_little
+from transfers.stores.logins import LoginResult, Prompts
 
 _ATTEMPTS = 3  # login, the collection's consent, an institution's further requirement
-CodePrompt = Callable[[str, str], str]
+_SERVICE = "Globus"
+_Change = Literal["logged in", "same", "client", "logged out"]
 
 
 @dataclass(slots=True)
-class Login:
-    """The result: `change` is what this call did; `facts` describe the collection."""
+class _Login:
+    """What was done so far, and facts of the collection."""
 
-    change: Literal["logged in", "same", "client", "logged out"]
+    change: _Change
     facts: dict[str, str | int | bool] = field(default_factory=dict)
 
 
-def log_in(site: Site, prompt_for_code: CodePrompt) -> Login:
+def log_in(site: Site, prompts: Prompts) -> LoginResult:
     """Log in if needed, with the consents that the site's collection requires, and check that it responds.
 
-    `prompt_for_code` gets a URL and the reason to open it, and returns the code shown there. A confidential client needs
-    no login, and is only checked. Raises `AccessError` and connection errors.
+    A confidential client needs no login, and is only checked. Raises `AccessError` and connection errors.
     """
-    found = Login("client" if client_of(site).confidential else "same")
+    found = _Login("client" if client_of(site).confidential else "same")
     nothing = GlobusAuthorizationParameters()
     if found.change == "same" and not _has_token(site, TRANSFER):
-        _run_flow(site, nothing, "Log in to Globus", prompt_for_code)
+        _run_flow(site, nothing, "Log in to Globus", prompts)
         found.change = "logged in"
     for attempts_left in reversed(range(_ATTEMPTS)):
         requirements_and_reason = _check_access(site, found, last=attempts_left == 0)
         if requirements_and_reason is None:
             break
-        _run_flow(site, *requirements_and_reason, prompt_for_code)
+        _run_flow(site, *requirements_and_reason, prompts)
         found.change = "logged in"
     collection = site.globus.collection if site.globus is not None and site.globus.https else None
     if collection is not None and found.change == "same" and not _has_token(site, collection):
-        _run_flow(
-            site, nothing, "Allow hibali to read the files of this collection over HTTPS", prompt_for_code
-        )
+        _run_flow(site, nothing, "Allow hibali to read the files of this collection over HTTPS", prompts)
         found.change = "logged in"
-    return found
+    return LoginResult(_SERVICE, found.change, found.facts)
 
 
-def log_out(site: Site) -> Login:
+def log_out(site: Site) -> LoginResult:
     """Revoke the tokens of the site's client, then remove them; keep them if Globus cannot be reached.
 
     This also logs out other sites with the same client. Raises `TryLaterError`.
@@ -75,7 +73,7 @@ def log_out(site: Site) -> Login:
     try:
         known = tokens.get_token_data_by_resource_server()
         if not known:
-            return Login("same")
+            return LoginResult(_SERVICE, "same")
         login = login_client(client, site)
         try:
             with translated_errors(site):
@@ -88,7 +86,9 @@ def log_out(site: Site) -> Login:
             login.close()
     finally:
         tokens.close()
-    return Login("logged out")
+    return LoginResult(
+        _SERVICE, "logged out", note=f"Other sites with the client of {site.name} are logged out, too."
+    )
 
 
 def _has_token(site: Site, server: str) -> bool:
@@ -101,7 +101,7 @@ def _has_token(site: Site, server: str) -> bool:
 
 
 def _check_access(
-    site: Site, found: Login, *, last: bool
+    site: Site, found: _Login, *, last: bool
 ) -> tuple[GlobusAuthorizationParameters, str] | None:
     """Return None if the collection responds, or else the login's parameters and reason; raise if `last`."""
     with open_access([site]) as access, translated_errors(site):
@@ -127,9 +127,7 @@ def _check_access(
     return None
 
 
-def _run_flow(
-    site: Site, wanted: GlobusAuthorizationParameters, why: str, prompt_for_code: CodePrompt
-) -> None:
+def _run_flow(site: Site, wanted: GlobusAuthorizationParameters, why: str, prompts: Prompts) -> None:
     """Run one login: show a URL, read the code, store the tokens. Raise `AccessError` for a rejected code."""
     client = client_of(site)
     native = native_client(client)
@@ -138,7 +136,10 @@ def _run_flow(
         label = f"hibali on {socket.gethostname()}"
         native.oauth2_start_flow(scopes, refresh_tokens=True, prefill_named_grant=label)
         url = native.oauth2_get_authorize_url(**_session_parameters(wanted))
-        code = prompt_for_code(url, why).strip()
+        prompts.show(
+            f"{why}: open this URL in a browser, on any machine, and type the code that it shows.\n\n{url}\n"
+        )
+        code = prompts.ask("Code").strip()
         if not code:
             raise _no_code(site, "no code was entered")
         with translated_errors(site):

@@ -60,6 +60,21 @@ def posts(portal: CbrainDouble, path: str) -> int:
     return portal.requests.count(f"POST {path}")
 
 
+class Typed:
+    """A user who types these answers (transfers.stores.logins.Prompts)."""
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = list(answers)
+
+    def ask(self, prompt: str, *, hidden: bool = False) -> str:
+        assert prompt
+        assert hidden is (len(self._answers) == 1)
+        return self._answers.pop(0)
+
+    def show(self, message: str) -> None:
+        raise AssertionError(message)
+
+
 def test_threads_renew_an_expired_token_once(cbrain: CbrainDouble, client: CbrainClient) -> None:
     assert client.user_id() == cbrain.users[0].id
     cbrain.expire_tokens()
@@ -84,7 +99,7 @@ def test_another_process_uses_the_stored_token(cbrain: CbrainDouble, client: Cbr
 
 def test_a_token_of_another_address_names_the_command_to_type(cbrain: CbrainDouble) -> None:
     site = site_of(cbrain)
-    log_in(site, lambda _: "me", lambda _: PASSWORD)
+    log_in(site, Typed("me", PASSWORD))
     cbrain.address = "192.0.2.7"
     client = CbrainClient(site)
     with pytest.raises(AccessError) as caught:
@@ -105,7 +120,7 @@ def test_without_a_login_the_command_to_type_is_named(cbrain: CbrainDouble) -> N
 
 def test_a_refused_password_is_tried_once_and_not_shown(cbrain: CbrainDouble) -> None:
     with pytest.raises(AccessError) as caught:
-        log_in(site_of(cbrain), lambda _: "me", lambda _: "planted-secret-2")
+        log_in(site_of(cbrain), Typed("me", "planted-secret-2"))
     assert caught.value.code == "cbrain-login-refused"
     assert "planted" not in f"{caught.value.message}{caught.value.hint}"
     assert posts(cbrain, "/session") == 1
@@ -113,8 +128,8 @@ def test_a_refused_password_is_tried_once_and_not_shown(cbrain: CbrainDouble) ->
 
 def test_login_and_logout_keep_and_remove_the_token(cbrain: CbrainDouble, tmp_path: Path) -> None:
     site = site_of(cbrain)
-    assert log_in(site, lambda _: "me", lambda _: PASSWORD).change == "logged in"
-    assert log_in(site, lambda _: "", lambda _: "").change == "same"
+    assert log_in(site, Typed("me", PASSWORD)).change == "logged in"
+    assert log_in(site, Typed("", "")).change == "same"
     file = tmp_path / "state" / "cbrain" / "lab.json"
     assert file.stat().st_mode & 0o777 == 0o600
     file.chmod(0o640)
@@ -128,7 +143,7 @@ def test_login_and_logout_keep_and_remove_the_token(cbrain: CbrainDouble, tmp_pa
 
 
 def test_a_token_for_another_portal_is_not_sent(cbrain: CbrainDouble) -> None:
-    log_in(site_of(cbrain), lambda _: "me", lambda _: PASSWORD)
+    log_in(site_of(cbrain), Typed("me", PASSWORD))
     other = parse_settings(
         '[sites.lab]\nkind = "cbrain"\n[sites.lab.cbrain]\nurl = "https://other.example"\n', Path("c")
     )
