@@ -180,7 +180,9 @@ def parse_location(
     resolved = _resolve(text, site, path)
     only_start = path.startswith(("~", "@")) and "/" not in path
     slash = not path or only_start or _ends_as_folder(path)
-    return Location(site, resolved, text, slash=slash, read_only=_is_read_only(site, resolved))
+    return _with_data_site(
+        Location(site, resolved, text, slash=slash, read_only=_is_read_only(site, resolved))
+    )
 
 
 def root_location(site: Site) -> Location:
@@ -193,7 +195,15 @@ def root_location(site: Site) -> Location:
 def path_at(site: Site, path: bytes) -> Location:
     """Return the location of an absolute path at a site."""
     text = path.decode("utf-8", "surrogateescape")
-    return Location(site, text, f"{site.name}:{text}")
+    return _with_data_site(Location(site, text, f"{site.name}:{text}"))
+
+
+def _with_data_site(location: Location) -> Location:
+    """Return the location with where its files are moved, if that is by another site."""
+    other = location.site.files_at
+    if other is None:
+        return location
+    return replace(location, through=replace(location, site=other, text=f"{other.name}:{location.path}"))
 
 
 def _refuse_variables(text: str, site: str, path: str) -> None:

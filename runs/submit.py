@@ -108,13 +108,18 @@ def _create_once(
     host: RemoteHost, submission: SubmitRequest, settling: float, on_event: Listener
 ) -> Submitted | NotSubmitted:
     [text] = submission.argv
+
+    def begin() -> None:
+        submission.write_files()
+        submission.record_attempt()
+
     return create_once(
         service_of(host),
         ServiceJob(submission.run, read_json(text.encode(), "job")),
         submission.since,
         age=submission.age,
         settling=settling,
-        record_attempt=submission.record_attempt,
+        record_attempt=begin,
         on_event=on_event,
     )
 

@@ -19,6 +19,7 @@ from hibali.plugins import load, plugin_names
 
 _FOLDERS = ("roots", "default_root", "read_only")
 _REQUEST_LIMITS = ("requests", "connections")
+SERVICE_MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "tiers", "fast")
 _MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "proxy", "tiers", "fast", "globus")
 
 
@@ -39,6 +40,7 @@ class StoreKind:
         address: Returns the address in one word.
         check: Notes what is wrong with the site as a whole.
         secret_variables: Returns the environment variables with secrets, which no program that hibali starts gets.
+        data_site: Returns the name of the site by which files of this one are moved, with the same paths; "" for none.
         through: Returns where the files of a path are, as SITE:PATH of another site; None if at this one.
         with_file_type: Returns the site with a type for new files, where files there have types.
     """
@@ -53,6 +55,7 @@ class StoreKind:
     address: Callable[[Site], str] = lambda site: site.kind
     check: Callable[[Site, Note], None] | None = None
     secret_variables: Callable[[Site], Iterable[str]] = lambda _: ()
+    data_site: Callable[[Site], str] = lambda _: ""
     through: Callable[[Site, str], str | None] = lambda site, path: None  # noqa: ARG005
     with_file_type: Callable[[Site, str], Site] | None = None
 

@@ -630,6 +630,7 @@ class Site:
         doc="fast storage on the nodes",
     )
     fast: str | None = setting(line, default=None, doc="the tier that runs use by default")
+    files_at: Site | None = None  # the site by which its files are moved, with the same paths
     own: Any = None
 
     def finish(self, present_keys: PresentKeys, note: Note) -> Self:

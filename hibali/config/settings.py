@@ -182,6 +182,18 @@ def read_document(document: dict[str, Any], wrong: list[Wrong]) -> Document:
     for name, site in found.sites.items():
         if site.globus is not None and site.globus.client is None:
             found.sites[name] = replace(site, globus=replace(site.globus, client=found.globus))
+    for name, site in found.sites.items():
+        data = kind_of(site).data_site(site)
+        if not data:
+            continue
+        other = found.sites.get(data)
+        if other is None or data == name or kind_of(other).has_keys or kind_of(other).data_site(other):
+            message = (
+                f"must be another site with the same filesystem, which moves its files itself, not {data!r}"
+            )
+            collect(wrong)(message, "sites", name, site.kind, "data")
+        else:
+            found.sites[name] = replace(site, files_at=other)
     return found
 
 

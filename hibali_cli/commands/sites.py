@@ -33,6 +33,10 @@ _ADD_EXAMPLES = [
         "hibali sites add mcgill --cbrain https://portal.cbrain.mcgill.ca",
         "A CBRAIN portal, whose data providers are mcgill:@NAME.",
     ),
+    (
+        "hibali sites add jusuf --unicore https://unicore.example.org/SITE/rest/core --credentials-command 'pass unicore/token'",
+        "A supercomputer behind UNICORE, with a token that a command prints.",
+    ),
 ]
 
 
@@ -50,6 +54,9 @@ _ADD_EXAMPLES = [
 @click.option("--cbrain", metavar="URL", help="A CBRAIN portal, by URL.")
 @click.option("--ebrains", metavar="BUCKET", help="A bucket of the EBRAINS data proxy.")
 @click.option("--ebrains-dataset", metavar="UUID", help="A dataset of EBRAINS; read-only.")
+@click.option(
+    "--unicore", metavar="URL", help="A UNICORE/X: the URL of its core services, https://.../rest/core."
+)
 @click.option(
     "--kind", metavar="WORD", help="Another kind of site, for example of a plugin; configure it with --set."
 )
@@ -96,7 +103,7 @@ _ADD_EXAMPLES = [
 @click.option(
     "--credentials-command",
     metavar="WORDS",
-    help="A command that prints credentials: AWS process credentials, a login, or a token of EBRAINS.",
+    help="A command that prints credentials: AWS process credentials, a login, or a token.",
 )
 @click.option(
     "--set",
@@ -110,7 +117,7 @@ _ADD_EXAMPLES = [
 def add_command(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check the connection to it.
 
-    Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
+    Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --unicore, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """

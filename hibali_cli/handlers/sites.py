@@ -66,6 +66,7 @@ _KINDS = (
     "fsspec",
     "cbrain",
     "ebrains",
+    "unicore",
     "globus",
 )  # kinds with their own option; --kind accepts any
 # Each option and its key below [sites.NAME]; omitted flags and texts set nothing.
@@ -91,6 +92,7 @@ _KEYS = {
     "cbrain": ("cbrain", "url"),
     "ebrains": ("ebrains", "bucket"),
     "ebrains_dataset": ("ebrains", "dataset"),
+    "unicore": ("unicore", "url"),
     "globus": ("globus", "collection"),
     "globus_path": ("globus", "paths"),
     "gridftp": ("gridftp", "url"),
@@ -107,7 +109,10 @@ _CREDENTIALS = {
     "url": ("credentials_command",),
     "fsspec": ("fsspec", "credentials_command"),
     "ebrains": ("ebrains", "token_command"),
+    "unicore": ("unicore", "token_command"),
 }
+# what runs job scripts behind a service, unless --scheduler names another one
+_BEHIND = {"unicore": "unicore"}
 _COMMANDS = frozenset({"ssh_command", "credentials_command"})
 _PAIRS = frozenset({"root", "globus_path"})
 _OF_KIND = frozenset({"ssh", "s3"})  # tables whose options are valid only for sites of that kind
@@ -141,6 +146,8 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if not (key and equals):
             raise UsageError("bad-pair", f"{text!r} is not of the form --set KEY=VALUE", subject="--set")
         _put(table, tuple(key.split(".")), read_value(value))
+    if kind in _BEHIND and "scheduler" in table:
+        table["scheduler"].setdefault("name", _BEHIND[kind])
     return table
 
 

@@ -56,7 +56,13 @@ class ServiceJob:
 
 
 class LostAnswerError(HibaliError):
-    """A request may have created a job, but its answer did not arrive."""
+    """A request may have created a job, but its answer did not arrive, or says that the service failed: `refusal`."""
+
+    def __init__(self, problem: HibaliError, mark: str, refusal: HibaliError | None = None) -> None:
+        super().__init__(
+            "answer-lost", f"the service's answer did not arrive: {problem.message}", subject=mark
+        )
+        self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True)

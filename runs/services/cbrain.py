@@ -81,9 +81,7 @@ class CbrainTasks(ToolService):
         except (TryLaterError, IncompleteError) as problem:
             if problem.transient:  # it was certainly not executed
                 raise
-            raise LostAnswerError(
-                "answer-lost", f"the portal's answer did not arrive: {problem.message}", subject=job.mark
-            ) from None
+            raise LostAnswerError(problem, job.mark) from None
         except (NotFoundError, RefusedError) as problem:
             raise UsageError(
                 "submission-rejected",

@@ -11,6 +11,8 @@ from hibali.retry import growing_intervals, pause
 from runs.schedulers.base import NotSubmitted, SubmitResult, Submitted, Unclear
 from runs.services.base import JobService, LostAnswerError, ServiceJob
 
+_REFUSED_SECONDS = 2.0  # in which a job appears although the service says that it failed
+
 
 def create_once(
     service: JobService,
@@ -30,7 +32,7 @@ def create_once(
         since: The date of the run, `YYYY-MM-DD`.
         age: The seconds since the last request to create it, infinite if there was none.
         settling: The user's limit for the search, in seconds; that of the service may be lower.
-        record_attempt: Records in the ledger that it is requested now.
+        record_attempt: Records in the ledger that it is requested now, after all that the job needs was written.
         on_event: Called with each event.
 
     Raises:
@@ -46,11 +48,14 @@ def create_once(
         return Submitted(service.create(job))
     except LostAnswerError as problem:
         on_event(Noted(f"{problem.message}; searching for the job"))
+        refusal = problem.refusal
     except (UsageError, AccessError) as problem:
         return NotSubmitted(problem)
-    found = _search(service, job.mark, since, settling, on_event)
+    found = _search(service, job.mark, since, _REFUSED_SECONDS if refusal else settling, on_event)
     if found is not None:
         return Submitted(found)
+    if refusal is not None:
+        return NotSubmitted(refusal)
     message = f"{service.name} did not create the job"
     return NotSubmitted(TryLaterError("not-submitted", message, subject=job.mark))
 

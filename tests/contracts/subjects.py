@@ -31,6 +31,7 @@ from tests.support.backends import (
     FolderBackend,
     FsspecFolderBackend,
     GlobusBackend,
+    ServiceBackend,
     WebBackend,
     add_site,
     make_backend,
@@ -119,7 +120,8 @@ class Subject:
     def _by_path(self) -> bool:
         """Return whether the store itself accesses the backend as a folder."""
         return isinstance(self.backend, FolderBackend) and not isinstance(
-            self.backend, (CbrainBackend, DavBackend, FsspecFolderBackend, GlobusBackend, WebBackend)
+            self.backend,
+            (CbrainBackend, DavBackend, FsspecFolderBackend, GlobusBackend, ServiceBackend, WebBackend),
         )
 
     def plant(self, tree: Tree) -> None:
@@ -196,6 +198,8 @@ class Subject:
         if isinstance(self.backend, CloudBackend):
             table = self.backend.denied_table()
             return self._added("denied", table) if table else None
+        if isinstance(self.backend, ServiceBackend):
+            self.backend.double.token = "another"
         if isinstance(self.backend, WebBackend):
             self.backend.server.wanted = "a login of no account"
         if isinstance(self.backend, CbrainBackend):

@@ -327,6 +327,7 @@ def test_a_source_that_changed_since_it_was_listed_is_a_problem(subject: Subject
     store = subject.open()
     entries = [entry for entry in store.list() if entry.kind is Kind.FILE]
     wait_a_tick(store)
+    time.sleep(getattr(subject.backend, "tick", 0.0))
     subject.plant({b"longer": b"xy", b"same size": b"4321", b"large": LARGE[:-1] + b"!"})
     subject.backend.remove(ROOT, b"gone")
     problems: dict[bytes, str] = {}

@@ -27,12 +27,14 @@ from tests.services.globus import Globus
 from tests.services.grid import Grid
 from tests.services.oar import Oar
 from tests.services.object_store import ObjectStore
+from tests.services.oidc import SECRET, Oidc
 from tests.services.podman import Podman
 from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
 from tests.services.sge import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.sshd import SshServer
+from tests.services.unicore import Unicore
 from tests.services.webdav import DavServer
 from tests.support.requirements import skip_or_fail
 
@@ -490,3 +492,22 @@ def _json_lines(out: bytes) -> list[dict[str, Any]]:
         if "kind" in line:
             check_line(line)
     return found
+
+
+@pytest.fixture
+def oidc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Oidc]:
+    """Return a test double of an OIDC service: `.settings()` are the lines of config.toml for its client, `.accepts(token)`."""
+    monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
+    double = Oidc()
+    yield double
+    double.close()
+
+
+@pytest.fixture
+def unicore(slurm: Slurm, oidc: Oidc, tmp_path: Path) -> Iterator[Unicore]:
+    """Return a test double of UNICORE/X over Slurm: `.url`, `.home`, `.jobs`, `.fail(...)`; it must have refused no request."""
+    double = Unicore(tmp_path / "unicore", slurm)
+    double.accepts = lambda token: token == double.token or oidc.accepts(token)
+    yield double
+    double.close()
+    assert double.refused == []

@@ -222,6 +222,32 @@ class FsspecFolderBackend(FolderBackend):
         return f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "file://{self.root}"\n'
 
 
+_SERVICES = {"unicore": ""}  # with what the table needs beside a URL and a token
+
+
+class ServiceBackend(FolderBackend):
+    """A folder of a machine behind the double of a REST service, whose name is `word`; times there are whole seconds."""
+
+    holds_links = False
+    tick = 1.1
+    keeps_lock_folder = True  # where only a whole tree can be removed
+
+    def __init__(self, word: str, double: Any, more: str = "") -> None:
+        super().__init__(word, double.home / "contract data")
+        self.double = double
+        self.endpoint = double.origin
+        self.env = {"TEST_SERVICE_SECRET": double.token}
+        self._more = more
+
+    def table(self) -> str:
+        return (
+            f'kind = "{self.word}"\ndefault_root = "data"\n'
+            f"[sites.{{name}}.roots]\ndata = {json.dumps(str(self.root))}\n{_LIMITS}requests = 2000\n"
+            f'[sites.{{name}}.{self.word}]\nurl = "{self.double.url}"\n'
+            f'token_variable = "TEST_SERVICE_SECRET"\n{self._more}'
+        )
+
+
 class FsspecMemoryBackend:
     """A folder of fsspec's memory filesystem, which is that of this process."""
 
@@ -775,8 +801,14 @@ def add_site(config: Path, name: str, backend: Backend, more: str = "") -> None:
 
 def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
     """Create an empty backend of that kind; `get_fixture` returns a pytest fixture by name."""
-    if word == "local":
-        return FolderBackend(word, folder / "local-root")
+    if word in {"local", "url"}:
+        return (
+            FolderBackend(word, folder / "local-root")
+            if word == "local"
+            else WebBackend(word, folder / "web-root")
+        )
+    if word in _SERVICES:
+        return ServiceBackend(word, get_fixture(word), _SERVICES[word])
     if word == "ssh":
         return FolderBackend(word, folder / "ssh-root", get_fixture("ssh_server"))
     if word == "sftp":
@@ -795,8 +827,6 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
         return CbrainBackend(word, get_fixture("cbrain"))
     if word == "ebrains":
         return EbrainsBackend(get_fixture("ebrains"), get_fixture("object_store"))
-    if word == "url":
-        return WebBackend(word, folder / "web-root")
     if word.startswith("fsspec"):
         return _make_fsspec_backend(word, folder, get_fixture)
     raise LookupError(

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from itertools import islice
 from typing import Protocol
 
-from hibali.errors import HibaliError
+from hibali.errors import AccessError, HibaliError
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.stores.base import Problem
@@ -174,7 +174,12 @@ class TreeRemover:
         parts = self._root.split(b"/") if self._root else []
         above = [b"/".join(parts[:count]) for count in range(len(parts))]
         for folder in [*above, *(below(self._root, own) for own in self._own_folders)]:
-            found = self._find_lock(folder)
+            try:
+                found = self._find_lock(folder)
+            except AccessError:
+                if folder not in above:
+                    raise
+                continue  # folders of others, at a machine
             if found is not None and not found.free:
                 raise locked(found.holder, self._files.subject)
 

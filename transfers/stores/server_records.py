@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from hibali.errors import HibaliError
+from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener, Noted
 from transfers.entry import Entry, Kind, enclosing
 from transfers.stores.request_store import Got
@@ -130,7 +130,12 @@ class Records:
         """Return the manifests at and above the root, nearest first, with the root's path below each."""
         found = []
         for folder in (self._root, *(enclosing(self._root) if self._root else ())):
-            lines = self._read(below(folder, NAME))
+            try:
+                lines = self._read(below(folder, NAME))
+            except AccessError:
+                if folder == self._root:
+                    raise
+                break  # folders of others, at a machine
             if lines is not None:
                 found.append((self._root[len(folder) :].lstrip(b"/"), lines))
         return found

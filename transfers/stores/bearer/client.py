@@ -59,6 +59,15 @@ class Call:
         return cls(method, path, body=body, headers={"Content-Type": "application/json"}, **more)
 
 
+class UncertainError(TryLaterError):
+    """The service failed while it processed a request that must not be executed twice; `refusal` is what it says about that."""
+
+    def __init__(self, status: int, subject: str, refusal: HibaliError | None) -> None:
+        message = f"the service failed while it processed the request (status {status})"
+        super().__init__("answer-lost", message, subject=subject, transient=False)
+        self.refusal = refusal
+
+
 class RestClient:
     """One service; thread-safe. Redirects are not followed, so that the token reaches no other server (S15).
 
@@ -131,12 +140,7 @@ class RestClient:
         finally:
             client.close()
         if response.status in BUSY - _REFUSING:
-            raise TryLaterError(
-                "answer-lost",
-                f"the service failed while it processed the request (status {response.status})",
-                subject=self.subject,
-                transient=False,
-            )
+            raise UncertainError(response.status, self.subject, self._judge(call, response))
         return self._judged(call, response)
 
     def upload(

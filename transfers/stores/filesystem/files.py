@@ -108,6 +108,10 @@ class Files(ABC):
             f"{type(self).__name__} cannot claim {path!r}: it does not declare Exclusive.FOLDER"
         )
 
+    def release_folder(self, path: bytes) -> None:
+        """Remove a folder that `claim_folder` made."""
+        self.remove_folder(path)
+
     @abstractmethod
     def delete(self, path: bytes) -> None:
         """Remove a file; a missing one is no error."""

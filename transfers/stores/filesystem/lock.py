@@ -105,7 +105,7 @@ class FileLock(Lease):
             age = _age_of(self._files, self._root, _CLAIM)
             if age is None or age < _DEAD_SECONDS:
                 return False
-            self._files.remove_folder(claim)
+            self._files.release_folder(claim)
             if not self._files.claim_folder(claim):
                 return False
         began = time.monotonic()
@@ -114,7 +114,7 @@ class FileLock(Lease):
                 return False
             self._files.put(self._path, self._content(), seconds=_CLAIM_SECONDS)
         finally:
-            self._files.remove_folder(claim)
+            self._files.release_folder(claim)
         if time.monotonic() - began > _CLAIM_SECONDS:
             pause(_SETTLED_SECONDS)
         return self._is_held()

@@ -9,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.events import Listener
+from hibali.locations import Location
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.remote.host import CommandResult, OnceResult, SmallFile
 from transfers.stores.filesystem.files import Files
+from transfers.stores.filesystem.store import FilesystemStore
 from transfers.stores.server_records import Found
 
 _Item = TypeVar("_Item")
@@ -82,6 +85,24 @@ class MachineFiles(Files):
         return path.encode("utf-8", "surrogateescape")
 
 
+def open_machine_store(files: MachineFiles, location: Location, on_event: Listener) -> FilesystemStore:
+    """Return the store of a folder at a machine; the store closes `files`."""
+    try:
+        root = files.expand(location.path)
+    except BaseException:
+        files.close()
+        raise
+    site = location.site
+    return FilesystemStore(
+        files,
+        site.name,
+        root.rstrip(b"/"),
+        slash=location.slash,
+        on_event=on_event,
+        lease=site.limits.lease_seconds,
+    )
+
+
 class FilesHost:
     """The machine behind a service (transfers.remote.host.RemoteHost), where no commands can be run."""
 
@@ -123,24 +144,32 @@ class FilesHost:
         """See RemoteHost."""
         if path in self._folders and not exclusive:
             return False
+        if not exclusive and self._is_folder(path):
+            return False
         above = path.rpartition(b"/")[0]
-        if above and above not in self._folders:
-            if self.files.stat_followed(above) is None:
-                self.make_folder(above)
-            self._folders.add(above)
-        made = self.files.claim_folder(path)
+        if above and above not in self._folders and not self._is_folder(above):
+            self.make_folder(above)
+        made = True
+        if exclusive:
+            made = self.files.claim_folder(path)
+        else:
+            self.files.make_folder(path)
         if made:
             self.files.set_mode(path, 0o700)
-        elif not exclusive:
-            found = self.files.stat_followed(path)
-            if found is None or not found.folder:
-                raise IncompleteError(
-                    "not-a-folder",
-                    "a file with the name of a folder is in the way",
-                    subject=self._subject(path),
-                )
         self._folders.add(path)
         return made
+
+    def _is_folder(self, path: bytes) -> bool:
+        """Return whether a folder exists. Raise `IncompleteError` for a file of that name."""
+        found = self.files.stat_followed(path)
+        if found is None:
+            return False
+        if not found.folder:
+            raise IncompleteError(
+                "not-a-folder", "a file with the name of a folder is in the way", subject=self._subject(path)
+            )
+        self._folders.add(path)
+        return True
 
     def put(self, path: bytes, content: bytes, *, executable: bool = False) -> None:
         """See RemoteHost."""

@@ -36,6 +36,7 @@ from transfers.stores.filesystem.probe import (
 from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
+from transfers.stores.s3.listing import Cache
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.requests import problem_of
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
@@ -139,13 +140,15 @@ class FilesystemStore(RequestStore):
         self._on_event = on_event
         self._lease = lease
         self._own = Own(files, root)
-        self._records = Records(files, root)
+        self._cache = Cache(site, f"{files.implementation} {files.full(b'')}", "", root)
+        self._records = Records(files, root, self._cache)
         self._support = (
             support_of_machine(files.traits)
             if files.traits.posix
             else recall(FilesystemSupport, site, TABLE, files.implementation, files.full(b""))
         )
-        self._read_verification = Verification.RECORDED
+        # most files of a machine were not written by hibali, so their digests are not recorded
+        self._read_verification = Verification.SIZE if files.traits.posix else Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
         self._writers: _Writers = []
         self._orphans: _Paths = []
@@ -287,6 +290,7 @@ class FilesystemStore(RequestStore):
             path_of=self._target_path,
             read_back=self._read_back,
             folders=FolderMaker(self._files, self._target_path),
+            cache=self._cache,
         )
         if target.renames:
             earlier = self._own.seeds()
@@ -409,4 +413,5 @@ class FilesystemStore(RequestStore):
         """See Store."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._records.close()
+        self._cache.close()
         self._files.close()

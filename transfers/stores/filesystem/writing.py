@@ -26,10 +26,11 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
+from transfers.stores.s3.listing import Cache, Listed
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
 from transfers.stores.server_lease import Lease, NoLease
-from transfers.stores.server_records import Found, record_line
+from transfers.stores.server_records import Found, known_version, record_line
 
 _MOST_JOBS = 8  # files that are written at a time
 CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)
@@ -58,6 +59,7 @@ class Target:
     path_of: Callable[[bytes], bytes]
     read_back: bool
     folders: FolderMaker
+    cache: Cache
     committed: ManifestLines = field(default_factory=ManifestLines)
     earlier: Sequence[bytes] = ()
     left: bool = False
@@ -180,6 +182,13 @@ class Target:
             raise Refused(_CHANGED)
         return existing
 
+    def record(self, entry: Entry, found: Found, digest: str) -> None:
+        """Record a written file in the manifest, and here at once: a killed command writes no manifest."""
+        self.committed.add(entry.path, record_line(entry, found, digest))
+        known = known_version(entry, found, digest)
+        if known is not None and self.support.versions:
+            self.cache.add(Listed(entry.path, found.size, found.tag, ""), known)
+
     def _drop(self, name: bytes) -> None:
         """Remove a partial file that will not be committed; set `left` if it stays for the next run."""
         try:
@@ -276,7 +285,7 @@ class FilesystemWriter(StreamingWriter):
 
         def act() -> None:
             found = target.put(item, digest, send)
-            target.committed.add(item.entry.path, record_line(item.entry, found, digest()))
+            target.record(item.entry, found, digest())
             self._count(item.entry.size * (2 if target.read_back else 1))
             verification = Verification.DIGEST if target.read_back else Verification.SIZE
             self._jobs.report(Committed(item, digest(), verification, found.tag or None))

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from hibali.errors import AccessError
-from tests.services.oidc import CLIENT, SECRET, Oidc
+from tests.services.oidc import CLIENT, Oidc
 from transfers.stores.bearer.device import DeviceCode, log_in_by_code
 from transfers.stores.bearer.settings import BearerSettings
 from transfers.stores.bearer.tokens import Tokens, forget_login
 
 
-@pytest.fixture
-def oidc(hibali_home: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Oidc]:
+@pytest.fixture(autouse=True)
+def home(hibali_home: Any) -> None:
     assert hibali_home
-    monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
-    double = Oidc()
-    yield double
-    double.close()
 
 
 def client(oidc: Oidc) -> BearerSettings:

@@ -1,0 +1,182 @@
+"""Run job scripts as jobs of UNICORE.
+
+A job has the mark of its run as a tag, which the server keeps and selects by. Sources: UNICORE-EU/unicorex (rest/Jobs.java) and the
+documentation of its job descriptions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hibali.config.model import Site
+from hibali.errors import TryLaterError, UsageError
+from hibali.events import Listener, ignore
+from hibali.request_limits import request_limit
+from hibali.text import printable
+from runs.schedulers.base import UNKNOWN, JobVariables, Phase, Resources, Status
+from runs.services.base import (
+    JobService,
+    LostAnswerError,
+    Script,
+    ServiceFacts,
+    ServiceJob,
+    ServiceMachine,
+    ServiceScheduler,
+    script_of,
+)
+from transfers.stores.bearer.client import REQUESTS, UncertainError
+from transfers.stores.unicore.client import JobRecord, UnicoreClient
+from transfers.stores.unicore.files import UnicoreFiles
+
+_PREFIX = "#UNICORE "
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+=,-]+")  # the server pastes arguments into a shell script
+_RESOURCE = re.compile(r"([A-Za-z][A-Za-z0-9]{0,63})=([^\s\"'`$;&|<>()\\]{1,200})")
+_WAITING = frozenset({"READY", "STAGINGIN", "QUEUED"})
+_RUNNING = frozenset({"RUNNING", "STAGINGOUT"})
+
+
+class UnicoreJobs(JobService):
+    """The jobs of one account."""
+
+    name = "unicore"
+    facts = ServiceFacts(holds=True, settling_seconds=60.0)
+
+    def __init__(self, client: UnicoreClient, files: UnicoreFiles) -> None:
+        self._client = client
+        self._files = files
+
+    def find(self, mark: str, since: str) -> str | None:
+        """See JobService."""
+        del since
+        found = next(iter(self._client.tagged_jobs(mark)), None)
+        return found.id if found is not None else None
+
+    def create(self, job: ServiceJob) -> str:
+        """See JobService."""
+        description = _description(job.mark, script_of(job, self._files))
+        try:
+            return self._client.submit(description)
+        except TryLaterError as problem:
+            if problem.transient:  # it was certainly not executed
+                raise
+            refusal = problem.refusal if isinstance(problem, UncertainError) else None
+            raise LostAnswerError(problem, job.mark, refusal) from None
+
+    def states(self, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """See JobService; each job is asked for, because the list may lack some."""
+        found = dict.fromkeys(jobs, UNKNOWN)
+        for job in found:
+            record = self._client.job(job)
+            if record is not None:
+                found[job] = _status_of(record)
+        return found
+
+    def cancel(self, job: str) -> None:
+        """See JobService."""
+        self._client.control(job, "abort")
+
+    def start(self, job: str) -> None:
+        """See JobService."""
+        self._client.control(job, "start")
+
+    def close(self) -> None:
+        """See JobService."""
+        self._client.close()
+
+
+def _description(mark: str, script: Script) -> dict[str, Any]:
+    """Return the description of the job of a script. Raise `UsageError` for a path that a shell would not read as it is."""
+    path = script.path.decode("utf-8", "surrogateescape")
+    if not _PLAIN_PATH.fullmatch(path):
+        raise UsageError(
+            "unsafe-word",
+            "the path of a job script at UNICORE may contain only letters, digits and _./@:+=,-",
+            subject=printable(path),
+            hint="Choose a work folder for the site whose path has no other characters.",
+        )
+    resources = dict(_resource(line) for line in script.lines(_PREFIX))
+    return {
+        "Name": mark,
+        "Tags": [mark],
+        "Executable": "/bin/sh",
+        "Arguments": [path],
+        "Environment": {"HIBALI_FOLDER": path.rpartition("/")[0]},
+        "Resources": resources,
+        "haveClientStageIn": "true" if script.hold else "false",
+    }
+
+
+def _resource(line: str) -> tuple[str, str]:
+    """Return a resource and its value. Raise `UsageError`."""
+    found = _RESOURCE.fullmatch(line)
+    if found is None:
+        raise UsageError(
+            "bad-directive",
+            f"a directive for UNICORE is NAME=VALUE, as NodeConstraints=gpu: {printable(line)}",
+            subject="scheduler.directives",
+            hint="Correct the site's [scheduler] table: hibali config edit",
+        )
+    return found[1], found[2]
+
+
+def _status_of(record: JobRecord) -> Status:
+    """Return the status of a job; an unknown state is no end."""
+    native = printable(record.status)[:100]
+    if record.status in _WAITING:
+        return Status(Phase.WAITING, native)
+    if record.status == "SUCCESSFUL":
+        return Status(Phase.ENDED, native)
+    if record.status == "FAILED":
+        if "abort" in record.message.lower():
+            return Status(Phase.CANCELLED, native, record.message)
+        if record.exit_code:
+            return Status(Phase.ENDED, native)
+        return Status(Phase.KILLED, f"{native}: {record.message}" if record.message else native)
+    reason = "" if record.status in _RUNNING else "hibali does not know this state of UNICORE"
+    return Status(Phase.RUNNING, native, reason)
+
+
+class UnicoreScheduler(ServiceScheduler):
+    """UNICORE as what runs job scripts; resources are named as in its job descriptions."""
+
+    name = "unicore"
+    # those of the batch systems behind it, whose prefixes a pipeline cannot set
+    variables = JobVariables(
+        job=("SLURM_JOB_ID", "PBS_JOBID", "OAR_JOB_ID"),
+        folder=("HIBALI_FOLDER",),
+        cores=("SLURM_CPUS_ON_NODE",),
+        prefixes=("SLURM_", "SBATCH_", "PBS_", "OAR_", "UC_", "UNICORE_"),
+    )
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """See BatchSystem."""
+        nodes = resources.nodes or 1
+        tasks = -(-(resources.tasks or 1) // nodes)
+        cores = None if resources.cores is None and tasks == 1 else (resources.cores or 1) * tasks
+        memory = f"{resources.memory_megabytes}M" if resources.memory_megabytes else None
+        values = {
+            "Nodes": resources.nodes,
+            "CPUsPerNode": cores,
+            "Memory": memory,
+            "Runtime": resources.seconds,
+            "GPUsPerNode": resources.gpus or None,
+            "Project": resources.account,
+            "Queue": resources.partition,
+            "Reservation": resources.reservation,
+        }
+        lines = [f"{name}={value}" for name, value in values.items() if value is not None]
+        for line in (*lines, *resources.directives):
+            _resource(line)
+        return tuple(f"{_PREFIX}{line}" for line in (*lines, *resources.directives))
+
+
+SYSTEM = UnicoreScheduler()
+
+
+def open_host(site: Site, on_event: Listener = ignore) -> ServiceMachine:
+    """Connect to the server of a site."""
+    client = UnicoreClient(site.own, site.name, request_limit(site, requests=REQUESTS), on_event)
+    files = UnicoreFiles(client, site.own.url)
+    return ServiceMachine(files, UnicoreJobs(client, files), site.name)

@@ -1,0 +1,74 @@
+"""Sites that are reached through REST services, for tests that all of them must pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.oidc import Oidc
+
+SERVICES = ("unicore",)
+NAME = "far"  # of the site
+
+
+@dataclass
+class RestSite:
+    """The double of a service, and the site in config.toml that is reached through it.
+
+    Attributes:
+        service: The kind of the site.
+        double: The double.
+        oidc: The service that issues its tokens.
+        submit: The method and the path of the request that creates a job.
+        poll: A pattern of the paths of requests for the states of jobs.
+        upload: The method, and a pattern of the paths, of requests that send contents of files.
+        download: Likewise of requests that receive them.
+        part_mib: The largest part of a file that is sent again after an interruption, in MiB.
+    """
+
+    service: str
+    double: Any
+    oidc: Oidc
+    submit: tuple[str, str]
+    poll: str
+    upload: tuple[str, str]
+    download: tuple[str, str]
+    part_mib: int
+    more: str = ""
+
+    @property
+    def home(self) -> Path:
+        """The home folder at the site."""
+        found: Path = self.double.home
+        return found
+
+    def table(self, *, device: bool = False) -> str:
+        """Return the TOML of the site below `[sites.far]`."""
+        return (
+            f'kind = "{self.service}"\n[sites.{NAME}.{self.service}]\nurl = "{self.double.url}"\n{self.more}'
+            f"{self.oidc.settings(device=device)}[sites.{NAME}.limits]\n"
+            'requests = 2000\npoll = "1s"\nsettling = "3s"\nreconnect = "0s"\n'
+        )
+
+    def created(self) -> Counter[str]:
+        """Return how many jobs were created, by the mark of their run."""
+        return Counter(self.double.names())
+
+
+def open_site(request: pytest.FixtureRequest, service: str) -> RestSite:
+    """Return the site of a service for one test."""
+    double, oidc = request.getfixturevalue(service), request.getfixturevalue("oidc")
+    return RestSite(
+        "unicore",
+        double,
+        oidc,
+        submit=("POST", "/jobs"),
+        poll="/jobs(/.*)?",
+        upload=("PUT", ".*/scan|.*/\\.hibali-.*|/transferred/.*"),
+        download=("GET", ".*/scan"),
+        part_mib=16,
+    )

@@ -1,0 +1,438 @@
+"""Handle files at the storages of UNICORE, as those of one machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hibali.documents import read_json
+from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
+from hibali.http import Bytes
+from hibali.retry import pause, with_retries
+from hibali.text import printable
+from transfers.agent.identity import Identity
+from transfers.entry import Kind
+from transfers.overlap import identity_of_url
+from transfers.stores.filesystem.files import LIST_SECONDS, Upload
+from transfers.stores.filesystem.machine import MachineFiles
+from transfers.stores.filesystem.traits import Exclusive, Put, Traits
+from transfers.stores.server_folder import OWN
+from transfers.stores.server_records import Found
+from transfers.stores.unicore.client import Storage, UnicoreClient, check_path
+
+PART_BYTES = 16 * 1024 * 1024
+_QUIET_SECONDS = 2.0  # in which a server that still writes what an interrupted upload sent changes the size
+_MOST_JOURNAL = 8 * 1024 * 1024
+_TRAITS = Traits(
+    kind="unicore",
+    put=Put.RENAMED,
+    exclusive=Exclusive.FOLDER,
+    threads=8,
+    refuses=b"\\\n\r",
+    keeps_parts=True,
+    posix=True,
+)
+
+
+class UnicoreFiles(MachineFiles):
+    """The files of one account. An absolute path is in the storage whose folder is the longest one above it."""
+
+    traits = _TRAITS
+
+    def __init__(self, client: UnicoreClient, address: str) -> None:
+        """`address` is the URL of the server."""
+        self.subject = client.subject
+        self._client = client
+        self._address = address
+        self._storages: list[Storage] = []
+        self._user: str | None = None
+
+    @property
+    def implementation(self) -> str:
+        """See Files."""
+        return "unicore"
+
+    @property
+    def renames(self) -> bool:
+        """See Files."""
+        return True
+
+    def full(self, path: bytes) -> str:
+        """See Files."""
+        return path.decode("utf-8", "surrogateescape") or "/"
+
+    def identity(self, path: bytes) -> Identity:
+        """See Files."""
+        return identity_of_url(self._address, path)
+
+    # Places
+
+    def _known_storages(self) -> list[Storage]:
+        if not self._storages:
+            found = self._client.storages()
+            self._storages = sorted(found, key=lambda one: len(one.mount), reverse=True)
+        return self._storages
+
+    def _place(self, *paths: bytes) -> tuple[str, list[bytes]]:
+        """Return the storage that has all these absolute paths, and the paths in it. Raise `NotFoundError`, `RefusedError`."""
+        absolute = [path if path.startswith(b"/") else b"/" + path for path in paths]
+        for path in absolute:
+            check_path(path, self.subject)
+        for storage in self._known_storages():
+            if all(storage.covers(path) for path in absolute):
+                return storage.id, [path[len(storage.mount) :] or b"/" for path in absolute]
+        raise NotFoundError(
+            "no-storage",
+            f"no storage of the site has the path {printable(paths[0])}",
+            subject=self.subject,
+            hint=f"`hibali sites check {self.subject}` lists the storages.",
+        )
+
+    def _one(self, path: bytes) -> tuple[str, bytes]:
+        storage, [local] = self._place(path)
+        return storage, local
+
+    def storages(self) -> dict[str, bytes]:
+        """Return the folder of each storage, by its name."""
+        return {storage.name: storage.mount for storage in reversed(self._known_storages())}
+
+    def home(self) -> bytes:
+        """See MachineFiles: the storage HOME."""
+        found = self.variable("HOME")
+        if found is None:
+            raise NotFoundError(
+                "no-storage",
+                "the site has no storage with the name HOME",
+                subject=self.subject,
+                hint="Write paths in full: they begin with a slash.",
+            )
+        return found
+
+    def user(self) -> str:
+        """See MachineFiles."""
+        if self._user is None:
+            self._user = self._client.user()
+        return self._user
+
+    def variable(self, name: str) -> bytes | None:
+        """Return the folder of the storage with this name, as $SCRATCH."""
+        return self.storages().get(name)
+
+    # Reading
+
+    def stat(self, path: bytes) -> Found | None:
+        """See Files; symlinks are followed, because the service does not show them."""
+        found = self._client.stat(*self._one(path))
+        return found.found if found is not None else None
+
+    def is_private(self, path: bytes) -> bool:
+        """See MachineFiles."""
+        found = self._client.stat(*self._one(path))
+        if found is None or found.found.kind is not Kind.FOLDER or len(found.permissions) != 9:
+            return False
+        return found.owner in {self.user(), "root"} and "w" not in (
+            found.permissions[4],
+            found.permissions[7],
+        )
+
+    def children(self, folder: bytes, *, seconds: float = LIST_SECONDS) -> list[tuple[bytes, Found]]:
+        """See Files."""
+        return self._in_order(folder, self._client.children(*self._one(folder), seconds=seconds))
+
+    def read(self, path: bytes, offset: int, length: int) -> bytes:
+        """See Files. Raise `TryLaterError` if the service sends less than there is."""
+        storage, local = self._one(path)
+
+        def attempt() -> bytes:
+            content = self._client.read(storage, local, offset, length)
+            if len(content) < length:
+                found = self.stat(path)
+                if found is not None and offset + len(content) < found.size:
+                    raise TryLaterError(
+                        "cut-off", "the service sent less than it has of the file", subject=self.subject
+                    )
+            return content
+
+        return with_retries(attempt, subject=self.subject)
+
+    # Writing
+
+    def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
+        """See Files."""
+        self._client.put(*self._one(path), content, seconds=seconds)
+
+    def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
+        """See Files; locks are made by `claim_folder`."""
+        raise NotImplementedError(f"{how} {path!r} {len(content)}")
+
+    def make_folder(self, path: bytes) -> None:
+        """See Files."""
+        self._client.make_folder(*self._one(path))
+
+    def claim_folder(self, path: bytes) -> bool:
+        """See Files. The service makes missing parents and accepts existing folders, so a folder with a file is renamed.
+
+        rename(2) does not replace a folder that is not empty; a rename into an existing folder shows in its content.
+        """
+        mark = secrets.token_hex(8).encode("ascii")
+        mine = path + b"." + mark
+        self.put(mine + b"/" + mark, b"")
+        self.set_mode(mine, 0o700)
+        try:
+            self.move(mine, path)
+        except HibaliError:
+            if self.stat(path + b"/" + mark) is not None:  # its answer was lost
+                return True
+            self._remove(mine)
+            if self.stat(path) is not None:
+                return False
+            raise
+        if self.stat(path + b"/" + mark) is not None:
+            return True
+        self._remove(path + b"/" + mine.rpartition(b"/")[2])
+        return False
+
+    def delete(self, path: bytes) -> None:
+        """See Files."""
+        self._remove(path)
+
+    def _remove(self, path: bytes) -> None:
+        self._client.delete(*self._one(path))
+
+    def release_folder(self, path: bytes) -> None:
+        """See Files. The name is free at once; what other clients moved into it goes with it."""
+        aside = self._aside(path)
+        self.move(path, aside)
+        self._remove(aside)
+
+    @staticmethod
+    def _aside(path: bytes) -> bytes:
+        return path.rpartition(b"/")[0] + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
+
+    def remove_folder(self, path: bytes) -> None:
+        """See Files. The service removes folders with their content, so it is renamed, looked into, and renamed back unless empty.
+
+        A folder of locks stays where it is: another client may have one in it meanwhile.
+        """
+        if path.rpartition(b"/")[2] == OWN or self.stat(path) is None:
+            return
+        aside = self._aside(path)
+        self.move(path, aside)
+        if not self.is_empty(aside):
+            self.move(aside, path)
+            raise IncompleteError(
+                "folder-not-empty", "the folder is not empty", subject=f"{self.subject}:{printable(path)}"
+            )
+        self._remove(aside)
+
+    def is_empty(self, folder: bytes) -> bool:
+        """See Files; an empty folder of locks, which stays, counts as nothing."""
+        names = [name for name, _ in self.children(folder)]
+        return not names or (names == [OWN] and not self.children(folder + b"/" + OWN))
+
+    def remove_tree(self, path: bytes) -> None:
+        """See Files."""
+        if not path.strip(b"/"):
+            raise AccessError("denied", "refusing to remove /", subject=self.subject)
+        self._remove(path)
+
+    def move(self, path: bytes, to: bytes) -> None:
+        """See Files."""
+        storage, [local, target] = self._place(path, to)
+        self._client.rename(storage, local, target)
+
+    def copy(self, source: bytes, target: bytes) -> None:
+        """See MachineFiles."""
+        storage, [local, to] = self._place(source, target)
+        self._client.copy(storage, local, to)
+
+    def set_mode(self, path: bytes, mode: int) -> None:
+        """See MachineFiles."""
+        letters = "".join(
+            letter if mode >> (8 - place) & 1 else "-" for place, letter in enumerate("rwxrwxrwx")
+        )
+        self._client.set_permissions(*self._one(path), letters)
+
+    def upload(self, path: bytes, size: int, part_folders: Sequence[bytes] = ()) -> Upload:
+        """See Files; a large file grows by one part after the other."""
+        if size <= PART_BYTES or not part_folders:
+            return _WholeUpload(self, path)
+        return _GrowingUpload(self, path, _find_growing(self, part_folders))
+
+    def append(self, path: bytes, content: Bytes) -> None:
+        """Append to a file, once."""
+        storage, local = self._one(path)
+        self._client.append(self._client.begin_append(storage, local), content)
+
+    def close(self) -> None:
+        """See Files."""
+        self._client.close()
+
+
+class _WholeUpload(Upload):
+    """A file of at most one part, which is sent when it is complete."""
+
+    def __init__(self, files: UnicoreFiles, path: bytes) -> None:
+        self._files = files
+        self._path = path
+        self._content = bytearray()
+
+    @property
+    def discards(self) -> bool:
+        """See Upload."""
+        return True
+
+    def write(self, content: Bytes) -> None:
+        """See Upload."""
+        self._content += content
+
+    def commit(self) -> None:
+        """See Upload."""
+        self._files.put(self._path, bytes(self._content))
+
+    def abandon(self) -> None:
+        """See Upload."""
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A file that grows: its folder, how much of it is there, and the sha256 of its complete parts, which are in a journal."""
+
+    folder: bytes
+    size: int = 0
+    digests: list[str] = field(default_factory=list)
+
+    @property
+    def data(self) -> bytes:
+        """The file."""
+        return self.folder + b"/data"
+
+    @property
+    def journal(self) -> bytes:
+        """The file with the digests."""
+        return self.folder + b"/parts.json"
+
+
+def _find_growing(files: UnicoreFiles, folders: Sequence[bytes]) -> _Growing:
+    """Return what an interrupted upload left, moved into the first folder; an empty one without that."""
+    for folder in folders:
+        found = files.stat(folder + b"/data")
+        if found is None or not found.size:
+            continue
+        if folder != folders[0]:
+            files.remove_tree(folders[0])
+            files.move(folder, folders[0])
+        size = _settled_size(files, folders[0] + b"/data", found.size)
+        growing = _Growing(folders[0], size)
+        growing.digests = _read_digests(files.read_small(growing.journal, _MOST_JOURNAL))
+        return growing
+    return _Growing(folders[0])
+
+
+def _settled_size(files: UnicoreFiles, path: bytes, size: int) -> int:
+    """Return the size of a file when the server no longer writes what an interrupted request sent."""
+    while True:
+        pause(_QUIET_SECONDS)
+        found = files.stat(path)
+        if found is None or found.size == size:
+            return size if found is not None else 0
+        size = found.size
+
+
+def _read_digests(content: bytes | None) -> list[str]:
+    try:
+        found = read_json(content, "parts.json") if content else []
+    except HibaliError:
+        return []
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
+class _GrowingUpload(Upload):
+    """A file to which the parts are appended. What is there is not sent again if it is the same content, as its digests tell.
+
+    The service cannot cut a file off: what an interrupted request left of a part is taken for the beginning of this part, and the digest of
+    the whole file decides. If that is wrong, the parts are removed, and the next attempt begins anew.
+    """
+
+    def __init__(self, files: UnicoreFiles, path: bytes, growing: _Growing) -> None:
+        self._files = files
+        self._path = path
+        self._growing = growing
+        self._held = bytearray()
+        self._count = 0
+
+    @property
+    def discards(self) -> bool:
+        """See Upload."""
+        return True
+
+    def write(self, content: Bytes) -> None:
+        """See Upload."""
+        self._held += content
+        while len(self._held) >= PART_BYTES:
+            part = bytes(self._held[:PART_BYTES])
+            del self._held[:PART_BYTES]
+            self._add(part)
+
+    def _add(self, part: bytes) -> None:
+        growing, number = self._growing, self._count
+        self._count += 1
+        digest = hashlib.sha256(part).hexdigest()
+        start = number * PART_BYTES
+        known = growing.digests[number] if number < len(growing.digests) else digest
+        if growing.size >= start + len(part) and known == digest:
+            growing.digests[number:] = growing.digests[number:] or [digest]  # a kill came before the journal
+            return
+        if growing.size > start and known != digest:
+            if number:
+                raise self._other_content()
+            self._files.remove_tree(growing.folder)
+            growing.size, growing.digests = 0, []
+        self._append(part, start)
+        growing.digests[number:] = [digest]
+        self._files.put(growing.journal, json.dumps(growing.digests).encode("ascii"))
+
+    def _append(self, part: bytes, start: int) -> None:
+        """Append the rest of a part. After an error the size tells how much of it arrived."""
+
+        def attempt() -> None:
+            rest = part[self._growing.size - start :]
+            try:
+                if rest:
+                    self._files.append(self._growing.data, rest)
+            except HibaliError:
+                found = self._files.stat(self._growing.data)
+                self._growing.size = (
+                    0 if found is None else _settled_size(self._files, self._growing.data, found.size)
+                )
+                if not start <= self._growing.size <= start + len(part):
+                    raise self._other_content() from None
+                raise
+            self._growing.size = start + len(part)
+
+        with_retries(attempt, subject=self._files.subject)
+
+    def _other_content(self) -> TryLaterError:
+        """Remove the parts, which cannot be cut off, and return the error: the next attempt sends the whole file."""
+        self._files.remove_tree(self._growing.folder)
+        return TryLaterError(
+            "changed",
+            "the parts of an interrupted upload are of another content, so they were removed",
+            subject=f"{self._files.subject}:{printable(self._path)}",
+            hint="Run the same command again.",
+            transient=False,
+        )
+
+    def commit(self) -> None:
+        """See Upload."""
+        if self._held:
+            self._add(bytes(self._held))
+            self._held.clear()
+        self._files.move(self._growing.data, self._path)
+        self._files.remove_tree(self._growing.folder)
+
+    def abandon(self) -> None:
+        """See Upload; the parts stay for the next one."""
