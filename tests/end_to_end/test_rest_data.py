@@ -16,7 +16,8 @@ from tests.services import rest
 from tests.support.rest_sites import NAME, SERVICES, RestSite, open_site
 
 MIB = 1024 * 1024
-LARGE = int(os.environ.get("HIBALI_REST_LARGE_MIB", "96"))  # 1024 for the figures of the closing notes
+LARGE = int(os.environ.get("HIBALI_REST_LARGE_MIB", "72"))  # 1024 for the figures of the closing notes
+MANY = int(os.environ.get("HIBALI_REST_FILES", "400"))  # 2000 for the same
 KILLS = 5
 WINDOW = 40  # MiB of a file that are requested ahead while it is received, and what the sockets hold
 
@@ -134,8 +135,8 @@ def test_a_login_with_a_code_is_stored_and_removed(place: Place) -> None:
 
 
 def test_tokens_that_expire_in_the_middle_of_many_files_are_renewed(place: Place, tmp_path: Path) -> None:
-    place.site.oidc.uses = 500
-    tree = {f"f{number % 7}/{number:04}": b"%d." % number * 90 for number in range(2000)}
+    place.site.oidc.uses = MANY // 4
+    tree = {f"f{number % 7}/{number:04}": b"%d." % number * 90 for number in range(MANY)}
     source = make_tree(tmp_path / "source", tree)
     place.hibali("push", source, f"{NAME}:data", exit=0, timeout=900)
     assert read_tree(place.site.home / "data") == tree

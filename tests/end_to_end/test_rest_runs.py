@@ -14,7 +14,7 @@ from tests.end_to_end.run_tools import Bench
 from tests.services import rest
 from tests.support.rest_sites import NAME, SERVICES, RestSite, open_site
 
-KILLS = int(os.environ.get("HIBALI_REST_KILLS", "4"))  # 100 for the figures of the closing notes
+KILLS = int(os.environ.get("HIBALI_REST_KILLS", "3"))  # 100 for the figures of the closing notes
 
 
 class Place:
