@@ -19,7 +19,9 @@ MIB = 1024 * 1024
 LARGE = int(os.environ.get("HIBALI_REST_LARGE_MIB", "72"))  # 1024 for the figures of the closing notes
 MANY = int(os.environ.get("HIBALI_REST_FILES", "400"))  # 2000 for the same
 KILLS = 5
-WINDOW = 40  # MiB of a file that are requested ahead while it is received, and what the sockets hold
+WINDOW = (
+    40  # MiB of a file that were requested ahead, are in sockets, or not yet in the journal of the receiver
+)
 
 
 class Place:

@@ -117,9 +117,7 @@ class RestDouble:
         self.received: Counter[str] = Counter()
         self.guard = threading.RLock()
         self._faults: list[Fault] = []
-        self._server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Handler", (_Handler,), {"double": self})
-        )
+        self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"double": self}))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.origin = f"http://127.0.0.1:{self._server.server_port}"
@@ -168,6 +166,13 @@ class RestDouble:
 
 
 _ALL = frozenset({LOST, DROPPED, STATUS, SLOW, GARBAGE, TRUNCATED})
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """A server that says nothing of clients that were killed."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """See socketserver.BaseServer."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -38,13 +38,14 @@ from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, T
 from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.listing import Cache
 from transfers.stores.s3.manifest import ManifestLines
-from transfers.stores.s3.requests import problem_of
+from transfers.stores.s3.requests import IN_FLIGHT_BYTES, problem_of
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.server_probe import recall, remember
-from transfers.stores.server_records import Found, Records
+from transfers.stores.server_records import PIECE_BYTES, Found, Records
 
 _FOLDERS_AHEAD = 8
+_MACHINE_AHEAD = PIECE_BYTES + 1  # two pieces: what is under way at a kill is received again
 _HIDDEN = Problem("listing-violation", "the filesystem does not list what is below a file of the same name")
 
 _Children = list[tuple[bytes, Found]]
@@ -131,7 +132,10 @@ class FilesystemStore(RequestStore):
         lease: int = LEASE_SECONDS,
     ) -> None:
         """Set the fields; `root` is a path below the site's URL without outer slashes."""
-        super().__init__(files.get, self._path, threads=files.traits.threads, name=files.traits.kind)
+        ahead = _MACHINE_AHEAD if files.traits.posix else IN_FLIGHT_BYTES
+        super().__init__(
+            files.get, self._path, threads=files.traits.threads, name=files.traits.kind, ahead_bytes=ahead
+        )
         self.root_path = root
         self._files = files
         self._site = site
