@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from hibali_cli.options import Common
 
 def site_record(site: Site) -> dict[str, Any]:
     """Return the JSON fields of a site, with its kind as `type`; missing parts are null."""
-    values = asdict(site)
+    values = asdict(replace(site, files_at=None))
+    values["files_at"] = site.files_at.name if site.files_at else None
     if values["ssh"] is not None:
         del values["ssh"]["proxy"]  # the site's own key
     if values["scheduler"] is not None:

@@ -347,4 +347,7 @@ def test_no_secret_is_in_an_argument_a_file_or_the_output(place: Place, tmp_path
         place.add(f'dataset = "{name}"\n{place.command()}')
         answers.append(hibali("ls", "there:", "-v", exit=5))
     assert found == []
-    check_secrets_absent(secrets, hibali, *answers)
+    kept = list((hibali.home.folder / "state" / "bearer").rglob("access.json"))
+    assert [path.stat().st_mode & 0o777 for path in kept] == [0o600]  # what processes of this account share
+    assert [path.parent.stat().st_mode & 0o777 for path in kept] == [0o700]
+    check_secrets_absent(secrets, hibali, *answers, but=kept)

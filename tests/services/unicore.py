@@ -80,6 +80,7 @@ class Unicore(RestDouble):
         for each in (self.home, self._spool):
             each.mkdir(parents=True)
         self._slurm = slurm
+        self._submitted: list[str] = []
         self.jobs: dict[str, UnicoreJob] = {}
         self.imports: dict[str, _Import] = {}
         self.disabled = False
@@ -337,6 +338,7 @@ class Unicore(RestDouble):
         if finished.returncode:
             job.status, job.message = "FAILED", finished.stderr.decode()
         job.slurm_id = finished.stdout.decode().strip()
+        self._submitted.append(job.slurm_id)
 
     def _command(self, *argv: str) -> subprocess.CompletedProcess[bytes]:
         environment = {**os.environ, "PATH": SYSTEM_PATH, **self._slurm.env}
@@ -433,9 +435,8 @@ class Unicore(RestDouble):
         return state
 
     def close(self) -> None:
-        for job in self.jobs.values():
-            if job.slurm_id:
-                self._command("scancel", "--quiet", job.slurm_id)
+        if submitted := [each for each in self._submitted if each]:  # also those that a test let the server forget
+            self._command("scancel", "--quiet", *submitted)
         super().close()
 
 

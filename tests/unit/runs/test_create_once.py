@@ -77,12 +77,12 @@ class Portal(JobService):
         if fault == "killed before":
             raise KilledError
         if fault == "lost before":
-            raise LostAnswerError("answer-lost", "no answer")
+            raise LostAnswerError(TryLaterError("cut-off", "no answer"), job.mark)
         self.jobs.append((job.mark, self.now + (SETTLING - 1 if "late" in fault else 0)))
         if fault.startswith("killed"):
             raise KilledError
         if fault.startswith("lost"):
-            raise LostAnswerError("answer-lost", "no answer")
+            raise LostAnswerError(TryLaterError("cut-off", "no answer"), job.mark)
         return str(len(self.jobs) - 1)
 
     def states(self, jobs: Sequence[str]) -> Mapping[str, Status]:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -157,6 +157,8 @@ class Tokens:
             refresh = kept.refresh() or _configured_refresh(settings, subject)
             remember_secret(refresh)
             granted = service.grant({"grant_type": "refresh_token", "refresh_token": refresh})
+            if granted.refresh == refresh:
+                granted = replace(granted, refresh="")  # it is kept where it came from
         kept.keep(granted)
         return granted.access
 
