@@ -435,7 +435,8 @@ class Unicore(RestDouble):
         return state
 
     def close(self) -> None:
-        if submitted := [each for each in self._submitted if each]:  # also those that a test let the server forget
+        # Also those that a test let the server forget.
+        if submitted := [each for each in self._submitted if each]:
             self._command("scancel", "--quiet", *submitted)
         super().close()
 
