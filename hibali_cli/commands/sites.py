@@ -37,6 +37,10 @@ _ADD_EXAMPLES = [
         "hibali sites add jusuf --unicore https://unicore.example.org/SITE/rest/core --credentials-command 'pass unicore/token'",
         "A supercomputer behind UNICORE, with a token that a command prints.",
     ),
+    (
+        "hibali sites add daint --firecrest https://api.example.org/v2 --system daint --credentials-command 'pass cscs/token'",
+        "A supercomputer behind FirecREST.",
+    ),
 ]
 
 
@@ -57,6 +61,8 @@ _ADD_EXAMPLES = [
 @click.option(
     "--unicore", metavar="URL", help="A UNICORE/X: the URL of its core services, https://.../rest/core."
 )
+@click.option("--firecrest", metavar="URL", help="A FirecREST v2, by URL; with --system.")
+@click.option("--system", metavar="NAME", help="The system of a FirecREST.")
 @click.option(
     "--kind", metavar="WORD", help="Another kind of site, for example of a plugin; configure it with --set."
 )
@@ -117,7 +123,7 @@ _ADD_EXAMPLES = [
 def add_command(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check the connection to it.
 
-    Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --unicore, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
+    Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --unicore, --firecrest, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """

@@ -68,6 +68,7 @@ _KINDS = (
     "cbrain",
     "ebrains",
     "unicore",
+    "firecrest",
     "globus",
 )  # kinds with their own option; --kind accepts any
 # Each option and its key below [sites.NAME]; omitted flags and texts set nothing.
@@ -94,6 +95,8 @@ _KEYS = {
     "ebrains": ("ebrains", "bucket"),
     "ebrains_dataset": ("ebrains", "dataset"),
     "unicore": ("unicore", "url"),
+    "firecrest": ("firecrest", "url"),
+    "system": ("firecrest", "system"),
     "globus": ("globus", "collection"),
     "globus_path": ("globus", "paths"),
     "gridftp": ("gridftp", "url"),
@@ -111,12 +114,13 @@ _CREDENTIALS = {
     "fsspec": ("fsspec", "credentials_command"),
     "ebrains": ("ebrains", "token_command"),
     "unicore": ("unicore", "token_command"),
+    "firecrest": ("firecrest", "token_command"),
 }
 # what runs job scripts behind a service, unless --scheduler names another one
-_BEHIND = {"unicore": "unicore"}
+_BEHIND = {"unicore": "unicore", "firecrest": "slurm"}
 _COMMANDS = frozenset({"ssh_command", "credentials_command"})
 _PAIRS = frozenset({"root", "globus_path"})
-_OF_KIND = frozenset({"ssh", "s3"})  # tables whose options are valid only for sites of that kind
+_OF_KIND = frozenset({"ssh", "s3", "firecrest"})  # tables whose options are valid only for sites of that kind
 
 
 def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,6 +88,33 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _ID_LINE = re.compile(r"(?:Submitted batch job )?([0-9]{1,18})(?:;[A-Za-z0-9_.-]+)?")
 
 
+VARIABLES = JobVariables(
+    job=("SLURM_JOB_ID",),
+    array=("SLURM_ARRAY_JOB_ID",),
+    index=("SLURM_ARRAY_TASK_ID",),
+    cores=("SLURM_CPUS_ON_NODE",),
+    prefixes=("SLURM_", "SBATCH_", "SRUN_"),
+    # by name, because SLURM_JWT is a credential
+    launched=(
+        *(
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+            "SLURM_NODEID",
+            "SLURM_NTASKS",
+            "SLURM_NPROCS",
+            "SLURM_NNODES",
+        ),
+        *("SLURM_JOBID", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_TASKS_PER_NODE"),
+        *("SLURM_STEPID", "SLURM_STEP_[A-Z_]*"),
+    ),
+)
+
+
+def phase_of(state: str) -> Phase | None:
+    """Return the phase of a job in this state of Slurm, None for an unknown one."""
+    return _PHASES.get(state)
+
+
 class Slurm(Scheduler):
     """Submit with sbatch, poll with squeue, and read accounting from sacct."""
 
@@ -95,26 +122,7 @@ class Slurm(Scheduler):
     programs = ("sbatch", "squeue", "scancel")
     commands = ("sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo")
     launcher = ("srun",)
-    variables = JobVariables(
-        job=("SLURM_JOB_ID",),
-        array=("SLURM_ARRAY_JOB_ID",),
-        index=("SLURM_ARRAY_TASK_ID",),
-        cores=("SLURM_CPUS_ON_NODE",),
-        prefixes=("SLURM_", "SBATCH_", "SRUN_"),
-        # by name, because SLURM_JWT is a credential
-        launched=(
-            *(
-                "SLURM_PROCID",
-                "SLURM_LOCALID",
-                "SLURM_NODEID",
-                "SLURM_NTASKS",
-                "SLURM_NPROCS",
-                "SLURM_NNODES",
-            ),
-            *("SLURM_JOBID", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_TASKS_PER_NODE"),
-            *("SLURM_STEPID", "SLURM_STEP_[A-Z_]*"),
-        ),
-    )
+    variables = VARIABLES
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """Return `#SBATCH` lines; sbatch stops reading them at the first line that is not a comment."""

@@ -229,9 +229,12 @@ class ServiceScheduler(ServiceSystem, BatchSystem):
     """
 
     has_arrays = False
+    holds: ClassVar[bool] = False  # whether a job can be created without being started
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:
         """Return the content of a `ServiceJob` as JSON. Raises `UsageError` for what no service can do."""
+        if job.hold and not self.holds:
+            raise refusal(self.name, "start a job later: leave out --hold", job.name)
         if job.tasks > 1:
             raise refusal(self.name, "start several tasks in one job", job.name)
         if job.after:

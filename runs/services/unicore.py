@@ -142,6 +142,7 @@ class UnicoreScheduler(ServiceScheduler):
     """UNICORE as what runs job scripts; resources are named as in its job descriptions."""
 
     name = "unicore"
+    holds = True
     # those of the batch systems behind it, whose prefixes a pipeline cannot set
     variables = JobVariables(
         job=("SLURM_JOB_ID", "PBS_JOBID", "OAR_JOB_ID"),

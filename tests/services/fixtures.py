@@ -21,6 +21,7 @@ from tests.schemas import check_line
 from tests.services.cbrain import CbrainDouble
 from tests.services.docker import Docker
 from tests.services.ebrains import Ebrains
+from tests.services.firecrest import Firecrest
 from tests.services.fork_server import Ended, ForkServer
 from tests.services.fsspec_servers import CloudServer
 from tests.services.globus import Globus
@@ -501,6 +502,16 @@ def oidc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Oidc]:
     double = Oidc()
     yield double
     double.close()
+
+
+@pytest.fixture
+def firecrest(slurm: Slurm, oidc: Oidc, object_store: Buckets, tmp_path: Path) -> Iterator[Firecrest]:
+    """Return a test double of FirecREST over Slurm and an object store: `.url`, `.home`, `.fail(...)`; it must have refused no request."""
+    double = Firecrest(tmp_path / "firecrest", slurm, object_store)
+    double.accepts = lambda token: token == double.token or oidc.accepts(token)
+    yield double
+    double.close()
+    assert double.refused == []
 
 
 @pytest.fixture

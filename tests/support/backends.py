@@ -222,7 +222,10 @@ class FsspecFolderBackend(FolderBackend):
         return f'kind = "fsspec"\n{_LIMITS}[sites.{{name}}.fsspec]\nurl = "file://{self.root}"\n'
 
 
-_SERVICES = {"unicore": ""}  # with what the table needs beside a URL and a token
+_SERVICES = {
+    "unicore": "",
+    "firecrest": 'system = "daint"\n',
+}  # with what the table needs beside a URL and a token
 
 
 class ServiceBackend(FolderBackend):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.services.oidc import Oidc
 
-SERVICES = ("unicore",)
+SERVICES = ("unicore", "firecrest")
 NAME = "far"  # of the site
 
 
@@ -62,6 +62,19 @@ class RestSite:
 def open_site(request: pytest.FixtureRequest, service: str) -> RestSite:
     """Return the site of a service for one test."""
     double, oidc = request.getfixturevalue(service), request.getfixturevalue("oidc")
+    if service == "firecrest":
+        jobs = "/compute/daint/jobs"
+        return RestSite(
+            "firecrest",
+            double,
+            oidc,
+            submit=("POST", jobs),
+            poll=f"{jobs}(/.*)?",
+            upload=("POST", ".*/(ops|transfer)/upload"),
+            download=("GET", ".*/ops/download"),
+            part_mib=16,
+            more='system = "daint"\n',
+        )
     return RestSite(
         "unicore",
         double,

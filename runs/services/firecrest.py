@@ -1,0 +1,118 @@
+"""Run job scripts as jobs of FirecREST.
+
+The mark of a job is its name. The list of jobs cannot be searched for a name in all versions, and may lack jobs
+(eth-cscs/firecrest-v2#177): a job that is not listed is not gone. Source: eth-cscs/firecrest-v2 (compute, lib/scheduler_clients).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from hibali.config.model import Site
+from hibali.errors import TryLaterError, UsageError
+from hibali.events import Listener, ignore
+from hibali.request_limits import request_limit
+from hibali.text import printable
+from runs.schedulers.base import UNKNOWN, Phase, Resources, Status, load_scheduler
+from runs.schedulers.slurm import VARIABLES, phase_of
+from runs.services.base import (
+    JobService,
+    LostAnswerError,
+    ServiceFacts,
+    ServiceJob,
+    ServiceMachine,
+    ServiceScheduler,
+)
+from transfers.stores.bearer.client import REQUESTS, UncertainError
+from transfers.stores.firecrest.client import FirecrestClient
+from transfers.stores.firecrest.files import FirecrestFiles
+
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+=,-]+")  # the server pastes the script's path into a shell command
+
+
+class FirecrestJobs(JobService):
+    """The jobs of one account at one system."""
+
+    name = "firecrest"
+    facts = ServiceFacts(settling_seconds=60.0)
+
+    def __init__(self, client: FirecrestClient) -> None:
+        self._client = client
+
+    def find(self, mark: str, since: str) -> str | None:
+        """See JobService."""
+        del since
+        return next((each.id for each in self._client.jobs() if each.name == mark), None)
+
+    def create(self, job: ServiceJob) -> str:
+        """See JobService."""
+        path = str(job.content["script"])
+        if not _PLAIN_PATH.fullmatch(path):
+            raise UsageError(
+                "unsafe-word",
+                "the path of a job script at FirecREST may contain only letters, digits and _./@:+=,-",
+                subject=printable(path),
+                hint="Choose a work folder for the site whose path has no other characters.",
+            )
+        folder = path.rpartition("/")[0]
+        description = {
+            "name": job.mark,
+            "workingDirectory": folder,
+            "standardOutput": f"{folder}/scheduler.log",
+            "standardError": f"{folder}/scheduler.log",
+            "scriptPath": path,
+        }
+        try:
+            return self._client.submit(description)
+        except TryLaterError as problem:
+            if problem.transient:  # it was certainly not executed
+                raise
+            refusal = problem.refusal if isinstance(problem, UncertainError) else None
+            raise LostAnswerError(problem, job.mark, refusal) from None
+
+    def states(self, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """See JobService; each job is asked for, because the list may lack some."""
+        found = dict.fromkeys(jobs, UNKNOWN)
+        for job in found:
+            record = self._client.job(job)
+            if record is not None:
+                found[job] = _status_of(record.state)
+        return found
+
+    def cancel(self, job: str) -> None:
+        """See JobService."""
+        self._client.cancel(job)
+
+    def close(self) -> None:
+        """See JobService."""
+        self._client.close()
+
+
+def _status_of(state: str) -> Status:
+    """Return the status of a job; an unknown state is no end. Slurm writes CANCELLED by UID."""
+    native = printable(state)[:100]
+    phase = phase_of(state.partition(" ")[0])
+    if phase is None:
+        return Status(Phase.RUNNING, native, "hibali does not know this state of FirecREST")
+    return Status(phase, native)
+
+
+class FirecrestScheduler(ServiceScheduler):
+    """FirecREST as what runs job scripts, before a Slurm, which reads their comment lines."""
+
+    name = "firecrest"
+    variables = VARIABLES
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """See BatchSystem."""
+        return load_scheduler("slurm").directives(resources)
+
+
+SYSTEM = FirecrestScheduler()
+
+
+def open_host(site: Site, on_event: Listener = ignore) -> ServiceMachine:
+    """Connect to the service of a site."""
+    client = FirecrestClient(site.own, site.name, request_limit(site, requests=REQUESTS), on_event)
+    return ServiceMachine(FirecrestFiles(client), FirecrestJobs(client), site.name)

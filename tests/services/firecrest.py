@@ -1,0 +1,563 @@
+"""Run a test double of FirecREST v2: its operations on files as commands, its transfers and jobs over a real Slurm and a real object store.
+
+The server is Python, but not in a package index, and needs an ssh certificate authority. This double has the part of its API that clients of
+files and jobs use, written from its source (eth-cscs/firecrest-v2: filesystem/ops, filesystem/transfer, compute and status, read in
+November 2026), and driven by the unmodified client pyfirecrest as well (test_firecrest_client.py). As the server does, it pastes
+paths into shell commands between apostrophes; a path with an apostrophe is counted in `refused`, because it could run commands.
+"""
+
+from __future__ import annotations
+
+import base64
+import email.parser
+import email.policy
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from tests.services.processes import SYSTEM_PATH, program
+from tests.services.rest import RefusalError, Reply, Request, RestDouble, Route
+from tests.services.slurm import Slurm
+
+SYSTEM = "daint"
+LIMIT = 5 * 1024 * 1024  # bytes of ops/upload and ops/download (settings.storage.max_ops_file_size)
+_JOB_KEYS = {
+    "name", "account", "workingDirectory", "standardInput", "standardOutput", "standardError", "env", "constraints", "script",
+    "scriptPath", "partition", "reservation",
+}  # fmt: skip
+_ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"})
+_FETCH = """
+import sys, time, urllib.request
+url, target, fraction = sys.argv[1:]
+for _ in range(1800):
+    try:
+        with urllib.request.urlopen(url) as answer:
+            content = answer.read()
+        break
+    except urllib.error.HTTPError:
+        time.sleep(0.5)
+with open(target, "wb") as file:
+    file.write(content[: int(len(content) * float(fraction))])
+print("File was successfully downloaded")
+"""
+_SEND = """
+import sys, urllib.request
+source, size, complete, fraction, *urls = sys.argv[1:]
+size, tags = int(size), []
+with open(source, "rb") as file:
+    for url in urls:
+        piece = file.read(size)
+        piece = piece[: int(len(piece) * float(fraction))]
+        answer = urllib.request.urlopen(urllib.request.Request(url, data=piece, method="PUT"))
+        tags.append(answer.headers["ETag"])
+parts = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{t}</ETag></Part>" for n, t in enumerate(tags, 1))
+body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+urllib.request.urlopen(urllib.request.Request(complete, data=body, method="POST")).read()
+print("Multipart file upload successfully completed")
+"""
+
+
+class Firecrest(RestDouble):
+    """The double. Its system has a filesystem of home folders, in which the account has one.
+
+    Attributes:
+        part_size: The size of parts of large files.
+        hidden: So many of the next lists of jobs are empty.
+        objects: The bucket through which large files go.
+    """
+
+    def __init__(self, folder: Path, slurm: Slurm, store: Any) -> None:
+        self._users = folder / "users"
+        self.home = self._users / _user()
+        self.home.mkdir(parents=True)
+        self._slurm = slurm
+        self.objects = store.bucket()
+        self._client = store.client
+        self.part_size = 16 * 1024 * 1024
+        self.hidden = 0
+        self._reachable = folder.resolve()
+        self._known: dict[str, dict[str, str]] = {}  # of jobs, the last that Slurm said
+        self.forgotten: set[str] = set()  # jobs that the scheduler no longer has
+        self.renamed: dict[str, str] = {}  # jobs with a state that a test wants
+        super().__init__()
+
+    def routes(self) -> list[tuple[str, str, Route]]:
+        ops, transfer = f"/filesystem/{SYSTEM}/ops", f"/filesystem/{SYSTEM}/transfer"
+        return [
+            ("GET", "/status/systems", self._systems),
+            ("GET", f"/status/{SYSTEM}/userinfo", self._userinfo),
+            ("GET", f"{ops}/stat", self._stat),
+            ("GET", f"{ops}/ls", self._ls),
+            ("GET", f"{ops}/checksum", self._checksum),
+            ("GET", f"{ops}/download", self._download),
+            ("GET", f"{ops}/view", self._view),
+            ("POST", f"{ops}/upload", self._upload),
+            ("POST", f"{ops}/mkdir", self._mkdir),
+            ("POST", f"{ops}/extract", self._extract),
+            ("PUT", f"{ops}/chmod", self._chmod),
+            ("DELETE", f"{ops}/rm", self._rm),
+            ("POST", f"{transfer}/upload", self._begin_upload),
+            ("POST", f"{transfer}/download", self._begin_download),
+            ("POST", f"{transfer}/(mv|cp)", self._begin_change),
+            ("POST", f"/compute/{SYSTEM}/jobs", self._submit),
+            ("GET", f"/compute/{SYSTEM}/jobs", self._jobs),
+            ("GET", f"/compute/{SYSTEM}/jobs/([a-zA-Z0-9]+)", self._job),
+            ("DELETE", f"/compute/{SYSTEM}/jobs/([a-zA-Z0-9]+)", self._cancel),
+        ]
+
+    def error(self, status: int, message: str) -> Any:
+        del status
+        return {"errorType": "error", "message": message, "data": None, "user": _user()}
+
+    # The system
+
+    def _systems(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow()
+        systems = [{"path": str(self._users), "dataType": "users", "defaultWorkDir": True}]
+        scheduler = {"type": "slurm", "version": "23.11.0"}
+        return Reply(200, {"systems": [{"name": SYSTEM, "fileSystems": systems, "scheduler": scheduler}]})
+
+    def _userinfo(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow()
+        user = {"name": _user(), "id": str(os.getuid())}
+        return Reply(200, {"user": user, "group": user, "groups": [user], "accounts": None})
+
+    # Operations on files
+
+    def _path(self, path: Any) -> str:
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise RefusalError(422, "path is an absolute path")
+        if "'" in path or "\n" in path:
+            raise RefusalError(400, f"this path would run commands: {path!r}")
+        if not Path(os.path.realpath(path)).is_relative_to(self._reachable):
+            raise RefusalError(
+                403,
+                "Remote process failed with exit status:1 and error message:Permission denied",
+                expected=True,
+            )
+        return path
+
+    def _shell(self, line: str, stdin: bytes = b"") -> bytes:
+        """Run a line as the server does, and raise its errors."""
+        ended = subprocess.run(
+            ["/bin/bash", "-c", f"umask 022; {line}"],
+            input=stdin,
+            capture_output=True,
+            check=False,
+            env={"PATH": SYSTEM_PATH, "LC_ALL": "C.UTF-8"},
+        )
+        if ended.returncode == 0:
+            return ended.stdout
+        stderr = ended.stderr.decode(errors="replace")
+        message = (
+            f"Remote process failed with exit status:{ended.returncode} and error message:{stderr.strip()}"
+        )
+        statuses = {124: 408}
+        status = statuses.get(ended.returncode, 500)
+        for text, code in {
+            "No such file": 404,
+            "Permission denied": 403,
+            "not permitted": 403,
+            "File exists": 400,
+        }.items():
+            if text in stderr:
+                status = code
+                break
+        raise RefusalError(status, message, expected=True)
+
+    def _stat(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow("path", "dereference")
+        option = "--dereference" if request.query.get("dereference", "false").lower() == "true" else ""
+        line = f"timeout 5 stat {option} -c '%f %i %d %h %u %g %s %X %Y %Z' -- '{self._path(request.query.get('path'))}'"
+        names = ["mode", "ino", "dev", "nlink", "uid", "gid", "size", "atime", "mtime", "ctime"]
+        values = self._shell(line).decode().split()
+        record = dict(zip(names, [int(values[0], 16), *map(int, values[1:])], strict=True))
+        return Reply(200, {"output": record})
+
+    def _ls(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow("path", "showHidden", "numericUid", "recursive", "dereference")
+        options = "-A " if request.query.get("showHidden", "false").lower() == "true" else ""
+        options += "--numeric-uid-gid " if request.query.get("numericUid", "false").lower() == "true" else ""
+        path = self._path(request.query.get("path"))
+        out = self._shell(
+            f"timeout 5 ls -l --quoting-style=c --time-style='+%Y-%m-%dT%H:%M:%S' {options} -- '{path}'"
+        )
+        return Reply(200, {"output": [each for line in out.decode().splitlines() if (each := _listed(line))]})
+
+    def _checksum(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow("path")
+        out = self._shell(f"timeout 5 sha256sum -- '{self._path(request.query.get('path'))}'")
+        return Reply(
+            200, {"output": {"algorithm": "SHA-256", "checksum": out.decode().split()[0].lstrip("\\")}}
+        )
+
+    def _download(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow("path")
+        path = self._path(request.query.get("path"))
+        content = base64.b64decode(self._shell(f"timeout 5 base64 --wrap=0 -- '{path}'"))
+        if len(content) > LIMIT:
+            raise RefusalError(413, "larger than the limit of direct downloads")
+        if request.truncated:
+            content = content[: len(content) // 2]
+        with self.guard:
+            self.sent[path] += len(content)
+        return Reply(200, content, {"Content-Type": "application/octet-stream"})
+
+    def _view(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow("path", "size", "offset")
+        return Reply(
+            200,
+            {
+                "output": self._shell(
+                    f"timeout 5 head -c {LIMIT} -- '{self._path(request.query.get('path'))}'"
+                ).decode()
+            },
+        )
+
+    def _upload(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow("path")
+        folder = self._path(request.query.get("path"))
+        head = f"Content-Type: {request.headers.get('Content-Type')}\r\n\r\n".encode()
+        message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + request.body())
+        [part] = message.iter_parts()
+        name, content = part.get_filename(), part.get_payload(decode=True)
+        if (
+            part.get_param("name", header="content-disposition") != "file"
+            or not name
+            or not isinstance(content, bytes)
+        ):
+            raise RefusalError(422, "the form has no file")
+        if len(content) + 33 > LIMIT:  # sys.getsizeof
+            raise RefusalError(413, "Uploaded file is too large.")
+        path = self._path(f"{folder}/{name}")
+        if request.truncated:
+            content = content[: len(content) // 2]
+        self._shell(f"timeout 5 base64 -d > '{path}'", base64.b64encode(content))
+        with self.guard:
+            self.received[path] += len(content)
+        return Reply(204)
+
+    def _mkdir(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        wanted = _only(request.json(), {"path", "sourcePath", "parent"})
+        path = self._path(wanted.get("path", wanted.get("sourcePath")))
+        self._shell(f"timeout 5 mkdir {'-p' if wanted.get('parent') else ''} -- '{path}'")
+        return Reply(201, {"output": {"name": path}})
+
+    def _extract(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        wanted = _only(request.json(), {"path", "sourcePath", "targetPath", "compression"})
+        source, target = (
+            self._path(wanted.get("path", wanted.get("sourcePath"))),
+            self._path(wanted.get("targetPath")),
+        )
+        self._shell(f"timeout 5 tar -xzf '{source}' -C '{target}'")
+        return Reply(204)
+
+    def _chmod(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        wanted = _only(request.json(), {"path", "sourcePath", "mode"})
+        if not re.fullmatch(r"[0-7]{3,4}", str(wanted.get("mode"))):
+            raise RefusalError(422, "mode is octal")
+        self._shell(
+            f"timeout 5 chmod -v '{wanted['mode']}' -- '{self._path(wanted.get('path', wanted.get('sourcePath')))}'"
+        )
+        return Reply(200, {"output": None})
+
+    def _rm(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow("path")
+        self._shell(f"timeout 5 rm -r --interactive=never -- '{self._path(request.query.get('path'))}'")
+        return Reply(204)
+
+    # Transfers
+
+    def _sign(self, method: str, verb: str, **more: Any) -> str:
+        parameters = {"Bucket": self.objects.name, **more}
+        found: str = self._client.generate_presigned_url(
+            method, Params=parameters, ExpiresIn=3600, HttpMethod=verb
+        )
+        return found
+
+    def _multipart(self, key: str, size: int) -> tuple[list[str], str]:
+        made = self._client.create_multipart_upload(Bucket=self.objects.name, Key=key)["UploadId"]
+        more = {"Key": key, "UploadId": made}
+        count = math.ceil(size / self.part_size)
+        urls = [self._sign("upload_part", "PUT", PartNumber=number + 1, **more) for number in range(count)]
+        return urls, self._sign("complete_multipart_upload", "POST", **more)
+
+    def _begin_upload(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        wanted = _only(request.json(), {"path", "account", "transferDirectives", "transfer_directives"})
+        directives = wanted.get("transferDirectives") or wanted.get("transfer_directives") or {}
+        size = directives.get("fileSize", directives.get("file_size"))
+        if directives.get("transferMethod", directives.get("transfer_method")) != "s3" or not isinstance(
+            size, int
+        ):
+            raise RefusalError(400, "Requested transfer method is not available.")
+        path, key = self._path(wanted.get("path")), f"{uuid.uuid4()}/object"
+        urls, complete = self._multipart(key, size)
+        job = self._start(
+            "IngressFileTransfer",
+            _FETCH,
+            self._sign("get_object", "GET", Key=key),
+            path,
+            self._fraction(request),
+        )
+        given = {
+            "transferMethod": "s3",
+            "partsUploadUrls": urls,
+            "completeUploadUrl": complete,
+            "maxPartSize": self.part_size,
+        }
+        return Reply(201, {"transferJob": job, "transferDirectives": given})
+
+    def _begin_download(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        wanted = _only(
+            request.json(),
+            {"path", "source_path", "sourcePath", "account", "transferDirectives", "transfer_directives"},
+        )
+        path = self._path(wanted.get("path") or wanted.get("sourcePath") or wanted.get("source_path"))
+        if not Path(path).is_file():
+            raise RefusalError(404, "No such file or directory", expected=True)
+        key = f"object_{uuid.uuid4()}"
+        urls, complete = self._multipart(key, Path(path).stat().st_size)
+        job = self._start(
+            "OutgressFileTransfer", _SEND, path, str(self.part_size), complete, self._fraction(request), *urls
+        )
+        given = {"transferMethod": "s3", "downloadUrl": self._sign("get_object", "GET", Key=key)}
+        return Reply(201, {"transferJob": job, "transferDirectives": given})
+
+    @staticmethod
+    def _fraction(request: Request) -> str:
+        return "0.5" if request.truncated else "1"
+
+    def _begin_change(self, request: Request, found: re.Match[str]) -> Reply:
+        wanted = _only(request.json(), {"path", "sourcePath", "targetPath", "account", "dereference"})
+        source, target = (
+            self._path(wanted.get("path", wanted.get("sourcePath"))),
+            self._path(wanted.get("targetPath")),
+        )
+        words = ["mv"] if found[1] == "mv" else ["cp", "--preserve=all", "-R"]
+        script = f"import subprocess, sys\nsubprocess.run([*{words!r}, *sys.argv[1:]], check=True)\nprint('Files were successfully moved')\n"
+        return Reply(201, {"transferJob": self._start("ChangeFiles", script, source, target)})
+
+    def _start(self, name: str, script: str, *words: str) -> dict[str, Any]:
+        """Start a job of the service itself."""
+        folder = self._reachable / "jobs" / str(uuid.uuid4())
+        folder.mkdir(parents=True)
+        log, errors = folder / "out.log", folder / "errors.log"
+        argv = shlex.join([sys.executable, "-c", script, *words])
+        job = self._sbatch(
+            ["--chdir", str(folder), "--job-name", name, "--output", str(log), "--error", str(errors)],
+            f"#!/bin/sh\n{argv}\n".encode(),
+        )
+        logs = {"outputLog": str(log), "errorLog": str(errors)}
+        return {"jobId": int(job), "system": SYSTEM, "workingDirectory": str(folder), "logs": logs}
+
+    # Jobs
+
+    def _command(self, *argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        environment = {**os.environ, "PATH": SYSTEM_PATH, **self._slurm.env}
+        return subprocess.run(
+            [program(argv[0], "slurm-client"), *argv[1:]],
+            env=environment,
+            capture_output=True,
+            check=False,
+            input=stdin,
+        )
+
+    def _sbatch(self, options: list[str], script: bytes) -> str:
+        ended = self._command("sbatch", "--parsable", *options, stdin=script)
+        if ended.returncode:
+            message = (
+                f"Unexpected Slurm command response. exit_status:1 std_err:{ended.stderr.decode().strip()}"
+            )
+            raise RefusalError(500, message, expected=True)
+        return ended.stdout.decode().strip()
+
+    def _submit(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        job = _only(_only(request.json(), {"job"}).get("job"), _JOB_KEYS)
+        if not isinstance(job.get("workingDirectory"), str) or not (
+            job.get("script") or job.get("scriptPath")
+        ):
+            raise RefusalError(422, "a job has a working directory and a script")
+        options = ["--chdir", self._path(job["workingDirectory"])]
+        for key, option in {
+            "name": "job-name",
+            "standardOutput": "output",
+            "standardError": "error",
+            "account": "account",
+        }.items():
+            if job.get(key):
+                options.append(f"--{option}={job[key]}")
+        environment = {"F7T_version": "v2.0.0", **(job.get("env") or {})}
+        options.append("--export=ALL," + ",".join(f"{name}={value}" for name, value in environment.items()))
+        script = (
+            Path(self._path(job["scriptPath"])).read_bytes()
+            if job.get("scriptPath")
+            else job["script"].encode()
+        )
+        return Reply(201, {"jobId": int(self._sbatch(options, script))})
+
+    def _table(self) -> dict[str, dict[str, str]]:
+        """Return what Slurm says of all jobs; ended ones are remembered, as by accounting."""
+        out = self._command("scontrol", "show", "job", "-o").stdout.decode(errors="replace")
+        with self.guard:
+            for line in out.splitlines():
+                record = dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
+                folder = record.get("WorkDir", "")
+                if "JobId" in record and folder.startswith(str(self._reachable)):
+                    self._known[record["JobId"]] = record
+            return {job: record for job, record in self._known.items() if job not in self.forgotten}
+
+    def _record(self, job: str, record: dict[str, str]) -> dict[str, Any]:
+        code = int(record.get("ExitCode", "0:0").partition(":")[0])
+        return {
+            "jobId": job,
+            "name": record["JobName"],
+            "status": {
+                "state": self.renamed.get(job, record["JobState"]),
+                "stateReason": record.get("Reason"),
+                "exitCode": code,
+                "interruptSignal": 0,
+            },
+            "tasks": None,
+            "time": {"elapsed": 0, "start": 0, "end": 0, "suspended": 0, "limit": 60},
+            "account": None,
+            "allocationNodes": 1,
+            "cluster": SYSTEM,
+            "group": None,
+            "nodes": "n1",
+            "partition": record.get("Partition", ""),
+            "user": _user(),
+            "workingDirectory": record["WorkDir"],
+            "priority": 1,
+        }
+
+    def _jobs(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        request.allow("allusers", "account", "name", "time_window")
+        table = self._table()
+        if self.hidden > 0 and table:
+            self.hidden -= 1
+            table = {}
+        return Reply(200, {"jobs": [self._record(*each) for each in table.items()]})
+
+    def _job(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow("allusers", "account", "name", "time_window")
+        record = self._table().get(found[1])
+        if record is None:
+            raise RefusalError(404, "Job not found.", expected=True)
+        return Reply(200, {"jobs": [self._record(found[1], record)]})
+
+    def _cancel(self, request: Request, found: re.Match[str]) -> Reply:
+        request.allow()
+        if found[1] not in self._table():
+            raise RefusalError(404, "Job not found", expected=True)
+        self._command("scancel", found[1])
+        return Reply(204)
+
+    # For tests
+
+    def table(self) -> dict[str, dict[str, str]]:
+        """Return what Slurm says of all jobs."""
+        return self._table()
+
+    def wait(self, job: str, seconds: float = 60.0) -> str:
+        """Wait until a job has ended, and return its state."""
+        until = time.monotonic() + seconds
+        while (state := self._table()[job]["JobState"]) not in _ENDED and time.monotonic() < until:
+            time.sleep(0.1)
+        return state
+
+    def add_many(self, count: int) -> None:
+        """Let the account have other jobs."""
+        for number in range(count):
+            job = str(900_000 + number)
+            self._known[job] = {
+                "JobId": job,
+                "JobName": f"other {number}",
+                "JobState": "COMPLETED",
+                "WorkDir": str(self._reachable),
+            }
+
+    def hide(self, *, times: int) -> None:
+        """Let so many of the next lists lack all jobs."""
+        self.hidden = times
+
+    def _of_users(self) -> dict[str, dict[str, str]]:
+        return {
+            job: record
+            for job, record in self._table().items()
+            if record["WorkDir"].startswith(str(self.home))
+        }
+
+    def names(self) -> list[str]:
+        """Return the names of all jobs, without those of the service itself."""
+        return [record["JobName"] for record in self._of_users().values()]
+
+    def job_ids(self) -> list[str]:
+        """Return the ids of the same jobs."""
+        return list(self._of_users())
+
+    def running(self) -> list[str]:
+        """Return the ids of those that have not ended."""
+        return [job for job, record in self._of_users().items() if record["JobState"] not in _ENDED]
+
+    def close(self) -> None:
+        for job in self._table():
+            self._command("scancel", "--quiet", job)
+        super().close()
+
+
+def _only(record: Any, names: set[str]) -> dict[str, Any]:
+    if not isinstance(record, dict) or set(record) - names:
+        raise RefusalError(422, f"unknown members: {sorted(record) if isinstance(record, dict) else record}")
+    return record
+
+
+_LINE = re.compile(r"^(\S)(\S+)\s+\d+\s+(\S+)\s+(\S+)\s+(\d+)\s+([0-9T:-]+)\s+(.+)$")
+
+
+def _listed(line: str) -> dict[str, Any] | None:
+    """Return a line of ls as the server reads it: with shlex, which leaves C-style escapes as they are."""
+    found = _LINE.match(line)
+    if found is None:
+        return None
+    tokens = shlex.split(found[7])
+    if len(tokens) not in {1, 3}:
+        return None
+    return {
+        "name": tokens[0],
+        "type": found[1],
+        "linkTarget": tokens[2] if len(tokens) == 3 else None,
+        "user": found[3],
+        "group": found[4],
+        "permissions": found[2],
+        "lastModified": found[6],
+        "size": found[5],
+    }
+
+
+def _user() -> str:
+    import getpass
+
+    return getpass.getuser()

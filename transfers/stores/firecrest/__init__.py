@@ -1,0 +1,1 @@
+"""Store files at a system behind FirecREST, and send it requests for jobs."""

@@ -1,0 +1,387 @@
+"""Send the requests of FirecREST v2 that hibali needs, and check the answers.
+
+Source: eth-cscs/firecrest-v2 (filesystem/ops, filesystem/transfer, compute, status), read in November 2026. The server pastes paths
+between apostrophes into shell commands, so that one in a path would run commands in the user's account: such paths are refused
+before any request (S9).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from hibali.config.model import is_loopback_host
+from hibali.errors import (
+    AccessError,
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+)
+from hibali.events import Listener, ignore
+from hibali.http import Response
+from hibali.request_limits import RequestLimit
+from hibali.text import printable
+from transfers.stores.bearer.client import Call, RestClient
+from transfers.stores.bearer.tokens import Tokens
+from transfers.stores.firecrest.settings import FirecrestSettings
+
+DIRECT_BYTES = (
+    5 * 1024 * 1024 - 4096
+)  # of ops/upload and ops/download; the server counts an object's overhead, too
+_MOST_LISTING = 256 * 1024 * 1024
+_MOST_SHOWN = 300
+_MOST_PARTS = 10_000  # of an upload to S3
+_REASONS: tuple[tuple[str, type[HibaliError], str, str], ...] = (
+    ("no space left", IncompleteError, "no-space", "the filesystem has no free space"),
+    ("quota exceeded", IncompleteError, "no-space", "the quota is exceeded"),
+    ("permission denied", AccessError, "denied", "the site denied access"),
+    ("not permitted", AccessError, "denied", "the site denied access"),
+    ("no such file", NotFoundError, "vanished", "it does not exist"),
+    ("file exists", IncompleteError, "not-a-folder", "a file with the name of a folder is in the way"),
+    ("not a directory", IncompleteError, "not-a-folder", "a part of its path is a file"),
+    ("is a directory", IncompleteError, "not-a-file", "it is a folder"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The properties of a path (stat(2)); times in whole seconds."""
+
+    mode: int
+    inode: int
+    user: int
+    size: int
+    mtime: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A line of `ls`: the type is its first letter, the time is local to the system, without an offset."""
+
+    name: str
+    type: str
+    link: str
+    size: int
+    modified: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A transfer through the object store: its job, and where the parts of an upload go or a download comes from."""
+
+    job: str
+    parts: tuple[str, ...] = ()
+    complete: str = ""
+    part_bytes: int = 0
+    download: str = ""
+
+    def __repr__(self) -> str:
+        return f"Transfer({self.job!r})"  # the addresses grant access
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job, as its scheduler describes it."""
+
+    id: str
+    name: str
+    state: str
+    folder: str
+
+
+class FirecrestClient:
+    """One account at one system; thread-safe. Paths are absolute."""
+
+    def __init__(
+        self, settings: FirecrestSettings, subject: str, limit: RequestLimit, on_event: Listener = ignore
+    ) -> None:
+        """Set the fields; `subject` names the site in errors."""
+        self.subject = subject
+        self.settings = settings
+        parts = urlsplit(settings.url)
+        self._is_local = parts.scheme == "http" and is_loopback_host(parts.hostname or "")
+        system = quote(settings.system, safe="")
+        self._ops, self._transfer = f"/filesystem/{system}/ops", f"/filesystem/{system}/transfer"
+        self._jobs, self._status = f"/compute/{system}/jobs", f"/status/{system}"
+        tokens = Tokens(settings.bearer, subject)
+        self._rest = RestClient(settings.url, tokens, subject, limit, judge=self._judge, on_event=on_event)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._rest.close()
+
+    # The system
+
+    def filesystems(self) -> dict[str, str]:
+        """Return the path of each filesystem of the system by its type; the one of work folders also as "". Raise `NotFoundError`."""
+        for system in self._list(self._ask(Call("GET", "/status/systems")), "systems"):
+            if not isinstance(system, dict) or system.get("name") != self.settings.system:
+                continue
+            found: dict[str, str] = {}
+            for each in self._list(system, "fileSystems"):
+                if isinstance(each, dict) and isinstance(each.get("path"), str):
+                    found.setdefault(str(each.get("dataType")), each["path"])
+                    if each.get("defaultWorkDir"):
+                        found[""] = each["path"]
+            return found
+        raise NotFoundError(
+            "no-such-system",
+            f"the service has no system {self.settings.system}",
+            subject=self.subject,
+            hint=f"hibali config set sites.{self.subject}.firecrest.system NAME",
+        )
+
+    def user(self) -> tuple[str, int]:
+        """Return the name and the number of the account at the system."""
+        user = self._ask(Call("GET", f"{self._status}/userinfo")).get("user")
+        try:
+            return str(user["name"]), int(user["id"])  # type: ignore[index]
+        except (KeyError, TypeError, ValueError):
+            raise self._rest.bad_answer("it does not name the account") from None
+
+    # Files
+
+    def stat(self, path: bytes, *, follow: bool = False) -> Stat | None:
+        """Return the properties of a path; None if it is missing."""
+        query = {"path": self._text(path), "dereference": "true" if follow else None}
+        response = self._rest.repeat(Call("GET", f"{self._ops}/stat", query=query, accept=(404,)))
+        if response.status == 404:
+            return None
+        output = self._record(response).get("output")
+        try:
+            values = [int(output[name]) for name in ("mode", "ino", "uid", "size", "mtime")]  # type: ignore[index]
+        except (KeyError, TypeError, ValueError):
+            raise self._rest.bad_answer("the properties of a file are not complete") from None
+        return Stat(*values)
+
+    def ls(self, path: bytes, *, seconds: float) -> list[Listed]:
+        """Return what is in a folder. Raise `NotFoundError("vanished")`."""
+        query = {"path": self._text(path), "showHidden": "true", "numericUid": "true"}
+        call = Call("GET", f"{self._ops}/ls", query=query, most=_MOST_LISTING, seconds=seconds)
+        found = []
+        for each in self._list(self._ask(call), "output"):
+            try:
+                name, kind, link = each["name"], each["type"], each.get("linkTarget") or ""
+                line = Listed(str(name), str(kind), str(link), int(each["size"]), str(each["lastModified"]))
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise self._rest.bad_answer("a line of a listing is not complete") from None
+            found.append(line)
+        return found
+
+    def download(self, path: bytes) -> bytes:
+        """Return a whole file of at most `DIRECT_BYTES`."""
+        headers = {"Accept": "application/octet-stream"}
+        call = Call(
+            "GET",
+            f"{self._ops}/download",
+            query={"path": self._text(path)},
+            headers=headers,
+            most=DIRECT_BYTES + 8192,
+        )
+        return self._rest.repeat(call).body
+
+    def upload(self, folder: bytes, name: str, content: bytes, *, seconds: float | None = None) -> None:
+        """Write a file of at most `DIRECT_BYTES` in place; `name` is plain ASCII."""
+        boundary = secrets.token_hex(16)
+        head = (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        body = head.encode("ascii") + content + f"\r\n--{boundary}--\r\n".encode("ascii")
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+        query = {"path": self._text(folder)}
+        self._rest.repeat(
+            Call("POST", f"{self._ops}/upload", query=query, body=body, headers=headers, seconds=seconds)
+        )
+
+    def extract(self, archive: bytes, folder: bytes) -> None:
+        """Extract a gzipped tar archive into a folder."""
+        content = {"path": self._text(archive), "targetPath": self._text(folder)}
+        self._rest.repeat(Call.with_json("POST", f"{self._ops}/extract", content))
+
+    def mkdir(self, path: bytes, *, parents: bool = False) -> bool:
+        """Make a folder; return False if the name is taken, unless that is no error with `parents`. Sent once."""
+        content = {"path": self._text(path), "parent": parents}
+        response = self._rest.send(Call.with_json("POST", f"{self._ops}/mkdir", content, accept=(400,)))
+        if response.status == 400:
+            if "file exists" not in error_message(response).lower():
+                raise self._judge(Call("POST", "/"), response) or self._rest.bad_answer("status 400")
+            if parents:
+                raise IncompleteError(
+                    "not-a-folder", "a file with the name of a folder is in the way", subject=self.subject
+                )
+        return response.status < 300
+
+    def remove(self, path: bytes) -> None:
+        """Remove a file, or a folder with all that is in it; a missing one is no error."""
+        self._rest.repeat(Call("DELETE", f"{self._ops}/rm", query={"path": self._text(path)}, accept=(404,)))
+
+    def chmod(self, path: bytes, mode: int) -> None:
+        """Set the permissions."""
+        content = {"path": self._text(path), "mode": f"{mode:o}"}
+        self._rest.repeat(Call.with_json("PUT", f"{self._ops}/chmod", content))
+
+    def checksum(self, path: bytes) -> str | None:
+        """Return the sha256 that the system computes; None if that takes longer than the service allows."""
+        call = Call("GET", f"{self._ops}/checksum", query={"path": self._text(path)}, accept=(408,))
+        response = self._rest.repeat(call)
+        if response.status == 408:
+            return None
+        output = self._record(response).get("output")
+        digest = output.get("checksum") if isinstance(output, dict) else None
+        if not isinstance(digest, str) or len(digest) != 64:
+            raise self._rest.bad_answer("it has no sha256")
+        return digest
+
+    # Large files
+
+    def begin_upload(self, path: bytes, size: int) -> Transfer:
+        """Begin to transfer a file to this path, once."""
+        directives = {"transferMethod": "s3", "fileSize": size}
+        record = self._begin("upload", {"path": self._text(path), "transferDirectives": directives})
+        given = record.get("transferDirectives")
+        given = given if isinstance(given, dict) else {}
+        parts, part_bytes = given.get("partsUploadUrls"), given.get("maxPartSize")
+        if not isinstance(parts, list) or not isinstance(part_bytes, int) or part_bytes <= 0:
+            raise self._rest.bad_answer("it has no addresses for the parts")
+        if len(parts) > _MOST_PARTS or len(parts) != -(-size // part_bytes):
+            raise self._rest.bad_answer("the number of parts is not that of the file")
+        checked = tuple(self.checked(each) for each in parts)
+        return Transfer(
+            self._transfer_job(record), checked, self.checked(given.get("completeUploadUrl")), part_bytes
+        )
+
+    def begin_download(self, path: bytes) -> Transfer:
+        """Begin to transfer a file from this path, once."""
+        record = self._begin(
+            "download", {"path": self._text(path), "transferDirectives": {"transferMethod": "s3"}}
+        )
+        given = record.get("transferDirectives")
+        address = given.get("downloadUrl") if isinstance(given, dict) else None
+        return Transfer(self._transfer_job(record), download=self.checked(address))
+
+    def begin_change(self, action: str, path: bytes, to: bytes) -> str:
+        """Begin to move (`mv`) or copy (`cp`) a file or folder as a job, once; return the job."""
+        return self._transfer_job(
+            self._begin(action, {"path": self._text(path), "targetPath": self._text(to)})
+        )
+
+    def _begin(self, action: str, content: dict[str, Any]) -> dict[str, Any]:
+        account = {"account": self.settings.account} if self.settings.account else {}
+        return self._record(
+            self._rest.create(Call.with_json("POST", f"{self._transfer}/{action}", {**content, **account}))
+        )
+
+    def _transfer_job(self, record: dict[str, Any]) -> str:
+        job = record.get("transferJob")
+        found = str(job.get("jobId", "")) if isinstance(job, dict) else ""
+        if not found.isalnum():
+            raise self._rest.bad_answer("it names no job")
+        return found
+
+    def checked(self, address: Any) -> str:
+        """Return an address that may be contacted: https, or http to this machine if the service is here."""
+        if isinstance(address, str) and address.isascii() and address.isprintable() and " " not in address:
+            parts = urlsplit(address)
+            plain = parts.scheme == "http" and self._is_local and is_loopback_host(parts.hostname or "")
+            if (parts.scheme == "https" or plain) and parts.hostname and "@" not in parts.netloc:
+                return address
+        raise IncompleteError(
+            "unsafe-address",
+            "the service named an address that hibali does not contact: only https is allowed",
+            subject=self.subject,
+            hint="Report it to the site.",
+        )
+
+    # Jobs
+
+    def submit(self, job: Mapping[str, Any]) -> str:
+        """Create a job, and return its id. Raises as `RestClient.create` does."""
+        record = self._record(self._rest.create(Call.with_json("POST", self._jobs, {"job": dict(job)})))
+        found = str(record.get("jobId", ""))
+        if not found.isalnum():
+            raise self._rest.bad_answer("it names no job")
+        return found
+
+    def jobs(self) -> list[JobRecord]:
+        """Return the jobs of the account; the list may lack some (eth-cscs/firecrest-v2#177)."""
+        return self._job_records(self._ask(Call("GET", self._jobs, most=_MOST_LISTING)))
+
+    def job(self, job: str) -> JobRecord | None:
+        """Return a job; None if the scheduler does not have it."""
+        response = self._rest.repeat(Call("GET", f"{self._jobs}/{quote(job, safe='')}", accept=(404,)))
+        if response.status == 404:
+            return None
+        return next((each for each in self._job_records(self._record(response)) if each.id == job), None)
+
+    def _job_records(self, record: dict[str, Any]) -> list[JobRecord]:
+        found = []
+        for each in self._list(record, "jobs") if record.get("jobs") is not None else ():
+            try:
+                state = each["status"]["state"]
+                text = state[0] if isinstance(state, list) and state else state
+                folder = each.get("workingDirectory")
+                found.append(JobRecord(str(each["jobId"]), str(each["name"]), str(text), str(folder)))
+            except (KeyError, TypeError, AttributeError):
+                raise self._rest.bad_answer("a job in it is not complete") from None
+        return found
+
+    def cancel(self, job: str) -> None:
+        """End a job; an ended one stays as it is."""
+        self._rest.repeat(Call("DELETE", f"{self._jobs}/{quote(job, safe='')}", accept=(404,)))
+
+    # Answers
+
+    def _text(self, path: bytes) -> str:
+        """Return a path for the server. Raise `RefusedError` for one that its shell would read as something else (S9)."""
+        if any(each in path for each in (b"'", b"\n", b"\r", b"\\", b"\0")):
+            raise RefusedError(
+                "unsafe-name",
+                f"FirecREST cannot handle this name: {printable(path)}",
+                subject=self.subject,
+                hint="Rename it: names there cannot have apostrophes, backslashes and line breaks.",
+            )
+        return path.decode("utf-8", "surrogateescape")
+
+    def _ask(self, call: Call) -> dict[str, Any]:
+        return self._record(self._rest.repeat(call))
+
+    def _record(self, response: Response) -> dict[str, Any]:
+        found = self._rest.json_of(response)
+        if not isinstance(found, dict):
+            raise self._rest.bad_answer("it is no JSON object")
+        return found
+
+    def _list(self, record: dict[str, Any], key: str) -> list[Any]:
+        found = record.get(key)
+        if not isinstance(found, list):
+            raise self._rest.bad_answer(f"it has no list {key}")
+        return found
+
+    def _judge(self, call: Call, response: Response) -> HibaliError | None:
+        """Return the error that the server's message names."""
+        reason = error_message(response)
+        if call.path == self._jobs and call.method == "POST" and response.status not in {401, 429, 503}:
+            return UsageError(
+                "submission-rejected", f"FirecREST refuses the job: {reason}", subject=self.subject
+            )
+        lowered = reason.lower()
+        for text, kind, code, message in _REASONS:
+            if text in lowered:
+                return kind(code, message, subject=self.subject)
+        return None
+
+
+def error_message(response: Response) -> str:
+    """Return what the server says about an error, printable and short."""
+    try:
+        record = json.loads(response.body)
+        return printable(str(record.get("message", "")))[:_MOST_SHOWN]
+    except (ValueError, AttributeError, RecursionError):
+        return ""

@@ -1,0 +1,41 @@
+"""Read the table [sites.NAME.firecrest]: the API, the system, and where its tokens come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from hibali.config.model import SITE_NAME
+from hibali.config.schema import Note, inline, setting, table, text
+from transfers.stores.bearer.settings import BearerSettings, read_url
+
+
+@table
+class FirecrestSettings:
+    """One system of a FirecREST v2."""
+
+    url: str = setting(read_url, default="", required=True, doc="the address of the API, version 2")
+    system: str = setting(
+        text(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a system's name"), default="", required=True, doc="the system"
+    )
+    bearer: BearerSettings = inline(BearerSettings, default=BearerSettings())
+    home: str | None = setting(
+        text(r"/[^']*", "an absolute path"), default=None, doc="the home folder, if the API does not tell it"
+    )
+    account: str | None = setting(
+        text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account"),
+        default=None,
+        doc="the account that transfers of large files are charged to",
+    )
+    data: str | None = setting(
+        text(SITE_NAME.pattern, "the name of a site"),
+        default=None,
+        doc="the site through which files are moved, with the same paths",
+    )
+
+    def finish(self, present_keys: Mapping[str, Any], note: Note) -> Self:
+        """Require a source of tokens."""
+        del present_keys
+        if not self.bearer.source:
+            note("needs a source of tokens, such as token_command or client_id")
+        return self
