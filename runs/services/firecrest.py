@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hibali.config.model import Site
 from hibali.errors import TryLaterError, UsageError
@@ -102,7 +103,7 @@ class FirecrestScheduler(ServiceScheduler):
     """FirecREST as what runs job scripts, before a Slurm, which reads their comment lines."""
 
     name = "firecrest"
-    variables = VARIABLES
+    variables = replace(VARIABLES, array=(), index=())  # it starts no arrays
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
         """See BatchSystem."""

@@ -71,7 +71,7 @@ def open_site(request: pytest.FixtureRequest, service: str) -> RestSite:
             submit=("POST", jobs),
             poll=f"{jobs}(/.*)?",
             upload=("POST", ".*/(ops|transfer)/upload"),
-            download=("GET", ".*/ops/download"),
+            download=("POST", ".*/transfer/download"),
             part_mib=16,
             more='system = "daint"\n',
         )

@@ -74,6 +74,10 @@ class Files(ABC):
     def full(self, path: bytes) -> str:
         """Return a path as the filesystem writes it."""
 
+    def use_seed(self, seed: bytes) -> None:
+        """Give temporary files and folders partial names of this seed, by which the next operation finds those that are left."""
+        del seed
+
     @abstractmethod
     def stat(self, path: bytes) -> Found | None:
         """Return the properties of a path, None if it is missing."""

@@ -101,7 +101,7 @@ def facts_of(
         modes=seen.versions,
         mtimes=seen.versions,
         locks=seen.locks,
-        swaps=seen.put != Put.RENAMED or seen.replaces,
+        swaps=traits.swaps and (seen.put != Put.RENAMED or seen.replaces),
         name_bytes=seen.name_bytes,
         path_bytes=_KEY_BYTES if traits.keys else _PATH_BYTES,
         utf8_names=True,

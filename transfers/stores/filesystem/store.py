@@ -296,11 +296,12 @@ class FilesystemStore(RequestStore):
             folders=FolderMaker(self._files, self._target_path),
             cache=self._cache,
         )
-        if target.renames:
+        if target.renames or self._files.traits.keeps_parts:
             earlier = self._own.seeds()
             self._tidy = self._tidy or not earlier
             target.seed = self._own.open_seed(earlier)
             target.earlier = earlier
+            self._files.use_seed(target.seed)
         return target
 
     def _save(self, changes: ManifestLines) -> None:

@@ -36,7 +36,8 @@ class Traits:
         exclusive: How a lock is created.
         threads: Calls at a time.
         refuses: Characters that names cannot contain.
-        keeps_parts: Whether parts of an interrupted upload are used by the next one.
+        keeps_parts: Whether an interruption leaves files or folders with partial names, such as parts that the next upload uses.
+        swaps: Whether a file is replaced without a moment in which it does not exist; otherwise probed.
         posix: Whether it is certainly the filesystem of a Linux machine, which is not probed.
     """
 
@@ -47,4 +48,5 @@ class Traits:
     threads: int = 1
     refuses: bytes = b""
     keeps_parts: bool = False
+    swaps: bool = True
     posix: bool = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import posixpath
-import secrets
 import tarfile
 import threading
 import time
@@ -22,11 +21,6 @@ from hibali.retry import wait_unless_interrupted
 _GATHER_SECONDS = 0.01  # in which files of other threads join an archive
 
 
-def temporary_name() -> bytes:
-    """Return a name that listings of hibali skip."""
-    return b".hibali-" + secrets.token_hex(16).encode("ascii")
-
-
 @dataclass(frozen=True, slots=True)
 class Archive:
     """A gzipped tar archive to extract in `folder`, and the temporary folder that it leaves there."""
@@ -36,10 +30,12 @@ class Archive:
     leaves: bytes
 
 
-def archive_of(files: Sequence[tuple[bytes, Bytes]]) -> Archive:
-    """Return the archive that writes these files, whose folders exist; paths are absolute."""
+def archive_of(files: Sequence[tuple[bytes, Bytes]], leaves: bytes) -> Archive:
+    """Return the archive that writes these files, whose folders exist, by a temporary folder with the name `leaves`.
+
+    Paths are absolute.
+    """
     folder = posixpath.commonpath([path.rpartition(b"/")[0] or b"/" for path, _ in files])
-    leaves = temporary_name()
     moment = int(time.time())
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz", format=tarfile.GNU_FORMAT, compresslevel=1) as archive:
@@ -85,8 +81,8 @@ class _Waiting:
 class Batches:
     """Lets files that several threads write at the same time go in one archive."""
 
-    def __init__(self, send: Callable[[Archive], None], most: int) -> None:
-        """`send` uploads and extracts an archive; `most` bytes of content fit in one."""
+    def __init__(self, send: Callable[[Sequence[tuple[bytes, Bytes]]], None], most: int) -> None:
+        """`send` writes files by one archive; `most` bytes of content fit in one."""
         self._send = send
         self._most = most
         self._guard = threading.Lock()
@@ -118,7 +114,7 @@ class Batches:
             self._waiting = [each for each in self._waiting if each not in chosen]
         problem: HibaliError | None = None
         try:
-            self._send(archive_of([(each.path, each.content) for each in chosen]))
+            self._send([(each.path, each.content) for each in chosen])
         except HibaliError as found:
             problem = found
         for each in chosen:

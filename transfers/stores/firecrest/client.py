@@ -96,7 +96,7 @@ class JobRecord:
 
 
 class FirecrestClient:
-    """One account at one system; thread-safe. Paths are absolute."""
+    """One account at one system; thread-safe. Paths are absolute, also without their first slash."""
 
     def __init__(
         self, settings: FirecrestSettings, subject: str, limit: RequestLimit, on_event: Listener = ignore
@@ -150,7 +150,12 @@ class FirecrestClient:
     def stat(self, path: bytes, *, follow: bool = False) -> Stat | None:
         """Return the properties of a path; None if it is missing."""
         query = {"path": self._text(path), "dereference": "true" if follow else None}
-        response = self._rest.repeat(Call("GET", f"{self._ops}/stat", query=query, accept=(404,)))
+        try:
+            response = self._rest.repeat(Call("GET", f"{self._ops}/stat", query=query, accept=(404,)))
+        except IncompleteError as problem:
+            if problem.code == "not-a-folder":  # what is above it
+                return None
+            raise
         if response.status == 404:
             return None
         output = self._record(response).get("output")
@@ -347,7 +352,7 @@ class FirecrestClient:
                 subject=self.subject,
                 hint="Rename it: names there cannot have apostrophes, backslashes and line breaks.",
             )
-        return path.decode("utf-8", "surrogateescape")
+        return "/" + path.decode("utf-8", "surrogateescape").lstrip("/")
 
     def _ask(self, call: Call) -> dict[str, Any]:
         return self._record(self._rest.repeat(call))

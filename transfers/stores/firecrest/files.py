@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
+import secrets
 import shlex
 import stat
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.http import Bytes
 from hibali.text import printable
+from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.entry import Kind
 from transfers.overlap import identity_of_url
 from transfers.stores.filesystem.files import LIST_SECONDS, Upload
 from transfers.stores.filesystem.machine import MachineFiles
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
-from transfers.stores.firecrest.archive import Archive, Batches, archive_of_link, temporary_name
+from transfers.stores.firecrest.archive import Archive, Batches, archive_of, archive_of_link
 from transfers.stores.firecrest.client import DIRECT_BYTES, FirecrestClient, Listed, Stat
-from transfers.stores.firecrest.large import PartsUpload, address_client, wait_for_job
+from transfers.stores.firecrest.large import PartsUpload, StagedFiles, UploadTarget, wait_for_job
 from transfers.stores.server_folder import OWN
 from transfers.stores.server_records import Found
 
@@ -36,16 +35,10 @@ _TRAITS = Traits(
     exclusive=Exclusive.FOLDER,
     threads=8,
     refuses=b"'\\\n\r",
+    keeps_parts=True,
     posix=True,
+    swaps=False,  # tar removes the old file before it makes the link
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """A large file in the object store, from where parts of it are read."""
-
-    tag: str
-    address: str
 
 
 class FirecrestFiles(MachineFiles):
@@ -56,11 +49,11 @@ class FirecrestFiles(MachineFiles):
     def __init__(self, client: FirecrestClient) -> None:
         self.subject = client.subject
         self._client = client
-        self._batches = Batches(self._extract, _ARCHIVE_BYTES)
+        self._batches = Batches(self._put_together, _ARCHIVE_BYTES)
+        self._seed = b""
         self._places: dict[str, str] = {}
         self._account: tuple[str, int] | None = None
-        self._staged: dict[bytes, _Staged] = {}
-        self._staging = threading.Lock()
+        self._staged = StagedFiles(client)
         self._offsets: dict[str, int] = {}  # of local time at the system, by day
         self._proven: dict[bytes, tuple[str, str]] = {}  # the tag and sha256 of files that `upload` compared
 
@@ -82,6 +75,14 @@ class FirecrestFiles(MachineFiles):
         """See Files."""
         settings = self._client.settings
         return identity_of_url(f"{settings.url}/{settings.system}", path)
+
+    def use_seed(self, seed: bytes) -> None:
+        """See Files."""
+        self._seed = seed
+
+    def _temporary_name(self) -> bytes:
+        token = secrets.token_hex(16).encode("ascii")
+        return protocol.partial_name(self._seed, token) if self._seed else b".hibali-" + token
 
     # Places
 
@@ -185,43 +186,10 @@ class FirecrestFiles(MachineFiles):
             if len(content) != found.size:
                 raise self._cut_off(path)
             return content[offset : offset + length]
-        return self._read_staged(path, _tag(found.mtime, found.size), found.size, offset, length)
-
-    def _read_staged(self, path: bytes, tag: str, size: int, offset: int, length: int) -> bytes:
-        client, target = address_client(self._stage(path, tag, size), self.subject)
-        headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
-        try:
-            response = client.request("GET", target, headers=headers, limit=length)
-        finally:
-            client.close()
-        if response.status in {403, 404}:
-            self._staged.pop(path, None)  # the address has expired
-        wanted = min(length, max(0, size - offset))
-        if response.status != 206 or len(response.body) != wanted:
+        content = self._staged.read(path, _tag(found.mtime, found.size), found.size, offset, length)
+        if len(content) != min(length, max(0, found.size - offset)):
             raise self._cut_off(path)
-        return response.body
-
-    def _stage(self, path: bytes, tag: str, size: int) -> str:
-        """Return the address of a large file in the object store."""
-        with self._staging:
-            known = self._staged.get(path)
-            if known is not None and known.tag == tag:
-                return known.address
-            transfer = self._client.begin_download(path)
-            wait_for_job(self._client, transfer.job, "reads the file")
-            self._check_size(path, transfer.download, size)
-            self._staged[path] = _Staged(tag, transfer.download)
-            return transfer.download
-
-    def _check_size(self, path: bytes, address: str, size: int) -> None:
-        """Compare the size of the object with that of the file: earlier versions of the service cut files off silently."""
-        client, target = address_client(address, self.subject)
-        try:
-            response = client.request("GET", target, headers={"Range": "bytes=0-0"}, limit=1)
-        finally:
-            client.close()
-        if response.headers.get("content-range", "").rpartition("/")[2] != str(size):
-            raise self._cut_off(path)
+        return content
 
     def _cut_off(self, path: bytes) -> TryLaterError:
         return TryLaterError(
@@ -241,7 +209,7 @@ class FirecrestFiles(MachineFiles):
         return found, self.stat(path)
 
     def _digest_by_job(self, path: bytes) -> str:
-        result = path.rpartition(b"/")[0] + b"/" + temporary_name()
+        result = self._own_folder() + b"/" + self._temporary_name()
         text = shlex.quote(path.decode("utf-8", "surrogateescape"))
         folder, out = (
             each.decode("utf-8", "surrogateescape") for each in (result.rpartition(b"/")[0], result)
@@ -266,6 +234,12 @@ class FirecrestFiles(MachineFiles):
             )
         return digest
 
+    def _own_folder(self) -> bytes:
+        """Return a folder for output of jobs of this account, where no user's files are."""
+        folder = self.home() + b"/" + OWN + b"/jobs"
+        self._client.mkdir(folder, parents=True)
+        return folder
+
     # Writing
 
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
@@ -282,9 +256,12 @@ class FirecrestFiles(MachineFiles):
             return
         self._batches.put(path, content)
 
+    def _put_together(self, files: Sequence[tuple[bytes, Bytes]]) -> None:
+        self._extract(archive_of(files, self._temporary_name()))
+
     def _extract(self, archive: Archive) -> None:
         """Upload and extract an archive, and remove what it leaves."""
-        name = temporary_name()
+        name = self._temporary_name()
         there = archive.folder.rstrip(b"/") + b"/" + name
         try:
             self._client.upload(archive.folder, name.decode("ascii"), archive.content)
@@ -379,13 +356,13 @@ class FirecrestFiles(MachineFiles):
         del part_folders  # the parts are in the object store, and their journal in the state folder
         if size <= _ARCHIVE_BYTES:
             return _SmallUpload(self, path)
-        name = b".hibali-" + hashlib.sha256(path).hexdigest()[:32].encode("ascii")
-        partial = path.rpartition(b"/")[0] + b"/" + name
+        folder = path.rpartition(b"/")[0]
+        target = UploadTarget(path, folder + b"/" + self._temporary_name(), size)
 
-        def finish(digest: str) -> None:
+        def finish(partial: bytes, digest: str) -> None:
             self._finish(partial, path, size, digest)
 
-        return PartsUpload(self._client, partial, size, finish)
+        return PartsUpload(self._client, target, finish)
 
     def _finish(self, partial: bytes, path: bytes, size: int, digest: str) -> None:
         """Compare a file that the service wrote, and give it its name. Raise `IncompleteError` if it differs."""

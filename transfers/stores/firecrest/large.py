@@ -6,8 +6,10 @@ import hashlib
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
@@ -22,6 +24,7 @@ from transfers.stores.firecrest.client import FirecrestClient, Transfer
 _ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 _LONGEST_WAIT = 24 * 3600.0
 _NOT_LISTED_SECONDS = 60.0  # in which a job appears
+_KEPT_SECONDS = 7 * 24 * 3600.0  # of records; the addresses in them expire before
 _QUEUED_PIECES = 8
 
 
@@ -36,77 +39,180 @@ def wait_for_job(client: FirecrestClient, job: str, what: str) -> None:
         if found is None and waited > _NOT_LISTED_SECONDS:
             break
         if found is not None and found.state not in _ACTIVE:
-            raise TryLaterError(
-                "transfer-failed",
-                f"the service's job that {what} ended as {found.state}",
-                subject=client.subject,
-                transient=False,
-            )
+            raise _failed(client, f"that {what} ended as {found.state}")
         seconds = intervals.next_pause()
         pause(seconds)
         waited += seconds
-    raise TryLaterError(
-        "transfer-failed",
-        f"the service's job {job} that {what} did not end",
-        subject=client.subject,
-        transient=False,
+    raise _failed(client, f"{job} that {what} did not end")
+
+
+def _failed(client: FirecrestClient, what: str) -> TryLaterError:
+    return TryLaterError(
+        "transfer-failed", f"the service's job {what}", subject=client.subject, transient=False
     )
 
 
-def address_client(address: str, subject: str) -> tuple[HttpClient, str]:
+def _address_client(address: str, subject: str) -> tuple[HttpClient, str]:
     """Return a client of the server of an address, and the path and query there. No token is sent there."""
     parts = urlsplit(address)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return HttpClient(f"{parts.scheme}://{parts.netloc}", subject), target
 
 
+class _Record:
+    """A file in the state folder, for this account alone, because addresses in it grant access."""
+
+    def __init__(self, kind: str, site: str, path: bytes) -> None:
+        name = hashlib.sha256(f"{kind}\n{site}\n".encode() + path).hexdigest()[:32]
+        self._path = private_folder(state_folder() / "firecrest") / f"{name}.json"
+
+    def read(self) -> dict[str, Any]:
+        """Return what was recorded, {} if nothing."""
+        try:
+            found = json.loads(self._path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Replace what was recorded."""
+        write_atomic(self._path, json.dumps(record).encode())
+
+    def remove(self) -> None:
+        """Forget it."""
+        self._path.unlink(missing_ok=True)
+
+    def remove_old(self) -> None:
+        """Forget what was recorded of other files long ago."""
+        for path in self._path.parent.glob("*.json"):
+            _remove_old(path)
+
+
+def _remove_old(path: Path) -> None:
+    try:
+        if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
+            path.unlink(missing_ok=True)
+    except FileNotFoundError:
+        return
+
+
+class StagedFiles:
+    """Large files that the service copied to the object store, from where pieces of them are read; thread-safe."""
+
+    def __init__(self, client: FirecrestClient) -> None:
+        self._client = client
+        self._addresses: dict[bytes, tuple[str, str]] = {}  # by path; with the tag of the file
+        self._staging = threading.Lock()
+
+    def read(self, path: bytes, tag: str, size: int, offset: int, length: int) -> bytes:
+        """Return a piece of a file that has this tag and size; less than it, if the object store returns less."""
+        response = self._get(self._address(path, tag, size), offset, length)
+        if response.status in {403, 404}:  # the address has expired
+            with self._staging:
+                self._addresses.pop(path, None)
+                _Record("download", self._client.subject, path).remove()
+        return response.body if response.status == 206 else b""
+
+    def _get(self, address: str, offset: int, length: int) -> Response:
+        client, target = _address_client(address, self._client.subject)
+        headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
+        try:
+            return client.request("GET", target, headers=headers, limit=length)
+        finally:
+            client.close()
+
+    def _address(self, path: bytes, tag: str, size: int) -> str:
+        """Return where a file is in the object store; what an interrupted operation copied there is used again."""
+        with self._staging:
+            known, address = self._addresses.get(path, ("", ""))
+            if known == tag:
+                return address
+            record = _Record("download", self._client.subject, path)
+            kept = record.read()
+            if kept.get("tag") == tag and self._size_at(kept.get("address")) == size:
+                address = str(kept["address"])
+            else:
+                address = self._stage(path, size)
+                record.remove_old()
+                record.write({"tag": tag, "address": address})
+            self._addresses[path] = tag, address
+            return address
+
+    def _stage(self, path: bytes, size: int) -> str:
+        """Copy a file to the object store. Raise `TryLaterError` if it is cut off: earlier versions of the service did that silently."""
+        transfer = self._client.begin_download(path)
+        wait_for_job(self._client, transfer.job, "reads the file")
+        if self._size_at(transfer.download) != size:
+            raise TryLaterError(
+                "cut-off", "the service sent less than it has of the file", subject=self._client.subject
+            )
+        return transfer.download
+
+    def _size_at(self, address: Any) -> int:
+        response = self._get(self._client.checked(address), 0, 1)
+        size = response.headers.get("content-range", "").rpartition("/")[2]
+        return int(size) if response.status == 206 and size.isdecimal() else -1
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTarget:
+    """A file to upload: its path, the partial name beside it that the service writes, and its size."""
+
+    path: bytes
+    partial: bytes
+    size: int
+
+
 @dataclass(slots=True)
 class _Kept:
-    """What is recorded of an upload: its transfer, and the tag and sha256 of each complete part."""
+    """What is recorded of an upload: its target, its transfer, and the tag and sha256 of each complete part."""
 
-    size: int
+    target: UploadTarget
     transfer: Transfer
     parts: list[tuple[str, str]] = field(default_factory=list)
 
 
-class Journal:
-    """The record of one upload, in the state folder for this account alone, because addresses in it grant access."""
+class _Journal:
+    """The record of one upload."""
 
     def __init__(self, site: str, path: bytes) -> None:
-        name = hashlib.sha256(site.encode() + b"\n" + path).hexdigest()[:32]
-        self._path = private_folder(state_folder() / "firecrest") / f"{name}.json"
+        self._record = _Record("upload", site, path)
+        self._path = path
 
     def read(self) -> _Kept | None:
         """Return what was recorded; None if there is nothing that can be used."""
+        record = self._record.read()
         try:
-            record: dict[str, Any] = json.loads(self._path.read_bytes())
             transfer = Transfer(
                 str(record["job"]),
                 tuple(map(str, record["urls"])),
                 str(record["complete"]),
                 int(record["part_bytes"]),
             )
+            partial = str(record["partial"]).encode("utf-8", "surrogateescape")
             parts = [(str(tag), str(digest)) for tag, digest in record["parts"]]
-            return _Kept(int(record["size"]), transfer, parts)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return _Kept(UploadTarget(self._path, partial, int(record["size"])), transfer, parts)
+        except (ValueError, KeyError, TypeError):
             return None
 
     def write(self, kept: _Kept) -> None:
         """Record an upload."""
         transfer = kept.transfer
         record = {
-            "size": kept.size,
+            "size": kept.target.size,
+            "partial": kept.target.partial.decode("utf-8", "surrogateescape"),
             "job": transfer.job,
             "urls": transfer.parts,
             "complete": transfer.complete,
             "part_bytes": transfer.part_bytes,
             "parts": kept.parts,
         }
-        write_atomic(self._path, json.dumps(record).encode())
+        self._record.write(record)
 
     def remove(self) -> None:
-        """Forget the upload."""
-        self._path.unlink(missing_ok=True)
+        """Forget the upload, and others that were given up long ago."""
+        self._record.remove()
+        self._record.remove_old()
 
 
 class _Part:
@@ -121,7 +227,7 @@ class _Part:
         self._thread.start()
 
     def _send(self, address: str, size: int) -> None:
-        client, target = address_client(address, self._subject)
+        client, target = _address_client(address, self._subject)
         try:
             self._response = client.upload(target, self._arriving(), size)
         except BaseException as problem:  # noqa: BLE001  # it is raised in the thread that writes
@@ -166,29 +272,31 @@ class PartsUpload(Upload):
     """A large file on its way to a path: its parts go to the object store, and a job of the service makes the file of them."""
 
     def __init__(
-        self, client: FirecrestClient, path: bytes, size: int, finish: Callable[[str], None]
+        self, client: FirecrestClient, target: UploadTarget, finish: Callable[[bytes, str], None]
     ) -> None:
-        """`path` is a partial name; `finish` gets the sha256 of what was sent when the file is there."""
+        """`finish` gets the path of the partial file that the service wrote, and the sha256 of what was sent."""
         self._client = client
-        self._path = path
         self._finish = finish
-        self._journal = Journal(client.subject, path)
-        self._kept = self._resumed(size) or self._begun(size)
+        self._journal = _Journal(client.subject, target.path)
+        self._kept = self._resumed(target) or self._begun(target)
         self._summed, self._part_summed = hashlib.sha256(), hashlib.sha256()
         self._number = 0
         self._in_part = 0
         self._part: _Part | None = None
 
-    def _resumed(self, size: int) -> _Kept | None:
-        """Return an upload that was interrupted, if its job still waits for the parts."""
+    def _resumed(self, target: UploadTarget) -> _Kept | None:
+        """Return an upload that was interrupted, if its job still waits for the parts, or ended with all of them."""
         kept = self._journal.read()
-        if kept is None or kept.size != size:
+        if kept is None or kept.target.size != target.size:
             return None
         job = self._client.job(kept.transfer.job)
-        return kept if job is not None and job.state in _ACTIVE else None
+        if job is None:
+            return None
+        whole = job.state == "COMPLETED" and len(kept.parts) == len(kept.transfer.parts)
+        return kept if whole or job.state in _ACTIVE else None
 
-    def _begun(self, size: int) -> _Kept:
-        kept = _Kept(size, self._client.begin_upload(self._path, size))
+    def _begun(self, target: UploadTarget) -> _Kept:
+        kept = _Kept(target, self._client.begin_upload(target.partial, target.size))
         self._journal.write(kept)
         return kept
 
@@ -216,7 +324,7 @@ class PartsUpload(Upload):
             return  # it is stored; its digest is compared at its end
         if self._part is None:
             transfer = self._kept.transfer
-            size = min(transfer.part_bytes, self._kept.size - self._number * transfer.part_bytes)
+            size = min(transfer.part_bytes, self._kept.target.size - self._number * transfer.part_bytes)
             self._part = _Part(transfer.parts[self._number], size, self._client.subject)
         self._part.write(piece)
 
@@ -244,7 +352,11 @@ class PartsUpload(Upload):
             self._end_part()
         self._complete()
         wait_for_job(self._client, self._kept.transfer.job, "writes the file")
-        self._finish(self._summed.hexdigest())
+        try:
+            self._finish(self._kept.target.partial, self._summed.hexdigest())
+        except IncompleteError:
+            self._journal.remove()  # what the service wrote is not what was sent
+            raise
         self._journal.remove()
 
     def _complete(self) -> None:
@@ -254,14 +366,14 @@ class PartsUpload(Upload):
             for number, (tag, _) in enumerate(self._kept.parts, 1)
         ]
         body = f"<CompleteMultipartUpload>{''.join(lines)}</CompleteMultipartUpload>".encode()
-        client, target = address_client(self._kept.transfer.complete, self._client.subject)
+        client, target = _address_client(self._kept.transfer.complete, self._client.subject)
         try:
             response = client.request("POST", target, body=body)
         finally:
             client.close()
+        if response.status == 404:  # NoSuchUpload: it was completed before an interruption
+            return
         if response.status >= 300 or b"<Error>" in response.body:
-            if response.status == 404:  # NoSuchUpload: it was completed before an interruption
-                return
             raise IncompleteError(
                 "refused-by-server",
                 f"the object store did not complete the file (status {response.status})",

@@ -1,0 +1,120 @@
+"""Pass requests with presigned URLs on to the object store, and count the bytes of their bodies."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import threading
+import urllib.parse
+from typing import Any, Protocol
+
+import botocore.config
+import botocore.session
+
+_PIECE = 256 * 1024
+
+
+class Counting(Protocol):
+    """What counts the bytes of contents by their path."""
+
+    sent: Any
+    received: Any
+    guard: Any
+
+
+def signing_client(store: Any, endpoint: str) -> Any:
+    """Return a client that signs URLs below `endpoint`; its host is part of the signature."""
+    return botocore.session.Session().create_client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=store.region,
+        aws_access_key_id=store.access_key,
+        aws_secret_access_key=store.secret_key,
+        config=botocore.config.Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+    )
+
+
+class PassedOn:
+    """A second address of an object store.
+
+    Attributes:
+        client: Signs URLs of this address.
+    """
+
+    def __init__(self, store: Any, counting: Counting) -> None:
+        handler = type(
+            "Handler",
+            (_Handler,),
+            {"counting": counting, "upstream": urllib.parse.urlsplit(store.endpoint).netloc},
+        )
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.client = signing_client(store, f"http://127.0.0.1:{self._server.server_port}")
+
+    def close(self) -> None:
+        """End the listener."""
+        self._server.shutdown()
+        self._server.server_close()
+        self.client.close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """A connection of a client, each of whose requests is passed on by a connection of its own."""
+
+    counting: Counting
+    upstream: str
+    protocol_version = "HTTP/1.1"
+
+    def _pass(self) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError, http.client.HTTPException):
+            self._pass_on()
+            return
+        self.close_connection = True
+
+    do_GET = do_PUT = do_POST = _pass  # noqa: N815  # the names of the library
+
+    def _pass_on(self) -> None:
+        key = urllib.parse.unquote(self.path.partition("?")[0])
+        with contextlib.closing(http.client.HTTPConnection(self.upstream, timeout=120)) as upstream:
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                upstream.putheader(name, value)
+            upstream.endheaders()
+            self._send_body(upstream, key)
+            answer = upstream.getresponse()
+            self.send_response_only(answer.status)
+            for name, value in answer.headers.items():
+                if name.lower() not in {"connection", "transfer-encoding", "content-length"}:
+                    self.send_header(name, value)
+            # completed multipart uploads are answered in chunks
+            whole = None if answer.length is not None else answer.read()
+            self.send_header("Content-Length", str(answer.length if whole is None else len(whole)))
+            self.end_headers()
+            self._send_answer(answer, whole, key)
+
+    def _send_body(self, upstream: http.client.HTTPConnection, key: str) -> None:
+        left = int(self.headers.get("Content-Length") or 0)
+        while left:
+            piece = self.rfile.read1(min(_PIECE, left))  # type: ignore[attr-defined]  # a BufferedReader
+            if not piece:
+                raise ConnectionError("the client ended")
+            upstream.send(piece)
+            left -= len(piece)
+            if self.command == "PUT":
+                with self.counting.guard:
+                    self.counting.received[key] += len(piece)
+
+    def _send_answer(self, answer: http.client.HTTPResponse, whole: bytes | None, key: str) -> None:
+        if whole is not None:
+            self.wfile.write(whole)
+            return
+        while piece := answer.read(_PIECE):
+            self.wfile.write(piece)
+            if self.command == "GET":
+                with self.counting.guard:
+                    self.counting.sent[key] += len(piece)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Print nothing."""
