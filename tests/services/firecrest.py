@@ -30,8 +30,8 @@ from tests.services.slurm import Slurm
 SYSTEM = "daint"
 LIMIT = 5 * 1024 * 1024  # bytes of ops/upload and ops/download (settings.storage.max_ops_file_size)
 _JOB_KEYS = {
-    "name", "account", "workingDirectory", "standardInput", "standardOutput", "standardError", "env", "constraints", "script",
-    "scriptPath", "partition", "reservation",
+    "name", "account", "workingDirectory", "working_directory", "standardInput", "standardOutput", "standardError", "env", "constraints",
+    "script", "scriptPath", "partition", "reservation",
 }  # fmt: skip
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"})
 _FETCH = """
@@ -396,11 +396,10 @@ class Firecrest(RestDouble):
     def _submit(self, request: Request, found: re.Match[str]) -> Reply:
         del found
         job = _only(_only(request.json(), {"job"}).get("job"), _JOB_KEYS)
-        if not isinstance(job.get("workingDirectory"), str) or not (
-            job.get("script") or job.get("scriptPath")
-        ):
+        folder = job.get("workingDirectory", job.get("working_directory"))
+        if not isinstance(folder, str) or not (job.get("script") or job.get("scriptPath")):
             raise RefusalError(422, "a job has a working directory and a script")
-        options = ["--chdir", self._path(job["workingDirectory"])]
+        options = ["--chdir", self._path(folder)]
         for key, option in {
             "name": "job-name",
             "standardOutput": "output",
@@ -457,6 +456,8 @@ class Firecrest(RestDouble):
         del found
         request.allow("allusers", "account", "name", "time_window")
         table = self._table()
+        if not request.query.get("time_window"):
+            table = {job: record for job, record in table.items() if record["JobState"] not in _ENDED}
         if self.hidden > 0 and table:
             self.hidden -= 1
             table = {}

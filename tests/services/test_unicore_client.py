@@ -19,7 +19,7 @@ from tests.support.requirements import skip_or_fail
 from tests.support.rest_sites import NAME, open_site
 
 pytestmark = pytest.mark.heavy
-_PYTHON = REPOSITORY / ".cache" / "unicore" / "bin" / "python"
+_PYTHON = REPOSITORY / ".cache" / "rest" / "bin" / "python"
 _HEAD = """
 import json, sys
 from pyunicore.client import Client, Job, JobStatus
@@ -47,7 +47,7 @@ class PyUnicore:
 @pytest.fixture
 def client(unicore: Unicore) -> PyUnicore:
     if not _PYTHON.exists():
-        skip_or_fail("pyunicore: sh tests/prepare.sh unicore")
+        skip_or_fail("pyunicore: sh tests/prepare.sh rest")
     return PyUnicore(unicore)
 
 

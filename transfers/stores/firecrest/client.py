@@ -315,8 +315,9 @@ class FirecrestClient:
         return found
 
     def jobs(self) -> list[JobRecord]:
-        """Return the jobs of the account; the list may lack some (eth-cscs/firecrest-v2#177)."""
-        return self._job_records(self._ask(Call("GET", self._jobs, most=_MOST_LISTING)))
+        """Return the jobs of the account, ended ones of the last week too; the list may lack some (eth-cscs/firecrest-v2#177)."""
+        query = {"time_window": "7d"}  # servers before 2.6 ignore it
+        return self._job_records(self._ask(Call("GET", self._jobs, query=query, most=_MOST_LISTING)))
 
     def job(self, job: str) -> JobRecord | None:
         """Return a job; None if the scheduler does not have it."""
