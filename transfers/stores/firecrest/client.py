@@ -8,9 +8,10 @@ before any request (S9).
 from __future__ import annotations
 
 import json
-import secrets
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -24,16 +25,19 @@ from hibali.errors import (
     UsageError,
 )
 from hibali.events import Listener, ignore
-from hibali.http import Response
+from hibali.http import Bytes, Response
 from hibali.request_limits import RequestLimit
 from hibali.text import printable
+from transfers.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.firecrest.settings import FirecrestSettings
+from transfers.stores.operations.base import Listed, Stat, form_of
 
-DIRECT_BYTES = (
-    5 * 1024 * 1024 - 4096
-)  # of ops/upload and ops/download; the server counts an object's overhead, too
+_DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # the server counts an object's overhead, too
+_ESCAPE = re.compile(r"\\([0-7]{3}|.)", re.DOTALL)
+_ESCAPED = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
+_KINDS = {"d": Kind.FOLDER, "-": Kind.FILE, "l": Kind.LINK}
 _MOST_LISTING = 256 * 1024 * 1024
 _MOST_SHOWN = 300
 _MOST_PARTS = 10_000  # of an upload to S3
@@ -47,28 +51,6 @@ _REASONS: tuple[tuple[str, type[HibaliError], str, str], ...] = (
     ("not a directory", IncompleteError, "not-a-folder", "a part of its path is a file"),
     ("is a directory", IncompleteError, "not-a-file", "it is a folder"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """The properties of a path (stat(2)); times in whole seconds."""
-
-    mode: int
-    inode: int
-    user: int
-    size: int
-    mtime: int
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A line of `ls`: the type is its first letter, the time is local to the system, without an offset."""
-
-    name: str
-    type: str
-    link: str
-    size: int
-    modified: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +78,9 @@ class JobRecord:
 
 
 class FirecrestClient:
-    """One account at one system; thread-safe. Paths are absolute, also without their first slash."""
+    """One account at one system (transfers.stores.operations.base.Operations); thread-safe."""
+
+    direct_bytes = _DIRECT_BYTES  # of ops/upload and ops/download
 
     def __init__(
         self, settings: FirecrestSettings, subject: str, limit: RequestLimit, on_event: Listener = ignore
@@ -148,7 +132,7 @@ class FirecrestClient:
     # Files
 
     def stat(self, path: bytes, *, follow: bool = False) -> Stat | None:
-        """Return the properties of a path; None if it is missing."""
+        """See Operations."""
         query = {"path": self._text(path), "dereference": "true" if follow else None}
         try:
             response = self._rest.repeat(Call("GET", f"{self._ops}/stat", query=query, accept=(404,)))
@@ -166,52 +150,50 @@ class FirecrestClient:
         return Stat(*values)
 
     def ls(self, path: bytes, *, seconds: float) -> list[Listed]:
-        """Return what is in a folder. Raise `NotFoundError("vanished")`."""
+        """See Operations. `ls` of a file lists it, so that its name is its path."""
         query = {"path": self._text(path), "showHidden": "true", "numericUid": "true"}
         call = Call("GET", f"{self._ops}/ls", query=query, most=_MOST_LISTING, seconds=seconds)
         found = []
         for each in self._list(self._ask(call), "output"):
             try:
-                name, kind, link = each["name"], each["type"], each.get("linkTarget") or ""
-                line = Listed(str(name), str(kind), str(link), int(each["size"]), str(each["lastModified"]))
+                name, link = str(each["name"]), str(each.get("linkTarget") or "")
+                kind, size = _KINDS.get(str(each["type"]), Kind.SPECIAL), int(each["size"])
+                seconds = _local_seconds(str(each["lastModified"]))
             except (KeyError, TypeError, ValueError, AttributeError):
                 raise self._rest.bad_answer("a line of a listing is not complete") from None
-            found.append(line)
+            if name.startswith("/"):
+                raise NotFoundError("vanished", "it is no folder", subject=self.subject)
+            found.append(Listed(_unescaped(name), kind, _unescaped(link), size, seconds, local=True))
         return found
 
     def download(self, path: bytes) -> bytes:
-        """Return a whole file of at most `DIRECT_BYTES`."""
+        """See Operations."""
         headers = {"Accept": "application/octet-stream"}
         call = Call(
             "GET",
             f"{self._ops}/download",
             query={"path": self._text(path)},
             headers=headers,
-            most=DIRECT_BYTES + 8192,
+            most=_DIRECT_BYTES + 8192,
         )
         return self._rest.repeat(call).body
 
-    def upload(self, folder: bytes, name: str, content: bytes, *, seconds: float | None = None) -> None:
-        """Write a file of at most `DIRECT_BYTES` in place; `name` is plain ASCII."""
-        boundary = secrets.token_hex(16)
-        head = (
-            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
-            "Content-Type: application/octet-stream\r\n\r\n"
-        )
-        body = head.encode("ascii") + content + f"\r\n--{boundary}--\r\n".encode("ascii")
-        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    def upload(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
+        """See Operations."""
+        folder, _, name = path.rpartition(b"/")
+        body, headers = form_of(name.decode("ascii"), content)
         query = {"path": self._text(folder)}
         self._rest.repeat(
             Call("POST", f"{self._ops}/upload", query=query, body=body, headers=headers, seconds=seconds)
         )
 
     def extract(self, archive: bytes, folder: bytes) -> None:
-        """Extract a gzipped tar archive into a folder."""
+        """See Operations."""
         content = {"path": self._text(archive), "targetPath": self._text(folder)}
         self._rest.repeat(Call.with_json("POST", f"{self._ops}/extract", content))
 
     def mkdir(self, path: bytes, *, parents: bool = False) -> bool:
-        """Make a folder; return False if the name is taken, unless that is no error with `parents`. Sent once."""
+        """See Operations. Sent once."""
         content = {"path": self._text(path), "parent": parents}
         response = self._rest.send(Call.with_json("POST", f"{self._ops}/mkdir", content, accept=(400,)))
         if response.status == 400:
@@ -224,16 +206,16 @@ class FirecrestClient:
         return response.status < 300
 
     def remove(self, path: bytes) -> None:
-        """Remove a file, or a folder with all that is in it; a missing one is no error."""
+        """See Operations."""
         self._rest.repeat(Call("DELETE", f"{self._ops}/rm", query={"path": self._text(path)}, accept=(404,)))
 
     def chmod(self, path: bytes, mode: int) -> None:
-        """Set the permissions."""
+        """See Operations."""
         content = {"path": self._text(path), "mode": f"{mode:o}"}
         self._rest.repeat(Call.with_json("PUT", f"{self._ops}/chmod", content))
 
     def checksum(self, path: bytes) -> str | None:
-        """Return the sha256 that the system computes; None if that takes longer than the service allows."""
+        """See Operations."""
         call = Call("GET", f"{self._ops}/checksum", query={"path": self._text(path)}, accept=(408,))
         response = self._rest.repeat(call)
         if response.status == 408:
@@ -391,3 +373,27 @@ def error_message(response: Response) -> str:
         return printable(str(record.get("message", "")))[:_MOST_SHOWN]
     except (ValueError, AttributeError, RecursionError):
         return ""
+
+
+def _local_seconds(text: str) -> int:
+    """Return the seconds of a time that is local to the system, as if it were UTC; 0 if it is no time."""
+    try:
+        return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        return 0
+
+
+def _unescaped(name: str) -> bytes:
+    r"""Return a name that `ls --quoting-style=c` wrote: bytes that are not printable are \ooo; hibali never writes a backslash itself."""
+    pieces: list[bytes] = []
+    position = 0
+    for found in _ESCAPE.finditer(name):
+        text = found[1]
+        value = int(text, 8) & 0xFF if len(text) == 3 else _ESCAPED.get(text, ord(text))
+        pieces += [
+            name[position : found.start()].encode("utf-8", "surrogateescape"),
+            chr(value).encode("latin-1", "replace"),
+        ]
+        position = found.end()
+    pieces.append(name[position:].encode("utf-8", "surrogateescape"))
+    return b"".join(pieces)

@@ -1,0 +1,86 @@
+"""Define the operations on files that a service offers, and what they return."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Protocol
+
+from hibali.http import Bytes
+from transfers.entry import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The properties of a path (stat(2)); times in whole seconds."""
+
+    mode: int
+    inode: int
+    user: int
+    size: int
+    mtime: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A line of `ls`. `seconds` is the time of a file since the epoch, or since that of the system's local time if `local`."""
+
+    name: bytes
+    kind: Kind
+    link: bytes
+    size: int
+    seconds: int
+    local: bool
+
+
+class Operations(Protocol):
+    """The operations of one account at one machine; thread-safe. Paths are absolute, also without their first slash.
+
+    Attributes:
+        subject: The site, as errors name it.
+        direct_bytes: The size of the largest file that `upload` and `download` take.
+    """
+
+    subject: str
+    direct_bytes: int
+
+    def stat(self, path: bytes, *, follow: bool = False) -> Stat | None:
+        """Return the properties of a path; None if it is missing."""
+
+    def ls(self, path: bytes, *, seconds: float) -> list[Listed]:
+        """Return what is in a folder. Raise `NotFoundError("vanished")`, also for a file."""
+
+    def download(self, path: bytes) -> bytes:
+        """Return a whole file of at most `direct_bytes`."""
+
+    def upload(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
+        """Write a file of at most `direct_bytes` in place; its name is plain ASCII."""
+
+    def extract(self, archive: bytes, folder: bytes) -> None:
+        """Extract a gzipped tar archive into a folder."""
+
+    def mkdir(self, path: bytes, *, parents: bool = False) -> bool:
+        """Make a folder; return False if the name is taken, unless that is no error with `parents`."""
+
+    def remove(self, path: bytes) -> None:
+        """Remove a file, or a folder with all that is in it; a missing one is no error."""
+
+    def chmod(self, path: bytes, mode: int) -> None:
+        """Set the permissions."""
+
+    def checksum(self, path: bytes) -> str | None:
+        """Return the sha256 that the system computes; None if that takes longer than the service allows."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+def form_of(name: str, content: Bytes) -> tuple[bytes, dict[str, str]]:
+    """Return the body and headers of a form that uploads a file as `file` (RFC 7578); its name is plain ASCII."""
+    boundary = secrets.token_hex(16)
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    body = b"".join([head.encode("ascii"), content, f"\r\n--{boundary}--\r\n".encode("ascii")])
+    return body, {"Content-Type": f"multipart/form-data; boundary={boundary}"}
