@@ -41,6 +41,10 @@ _ADD_EXAMPLES = [
         "hibali sites add daint --firecrest https://api.example.org/v2 --system daint --credentials-command 'pass cscs/token'",
         "A supercomputer behind FirecREST.",
     ),
+    (
+        "hibali sites add perlmutter --iri https://api.example.org/api/v1 --system compute --credentials-command 'pass nersc/token'",
+        "A facility with the IRI Facility API.",
+    ),
 ]
 
 
@@ -62,7 +66,10 @@ _ADD_EXAMPLES = [
     "--unicore", metavar="URL", help="A UNICORE/X: the URL of its core services, https://.../rest/core."
 )
 @click.option("--firecrest", metavar="URL", help="A FirecREST v2, by URL; with --system.")
-@click.option("--system", metavar="NAME", help="The system of a FirecREST.")
+@click.option(
+    "--iri", metavar="URL", help="A facility with the IRI Facility API: its URL, https://.../api/v1."
+)
+@click.option("--system", metavar="NAME", help="The system of a FirecREST or a facility.")
 @click.option(
     "--kind", metavar="WORD", help="Another kind of site, for example of a plugin; configure it with --set."
 )
@@ -123,7 +130,7 @@ _ADD_EXAMPLES = [
 def add_command(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check the connection to it.
 
-    Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --unicore, --firecrest, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
+    Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --unicore, --firecrest, --iri, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """

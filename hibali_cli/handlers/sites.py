@@ -69,6 +69,7 @@ _KINDS = (
     "ebrains",
     "unicore",
     "firecrest",
+    "iri",
     "globus",
 )  # kinds with their own option; --kind accepts any
 # Each option and its key below [sites.NAME]; omitted flags and texts set nothing.
@@ -96,6 +97,7 @@ _KEYS = {
     "ebrains_dataset": ("ebrains", "dataset"),
     "unicore": ("unicore", "url"),
     "firecrest": ("firecrest", "url"),
+    "iri": ("iri", "url"),
     "system": ("firecrest", "system"),
     "globus": ("globus", "collection"),
     "globus_path": ("globus", "paths"),
@@ -115,9 +117,12 @@ _CREDENTIALS = {
     "ebrains": ("ebrains", "token_command"),
     "unicore": ("unicore", "token_command"),
     "firecrest": ("firecrest", "token_command"),
+    "iri": ("iri", "token_command"),
 }
+_SYSTEMS = {"firecrest": ("firecrest", "system"), "iri": ("iri", "system")}
+_OF_EACH_KIND = {"credentials_command": _CREDENTIALS, "system": _SYSTEMS}  # options with another key for each kind
 # what runs job scripts behind a service, unless --scheduler names another one
-_BEHIND = {"unicore": "unicore", "firecrest": "slurm"}
+_BEHIND = {"unicore": "unicore", "firecrest": "firecrest", "iri": "iri"}
 _COMMANDS = frozenset({"ssh_command", "credentials_command"})
 _PAIRS = frozenset({"root", "globus_path"})
 _OF_KIND = frozenset({"ssh", "s3", "firecrest"})  # tables whose options are valid only for sites of that kind
@@ -137,8 +142,7 @@ def site_table(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         value = options[option]
         if value is None or value is False or value == ():
             continue
-        if option == "credentials_command":
-            keys = _CREDENTIALS.get(kind, keys)  # noqa: PLW2901
+        keys = _OF_EACH_KIND.get(option, {}).get(kind, keys)  # noqa: PLW2901
         if option in _COMMANDS:
             value = _split_option(_option(option), value)
         elif option in _PAIRS:
@@ -184,8 +188,7 @@ def _kind(name: str, options: Mapping[str, Any]) -> str:
             hint="See: hibali sites add --help",
         )
     foreign = [key for key, keys in _KEYS.items() if keys[0] in _OF_KIND and keys[0] != kinds[0]]
-    if kinds[0] in _CREDENTIALS:
-        foreign.remove("credentials_command")
+    foreign = [key for key in foreign if kinds[0] not in _OF_EACH_KIND.get(key, {})]
     wrong = [_option(key) for key in foreign if options[key] not in {None, False}]
     if wrong:
         shown = f"--kind {kinds[0]}" if options["kind"] is not None else _option(kinds[0])

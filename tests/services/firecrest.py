@@ -17,15 +17,15 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 from tests.services.passed_on import PassedOn, signing_client
-from tests.services.processes import SYSTEM_PATH, program
+from tests.services.processes import SYSTEM_PATH
 from tests.services.rest import RefusalError, Reply, Request, RestDouble, Route
 from tests.services.slurm import Slurm
+from tests.services.slurm_jobs import ENDED, SlurmJobs, SlurmRefusalError
 
 SYSTEM = "daint"
 LIMIT = 5 * 1024 * 1024  # bytes of ops/upload and ops/download (settings.storage.max_ops_file_size)
@@ -33,7 +33,6 @@ _JOB_KEYS = {
     "name", "account", "workingDirectory", "working_directory", "standardInput", "standardOutput", "standardError", "env", "constraints",
     "script", "scriptPath", "partition", "reservation",
 }  # fmt: skip
-_ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"})
 _FETCH = """
 import sys, time, urllib.request
 url, target, fraction = sys.argv[1:]
@@ -72,22 +71,20 @@ class Firecrest(RestDouble):
         part_size: The size of parts of large files.
         hidden: So many of the next lists of jobs are empty.
         objects: The bucket through which large files go.
+        jobs: The jobs at Slurm.
     """
 
     def __init__(self, folder: Path, slurm: Slurm, store: Any) -> None:
         self._users = folder / "users"
         self.home = self._users / _user()
         self.home.mkdir(parents=True)
-        self._slurm = slurm
         self.objects = store.bucket()
         self._passed_on = PassedOn(store, self)
         self._inside = signing_client(store, store.endpoint)  # for the jobs of the service itself
         self.part_size = 16 * 1024 * 1024
         self.hidden = 0
         self._reachable = folder.resolve()
-        self._known: dict[str, dict[str, str]] = {}  # of jobs, the last that Slurm said
-        self.forgotten: set[str] = set()  # jobs that the scheduler no longer has
-        self.renamed: dict[str, str] = {}  # jobs with a state that a test wants
+        self.jobs = SlurmJobs(slurm, self._reachable, self.home)
         super().__init__()
 
     def routes(self) -> list[tuple[str, str, Route]]:
@@ -109,7 +106,7 @@ class Firecrest(RestDouble):
             ("POST", f"{transfer}/download", self._begin_download),
             ("POST", f"{transfer}/(mv|cp)", self._begin_change),
             ("POST", f"/compute/{SYSTEM}/jobs", self._submit),
-            ("GET", f"/compute/{SYSTEM}/jobs", self._jobs),
+            ("GET", f"/compute/{SYSTEM}/jobs", self._list_jobs),
             ("GET", f"/compute/{SYSTEM}/jobs/([a-zA-Z0-9]+)", self._job),
             ("DELETE", f"/compute/{SYSTEM}/jobs/([a-zA-Z0-9]+)", self._cancel),
         ]
@@ -374,24 +371,12 @@ class Firecrest(RestDouble):
 
     # Jobs
 
-    def _command(self, *argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        environment = {**os.environ, "PATH": SYSTEM_PATH, **self._slurm.env}
-        return subprocess.run(
-            [program(argv[0], "slurm-client"), *argv[1:]],
-            env=environment,
-            capture_output=True,
-            check=False,
-            input=stdin,
-        )
-
     def _sbatch(self, options: list[str], script: bytes) -> str:
-        ended = self._command("sbatch", "--parsable", *options, stdin=script)
-        if ended.returncode:
-            message = (
-                f"Unexpected Slurm command response. exit_status:1 std_err:{ended.stderr.decode().strip()}"
-            )
-            raise RefusalError(500, message, expected=True)
-        return ended.stdout.decode().strip()
+        try:
+            return self.jobs.submit(options, script)
+        except SlurmRefusalError as problem:
+            message = f"Unexpected Slurm command response. exit_status:1 std_err:{problem}"
+            raise RefusalError(500, message, expected=True) from None
 
     def _submit(self, request: Request, found: re.Match[str]) -> Reply:
         del found
@@ -417,24 +402,13 @@ class Firecrest(RestDouble):
         )
         return Reply(201, {"jobId": int(self._sbatch(options, script))})
 
-    def _table(self) -> dict[str, dict[str, str]]:
-        """Return what Slurm says of all jobs; ended ones are remembered, as by accounting."""
-        out = self._command("scontrol", "show", "job", "-o").stdout.decode(errors="replace")
-        with self.guard:
-            for line in out.splitlines():
-                record = dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
-                folder = record.get("WorkDir", "")
-                if "JobId" in record and folder.startswith(str(self._reachable)):
-                    self._known[record["JobId"]] = record
-            return {job: record for job, record in self._known.items() if job not in self.forgotten}
-
     def _record(self, job: str, record: dict[str, str]) -> dict[str, Any]:
         code = int(record.get("ExitCode", "0:0").partition(":")[0])
         return {
             "jobId": job,
             "name": record["JobName"],
             "status": {
-                "state": self.renamed.get(job, record["JobState"]),
+                "state": self.jobs.state_of(job, record),
                 "stateReason": record.get("Reason"),
                 "exitCode": code,
                 "interruptSignal": 0,
@@ -452,12 +426,12 @@ class Firecrest(RestDouble):
             "priority": 1,
         }
 
-    def _jobs(self, request: Request, found: re.Match[str]) -> Reply:
+    def _list_jobs(self, request: Request, found: re.Match[str]) -> Reply:
         del found
         request.allow("allusers", "account", "name", "time_window")
-        table = self._table()
+        table = self.jobs.table()
         if not request.query.get("time_window"):
-            table = {job: record for job, record in table.items() if record["JobState"] not in _ENDED}
+            table = {job: record for job, record in table.items() if record["JobState"] not in ENDED}
         if self.hidden > 0 and table:
             self.hidden -= 1
             table = {}
@@ -465,69 +439,34 @@ class Firecrest(RestDouble):
 
     def _job(self, request: Request, found: re.Match[str]) -> Reply:
         request.allow("allusers", "account", "name", "time_window")
-        record = self._table().get(found[1])
+        record = self.jobs.table().get(found[1])
         if record is None:
             raise RefusalError(404, "Job not found.", expected=True)
         return Reply(200, {"jobs": [self._record(found[1], record)]})
 
     def _cancel(self, request: Request, found: re.Match[str]) -> Reply:
         request.allow()
-        if found[1] not in self._table():
+        if found[1] not in self.jobs.table():
             raise RefusalError(404, "Job not found", expected=True)
-        self._command("scancel", found[1])
+        self.jobs.cancel(found[1])
         return Reply(204)
 
     # For tests
-
-    def table(self) -> dict[str, dict[str, str]]:
-        """Return what Slurm says of all jobs."""
-        return self._table()
-
-    def wait(self, job: str, seconds: float = 60.0) -> str:
-        """Wait until a job has ended, and return its state."""
-        until = time.monotonic() + seconds
-        while (state := self._table()[job]["JobState"]) not in _ENDED and time.monotonic() < until:
-            time.sleep(0.1)
-        return state
-
-    def add_many(self, count: int) -> None:
-        """Let the account have other jobs."""
-        for number in range(count):
-            job = str(900_000 + number)
-            self._known[job] = {
-                "JobId": job,
-                "JobName": f"other {number}",
-                "JobState": "COMPLETED",
-                "WorkDir": str(self._reachable),
-            }
 
     def hide(self, *, times: int) -> None:
         """Let so many of the next lists lack all jobs."""
         self.hidden = times
 
-    def _of_users(self) -> dict[str, dict[str, str]]:
-        return {
-            job: record
-            for job, record in self._table().items()
-            if record["WorkDir"].startswith(str(self.home))
-        }
-
     def names(self) -> list[str]:
-        """Return the names of all jobs, without those of the service itself."""
-        return [record["JobName"] for record in self._of_users().values()]
-
-    def job_ids(self) -> list[str]:
-        """Return the ids of the same jobs."""
-        return list(self._of_users())
+        """Return the names of the users' jobs."""
+        return [record["JobName"] for record in self.jobs.of_users().values()]
 
     def running(self) -> list[str]:
         """Return the ids of those that have not ended."""
-        return [job for job, record in self._of_users().items() if record["JobState"] not in _ENDED]
+        return self.jobs.running()
 
     def close(self) -> None:
-        self._table()
-        if jobs := [job for job, record in self._known.items() if not record["JobName"].startswith("other ")]:
-            self._command("scancel", "--quiet", *jobs)
+        self.jobs.end_all()
         self._passed_on.close()
         super().close()
 

@@ -26,6 +26,7 @@ from tests.services.fork_server import Ended, ForkServer
 from tests.services.fsspec_servers import CloudServer
 from tests.services.globus import Globus
 from tests.services.grid import Grid
+from tests.services.iri import Iri
 from tests.services.oar import Oar
 from tests.services.object_store import ObjectStore
 from tests.services.oidc import SECRET, Oidc
@@ -508,6 +509,16 @@ def oidc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Oidc]:
 def firecrest(slurm: Slurm, oidc: Oidc, object_store: Buckets, tmp_path: Path) -> Iterator[Firecrest]:
     """Return a test double of FirecREST over Slurm and an object store: `.url`, `.home`, `.fail(...)`; it must have refused no request."""
     double = Firecrest(tmp_path / "firecrest", slurm, object_store)
+    double.accepts = lambda token: token == double.token or oidc.accepts(token)
+    yield double
+    double.close()
+    assert double.refused == []
+
+
+@pytest.fixture
+def iri(slurm: Slurm, oidc: Oidc, tmp_path: Path) -> Iterator[Iri]:
+    """Return a test double of the IRI Facility API over Slurm: `.url`, `.home`, `.fail(...)`; it must have refused no request."""
+    double = Iri(tmp_path / "iri", slurm)
     double.accepts = lambda token: token == double.token or oidc.accepts(token)
     yield double
     double.close()

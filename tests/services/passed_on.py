@@ -48,7 +48,7 @@ class PassedOn:
             (_Handler,),
             {"counting": counting, "upstream": urllib.parse.urlsplit(store.endpoint).netloc},
         )
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.client = signing_client(store, f"http://127.0.0.1:{self._server.server_port}")
@@ -58,6 +58,13 @@ class PassedOn:
         self._server.shutdown()
         self._server.server_close()
         self.client.close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """A server that says nothing of clients that were killed."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """See socketserver.BaseServer."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

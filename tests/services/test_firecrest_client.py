@@ -146,7 +146,7 @@ print(json.dumps([str(ended), str(running)]))
     states = host.service.states([first, second])
     assert (states[first].phase, states[second].phase.queued) == (Phase.ENDED, True)
     host.service.cancel(second)
-    firecrest.wait(second)
+    firecrest.jobs.wait(second)
     assert host.service.states([second])[second].phase is Phase.CANCELLED
     host.close()
     [state] = client(

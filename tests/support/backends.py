@@ -225,6 +225,7 @@ class FsspecFolderBackend(FolderBackend):
 _SERVICES = {
     "unicore": "",
     "firecrest": 'system = "daint"\n',
+    "iri": "",
 }  # with what the table needs beside a URL and a token
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.services import iri
 from tests.services.oidc import Oidc
 
-SERVICES = ("unicore", "firecrest")
+SERVICES = ("unicore", "firecrest", "iri")
 NAME = "far"  # of the site
 
 
@@ -74,6 +75,17 @@ def open_site(request: pytest.FixtureRequest, service: str) -> RestSite:
             download=("POST", ".*/transfer/download"),
             part_mib=16,
             more='system = "daint"\n',
+        )
+    if service == "iri":
+        return RestSite(
+            "iri",
+            double,
+            oidc,
+            submit=("POST", f"/compute/job/{iri.COMPUTE}"),
+            poll="/compute/status/.*",
+            upload=("POST", "/filesystem/upload/.*"),
+            download=("POST", "/filesystem/download/.*"),
+            part_mib=16,
         )
     return RestSite(
         "unicore",

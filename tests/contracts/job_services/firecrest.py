@@ -50,21 +50,21 @@ class FirecrestBackend:
         self.oidc.end_all()
 
     def end(self, job: str, *, well: bool) -> None:
-        [record] = [each for number, each in self.double.table().items() if number == job]
+        [record] = [each for number, each in self.double.jobs.table().items() if number == job]
         self._end_file(record["JobName"]).write_text("0" if well else "3")
-        self.double.wait(job)
+        self.double.jobs.wait(job)
 
     def jobs(self) -> list[str]:
-        return self.double.job_ids()
+        return list(self.double.jobs.of_users())
 
     def forget(self, job: str) -> None:
-        self.double.forgotten.add(job)
+        self.double.jobs.forgotten.add(job)
 
     def rename_state(self, job: str, state: str) -> None:
-        self.double.renamed[job] = state
+        self.double.jobs.renamed[job] = state
 
     def add_many(self, count: int) -> None:
-        self.double.add_many(count)
+        self.double.jobs.add_many(count)
 
 
 def open_backend(request: pytest.FixtureRequest) -> FirecrestBackend:

@@ -17,11 +17,9 @@ from urllib.parse import quote, urlsplit
 
 from hibali.config.model import is_loopback_host
 from hibali.errors import (
-    AccessError,
     HibaliError,
     IncompleteError,
     NotFoundError,
-    RefusedError,
     UsageError,
 )
 from hibali.events import Listener, ignore
@@ -32,7 +30,7 @@ from transfers.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.firecrest.settings import FirecrestSettings
-from transfers.stores.operations.base import Listed, Stat, form_of
+from transfers.stores.operations.base import Listed, Stat, failure_of, form_of, plain_path
 
 _DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # the server counts an object's overhead, too
 _ESCAPE = re.compile(r"\\([0-7]{3}|.)", re.DOTALL)
@@ -41,16 +39,6 @@ _KINDS = {"d": Kind.FOLDER, "-": Kind.FILE, "l": Kind.LINK}
 _MOST_LISTING = 256 * 1024 * 1024
 _MOST_SHOWN = 300
 _MOST_PARTS = 10_000  # of an upload to S3
-_REASONS: tuple[tuple[str, type[HibaliError], str, str], ...] = (
-    ("no space left", IncompleteError, "no-space", "the filesystem has no free space"),
-    ("quota exceeded", IncompleteError, "no-space", "the quota is exceeded"),
-    ("permission denied", AccessError, "denied", "the site denied access"),
-    ("not permitted", AccessError, "denied", "the site denied access"),
-    ("no such file", NotFoundError, "vanished", "it does not exist"),
-    ("file exists", IncompleteError, "not-a-folder", "a file with the name of a folder is in the way"),
-    ("not a directory", IncompleteError, "not-a-folder", "a part of its path is a file"),
-    ("is a directory", IncompleteError, "not-a-file", "it is a folder"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,15 +315,7 @@ class FirecrestClient:
     # Answers
 
     def _text(self, path: bytes) -> str:
-        """Return a path for the server. Raise `RefusedError` for one that its shell would read as something else (S9)."""
-        if any(each in path for each in (b"'", b"\n", b"\r", b"\\", b"\0")):
-            raise RefusedError(
-                "unsafe-name",
-                f"FirecREST cannot handle this name: {printable(path)}",
-                subject=self.subject,
-                hint="Rename it: names there cannot have apostrophes, backslashes and line breaks.",
-            )
-        return "/" + path.decode("utf-8", "surrogateescape").lstrip("/")
+        return plain_path(path, self.subject, "FirecREST")
 
     def _ask(self, call: Call) -> dict[str, Any]:
         return self._record(self._rest.repeat(call))
@@ -359,11 +339,7 @@ class FirecrestClient:
             return UsageError(
                 "submission-rejected", f"FirecREST refuses the job: {reason}", subject=self.subject
             )
-        lowered = reason.lower()
-        for text, kind, code, message in _REASONS:
-            if text in lowered:
-                return kind(code, message, subject=self.subject)
-        return None
+        return failure_of(reason, self.subject)
 
 
 def error_message(response: Response) -> str:

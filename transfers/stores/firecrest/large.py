@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
-from hibali.files import private_folder, state_folder, write_atomic
 from hibali.http import Bytes, HttpClient, Response
 from hibali.retry import growing_intervals, pause
 from transfers.stores.filesystem.files import Upload
 from transfers.stores.firecrest.client import FirecrestClient, Transfer
+from transfers.stores.operations.records import StateRecord
 
 _ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 _LONGEST_WAIT = 24 * 3600.0
 _NOT_LISTED_SECONDS = 60.0  # in which a job appears
-_KEPT_SECONDS = 7 * 24 * 3600.0  # of records; the addresses in them expire before
 _QUEUED_PIECES = 8
 
 
@@ -59,43 +55,6 @@ def _address_client(address: str, subject: str) -> tuple[HttpClient, str]:
     return HttpClient(f"{parts.scheme}://{parts.netloc}", subject), target
 
 
-class _Record:
-    """A file in the state folder, for this account alone, because addresses in it grant access."""
-
-    def __init__(self, kind: str, site: str, path: bytes) -> None:
-        name = hashlib.sha256(f"{kind}\n{site}\n".encode() + path).hexdigest()[:32]
-        self._path = private_folder(state_folder() / "firecrest") / f"{name}.json"
-
-    def read(self) -> dict[str, Any]:
-        """Return what was recorded, {} if nothing."""
-        try:
-            found = json.loads(self._path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Replace what was recorded."""
-        write_atomic(self._path, json.dumps(record).encode())
-
-    def remove(self) -> None:
-        """Forget it."""
-        self._path.unlink(missing_ok=True)
-
-    def remove_old(self) -> None:
-        """Forget what was recorded of other files long ago."""
-        for path in self._path.parent.glob("*.json"):
-            _remove_old(path)
-
-
-def _remove_old(path: Path) -> None:
-    try:
-        if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
-            path.unlink(missing_ok=True)
-    except FileNotFoundError:
-        return
-
-
 class StagedFiles:
     """Large files that the service copied to the object store, from where pieces of them are read; thread-safe."""
 
@@ -110,7 +69,7 @@ class StagedFiles:
         if response.status in {403, 404}:  # the address has expired
             with self._staging:
                 self._addresses.pop(path, None)
-                _Record("download", self._client.subject, path).remove()
+                StateRecord("firecrest", "download", self._client.subject, path).remove()
         return response.body if response.status == 206 else b""
 
     def _get(self, address: str, offset: int, length: int) -> Response:
@@ -127,7 +86,7 @@ class StagedFiles:
             known, address = self._addresses.get(path, ("", ""))
             if known == tag:
                 return address
-            record = _Record("download", self._client.subject, path)
+            record = StateRecord("firecrest", "download", self._client.subject, path)
             kept = record.read()
             if kept.get("tag") == tag and self._size_at(kept.get("address")) == size:
                 address = str(kept["address"])
@@ -176,7 +135,7 @@ class _Journal:
     """The record of one upload."""
 
     def __init__(self, site: str, path: bytes) -> None:
-        self._record = _Record("upload", site, path)
+        self._record = StateRecord("firecrest", "upload", site, path)
         self._path = path
 
     def read(self) -> _Kept | None:

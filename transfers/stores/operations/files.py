@@ -162,9 +162,11 @@ class OperationFiles(MachineFiles):
         found = self._operations.checksum(path) or self._slow_digest(path)
         return found, self.stat(path)
 
-    @abstractmethod
     def _slow_digest(self, path: bytes) -> str:
         """Return the sha256 of a file where `checksum` takes too long."""
+        raise IncompleteError(
+            "no-digest", "the site computed no sha256", subject=f"{self.subject}:{printable(path)}"
+        )
 
     # Writing
 

@@ -1,0 +1,205 @@
+"""Run job scripts as jobs of the IRI Facility API.
+
+The mark of a job is its name; a request that repeats the key made of it creates no second job, where the facility keeps keys. Job
+specifications are those of PSI/J. Source: doe-iri/iri-facility-api-python (compute, idempotency).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hibali.config.model import Site
+from hibali.errors import TryLaterError, UsageError
+from hibali.events import Listener, ignore
+from hibali.request_limits import request_limit
+from hibali.text import printable
+from runs.schedulers.base import UNKNOWN, JobVariables, Phase, Resources, Status
+from runs.services.base import (
+    JobService,
+    LostAnswerError,
+    Script,
+    ServiceFacts,
+    ServiceJob,
+    ServiceMachine,
+    ServiceScheduler,
+    script_of,
+)
+from transfers.stores.bearer.client import REQUESTS, UncertainError
+from transfers.stores.iri.client import IriClient, JobRecord
+from transfers.stores.iri.files import IriFiles
+
+_PREFIX = "#IRI "
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+=,-]+")  # a facility may paste it into a shell script
+_SETTING = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,63})=([^\s\"'`$;&|<>()\\]{1,200})")
+_RESOURCES = frozenset(
+    {
+        "node_count",
+        "process_count",
+        "processes_per_node",
+        "cpu_cores_per_process",
+        "gpu_cores_per_process",
+        "memory",
+    }
+)
+_TEXTS = frozenset({"queue_name", "account", "reservation_id"})  # attributes; others are the scheduler's own
+_PHASES = {
+    "new": Phase.WAITING,
+    "queued": Phase.WAITING,
+    "held": Phase.WAITING,
+    "active": Phase.RUNNING,
+    "completed": Phase.ENDED,
+    "canceled": Phase.CANCELLED,
+}
+_KEYS = uuid.UUID("0d7cf5d6-5f0e-4c61-9a3f-3f2f1f0e7a55")  # the namespace of hibali's keys
+
+
+class IriJobs(JobService):
+    """The jobs of one account at one resource."""
+
+    name = "iri"
+    facts = ServiceFacts(settling_seconds=60.0)
+
+    def __init__(self, client: IriClient, files: IriFiles) -> None:
+        self._client = client
+        self._files = files
+
+    def find(self, mark: str, since: str) -> str | None:
+        """See JobService."""
+        del since
+        return next((each.id for each in self._client.jobs() if each.name == mark), None)
+
+    def create(self, job: ServiceJob) -> str:
+        """See JobService."""
+        specification = _specification(job.mark, script_of(job, self._files))
+        try:
+            return self._client.submit(specification, str(uuid.uuid5(_KEYS, job.mark)))
+        except TryLaterError as problem:
+            if problem.transient:  # it was certainly not executed
+                raise
+            refusal = problem.refusal if isinstance(problem, UncertainError) else None
+            raise LostAnswerError(problem, job.mark, refusal) from None
+
+    def states(self, jobs: Sequence[str]) -> Mapping[str, Status]:
+        """See JobService; each job is asked for, because the list may lack some."""
+        found = dict.fromkeys(jobs, UNKNOWN)
+        for job in found:
+            record = self._client.job(job)
+            if record is not None:
+                found[job] = _status_of(record)
+        return found
+
+    def cancel(self, job: str) -> None:
+        """See JobService."""
+        self._client.cancel(job)
+
+    def close(self) -> None:
+        """See JobService."""
+        self._client.close()
+
+
+def _specification(mark: str, script: Script) -> dict[str, Any]:
+    """Return the specification of the job of a script. Raise `UsageError` for a path that a shell would not read as it is."""
+    path = script.path.decode("utf-8", "surrogateescape")
+    if not _PLAIN_PATH.fullmatch(path):
+        raise UsageError(
+            "unsafe-word",
+            "the path of a job script there may contain only letters, digits and _./@:+=,-",
+            subject=printable(path),
+            hint="Choose a work folder for the site whose path has no other characters.",
+        )
+    folder = path.rpartition("/")[0]
+    resources: dict[str, Any] = {"exclusive_node_use": False}
+    attributes: dict[str, Any] = {}
+    custom: dict[str, str] = {}
+    for line in script.lines(_PREFIX):
+        name, value = _setting(line)
+        if name in _RESOURCES:
+            resources[name] = int(value)
+        elif name == "duration":
+            attributes[name] = int(value)
+        elif name in _TEXTS:
+            attributes[name] = value
+        else:
+            custom[name] = value
+    return {
+        "executable": "/bin/sh",
+        "arguments": [path],
+        "directory": folder,
+        "name": mark,
+        "environment": {"HIBALI_FOLDER": folder},
+        "stdout_path": f"{folder}/scheduler.log",
+        "stderr_path": f"{folder}/scheduler.log",
+        "resources": resources,
+        "attributes": {**attributes, "custom_attributes": custom} if custom else attributes,
+    }
+
+
+def _setting(line: str) -> tuple[str, str]:
+    """Return a resource or attribute and its value. Raise `UsageError`."""
+    found = _SETTING.fullmatch(line)
+    if found is None or (found[1] in _RESOURCES | {"duration"} and not found[2].isdigit()):
+        raise UsageError(
+            "bad-directive",
+            f"a directive for the IRI API is NAME=VALUE, as constraint=gpu: {printable(line)}",
+            subject="scheduler.directives",
+            hint="Correct the site's [scheduler] table: hibali config edit",
+        )
+    return found[1], found[2]
+
+
+def _status_of(record: JobRecord) -> Status:
+    """Return the status of a job; an unknown state is no end."""
+    native = printable(record.state)[:100]
+    if record.state == "failed":
+        if record.exit_code:
+            return Status(Phase.ENDED, native)
+        return Status(Phase.KILLED, f"{native}: {record.message}" if record.message else native)
+    phase = _PHASES.get(record.state)
+    if phase is None:
+        return Status(Phase.RUNNING, native, "hibali does not know this state of the IRI API")
+    return Status(phase, native)
+
+
+class IriScheduler(ServiceScheduler):
+    """A facility as what runs job scripts; resources are named as in job specifications."""
+
+    name = "iri"
+    # those of the batch systems behind it, whose prefixes a pipeline cannot set
+    variables = JobVariables(
+        job=("SLURM_JOB_ID", "PBS_JOBID"),
+        folder=("HIBALI_FOLDER",),
+        cores=("SLURM_CPUS_ON_NODE",),
+        prefixes=("SLURM_", "SBATCH_", "SRUN_", "PBS_", "PSIJ_"),
+    )
+
+    def directives(self, resources: Resources) -> tuple[str, ...]:
+        """See BatchSystem. Memory is in bytes, for each node."""
+        memory = resources.memory_megabytes
+        values = {
+            "node_count": resources.nodes,
+            "process_count": resources.tasks,
+            "cpu_cores_per_process": resources.cores,
+            "gpu_cores_per_process": resources.gpus or None,
+            "memory": memory * 1024 * 1024 if memory else None,
+            "duration": resources.seconds,
+            "queue_name": resources.partition,
+            "account": resources.account,
+            "reservation_id": resources.reservation,
+        }
+        lines = [f"{name}={value}" for name, value in values.items() if value is not None]
+        for line in (*lines, *resources.directives):
+            _setting(line)
+        return tuple(f"{_PREFIX}{line}" for line in (*lines, *resources.directives))
+
+
+SYSTEM = IriScheduler()
+
+
+def open_host(site: Site, on_event: Listener = ignore) -> ServiceMachine:
+    """Connect to the facility of a site."""
+    client = IriClient(site.own, site.name, request_limit(site, requests=REQUESTS), on_event)
+    files = IriFiles(client)
+    return ServiceMachine(files, IriJobs(client, files), site.name)

@@ -1,0 +1,1 @@
+"""Files at a facility that offers the IRI Facility API."""
