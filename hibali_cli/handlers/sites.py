@@ -120,7 +120,10 @@ _CREDENTIALS = {
     "iri": ("iri", "token_command"),
 }
 _SYSTEMS = {"firecrest": ("firecrest", "system"), "iri": ("iri", "system")}
-_OF_EACH_KIND = {"credentials_command": _CREDENTIALS, "system": _SYSTEMS}  # options with another key for each kind
+_OF_EACH_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "credentials_command": _CREDENTIALS,
+    "system": _SYSTEMS,
+}  # options with another key for each kind
 # what runs job scripts behind a service, unless --scheduler names another one
 _BEHIND = {"unicore": "unicore", "firecrest": "firecrest", "iri": "iri"}
 _COMMANDS = frozenset({"ssh_command", "credentials_command"})

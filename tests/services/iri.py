@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
 from collections.abc import Callable
@@ -277,28 +276,28 @@ class Iri(RestDouble):
 
     def _do_mkdir(self, wanted: dict[str, Any]) -> Any:
         path = self._path(wanted["path"])
-        if wanted.get("parent"):
-            path.mkdir(parents=True, exist_ok=True)
-        else:
-            path.mkdir()
-        return _listed(path)
+        # as in the reference, whose error does not tell the reason
+        subprocess.run(
+            ["mkdir", *(["-p"] if wanted.get("parent") else []), path], check=True, capture_output=True
+        )
+        return {"name": path.name}
 
     def _do_chmod(self, wanted: dict[str, Any]) -> Any:
         path = self._path(wanted["path"])
         path.chmod(int(wanted["mode"], 8))
-        return _listed(path)
+        return {"name": path.name}
 
     def _do_extract(self, wanted: dict[str, Any]) -> Any:
         target = self._path(wanted["target_path"])
         subprocess.run(
             ["tar", "-xzf", self._path(wanted["path"]), "-C", target], check=True, capture_output=True
         )
-        return _listed(target)
+        return {"name": target.name}
 
     def _do_mv(self, wanted: dict[str, Any]) -> Any:
         source, target = self._path(wanted["path"]), self._path(wanted["target_path"])
-        shutil.move(source, target)
-        return _listed(target)
+        subprocess.run(["mv", source, target], check=True, capture_output=True)
+        return {"name": target.name}
 
     def _upload(self, request: Request, found: re.Match[str]) -> Reply:
         del found

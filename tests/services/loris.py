@@ -52,6 +52,7 @@ class LorisServer:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are written one after the other
 
     @property
     def loris(self) -> LorisServer:

@@ -73,6 +73,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     counting: Counting
     upstream: str
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are written one after the other
 
     def _pass(self) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError, http.client.HTTPException):

@@ -180,6 +180,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     double: RestDouble
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are written one after the other
 
     def _answer(self) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError, socket.error):

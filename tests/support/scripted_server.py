@@ -23,6 +23,7 @@ class ScriptedServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # headers and body are written one after the other
 
             def _do(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))

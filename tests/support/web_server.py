@@ -29,6 +29,7 @@ class WebServer:
 
         class Handler(http.server.SimpleHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # headers and body are written one after the other
 
             def __init__(self, *words: Any) -> None:
                 super().__init__(*words, directory=os.fspath(root))

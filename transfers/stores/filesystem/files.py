@@ -139,6 +139,12 @@ class Files(ABC):
                 interrupted ones, whose parts can be used. Folders that exist are removed after the transfer.
         """
 
+    def drop_parts(self, path: bytes, part_folders: Sequence[bytes]) -> None:
+        """Remove what an upload to `path` left for the next one, because it was not the content that was wanted."""
+        del path
+        for folder in part_folders[:1]:
+            self.remove_tree(folder)
+
     @abstractmethod
     def identity(self, path: bytes) -> Identity:
         """Return the identity of a path, which is the same at sites of other kinds where that can be known."""

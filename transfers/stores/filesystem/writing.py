@@ -116,6 +116,11 @@ class Target:
             return []
         return [self._partial_of(path, b"parts/", seed=seed) for seed in (self.seed, *self.earlier)]
 
+    def drop_parts(self, name: bytes, path: bytes) -> None:
+        """Remove the parts of a file that was sent to `name`, as far as possible."""
+        with contextlib.suppress(HibaliError):
+            self.files.drop_parts(name, self.part_folders(path))
+
     def _put_whole(self, item: Item, path: bytes, digest: Callable[[], str], send: Send) -> Found:
         """Write a file that appears when it is complete, then read it back; remove it if it differs."""
         self.holder.check()
@@ -311,6 +316,8 @@ class FilesystemWriter(StreamingWriter):
             except UploadAbandonedError:
                 if large.restarted:
                     raise UploadRestartedError from None
+                if large.problem in {DIFFERS, EARLIER}:
+                    target.drop_parts(name, large.item.entry.path)
                 raise Refused(large.problem or EARLIER) from None
             except HibaliError:
                 target.left = target.left or target.files.traits.keeps_parts

@@ -11,7 +11,13 @@ from hibali.text import printable
 from transfers.stores.filesystem.files import Upload
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 from transfers.stores.firecrest.client import FirecrestClient
-from transfers.stores.firecrest.large import PartsUpload, StagedFiles, UploadTarget, wait_for_job
+from transfers.stores.firecrest.large import (
+    PartsUpload,
+    StagedFiles,
+    UploadTarget,
+    forget_upload,
+    wait_for_job,
+)
 from transfers.stores.operations.files import OperationFiles, home_unknown
 
 _TRAITS = Traits(
@@ -115,6 +121,11 @@ class FirecrestFiles(OperationFiles):
     def _copy_there(self, source: bytes, target: bytes) -> None:
         """See OperationFiles: by a job of the service."""
         wait_for_job(self._client, self._client.begin_change("cp", source, target), "copies the files")
+
+    def drop_parts(self, path: bytes, part_folders: Sequence[bytes]) -> None:
+        """See Files."""
+        del part_folders
+        forget_upload(self._client, path)
 
     def _large_upload(self, path: bytes, size: int, part_folders: Sequence[bytes]) -> Upload:
         """See OperationFiles."""

@@ -131,6 +131,15 @@ class _Kept:
     parts: list[tuple[str, str]] = field(default_factory=list)
 
 
+def forget_upload(client: FirecrestClient, path: bytes) -> None:
+    """Forget an interrupted upload, and end its job."""
+    journal = _Journal(client.subject, path)
+    kept = journal.read()
+    journal.remove()
+    if kept is not None:
+        client.cancel(kept.transfer.job)
+
+
 class _Journal:
     """The record of one upload."""
 
@@ -293,14 +302,11 @@ class PartsUpload(Upload):
             self._kept.parts.append((self._part.finish(), digest))
             self._journal.write(self._kept)
         elif self._kept.parts[self._number][1] != digest:
-            self._journal.remove()
-            self._client.cancel(self._kept.transfer.job)
+            forget_upload(self._client, self._kept.target.path)
             raise TryLaterError(
                 "changed",
                 "the parts of an interrupted upload are of another content, so they are not used",
                 subject=self._client.subject,
-                hint="Run the same command again.",
-                transient=False,
             )
         self._part, self._part_summed = None, hashlib.sha256()
         self._number, self._in_part = self._number + 1, 0

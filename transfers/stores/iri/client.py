@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from stat import S_ISDIR
 from typing import Any
 from urllib.parse import quote
 
@@ -159,7 +160,7 @@ class IriClient:
         lines = [self._line(each) for each in output]
         if len(lines) == 1 and lines[0].kind is not Kind.FOLDER and lines[0].name == path.rpartition(b"/")[2]:
             found = self.stat(path, follow=True)
-            if found is None or not found.mode & 0o040000:
+            if found is None or not S_ISDIR(found.mode):
                 raise NotFoundError("vanished", "it is no folder", subject=self.subject)
         return lines
 
@@ -199,19 +200,19 @@ class IriClient:
         self._perform("extract", {"path": self._text(archive), "target_path": self._text(folder)})
 
     def mkdir(self, path: bytes, *, parents: bool = False) -> bool:
-        """See Operations. Sent once."""
+        """See Operations. Sent once. Not every facility tells why a command failed, so the name is looked for."""
         try:
             self._perform("mkdir", {"path": self._text(path), "parent": parents}, once=True)
         except IncompleteError as problem:
-            if problem.code != "not-a-folder":
+            found = self.stat(path, follow=parents)
+            if found is None:
                 raise
-            if parents:
+            if not parents:
+                return False
+            if not S_ISDIR(found.mode):
                 raise IncompleteError(
                     "not-a-folder", "a file with the name of a folder is in the way", subject=self.subject
-                ) from None
-            if self.stat(path) is None:
-                raise
-            return False
+                ) from problem
         return True
 
     def remove(self, path: bytes) -> None:
@@ -240,7 +241,12 @@ class IriClient:
 
     def rename(self, path: bytes, to: bytes) -> None:
         """Rename a file or folder, to a name that is no folder. Sent once."""
-        self._perform("mv", {"path": self._text(path), "target_path": self._text(to)}, once=True)
+        try:
+            self._perform("mv", {"path": self._text(path), "target_path": self._text(to)}, once=True)
+        except IncompleteError:
+            if self.stat(path) is None:
+                raise NotFoundError("vanished", "it does not exist", subject=self.subject) from None
+            raise
 
     # Tasks
 

@@ -117,4 +117,9 @@ class IriFiles(OperationFiles):
         def finish(joined: bytes, digest: str) -> None:
             self.finish_upload(joined, path, size, digest)
 
-        return JoinedUpload(self._client, folders, size, finish)
+        return JoinedUpload(self._client, folders, finish)
+
+    def close(self) -> None:
+        """See Files."""
+        self._split.close()
+        super().close()

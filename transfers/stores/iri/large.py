@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import re
 import shlex
 import threading
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ from transfers.stores.iri.jobs import run_job
 from transfers.stores.operations.records import StateRecord
 
 PART_BYTES = 4 * 1024 * 1024
-_DIGITS = 6  # of the name of a part
-_PART_NAME = re.compile(rb"[0-9]{6}")
+_DIGITS = 6  # of the number in the name of a part
 _JOIN, _SPLIT = "join.sh", "split.sh"
+_NAMES_AT_ONCE = 100_000  # in a file with names of parts
 _JOIN_SCRIPT = """#!/bin/sh
 cd {folder} || exit 1
 : >joined || exit 1
-number=0
-while [ "$number" -lt {parts} ]; do
-  cat "$(printf %0{digits}d "$number")" >>joined || exit 1
-  number=$((number + 1))
+for names in {lists}; do
+  while read -r name; do
+    cat "$name" >>joined || exit 1
+  done <"$names"
 done
 """
 
@@ -43,38 +43,38 @@ def quoted_path(path: bytes) -> str:
 def _part_sizes(client: IriClient, folder: bytes) -> dict[bytes, int]:
     """Return the sizes of the parts in a folder, by their names."""
     lines = client.ls(folder, seconds=LIST_SECONDS)
-    return {line.name: line.size for line in lines if _PART_NAME.fullmatch(line.name)}
+    return {line.name: line.size for line in lines if line.name[:_DIGITS].isdigit()}
 
 
 class JoinedUpload(Upload):
-    """A large file: its parts are files in a folder beside it, and a job joins them.
+    """A large file: its parts are files in a folder beside it, with their digests in their names, and a job joins them.
 
     A part that is there with its size is not sent again; the digest of the whole file decides. If that is wrong, the parts are removed,
     and the next attempt begins anew.
     """
 
     def __init__(
-        self, client: IriClient, folders: Sequence[bytes], size: int, finish: Callable[[bytes, str], None]
+        self, client: IriClient, folders: Sequence[bytes], finish: Callable[[bytes, str], None]
     ) -> None:
         """`folders` are those for parts, of this operation and of interrupted ones; `finish` gets the joined file and its sha256."""
         self._client = client
-        self._size = size
         self._finish = finish
-        self._folder, self._there = self._find(folders)
+        self._folders = folders
+        self._folder, self._there = self._find()
         self._summed = hashlib.sha256()
         self._held = bytearray()
-        self._number = 0
+        self._names: list[bytes] = []
 
-    def _find(self, folders: Sequence[bytes]) -> tuple[bytes, dict[bytes, int]]:
+    def _find(self) -> tuple[bytes, dict[bytes, int]]:
         """Return the folder with the parts of an interrupted upload, and their sizes; otherwise a new one."""
-        for folder in folders:
+        for folder in self._folders:
             try:
                 if parts := _part_sizes(self._client, folder):
                     return folder, parts
             except NotFoundError:
                 continue
-        self._client.mkdir(folders[0], parents=True)
-        return folders[0], {}
+        self._client.mkdir(self._folders[0], parents=True)
+        return self._folders[0], {}
 
     @property
     def discards(self) -> bool:
@@ -91,8 +91,9 @@ class JoinedUpload(Upload):
 
     def _add(self, part: bytes) -> None:
         self._summed.update(part)
-        name = _part_name(self._number)
-        self._number += 1
+        digest = hashlib.sha256(part).hexdigest()[:32].encode("ascii")
+        name = _part_name(len(self._names)) + b"-" + digest
+        self._names.append(name)
         if self._there.get(name) != len(part):
             self._client.upload(self._folder + b"/" + name, part)
 
@@ -101,15 +102,25 @@ class JoinedUpload(Upload):
         if self._held:
             self._add(bytes(self._held))
             self._held.clear()
-        joined = self._folder + b"/joined"
-        script = _JOIN_SCRIPT.format(folder=quoted_path(self._folder), parts=self._number, digits=_DIGITS)
+        lists = self._write_names()
+        script = _JOIN_SCRIPT.format(folder=quoted_path(self._folder), lists=" ".join(lists))
         try:
             run_job(self._client, self._folder, _JOIN, script, "joins the parts")
-            self._finish(joined, self._summed.hexdigest())
+            self._finish(self._folder + b"/joined", self._summed.hexdigest())
         except IncompleteError:
             self._client.remove(self._folder)  # the parts are not what was sent
             raise
-        self._client.remove(self._folder)
+        for folder in self._folders:
+            self._client.remove(folder)
+
+    def _write_names(self) -> list[str]:
+        """Write the names of the parts, and return those of the files with them."""
+        lists: list[str] = []
+        for first in range(0, len(self._names), _NAMES_AT_ONCE):
+            lists.append(f"names{len(lists)}")
+            lines = b"".join(name + b"\n" for name in self._names[first : first + _NAMES_AT_ONCE])
+            self._client.upload(self._folder + b"/" + lists[-1].encode("ascii"), lines)
+        return lists
 
     def abandon(self) -> None:
         """See Upload; the parts stay for the next one."""
@@ -136,7 +147,7 @@ class SplitFiles:
                 content = self._client.download(folder + b"/" + _part_name(number))
                 start = number * PART_BYTES
                 pieces.append(content[max(offset - start, 0) : end - start])
-                self._note_read(path, folder, number)
+                self._unread[folder].discard(number)
         except NotFoundError:
             self._forget(path)
         return b"".join(pieces)
@@ -178,16 +189,13 @@ class SplitFiles:
             )
         return folder
 
-    def _note_read(self, path: bytes, folder: bytes, number: int) -> None:
-        """Remove the parts when all were read."""
-        with self._guard:
-            unread = self._unread.get(folder, set())
-            unread.discard(number)
-            if unread or folder not in self._unread:
-                return
-            del self._unread[folder]
-        self._forget(path)
-        self._client.remove(folder)
+    def close(self) -> None:
+        """Remove the parts of files that were read whole."""
+        for path, (_, folder) in list(self._known.items()):
+            if not self._unread.get(folder):
+                with contextlib.suppress(HibaliError):
+                    self._client.remove(folder)
+                    self._forget(path)
 
     def _forget(self, path: bytes) -> None:
         with self._guard:

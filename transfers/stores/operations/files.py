@@ -24,6 +24,7 @@ from transfers.stores.server_folder import OWN
 from transfers.stores.server_records import Found
 
 _ARCHIVE_OVERHEAD = 256 * 1024  # of an archive, whose contents may not compress
+_CHANGES = 3  # of a file while it is read
 _MOST_OWN = 65_536  # bytes of a file of a lock
 
 
@@ -128,18 +129,24 @@ class OperationFiles(MachineFiles):
     def read(self, path: bytes, offset: int, length: int) -> bytes:
         """See Files. Raise `TryLaterError("cut-off")` if it is less than the file."""
         found = self._operations.stat(path)
-        if found is None:
-            raise NotFoundError("vanished", "it does not exist", subject=f"{self.subject}:{printable(path)}")
+        for _ in range(_CHANGES):
+            if found is None:
+                raise NotFoundError(
+                    "vanished", "it does not exist", subject=f"{self.subject}:{printable(path)}"
+                )
+            content = self._read_piece(path, found, offset, length)
+            if len(content) == min(length, max(0, found.size - offset)):
+                return content
+            before, found = found, self._operations.stat(path)
+            if found == before:
+                break
+        raise self._cut_off(path)
+
+    def _read_piece(self, path: bytes, found: Stat, offset: int, length: int) -> bytes:
         if found.size > self._operations.direct_bytes:
-            content = self._read_large(path, _tag(found.mtime, found.size), found.size, offset, length)
-        else:
-            whole = self._operations.download(path)
-            if len(whole) != found.size:
-                raise self._cut_off(path)
-            content = whole[offset : offset + length]
-        if len(content) != min(length, max(0, found.size - offset)):
-            raise self._cut_off(path)
-        return content
+            return self._read_large(path, _tag(found.mtime, found.size), found.size, offset, length)
+        whole = self._operations.download(path)
+        return whole[offset : offset + length] if len(whole) == found.size else b""
 
     @abstractmethod
     def _read_large(self, path: bytes, tag: str, size: int, offset: int, length: int) -> bytes:
