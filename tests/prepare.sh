@@ -150,7 +150,7 @@ for part in "$@"; do
     dask) prepare_own dask "Dask" ;;
     science) prepare_own science "pandas, zarr and Jupyter" && add_hibali science ;;
     globus) prepare_own globus "globus-cli" ;;
-    rest) prepare_own rest "pyunicore and pyfirecrest" ;;
+    rest) prepare_own rest "pyunicore, pyfirecrest and clients of IRI" ;;
     delivery) prepare_own delivery "pipx and uv" ;;
     fsspec) prepare_own fsspec "gcsfs and adlfs" && prepare_azurite ;;
     hdfs) prepare_hdfs ;;

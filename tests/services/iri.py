@@ -77,6 +77,7 @@ class Iri(RestDouble):
         hidden: So many of the next lists of jobs are empty.
         keeps_keys: Whether the facility keeps idempotency keys; otherwise it answers 501 to a request that has one.
         polls: How often a task is asked for before it has ended.
+        seen: The requests of operations and jobs: method, path, and parameters.
     """
 
     def __init__(self, folder: Path, slurm: Slurm, version: int = 2) -> None:
@@ -89,6 +90,7 @@ class Iri(RestDouble):
         self.hidden = 0
         self.keeps_keys = True
         self.polls = 0
+        self.seen: list[tuple[str, str, dict[str, Any]]] = []
         self._specifications: dict[str, dict[str, Any]] = {}  # of jobs
         self._keys: dict[str, tuple[str, Any]] = {}  # the digest of the request, and the answer
         self._tasks: dict[str, dict[str, Any]] = {}
@@ -198,12 +200,17 @@ class Iri(RestDouble):
             parameters = _only(request.json(), _PARAMETERS[operation])
         if not isinstance(parameters.get("path"), str):
             raise RefusalError(400, "Field required")
+        self._note(request, parameters)
         action: Callable[[dict[str, Any]], Any] = getattr(self, f"_do_{operation}")
         return self._begin(
             operation,
             lambda: action({**parameters, "truncated": request.truncated}),
             201 if operation in _CREATED else 200,
         )
+
+    def _note(self, request: Request, parameters: dict[str, Any]) -> None:
+        with self.guard:
+            self.seen.append((request.method, self.prefix + request.path, parameters))
 
     def _begin(self, operation: str, action: Callable[[], Any], status: int = 200) -> Reply:
         """Execute an operation, and answer with its task."""
@@ -328,6 +335,7 @@ class Iri(RestDouble):
         del found
         request.allow()
         wanted, key = request.json(), request.headers.get("Idempotency-Key")
+        self._note(request, wanted)
         digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
         if key is None:
             return Reply(200, self._launch(wanted))

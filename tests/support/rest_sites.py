@@ -77,16 +77,7 @@ def open_site(request: pytest.FixtureRequest, service: str) -> RestSite:
             more='system = "daint"\n',
         )
     if service == "iri":
-        return RestSite(
-            "iri",
-            double,
-            oidc,
-            submit=("POST", f"/compute/job/{iri.COMPUTE}"),
-            poll="/compute/status/.*",
-            upload=("POST", "/filesystem/upload/.*"),
-            download=("POST", "/filesystem/download/.*"),
-            part_mib=16,
-        )
+        return iri_site(double, oidc)
     return RestSite(
         "unicore",
         double,
@@ -96,4 +87,19 @@ def open_site(request: pytest.FixtureRequest, service: str) -> RestSite:
         upload=("PUT", ".*/scan|.*/\\.hibali-.*|/transferred/.*"),
         download=("GET", ".*/scan"),
         part_mib=16,
+    )
+
+
+def iri_site(double: Any, oidc: Oidc) -> RestSite:
+    """Return the site of a facility; version 1 of its API does not tell where the home folder is."""
+    return RestSite(
+        "iri",
+        double,
+        oidc,
+        submit=("POST", f"/compute/job/{iri.COMPUTE}"),
+        poll="/compute/status/.*",
+        upload=("POST", "/filesystem/upload/.*"),
+        download=("POST", "/filesystem/download/.*"),
+        part_mib=16,
+        more=f'home = "{double.home}"\n' if double.version == 1 else "",
     )
