@@ -91,11 +91,12 @@ class IriClient:
             return str(chosen[0]["id"])
         key = "system" if purpose == "compute" else "filesystem"
         names = ", ".join(sorted(printable(str(each.get("name") or each["id"])) for each in known)) or "none"
+        problem = f"the facility has no resource {wanted}" if wanted else f"set which resource is its {key}"
         raise NotFoundError(
             "no-such-system",
-            f"the facility has no resource {wanted}" if wanted else f"set which resource is the {key}",
+            f"{problem}; there are: {names[:_MOST_SHOWN]}",
             subject=self.subject,
-            hint=f"hibali config set sites.{self.subject}.iri.{key} NAME; there are: {names[:_MOST_SHOWN]}",
+            hint=f"hibali config set sites.{self.subject}.iri.{key} NAME",
         )
 
     def _all_resources(self) -> list[dict[str, Any]]:
