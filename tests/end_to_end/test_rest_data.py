@@ -20,7 +20,7 @@ LARGE = int(os.environ.get("HIBALI_REST_LARGE_MIB", "72"))  # 1024 for the figur
 MANY = int(os.environ.get("HIBALI_REST_FILES", "400"))  # 2000 for the same
 KILLS = 5
 WINDOW = (
-    40  # MiB of a file that were requested ahead, are in sockets, or not yet in the journal of the receiver
+    24  # MiB of a file that were requested ahead, or came after the last mark in the journal of the receiver
 )
 
 

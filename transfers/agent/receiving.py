@@ -78,7 +78,9 @@ class PackReceiver(object):
         reply = {"unit": unit, "done": done, "failed": failed}
         if self.reports_digests:
             reply["digests"] = [result["digest"] for result in results if result["problem"] is None]
-        self._channel.send(protocol.COMMITTED, reply)
+        # A client that was killed does not read this, but what it sent before is still received and kept.
+        with contextlib.suppress(OSError):
+            self._channel.send(protocol.COMMITTED, reply)
 
     def _run(self) -> None:
         while True:
