@@ -320,6 +320,16 @@ class History:
             if not (self._folder / name).exists():
                 write_atomic(self._folder / name, content)
 
+    def _add_all(self, environment: Mapping[str, str]) -> bool:
+        """Add all files to an index; False where another process renamed a temporary file that git had listed."""
+        try:
+            self._git.check_output("add", "--all", "--", ".", environment=environment)
+        except IncompleteError as problem:
+            if "No such file or directory" in problem.message:
+                return False
+            raise
+        return True
+
     def _commit(self, message: str) -> bool:
         """Commit all content of the folder; False where another process committed first."""
         index = self._partial() / secrets.token_hex(16)
@@ -328,7 +338,8 @@ class History:
             with contextlib.suppress(OSError):
                 # the index has the state of files, so that git does not read unchanged ones again
                 shutil.copyfile(self._git.folder / "index", index)
-            self._git.check_output("add", "--all", "--", ".", environment=apart)
+            if not self._add_all(apart):
+                return False
             tree = self._git.check_output("write-tree", environment=apart).decode().strip()
             known = self._head()
             if known[1:] != [tree]:
