@@ -25,7 +25,7 @@ from runs.rate_limits import site_usage, start_afresh
 from runs.site_health import check_and_record, most_important
 from transfers.check import Trial, Tuning, clean_site, tune
 from transfers.remote.transport import forced_command_script
-from transfers.stores import logins
+from transfers.stores import login_protocol
 from transfers.stores.base import CleanupResult, Leftover
 
 
@@ -196,7 +196,7 @@ _SAID = {
 
 
 class _Terminal:
-    """Prompts on the terminal (transfers.stores.logins.Prompts)."""
+    """Prompts on the terminal (transfers.stores.login_protocol.Prompts)."""
 
     def __init__(self, site: str) -> None:
         self._site = site
@@ -227,20 +227,20 @@ class _Terminal:
 
 def log_in_and_print(common: Common, site: Site) -> None:
     """Log in, prompting on the terminal where needed, and check the site."""
-    found = logins.log_in(site, _Terminal(site.name))
+    found = login_protocol.log_in(site, _Terminal(site.name))
     _print_login(common, site, found, _SAID[found.change])
 
 
 def log_out_and_print(common: Common, site: Site) -> None:
     """Log out and report it."""
-    found = logins.log_out(site)
+    found = login_protocol.log_out(site)
     is_out = found.change == "logged out"
     _print_login(
         common, site, found, _SAID["logged out"] if is_out else "{name}: not logged in to {service}."
     )
 
 
-def _print_login(common: Common, site: Site, found: logins.LoginResult, said: str) -> None:
+def _print_login(common: Common, site: Site, found: login_protocol.LoginResult, said: str) -> None:
     if common.json:
         fields = {"name": site.name, "change": found.change, "facts": found.facts}
         common.output.record("site-login", fields)

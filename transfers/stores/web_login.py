@@ -16,7 +16,7 @@ from hibali.files import check_private_file, private_folder, state_folder, write
 from hibali.http import HttpClient
 from hibali.keyring_secrets import keyring_secret
 from hibali.subprocesses import credentials_from, remember_secret
-from transfers.stores.logins import LoginResult, Prompts
+from transfers.stores.login_protocol import LoginResult, Prompts
 
 _MOST_ANSWER = 64 * 1024
 _MOST_TOKEN = 16 * 1024

@@ -21,6 +21,11 @@ def test_names_are_those_of_the_package_s_modules() -> None:
     assert plugins.load("runs.schedulers", "slurm").__name__ == "runs.schedulers.slurm"
 
 
+def test_stores_are_only_what_can_be_opened() -> None:
+    for word in plugins.built_in_names("transfers.stores"):
+        assert hasattr(plugins.load("transfers.stores", word), "open_store"), word
+
+
 @pytest.mark.parametrize("word", ["no-such", "../slurm", "slurm.x", "", "__init__", "Slurm"])
 def test_an_unknown_name_lists_the_known_ones(word: str) -> None:
     with pytest.raises(UsageError) as caught:

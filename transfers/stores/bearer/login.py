@@ -6,7 +6,7 @@ from hibali.errors import AccessError, UsageError
 from transfers.stores.bearer.device import DeviceCode, log_in_by_code
 from transfers.stores.bearer.settings import BearerSettings
 from transfers.stores.bearer.tokens import Tokens, forget_login
-from transfers.stores.logins import LoginResult, Prompts
+from transfers.stores.login_protocol import LoginResult, Prompts
 
 _SERVICE = "the service"
 

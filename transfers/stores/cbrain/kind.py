@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transfers.stores.cbrain.portal import Portal
     from transfers.stores.cbrain.registering import RegisteringStore
     from transfers.stores.cbrain.store import PortalStore
-    from transfers.stores.logins import LoginResult, Prompts
+    from transfers.stores.login_protocol import LoginResult, Prompts
 
 
 def _through(site: Site, path: str) -> str | None:
@@ -82,14 +82,14 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
 
 def log_in(site: Site, prompts: Prompts) -> LoginResult:
-    """See transfers.stores.logins."""
+    """See transfers.stores.login_protocol."""
     from transfers.stores.cbrain import session  # start-up: config.toml is read with this module
 
     return session.log_in(site, prompts)
 
 
 def log_out(site: Site) -> LoginResult:
-    """See transfers.stores.logins."""
+    """See transfers.stores.login_protocol."""
     from transfers.stores.cbrain import session  # start-up: config.toml is read with this module
 
     return session.log_out(site)

@@ -31,7 +31,7 @@ from transfers.stores.cbrain.errors import (
 )
 from transfers.stores.cbrain.records import SessionInfo, parse_json, read_session
 from transfers.stores.cbrain.settings import CbrainSettings
-from transfers.stores.logins import LoginResult, Prompts
+from transfers.stores.login_protocol import LoginResult, Prompts
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 JSON = {"Accept": "application/json"}

@@ -15,7 +15,7 @@ from transfers.stores.ebrains.settings import EbrainsSettings
 if TYPE_CHECKING:
     from hibali.locations import Location
     from transfers.stores.ebrains.store import EbrainsStore
-    from transfers.stores.logins import LoginResult, Prompts
+    from transfers.stores.login_protocol import LoginResult, Prompts
 
 
 def _secret_variables(site: Site) -> tuple[str, ...]:
@@ -48,14 +48,14 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> EbrainsSto
 
 
 def log_in(site: Site, prompts: Prompts) -> LoginResult:
-    """See transfers.stores.logins."""
+    """See transfers.stores.login_protocol."""
     from transfers.stores.bearer import login  # start-up: config.toml is read with this module
 
     return login.log_in(site.own.login, site.name, prompts)
 
 
 def log_out(site: Site) -> LoginResult:
-    """See transfers.stores.logins."""
+    """See transfers.stores.login_protocol."""
     from transfers.stores.bearer import login  # start-up: config.toml is read with this module
 
     return login.log_out(site.own.login, site.name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transfers.stores.base import Store
     from transfers.stores.filesystem.store import FilesystemStore
     from transfers.stores.firecrest.files import FirecrestFiles
-    from transfers.stores.logins import LoginResult, Prompts
+    from transfers.stores.login_protocol import LoginResult, Prompts
 
 
 def _secret_variables(site: Site) -> tuple[str, ...]:
@@ -77,14 +77,14 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
 
 def log_in(site: Site, prompts: Prompts) -> LoginResult:
-    """See transfers.stores.logins."""
+    """See transfers.stores.login_protocol."""
     from transfers.stores.bearer import login  # start-up: config.toml is read with this module
 
     return login.log_in(site.own.bearer, site.name, prompts)
 
 
 def log_out(site: Site) -> LoginResult:
-    """See transfers.stores.logins."""
+    """See transfers.stores.login_protocol."""
     from transfers.stores.bearer import login  # start-up: config.toml is read with this module
 
     return login.log_out(site.own.bearer, site.name)

@@ -25,7 +25,7 @@ from transfers.stores.globus.clients import (
 )
 from transfers.stores.globus.errors import translated_errors
 from transfers.stores.globus.requests import list_a_little
-from transfers.stores.logins import LoginResult, Prompts
+from transfers.stores.login_protocol import LoginResult, Prompts
 
 _ATTEMPTS = 3  # login, the collection's consent, an institution's further requirement
 _SERVICE = "Globus"

@@ -61,7 +61,7 @@ def posts(portal: CbrainDouble, path: str) -> int:
 
 
 class Typed:
-    """A user who types these answers (transfers.stores.logins.Prompts)."""
+    """A user who types these answers (transfers.stores.login_protocol.Prompts)."""
 
     def __init__(self, *answers: str) -> None:
         self._answers = list(answers)
