@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from hibali_cli.command import Section, command, command_group
@@ -286,6 +288,37 @@ def trust_command(common: Common, pipeline: str) -> int | None:
 
 
 @command(
+    "test",
+    examples=[
+        ("hibali pipelines test fsl_bet --site juwels", "Run the tests of a descriptor at a site."),
+        (
+            "hibali pipelines test fsl_bet@1.0.0 --site juwels --only quick --junit tests.xml",
+            "Run one of them, and write the result for continuous integration.",
+        ),
+    ],
+)
+@click.argument("pipeline")
+@click.option("--site", metavar="SITE", required=True, help="The site to run the tests at.")
+@click.option("--only", "names", metavar="TEST", multiple=True, help="Run only the test TEST; repeatable.")
+@click.option("--image", metavar="PATH", default="", help="Use this image at the site.")
+@click.option("--junit", metavar="FILE", type=OUTPUT_FILE, help="Write the results to FILE as JUnit XML.")
+def test_command(
+    common: Common, pipeline: str, site: str, names: tuple[str, ...], image: str, junit: str | None
+) -> int | None:
+    """Run the tests in the descriptor of a pipeline, and compare exit codes and outputs.
+
+    Each test is a run with the test's invocation; all run at the same time. Relative paths of inputs are those of the current folder. A test
+    passes if the tool exits with the expected code and creates the expected outputs, with the expected MD5 if the descriptor has it.
+    The exit code is 7 if a test fails.
+    """
+    from hibali_cli.handlers.descriptor_tests import test_pipeline
+    from runs.options import RunOptions
+
+    options = RunOptions(sites=(site,), new=True, image=image, wait=True)
+    return test_pipeline(common, pipeline, names, options, None if junit is None else Path(junit))
+
+
+@command(
     "upgrade",
     examples=[
         ("hibali pipelines upgrade old.json > new.json", "Convert a descriptor from schema 0.4 to 0.5."),
@@ -343,6 +376,7 @@ pipelines_command = command_group(
         ),
         "Using pipelines": (
             example_command,
+            test_command,
             trust_command,
             stage_command,
             image_command,

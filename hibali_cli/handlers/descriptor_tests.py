@@ -1,0 +1,156 @@
+"""Run the tests of a descriptor at a site, and report which passed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from hibali.errors import Exit, HibaliError
+from hibali.events import Listener
+from hibali.files import write_atomic
+from hibali.text import counted, printable
+from hibali_cli.handlers.launch import (
+    collect_outputs,
+    find_pipeline,
+    follow_first,
+    launch_at_site,
+    require_consent,
+    warn_of_shortfalls,
+)
+from hibali_cli.handlers.run_watch import wait_for_runs
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from registry.catalogue import Catalogue
+from registry.descriptor_tests import DescriptorTest, read_tests
+from registry.invocation import check_invocation
+from registry.pipeline import Pipeline
+from runs import new_request
+from runs.descriptor_tests import find_failures
+from runs.model import Run, ignore_run
+from runs.options import RunOptions
+from runs.request import Request, with_job_proxy
+from runs.store import RunStore
+from transfers.request import SaveOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """A test, its run, and what differed from the expectations."""
+
+    __test__ = False  # pytest does not collect it
+
+    test: DescriptorTest
+    run: Run
+    failures: tuple[str, ...]
+
+
+def test_pipeline(
+    common: Common, name: str, names: Sequence[str], options: RunOptions, junit: Path | None
+) -> int | None:
+    """Run the tests of a pipeline, or those with these names, all at the same time; return the exit code."""
+    catalogue = Catalogue()
+    pipeline = find_pipeline(common, catalogue, name)
+    requests = [
+        (test, _make_request(common, pipeline, test, options)) for test in read_tests(pipeline, names)
+    ]
+    warn_of_shortfalls(common, requests[0][1])
+    require_consent(common, catalogue, pipeline, requests[0][1].compute.container)
+    run_store = RunStore()
+    with listening(common, f"test {pipeline.reference} at {options.sites[0]}") as on_event:
+        runs = [
+            launch_at_site(common, with_job_proxy(request), run_store, on_event, on_begin=ignore_run)
+            for _, request in requests
+        ]
+        ended = {run.id: run for run in wait_for_runs(common, run_store, runs, on_event)}
+        results = [
+            _judge(common, run_store, test, ended[run.id], on_event)
+            for (test, _), run in zip(requests, runs, strict=True)
+        ]
+    _report(common, pipeline, results)
+    if junit is not None:
+        write_atomic(junit, _junit(pipeline, results), mode=0o644)
+    return int(Exit.RUN_FAILED) if any(each.failures for each in results) else None
+
+
+def _make_request(common: Common, pipeline: Pipeline, test: DescriptorTest, options: RunOptions) -> Request:
+    """Return the request of the run of a test; relative paths of its inputs are those of the current folder."""
+    try:
+        invocation = check_invocation(pipeline, dict(test.invocation))
+    except HibaliError as problem:
+        problem.subject = f"{pipeline.reference}, test {printable(test.name)}"
+        raise
+    return new_request.read_request(
+        common.settings(),
+        (pipeline, invocation, None),
+        options.sites[0],
+        options,
+        partial(follow_first, common, wait=True),
+        identify=True,
+    )
+
+
+def _judge(
+    common: Common, run_store: RunStore, test: DescriptorTest, run: Run, on_event: Listener
+) -> TestResult:
+    """Compare a run with its test; its outputs are collected into a temporary folder if they are needed."""
+    if not test.outputs:
+        return TestResult(test, run, tuple(find_failures(test, run, None)))
+    with tempfile.TemporaryDirectory(prefix="hibali-test-") as scratch:
+        folder = Path(scratch) / "outputs"
+        with suppress(HibaliError):
+            collect_outputs(common, run_store, run, str(folder), on_event, SaveOptions())
+        found = folder if folder.is_dir() else None
+        return TestResult(test, run, tuple(find_failures(test, run, found)))
+
+
+def _report(common: Common, pipeline: Pipeline, results: Sequence[TestResult]) -> None:
+    if common.json:
+        for each in results:
+            common.output.record("pipeline-test", _record(pipeline, each))
+        return
+    rows = [
+        (
+            printable(each.test.name),
+            "FAILED" if each.failures else "PASSED",
+            each.run.id,
+            "; ".join(each.failures),
+        )
+        for each in results
+    ]
+    common.output.table(("TEST", "RESULT", "RUN", "REASON"), rows)
+    failed = sum(1 for each in results if each.failures)
+    if failed:
+        common.output.warn(f"{pipeline.reference}: {counted(failed, 'test')} of {len(results)} failed")
+
+
+def _record(pipeline: Pipeline, result: TestResult) -> dict[str, object]:
+    run = result.run
+    return {
+        "pipeline": pipeline.reference,
+        "site": run.site,
+        "test": result.test.name,
+        "passed": not result.failures,
+        "failures": list(result.failures),
+        "run": run.id,
+        "state": run.state.value,
+        "exit_code": run.status.exit_code,
+    }
+
+
+def _junit(pipeline: Pipeline, results: Sequence[TestResult]) -> bytes:
+    """Return the results in the XML of JUnit, as continuous integration reads it."""
+    failed = sum(1 for each in results if each.failures)
+    suite = ET.Element("testsuite", name=pipeline.reference, tests=str(len(results)), failures=str(failed))
+    for each in results:
+        case = ET.SubElement(suite, "testcase", classname=pipeline.reference, name=printable(each.test.name))
+        if each.failures:
+            text = "; ".join(each.failures)
+            failure = ET.SubElement(case, "failure", message=text)
+            failure.text = f"run {each.run.id} at {each.run.site}: {text}"
+    document: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return document

@@ -1,0 +1,101 @@
+"""Test `hibali pipelines test`: the tests in a descriptor, run at a site and compared with what they expect."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from tests.end_to_end.run_tools import DESCRIPTOR, Bench
+
+HELLO = hashlib.md5(b"hello\n", usedforsecurity=False).hexdigest()
+
+
+def case(name: str, expected: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return {"name": name, "invocation": {"in": "input.txt", **values}, "assertions": expected}
+
+
+PASSING = [
+    case("code", {"exit-code": 0}),
+    case("other code", {"exit-code": 3}, code=3),
+    case("output", {"output-files": [{"id": "out_file"}]}),
+    case("content", {"exit-code": 0, "output-files": [{"id": "out_file", "md5-reference": HELLO}]}),
+]
+FAILING = [
+    case("wrong code", {"exit-code": 0}, code=3),
+    case("wrong content", {"output-files": [{"id": "out_file", "md5-reference": "0" * 32}]}),
+    case("missing output", {"output-files": [{"id": "elsewhere"}]}),
+]
+
+
+def make_bench(hibali: Any, tests: list[dict[str, Any]] | None) -> Bench:
+    more = {"id": "elsewhere", "name": "elsewhere", "path-template": "no-[OUT]", "optional": True}
+    outputs = [*DESCRIPTOR["output-files"], more]
+    section = {} if tests is None else {"tests": tests}
+    bench = Bench(hibali, {**DESCRIPTOR, "output-files": outputs, **section})
+    bench.add_local_site()
+    (bench.folder / "input.txt").write_text("hello\n")
+    return bench
+
+
+def test_each_test_passes_or_fails_for_its_own_reason(hibali: Any) -> None:
+    bench = make_bench(hibali, [*PASSING, *FAILING])
+    answer = hibali("pipelines", "test", bench.reference, "--site", "here", "--json", exit=7)
+    found = {each["test"]: each for each in answer.lines if each["kind"] == "pipeline-test"}
+    assert [name for name, each in found.items() if each["passed"]] == [each["name"] for each in PASSING]
+    reasons = {name: each["failures"] for name, each in found.items() if not each["passed"]}
+    assert reasons == {
+        "wrong code": ["the exit code is 3, not 0"],
+        "wrong content": [f"the MD5 of out_file is {HELLO}, not {'0' * 32}"],
+        "missing output": ["the output elsewhere is missing"],
+    }
+    assert len({each["run"] for each in found.values()}) == len(found), "each test has a run of its own"
+
+
+def test_results_are_a_table_and_junit(hibali: Any) -> None:
+    bench = make_bench(hibali, [PASSING[0], FAILING[0]])
+    words = ("pipelines", "test", bench.reference, "--site", "here", "--junit", "tests.xml")
+    answer = hibali(*words, exit=7)
+    rows = [line.split()[:2] for line in answer.out.decode().splitlines()]
+    assert ["code", "PASSED"] in rows
+    assert b"1 test of 2 failed" in answer.err
+    suite = ET.parse(bench.folder / "tests.xml").getroot()  # noqa: S314  # hibali wrote it
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert [each.get("name") for each in suite if each.find("failure") is not None] == ["wrong code"]
+
+
+def test_one_test_can_be_chosen(hibali: Any) -> None:
+    bench = make_bench(hibali, [*PASSING, *FAILING])
+    words = ("pipelines", "test", bench.reference, "--site", "here", "--json")
+    [only] = hibali(*words, "--only", "content", exit=0).lines
+    assert (only["test"], only["passed"], only["exit_code"]) == ("content", True, 0)
+    unknown = hibali(*words, "--only", "nothing", exit=2).last
+    assert unknown["code"] == "no-such-test"
+    assert len(bench.run_ids()) == 1
+
+
+def test_a_pipeline_without_tests_is_an_error(hibali: Any) -> None:
+    bench = make_bench(hibali, None)
+    assert (
+        hibali("pipelines", "test", bench.reference, "--site", "here", "--json", exit=2).last["code"]
+        == "no-tests"
+    )
+
+
+def test_nothing_runs_if_a_test_has_no_valid_invocation(hibali: Any) -> None:
+    bench = make_bench(hibali, [PASSING[0], case("odd", {"exit-code": 0}, sleep="long")])
+    answer = hibali("pipelines", "test", bench.reference, "--site", "here", exit=2)
+    assert b"test odd" in answer.err
+    assert bench.run_ids() == []
+
+
+def test_a_cancelled_run_is_a_failed_test(hibali: Any) -> None:
+    bench = make_bench(hibali, [case("long", {"exit-code": 0}, sleep=600)])
+    process = hibali.start("pipelines", "test", bench.reference, "--site", "here")
+    until = time.monotonic() + 60
+    while not (ids := bench.run_ids()) or hibali("runs", "show", ids[0], "--json").last["state"] != "RUNNING":
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    hibali("runs", "cancel", ids[0], exit=0)
+    assert process.wait(timeout=60) == 7
