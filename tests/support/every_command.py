@@ -14,9 +14,14 @@ from typing import Any
 import click
 
 from hibali_cli.root import root
-from tests.end_to_end.run_tools import Bench
+from tests.end_to_end.run_tools import DESCRIPTOR, Bench
 
 RUN, OPERATION = "{run}", "{operation}"
+_TEST = {
+    "name": "quick",
+    "invocation": {"in": "input.txt"},
+    "assertions": {"output-files": [{"id": "out_file"}]},
+}
 # The arguments of each command that is not a group; --max-time ends those that run forever.
 CALLS: dict[str, tuple[str, ...]] = {
     "apply": ("plan",),
@@ -62,6 +67,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "pipelines show": ("{tool}",),
     "pipelines sign": ("{tool}", "--key", "key"),
     "pipelines stage": ("{tool}", "--site", "here"),
+    "pipelines test": ("{tool}", "--site", "here"),
     "pipelines trust": ("{tool}",),
     "pipelines upgrade": ("other.json",),
     "pipelines validate": ("other.json",),
@@ -146,7 +152,7 @@ class PreparedHome:
         self.hibali = hibali
         self.folder: Path = hibali.home.folder
         hibali.env["EDITOR"] = "true"
-        bench = Bench(hibali)
+        bench = Bench(hibali, {**DESCRIPTOR, "tests": [_TEST]})
         work = bench.add_local_site()
         config = hibali.home.config
         config.write_text(
