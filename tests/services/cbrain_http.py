@@ -54,7 +54,6 @@ class PortalRequest:
 def handler_of(portal: Any) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # headers and body are written one after the other
 
         def _respond(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)

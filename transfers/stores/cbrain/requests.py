@@ -17,6 +17,7 @@ from hibali.retry import pause, with_retries
 from transfers.stores.cbrain.errors import BUSY, error_of
 from transfers.stores.cbrain.session import JSON, Session, bearer
 
+_RENEWALS = 2  # of the login for one request: the new one may end, too, when the portal restarts
 _MOST_ANSWER = 16 * 1024 * 1024  # of a page of records, and of any other answer that is held in memory
 _LONGEST_PAUSE = 30.0  # upper bound for Retry-After
 _THROTTLED = 429  # the only failure after which a request was certainly not executed
@@ -192,11 +193,14 @@ class PortalRequests:
         return with_retries(attempt, subject=subject or self.subject, on_event=self._on_event)
 
     def _authorized(self, send: Callable[[Mapping[str, str]], Response]) -> Response:
-        """Send with the token; once more with a new one if the portal rejects it, which executes nothing."""
+        """Send with the token, and with new ones while the portal rejects it, which executes nothing."""
         token = self._session.token()
         response = send(bearer(token))
-        if response.status == 401:
-            response = send(bearer(self._session.renew(token)))
+        for _ in range(_RENEWALS):
+            if response.status != 401:
+                break
+            token = self._session.renew(token)
+            response = send(bearer(token))
         return response
 
     def _judged(self, response: Response, subject: str, *, repeatable: bool) -> Response:
