@@ -17,7 +17,7 @@ from hibali.retry import pause, with_retries
 from transfers.stores.cbrain.errors import BUSY, error_of
 from transfers.stores.cbrain.session import JSON, Session, bearer
 
-_RENEWALS = 2  # of the login for one request: the new one may end, too, when the portal restarts
+_RENEWALS = 4  # of the login for one request: the new one may end, too, when the portal restarts
 _MOST_ANSWER = 16 * 1024 * 1024  # of a page of records, and of any other answer that is held in memory
 _LONGEST_PAUSE = 30.0  # upper bound for Retry-After
 _THROTTLED = 429  # the only failure after which a request was certainly not executed
