@@ -6,37 +6,32 @@ The mark of a job is its name. The list of jobs cannot be searched for a name in
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hibali.config.model import Site
-from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.request_limits import request_limit
 from hibali.text import printable
-from runs.schedulers.base import UNKNOWN, Phase, Resources, Status, load_scheduler
+from runs.schedulers.base import Phase, Resources, Status, load_scheduler
 from runs.schedulers.slurm import VARIABLES, phase_of
 from runs.services.base import (
-    JobService,
-    LostAnswerError,
     ServiceFacts,
     ServiceJob,
     ServiceMachine,
     ServiceScheduler,
 )
-from transfers.stores.bearer.client import REQUESTS, UncertainError
+from runs.services.script_jobs import ScriptJobs, plain_script_path
+from transfers.stores.bearer.client import REQUESTS
 from transfers.stores.firecrest.client import FirecrestClient
 from transfers.stores.firecrest.files import FirecrestFiles
 
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+=,-]+")  # the server pastes the script's path into a shell command
 
-
-class FirecrestJobs(JobService):
+class FirecrestJobs(ScriptJobs):
     """The jobs of one account at one system."""
 
     name = "firecrest"
     facts = ServiceFacts(settling_seconds=60.0)
+    _client: FirecrestClient
 
     def __init__(self, client: FirecrestClient) -> None:
         self._client = client
@@ -46,16 +41,8 @@ class FirecrestJobs(JobService):
         del since
         return next((each.id for each in self._client.jobs() if each.name == mark), None)
 
-    def create(self, job: ServiceJob) -> str:
-        """See JobService."""
-        path = str(job.content["script"])
-        if not _PLAIN_PATH.fullmatch(path):
-            raise UsageError(
-                "unsafe-word",
-                "the path of a job script at FirecREST may contain only letters, digits and _./@:+=,-",
-                subject=printable(path),
-                hint="Choose a work folder for the site whose path has no other characters.",
-            )
+    def _submit(self, job: ServiceJob) -> str:
+        path = plain_script_path(str(job.content["script"]), "FirecREST")
         folder = path.rpartition("/")[0]
         description = {
             "name": job.mark,
@@ -64,30 +51,15 @@ class FirecrestJobs(JobService):
             "standardError": f"{folder}/scheduler.log",
             "scriptPath": path,
         }
-        try:
-            return self._client.submit(description)
-        except TryLaterError as problem:
-            if problem.transient:  # it was certainly not executed
-                raise
-            refusal = problem.refusal if isinstance(problem, UncertainError) else None
-            raise LostAnswerError(problem, job.mark, refusal) from None
+        return self._client.submit(description)
 
-    def states(self, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """See JobService; each job is asked for, because the list may lack some."""
-        found = dict.fromkeys(jobs, UNKNOWN)
-        for job in found:
-            record = self._client.job(job)
-            if record is not None:
-                found[job] = _status_of(record.state)
-        return found
+    def _status(self, job: str) -> Status | None:
+        record = self._client.job(job)
+        return None if record is None else _status_of(record.state)
 
     def cancel(self, job: str) -> None:
         """See JobService."""
         self._client.cancel(job)
-
-    def close(self) -> None:
-        """See JobService."""
-        self._client.close()
 
 
 def _status_of(state: str) -> Status:

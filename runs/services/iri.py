@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hibali.config.model import Site
-from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.request_limits import request_limit
 from hibali.text import printable
-from runs.schedulers.base import UNKNOWN, JobVariables, Phase, Resources, Status
+from runs.schedulers.base import JobVariables, Phase, Resources, Status
 from runs.services.base import (
-    JobService,
-    LostAnswerError,
     Script,
     ServiceFacts,
     ServiceJob,
@@ -27,12 +23,12 @@ from runs.services.base import (
     ServiceScheduler,
     script_of,
 )
-from transfers.stores.bearer.client import REQUESTS, UncertainError
+from runs.services.script_jobs import ScriptJobs, bad_directive, plain_script_path
+from transfers.stores.bearer.client import REQUESTS
 from transfers.stores.iri.client import IriClient, JobRecord
 from transfers.stores.iri.files import IriFiles
 
 _PREFIX = "#IRI "
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+=,-]+")  # a facility may paste it into a shell script
 _SETTING = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,63})=([^\s\"'`$;&|<>()\\]{1,200})")
 _RESOURCES = frozenset(
     {
@@ -56,11 +52,12 @@ _PHASES = {
 _KEYS = uuid.UUID("0d7cf5d6-5f0e-4c61-9a3f-3f2f1f0e7a55")  # the namespace of hibali's keys
 
 
-class IriJobs(JobService):
+class IriJobs(ScriptJobs):
     """The jobs of one account at one resource."""
 
     name = "iri"
     facts = ServiceFacts(settling_seconds=60.0)
+    _client: IriClient
 
     def __init__(self, client: IriClient, files: IriFiles) -> None:
         self._client = client
@@ -71,45 +68,22 @@ class IriJobs(JobService):
         del since
         return next((each.id for each in self._client.jobs() if each.name == mark), None)
 
-    def create(self, job: ServiceJob) -> str:
-        """See JobService."""
+    def _submit(self, job: ServiceJob) -> str:
         specification = _specification(job.mark, script_of(job, self._files))
-        try:
-            return self._client.submit(specification, str(uuid.uuid5(_KEYS, job.mark)))
-        except TryLaterError as problem:
-            if problem.transient:  # it was certainly not executed
-                raise
-            refusal = problem.refusal if isinstance(problem, UncertainError) else None
-            raise LostAnswerError(problem, job.mark, refusal) from None
+        return self._client.submit(specification, str(uuid.uuid5(_KEYS, job.mark)))
 
-    def states(self, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """See JobService; each job is asked for, because the list may lack some."""
-        found = dict.fromkeys(jobs, UNKNOWN)
-        for job in found:
-            record = self._client.job(job)
-            if record is not None:
-                found[job] = _status_of(record)
-        return found
+    def _status(self, job: str) -> Status | None:
+        record = self._client.job(job)
+        return None if record is None else _status_of(record)
 
     def cancel(self, job: str) -> None:
         """See JobService."""
         self._client.cancel(job)
 
-    def close(self) -> None:
-        """See JobService."""
-        self._client.close()
-
 
 def _specification(mark: str, script: Script) -> dict[str, Any]:
     """Return the specification of the job of a script. Raise `UsageError` for a path that a shell would not read as it is."""
-    path = script.path.decode("utf-8", "surrogateescape")
-    if not _PLAIN_PATH.fullmatch(path):
-        raise UsageError(
-            "unsafe-word",
-            "the path of a job script there may contain only letters, digits and _./@:+=,-",
-            subject=printable(path),
-            hint="Choose a work folder for the site whose path has no other characters.",
-        )
+    path = plain_script_path(script.path.decode("utf-8", "surrogateescape"), "a facility")
     folder = path.rpartition("/")[0]
     resources: dict[str, Any] = {"exclusive_node_use": False}
     attributes: dict[str, Any] = {}
@@ -141,12 +115,7 @@ def _setting(line: str) -> tuple[str, str]:
     """Return a resource or attribute and its value. Raise `UsageError`."""
     found = _SETTING.fullmatch(line)
     if found is None or (found[1] in _RESOURCES | {"duration"} and not found[2].isdigit()):
-        raise UsageError(
-            "bad-directive",
-            f"a directive for the IRI API is NAME=VALUE, as constraint=gpu: {printable(line)}",
-            subject="scheduler.directives",
-            hint="Correct the site's [scheduler] table: hibali config edit",
-        )
+        raise bad_directive(line, "the IRI API", "constraint=gpu")
     return found[1], found[2]
 
 

@@ -7,18 +7,14 @@ documentation of its job descriptions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hibali.config.model import Site
-from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.request_limits import request_limit
 from hibali.text import printable
-from runs.schedulers.base import UNKNOWN, JobVariables, Phase, Resources, Status
+from runs.schedulers.base import JobVariables, Phase, Resources, Status
 from runs.services.base import (
-    JobService,
-    LostAnswerError,
     Script,
     ServiceFacts,
     ServiceJob,
@@ -26,22 +22,23 @@ from runs.services.base import (
     ServiceScheduler,
     script_of,
 )
-from transfers.stores.bearer.client import REQUESTS, UncertainError
+from runs.services.script_jobs import ScriptJobs, bad_directive, plain_script_path
+from transfers.stores.bearer.client import REQUESTS
 from transfers.stores.unicore.client import JobRecord, UnicoreClient
 from transfers.stores.unicore.files import UnicoreFiles
 
 _PREFIX = "#UNICORE "
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+=,-]+")  # the server pastes arguments into a shell script
 _RESOURCE = re.compile(r"([A-Za-z][A-Za-z0-9]{0,63})=([^\s\"'`$;&|<>()\\]{1,200})")
 _WAITING = frozenset({"READY", "STAGINGIN", "QUEUED"})
 _RUNNING = frozenset({"RUNNING", "STAGINGOUT"})
 
 
-class UnicoreJobs(JobService):
+class UnicoreJobs(ScriptJobs):
     """The jobs of one account."""
 
     name = "unicore"
     facts = ServiceFacts(holds=True, settling_seconds=60.0)
+    _client: UnicoreClient
 
     def __init__(self, client: UnicoreClient, files: UnicoreFiles) -> None:
         self._client = client
@@ -53,25 +50,12 @@ class UnicoreJobs(JobService):
         found = next(iter(self._client.tagged_jobs(mark)), None)
         return found.id if found is not None else None
 
-    def create(self, job: ServiceJob) -> str:
-        """See JobService."""
-        description = _description(job.mark, script_of(job, self._files))
-        try:
-            return self._client.submit(description)
-        except TryLaterError as problem:
-            if problem.transient:  # it was certainly not executed
-                raise
-            refusal = problem.refusal if isinstance(problem, UncertainError) else None
-            raise LostAnswerError(problem, job.mark, refusal) from None
+    def _submit(self, job: ServiceJob) -> str:
+        return self._client.submit(_description(job.mark, script_of(job, self._files)))
 
-    def states(self, jobs: Sequence[str]) -> Mapping[str, Status]:
-        """See JobService; each job is asked for, because the list may lack some."""
-        found = dict.fromkeys(jobs, UNKNOWN)
-        for job in found:
-            record = self._client.job(job)
-            if record is not None:
-                found[job] = _status_of(record)
-        return found
+    def _status(self, job: str) -> Status | None:
+        record = self._client.job(job)
+        return None if record is None else _status_of(record)
 
     def cancel(self, job: str) -> None:
         """See JobService."""
@@ -81,21 +65,10 @@ class UnicoreJobs(JobService):
         """See JobService."""
         self._client.control(job, "start")
 
-    def close(self) -> None:
-        """See JobService."""
-        self._client.close()
-
 
 def _description(mark: str, script: Script) -> dict[str, Any]:
     """Return the description of the job of a script. Raise `UsageError` for a path that a shell would not read as it is."""
-    path = script.path.decode("utf-8", "surrogateescape")
-    if not _PLAIN_PATH.fullmatch(path):
-        raise UsageError(
-            "unsafe-word",
-            "the path of a job script at UNICORE may contain only letters, digits and _./@:+=,-",
-            subject=printable(path),
-            hint="Choose a work folder for the site whose path has no other characters.",
-        )
+    path = plain_script_path(script.path.decode("utf-8", "surrogateescape"), "UNICORE")
     resources = dict(_resource(line) for line in script.lines(_PREFIX))
     return {
         "Name": mark,
@@ -112,12 +85,7 @@ def _resource(line: str) -> tuple[str, str]:
     """Return a resource and its value. Raise `UsageError`."""
     found = _RESOURCE.fullmatch(line)
     if found is None:
-        raise UsageError(
-            "bad-directive",
-            f"a directive for UNICORE is NAME=VALUE, as NodeConstraints=gpu: {printable(line)}",
-            subject="scheduler.directives",
-            hint="Correct the site's [scheduler] table: hibali config edit",
-        )
+        raise bad_directive(line, "UNICORE", "NodeConstraints=gpu")
     return found[1], found[2]
 
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from tests.services.passed_on import PassedOn, signing_client
 from tests.services.processes import SYSTEM_PATH
-from tests.services.rest import RefusalError, Reply, Request, RestDouble, Route
+from tests.services.rest import RefusalError, Reply, Request, Route
 from tests.services.slurm import Slurm
-from tests.services.slurm_jobs import ENDED, SlurmJobs, SlurmRefusalError
+from tests.services.slurm_jobs import ENDED, SlurmDouble, SlurmJobs, SlurmRefusalError
 
 SYSTEM = "daint"
 LIMIT = 5 * 1024 * 1024  # bytes of ops/upload and ops/download (settings.storage.max_ops_file_size)
@@ -64,14 +64,12 @@ print("Multipart file upload successfully completed")
 """
 
 
-class Firecrest(RestDouble):
+class Firecrest(SlurmDouble):
     """The double. Its system has a filesystem of home folders, in which the account has one.
 
     Attributes:
         part_size: The size of parts of large files.
-        hidden: So many of the next lists of jobs are empty.
         objects: The bucket through which large files go.
-        jobs: The jobs at Slurm.
     """
 
     def __init__(self, folder: Path, slurm: Slurm, store: Any) -> None:
@@ -82,7 +80,6 @@ class Firecrest(RestDouble):
         self._passed_on = PassedOn(store, self)
         self._inside = signing_client(store, store.endpoint)  # for the jobs of the service itself
         self.part_size = 16 * 1024 * 1024
-        self.hidden = 0
         self._reachable = folder.resolve()
         self.jobs = SlurmJobs(slurm, self._reachable, self.home)
         super().__init__()
@@ -432,9 +429,7 @@ class Firecrest(RestDouble):
         table = self.jobs.table()
         if not request.query.get("time_window"):
             table = {job: record for job, record in table.items() if record["JobState"] not in ENDED}
-        if self.hidden > 0 and table:
-            self.hidden -= 1
-            table = {}
+        table = self.listed(table)
         return Reply(200, {"jobs": [self._record(*each) for each in table.items()]})
 
     def _job(self, request: Request, found: re.Match[str]) -> Reply:
@@ -451,24 +446,9 @@ class Firecrest(RestDouble):
         self.jobs.cancel(found[1])
         return Reply(204)
 
-    # For tests
-
-    def hide(self, *, times: int) -> None:
-        """Let so many of the next lists lack all jobs."""
-        self.hidden = times
-
-    def names(self) -> list[str]:
-        """Return the names of the users' jobs."""
-        return [record["JobName"] for record in self.jobs.of_users().values()]
-
-    def running(self) -> list[str]:
-        """Return the ids of those that have not ended."""
-        return self.jobs.running()
-
     def close(self) -> None:
-        self.jobs.end_all()
-        self._passed_on.close()
         super().close()
+        self._passed_on.close()
 
 
 def _only(record: Any, names: set[str]) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.services.rest import RefusalError, Reply, Request, RestDouble, Route
+from tests.services.rest import RefusalError, Reply, Request, Route
 from tests.services.slurm import Slurm
-from tests.services.slurm_jobs import ENDED, SlurmJobs, SlurmRefusalError
+from tests.services.slurm_jobs import ENDED, SlurmDouble, SlurmJobs, SlurmRefusalError
 
 COMPUTE, FILESYSTEM = "11111111-0000-0000-0000-000000000001", "11111111-0000-0000-0000-000000000002"
 LIMIT = 5 * 1024 * 1024  # bytes of upload and download (OPS_SIZE_LIMIT)
@@ -68,13 +68,11 @@ _FIRST_METHODS = {
 _CREATED = frozenset({"mkdir", "extract", "mv"})  # answered with 201
 
 
-class Iri(RestDouble):
+class Iri(SlurmDouble):
     """The double. Its account has a home folder.
 
     Attributes:
         version: Of the API, 1 or 2.
-        jobs: The jobs at Slurm.
-        hidden: So many of the next lists of jobs are empty.
         keeps_keys: Whether the facility keeps idempotency keys; otherwise it answers 501 to a request that has one.
         polls: How often a task is asked for before it has ended.
         seen: The requests of operations and jobs: method, path, and parameters.
@@ -87,7 +85,6 @@ class Iri(RestDouble):
         self.home.mkdir(parents=True)
         self._reachable = folder.resolve()
         self.jobs = SlurmJobs(slurm, self._reachable, self.home)
-        self.hidden = 0
         self.keeps_keys = True
         self.polls = 0
         self.seen: list[tuple[str, str, dict[str, Any]]] = []
@@ -393,9 +390,7 @@ class Iri(RestDouble):
         table = self.jobs.table()
         if not _is_true(request.query.get("historical")):
             table = {job: record for job, record in table.items() if record["JobState"] not in ENDED}
-        if self.hidden > 0 and table:
-            self.hidden -= 1
-            table = {}
+        table = self.listed(table)
         shown = _is_true(request.query.get("include_spec"))
         page = list(table.items())[first : first + count]
         return Reply(200, [self._record(*each, with_specification=shown) for each in page])
@@ -414,24 +409,6 @@ class Iri(RestDouble):
             raise RefusalError(404, "Job not found", expected=True)
         self.jobs.cancel(found[1])
         return Reply(204)
-
-    # For tests
-
-    def hide(self, *, times: int) -> None:
-        """Let so many of the next lists lack all jobs."""
-        self.hidden = times
-
-    def names(self) -> list[str]:
-        """Return the names of the users' jobs."""
-        return [record["JobName"] for record in self.jobs.of_users().values()]
-
-    def running(self) -> list[str]:
-        """Return the ids of those that have not ended."""
-        return self.jobs.running()
-
-    def close(self) -> None:
-        self.jobs.end_all()
-        super().close()
 
 
 def _only(record: Any, names: set[str]) -> dict[str, Any]:

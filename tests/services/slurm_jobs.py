@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.services.processes import SYSTEM_PATH, program
+from tests.services.rest import RestDouble
 from tests.services.slurm import Slurm
 
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"})
@@ -101,3 +102,38 @@ class SlurmJobs:
         self.table()
         if jobs := [job for job in self._known if int(job) < _OTHER]:
             self._command("scancel", "--quiet", *jobs)
+
+
+class SlurmDouble(RestDouble):
+    """A service over Slurm.
+
+    Attributes:
+        jobs: The jobs at Slurm.
+        hidden: So many of the next lists of jobs are empty.
+    """
+
+    jobs: SlurmJobs
+    hidden = 0
+
+    def hide(self, *, times: int) -> None:
+        """Let so many of the next lists lack all jobs."""
+        self.hidden = times
+
+    def listed(self, table: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        """Return what a list of jobs shows, and count it if it is one that lacks all."""
+        if self.hidden > 0 and table:
+            self.hidden -= 1
+            return {}
+        return table
+
+    def names(self) -> list[str]:
+        """Return the names of the users' jobs."""
+        return [record["JobName"] for record in self.jobs.of_users().values()]
+
+    def running(self) -> list[str]:
+        """Return the ids of those that have not ended."""
+        return self.jobs.running()
+
+    def close(self) -> None:
+        self.jobs.end_all()
+        super().close()

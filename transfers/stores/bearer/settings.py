@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from hibali.config.model import endpoint_problem
+from hibali.config.model import SITE_NAME, endpoint_problem
 from hibali.config.schema import Note, argv, line, setting, table, text
 
 _VARIABLE = text(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name")
@@ -22,6 +22,15 @@ def read_url(value: Any, note: Note) -> str:
     if problem is not None:
         raise ValueError(problem)
     return url
+
+
+def data_setting() -> Any:
+    """Return the setting `data` of a site whose files can be moved through another site."""
+    return setting(
+        text(SITE_NAME.pattern, "the name of a site"),
+        default=None,
+        doc="the site through which files are moved, with the same paths",
+    )
 
 
 @table
@@ -58,6 +67,11 @@ class BearerSettings:
         read_url, default="", doc="the OIDC service's URL for logins with a code (`hibali sites login`)"
     )
     scope: str | None = setting(line, default=None, doc="the scopes to ask for, with spaces between them")
+
+    def require_source(self, note: Note) -> None:
+        """Report it where there is no source."""
+        if not self.source:
+            note("needs a source of tokens, such as token_command or client_id")
 
     @property
     def source(self) -> Source:

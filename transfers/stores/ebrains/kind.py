@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hibali.config.kinds import StoreKind
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
+from transfers.stores.bearer.sites import secret_variables
 from transfers.stores.ebrains.settings import EbrainsSettings
 
 if TYPE_CHECKING:
@@ -18,16 +19,11 @@ if TYPE_CHECKING:
     from transfers.stores.login_protocol import LoginResult, Prompts
 
 
-def _secret_variables(site: Site) -> tuple[str, ...]:
-    found: tuple[str, ...] = site.own.bearer.secret_variables
-    return found
-
-
 KIND = StoreKind(
     settings=EbrainsSettings,
     has_keys=True,
     address=lambda site: f"{site.own.url}/v1/{site.own.resource}",
-    secret_variables=_secret_variables,
+    secret_variables=secret_variables,
 )
 
 

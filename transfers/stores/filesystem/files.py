@@ -98,9 +98,11 @@ class Files(ABC):
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a whole small file in one call, replacing an existing one."""
 
-    @abstractmethod
     def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
         """Write a small file only if the name is free; return False if it is not."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot create {path!r} ({len(content)} bytes) by {how}: its locks are folders"
+        )
 
     @abstractmethod
     def make_folder(self, path: bytes) -> None:
@@ -246,3 +248,28 @@ class Files(ABC):
             subject=f"{self.subject}:{printable(folder)}",
             hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
         )
+
+
+class HeldUpload(Upload):
+    """A small file, which is put when it is complete."""
+
+    def __init__(self, files: Files, path: bytes) -> None:
+        self._files = files
+        self._path = path
+        self._content = bytearray()
+
+    @property
+    def discards(self) -> bool:
+        """See Upload."""
+        return True
+
+    def write(self, content: Bytes) -> None:
+        """See Upload."""
+        self._content += content
+
+    def commit(self) -> None:
+        """See Upload."""
+        self._files.put(self._path, bytes(self._content))
+
+    def abandon(self) -> None:
+        """See Upload."""

@@ -14,8 +14,10 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.remote.host import CommandResult, OnceResult, SmallFile
+from transfers.stores.filesystem.failures import name_of_folder_is_taken
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.store import FilesystemStore
+from transfers.stores.server_folder import OWN
 from transfers.stores.server_records import Found
 
 _Item = TypeVar("_Item")
@@ -44,6 +46,11 @@ class MachineFiles(Files):
     @abstractmethod
     def copy(self, source: bytes, target: bytes) -> None:
         """Copy a file or a tree at the machine, to a name that does not exist, never as a hard link."""
+
+    def is_empty(self, folder: bytes) -> bool:
+        """See Files; an empty folder of locks, which stays, counts as nothing."""
+        names = [name for name, _ in self.children(folder)]
+        return not names or (names == [OWN] and not self.children(folder + b"/" + OWN))
 
     def variable(self, name: str) -> bytes | None:
         """Return the path in an environment variable of the account, None if it is not known."""
@@ -165,9 +172,7 @@ class FilesHost:
         if found is None:
             return False
         if not found.folder:
-            raise IncompleteError(
-                "not-a-folder", "a file with the name of a folder is in the way", subject=self._subject(path)
-            )
+            raise name_of_folder_is_taken(self._subject(path))
         self._folders.add(path)
         return True
 

@@ -29,8 +29,9 @@ from hibali.text import printable
 from transfers.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
+from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken
 from transfers.stores.firecrest.settings import FirecrestSettings
-from transfers.stores.operations.base import Listed, Stat, failure_of, form_of, plain_path
+from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
 
 _DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # the server counts an object's overhead, too
 _ESCAPE = re.compile(r"\\([0-7]{3}|.)", re.DOTALL)
@@ -188,9 +189,7 @@ class FirecrestClient:
             if "file exists" not in error_message(response).lower():
                 raise self._judge(Call("POST", "/"), response) or self._rest.bad_answer("status 400")
             if parents:
-                raise IncompleteError(
-                    "not-a-folder", "a file with the name of a folder is in the way", subject=self.subject
-                )
+                raise name_of_folder_is_taken(self.subject)
         return response.status < 300
 
     def remove(self, path: bytes) -> None:

@@ -13,39 +13,25 @@ from xml.sax.saxutils import escape
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.http import Bytes, HttpClient, Response
-from hibali.retry import growing_intervals, pause
 from transfers.stores.filesystem.files import Upload
 from transfers.stores.firecrest.client import FirecrestClient, Transfer
 from transfers.stores.operations.records import StateRecord
+from transfers.stores.operations.waiting import transfer_failed, wait_for_end
 
 _ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
-_LONGEST_WAIT = 24 * 3600.0
-_NOT_LISTED_SECONDS = 60.0  # in which a job appears
 _QUEUED_PIECES = 8
 
 
 def wait_for_job(client: FirecrestClient, job: str, what: str) -> None:
     """Wait until a job of the service has ended. Raise `TryLaterError` if it did not end well."""
-    intervals = growing_intervals(0.3, 20.0)
-    waited = 0.0
-    while waited < _LONGEST_WAIT:
+
+    def query() -> str | None:
         found = client.job(job)
-        if found is not None and found.state == "COMPLETED":
-            return
-        if found is None and waited > _NOT_LISTED_SECONDS:
-            break
-        if found is not None and found.state not in _ACTIVE:
-            raise _failed(client, f"that {what} ended as {found.state}")
-        seconds = intervals.next_pause()
-        pause(seconds)
-        waited += seconds
-    raise _failed(client, f"{job} that {what} did not end")
+        return None if found is None else found.state
 
-
-def _failed(client: FirecrestClient, what: str) -> TryLaterError:
-    return TryLaterError(
-        "transfer-failed", f"the service's job {what}", subject=client.subject, transient=False
-    )
+    state = wait_for_end(query, lambda state: state not in _ACTIVE, client.subject, f"{job} that {what}")
+    if state != "COMPLETED":
+        raise transfer_failed(client.subject, f"that {what} ended as {state}")
 
 
 def _address_client(address: str, subject: str) -> tuple[HttpClient, str]:

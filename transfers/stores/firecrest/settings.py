@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from hibali.config.model import SITE_NAME
 from hibali.config.schema import Note, inline, setting, table, text
-from transfers.stores.bearer.settings import BearerSettings, read_url
+from transfers.stores.bearer.settings import BearerSettings, data_setting, read_url
 
 
 @table
@@ -27,15 +26,10 @@ class FirecrestSettings:
         default=None,
         doc="the account that transfers of large files are charged to",
     )
-    data: str | None = setting(
-        text(SITE_NAME.pattern, "the name of a site"),
-        default=None,
-        doc="the site through which files are moved, with the same paths",
-    )
+    data: str | None = data_setting()
 
     def finish(self, present_keys: Mapping[str, Any], note: Note) -> Self:
         """Require a source of tokens."""
         del present_keys
-        if not self.bearer.source:
-            note("needs a source of tokens, such as token_command or client_id")
+        self.bearer.require_source(note)
         return self

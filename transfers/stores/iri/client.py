@@ -25,8 +25,9 @@ from hibali.text import printable
 from transfers.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
+from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken
 from transfers.stores.iri.settings import IriSettings
-from transfers.stores.operations.base import Listed, Stat, failure_of, form_of, plain_path
+from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
 
 _DIRECT_BYTES = 5 * 1024 * 1024  # OPS_SIZE_LIMIT
 _MOST_LISTING = 256 * 1024 * 1024
@@ -211,9 +212,7 @@ class IriClient:
             if not parents:
                 return False
             if not S_ISDIR(found.mode):
-                raise IncompleteError(
-                    "not-a-folder", "a file with the name of a folder is in the way", subject=self.subject
-                ) from problem
+                raise name_of_folder_is_taken(self.subject) from problem
         return True
 
     def remove(self, path: bytes) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import uuid
 
-from hibali.errors import TryLaterError
-from hibali.retry import growing_intervals, pause
 from transfers.stores.iri.client import IriClient
+from transfers.stores.operations.waiting import transfer_failed, wait_for_end
 
-_LONGEST_WAIT = 24 * 3600.0
-_NOT_LISTED_SECONDS = 60.0  # in which a job appears
 _JOB_SECONDS = 3600  # that a job may take
 _ENDED = frozenset({"completed", "failed", "canceled"})
 
@@ -34,23 +31,10 @@ def run_job(client: IriClient, folder: bytes, name: str, script: str, what: str)
 
 
 def _wait(client: IriClient, job: str, what: str) -> None:
-    intervals = growing_intervals(0.3, 20.0)
-    waited = 0.0
-    while waited < _LONGEST_WAIT:
+    def query() -> str | None:
         found = client.job(job)
-        if found is not None and found.state == "completed":
-            return
-        if found is not None and found.state in _ENDED:
-            raise _failed(client, f"that {what} ended as {found.state}")
-        if found is None and waited > _NOT_LISTED_SECONDS:
-            break
-        seconds = intervals.next_pause()
-        pause(seconds)
-        waited += seconds
-    raise _failed(client, f"{job} that {what} did not end")
+        return None if found is None else found.state
 
-
-def _failed(client: IriClient, what: str) -> TryLaterError:
-    return TryLaterError(
-        "transfer-failed", f"the facility's job {what}", subject=client.subject, transient=False
-    )
+    state = wait_for_end(query, lambda state: state in _ENDED, client.subject, f"{job} that {what}")
+    if state != "completed":
+        raise transfer_failed(client.subject, f"that {what} ended as {state}")

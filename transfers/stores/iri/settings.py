@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Self
 
-from hibali.config.model import SITE_NAME
 from hibali.config.schema import Note, inline, setting, table, text
-from transfers.stores.bearer.settings import BearerSettings, read_url
+from transfers.stores.bearer.settings import BearerSettings, data_setting, read_url
 
 _RESOURCE = text(r"[A-Za-z0-9_:][A-Za-z0-9 _.:/-]*", "the id or name of a resource")
 _ACCOUNT = text(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "an account")
@@ -32,11 +31,7 @@ class IriSettings:
         _ACCOUNT, default=None, doc="the account of jobs that join and split large files"
     )
     queue: str | None = setting(_ACCOUNT, default=None, doc="their queue")
-    data: str | None = setting(
-        text(SITE_NAME.pattern, "the name of a site"),
-        default=None,
-        doc="the site through which files are moved, with the same paths",
-    )
+    data: str | None = data_setting()
 
     @property
     def version(self) -> int:
@@ -49,6 +44,5 @@ class IriSettings:
         del present_keys
         if self.url and not self.version:
             note("ends with the version of the API, /v1 or /v2: https://api.example.org/api/v1", "url")
-        if not self.bearer.source:
-            note("needs a source of tokens, such as token_command or client_id")
+        self.bearer.require_source(note)
         return self

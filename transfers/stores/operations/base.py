@@ -6,21 +6,10 @@ import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
-from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, RefusedError
+from hibali.errors import RefusedError
 from hibali.http import Bytes
 from hibali.text import printable
 from transfers.entry import Kind
-
-_REASONS: tuple[tuple[str, type[HibaliError], str, str], ...] = (
-    ("no space left", IncompleteError, "no-space", "the filesystem has no free space"),
-    ("quota exceeded", IncompleteError, "no-space", "the quota is exceeded"),
-    ("permission denied", AccessError, "denied", "the site denied access"),
-    ("not permitted", AccessError, "denied", "the site denied access"),
-    ("no such file", NotFoundError, "vanished", "it does not exist"),
-    ("file exists", IncompleteError, "not-a-folder", "a file with the name of a folder is in the way"),
-    ("not a directory", IncompleteError, "not-a-folder", "a part of its path is a file"),
-    ("is a directory", IncompleteError, "not-a-file", "it is a folder"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +86,6 @@ def form_of(name: str, content: Bytes) -> tuple[bytes, dict[str, str]]:
     )
     body = b"".join([head.encode("ascii"), content, f"\r\n--{boundary}--\r\n".encode("ascii")])
     return body, {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-
-
-def failure_of(reason: str, subject: str) -> HibaliError | None:
-    """Return the error that the message of a failed command names, None for an unknown one."""
-    lowered = reason.lower()
-    for text, kind, code, message in _REASONS:
-        if text in lowered:
-            return kind(code, message, subject=subject)
-    return None
 
 
 def plain_path(path: bytes, subject: str, service: str) -> str:

@@ -15,9 +15,8 @@ from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.entry import Kind
 from transfers.overlap import identity_of_url
-from transfers.stores.filesystem.files import LIST_SECONDS, Upload
+from transfers.stores.filesystem.files import LIST_SECONDS, HeldUpload, Upload
 from transfers.stores.filesystem.machine import MachineFiles
-from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.operations.archive import Archive, Batches, archive_of, archive_of_link
 from transfers.stores.operations.base import Listed, Operations, Stat
 from transfers.stores.server_folder import OWN
@@ -162,12 +161,13 @@ class OperationFiles(MachineFiles):
     def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
         """See Files: computed at the system."""
         del expected
-        before = self.stat(path)
         known = self._proven.pop(path, None)
-        if known is not None and before is not None and before.tag == known[0]:
-            return known[1], before
-        found = self._operations.checksum(path) or self._slow_digest(path)
-        return found, self.stat(path)
+        if known is not None:
+            found = self.stat(path)
+            if found is not None and found.tag == known[0]:
+                return known[1], found
+        summed = self._operations.checksum(path) or self._slow_digest(path)
+        return summed, self.stat(path)
 
     def _slow_digest(self, path: bytes) -> str:
         """Return the sha256 of a file where `checksum` takes too long."""
@@ -212,10 +212,6 @@ class OperationFiles(MachineFiles):
         if executable:
             self.set_mode(path, 0o700)
 
-    def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
-        """See Files; locks are made by `claim_folder`."""
-        raise NotImplementedError(f"{how} {path!r} {len(content)}")
-
     def make_folder(self, path: bytes) -> None:
         """See Files."""
         self._operations.mkdir(path, parents=True)
@@ -231,11 +227,6 @@ class OperationFiles(MachineFiles):
     def delete(self, path: bytes) -> None:
         """See Files."""
         self._operations.remove(path)
-
-    def is_empty(self, folder: bytes) -> bool:
-        """See Files; an empty folder of locks, which stays, counts as nothing."""
-        names = [name for name, _ in self.children(folder)]
-        return not names or (names == [OWN] and not self.children(folder + b"/" + OWN))
 
     def remove_folder(self, path: bytes) -> None:
         """See Files. The service removes folders with their content, so nothing may be written into it from its check on.
@@ -297,7 +288,7 @@ class OperationFiles(MachineFiles):
     def upload(self, path: bytes, size: int, part_folders: Sequence[bytes] = ()) -> Upload:
         """See Files."""
         if size <= self._archive_bytes:
-            return _SmallUpload(self, path)
+            return HeldUpload(self, path)
         return self._large_upload(path, size, part_folders)
 
     @abstractmethod
@@ -321,31 +312,6 @@ class OperationFiles(MachineFiles):
     def close(self) -> None:
         """See Files."""
         self._operations.close()
-
-
-class _SmallUpload(Upload):
-    """A file that fits into an archive."""
-
-    def __init__(self, files: OperationFiles, path: bytes) -> None:
-        self._files = files
-        self._path = path
-        self._content = bytearray()
-
-    @property
-    def discards(self) -> bool:
-        """See Upload."""
-        return True
-
-    def write(self, content: Bytes) -> None:
-        """See Upload."""
-        self._content += content
-
-    def commit(self) -> None:
-        """See Upload."""
-        self._files.put(self._path, bytes(self._content))
-
-    def abandon(self) -> None:
-        """See Upload."""
 
 
 def home_unknown(subject: str, setting: str) -> UsageError:

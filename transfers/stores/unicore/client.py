@@ -16,7 +16,6 @@ from urllib.parse import quote, urlsplit
 from hibali.errors import (
     AccessError,
     HibaliError,
-    IncompleteError,
     NotFoundError,
     RefusedError,
     TryLaterError,
@@ -29,6 +28,7 @@ from hibali.text import printable
 from transfers.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
+from transfers.stores.filesystem.failures import failure_of
 from transfers.stores.server_records import Found
 from transfers.stores.unicore.settings import UnicoreSettings
 
@@ -38,17 +38,6 @@ _MOST_PAGES = 10_000
 _MOST_LISTING = 64 * 1024 * 1024
 _MOST_SHOWN = 300
 _STREAM = {"Accept": "application/octet-stream"}
-# Of the commands that the server runs, in the C locale (TSI).
-_REASONS: tuple[tuple[str, type[HibaliError], str, str], ...] = (
-    ("no space left", IncompleteError, "no-space", "the filesystem has no free space"),
-    ("quota exceeded", IncompleteError, "no-space", "the quota is exceeded"),
-    ("permission denied", AccessError, "denied", "the site denied access"),
-    ("access is denied", AccessError, "denied", "the site denied access"),
-    ("no such file", NotFoundError, "vanished", "it does not exist"),
-    ("is a directory", IncompleteError, "not-a-file", "it is a folder"),
-    ("file exists", IncompleteError, "not-a-folder", "a part of its path is a file"),
-    ("not a directory", IncompleteError, "not-a-folder", "a part of its path is a file"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,11 +310,7 @@ class UnicoreClient:
             return UsageError(
                 "submission-rejected", f"UNICORE refuses the job: {reason}", subject=self.subject
             )
-        lowered = reason.lower()
-        for text, kind, code, message in _REASONS:
-            if text in lowered:
-                return kind(code, message, subject=self.subject)
-        return None
+        return failure_of(reason, self.subject)
 
 
 def error_message(response: Response) -> str:

@@ -16,7 +16,7 @@ from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.entry import Kind
 from transfers.overlap import identity_of_url
-from transfers.stores.filesystem.files import LIST_SECONDS, Upload
+from transfers.stores.filesystem.files import LIST_SECONDS, HeldUpload, Upload
 from transfers.stores.filesystem.machine import MachineFiles
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 from transfers.stores.server_folder import OWN
@@ -164,10 +164,6 @@ class UnicoreFiles(MachineFiles):
         """See Files."""
         self._client.put(*self._one(path), content, seconds=seconds)
 
-    def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
-        """See Files; locks are made by `claim_folder`."""
-        raise NotImplementedError(f"{how} {path!r} {len(content)}")
-
     def make_folder(self, path: bytes) -> None:
         """See Files."""
         self._client.make_folder(*self._one(path))
@@ -228,11 +224,6 @@ class UnicoreFiles(MachineFiles):
             )
         self._remove(aside)
 
-    def is_empty(self, folder: bytes) -> bool:
-        """See Files; an empty folder of locks, which stays, counts as nothing."""
-        names = [name for name, _ in self.children(folder)]
-        return not names or (names == [OWN] and not self.children(folder + b"/" + OWN))
-
     def remove_tree(self, path: bytes) -> None:
         """See Files."""
         if not path.strip(b"/"):
@@ -259,7 +250,7 @@ class UnicoreFiles(MachineFiles):
     def upload(self, path: bytes, size: int, part_folders: Sequence[bytes] = ()) -> Upload:
         """See Files; a large file grows by one part after the other."""
         if size <= PART_BYTES or not part_folders:
-            return _WholeUpload(self, path)
+            return HeldUpload(self, path)
         return _GrowingUpload(self, path, _find_growing(self, part_folders))
 
     def append(self, path: bytes, content: Bytes) -> None:
@@ -270,31 +261,6 @@ class UnicoreFiles(MachineFiles):
     def close(self) -> None:
         """See Files."""
         self._client.close()
-
-
-class _WholeUpload(Upload):
-    """A file of at most one part, which is sent when it is complete."""
-
-    def __init__(self, files: UnicoreFiles, path: bytes) -> None:
-        self._files = files
-        self._path = path
-        self._content = bytearray()
-
-    @property
-    def discards(self) -> bool:
-        """See Upload."""
-        return True
-
-    def write(self, content: Bytes) -> None:
-        """See Upload."""
-        self._content += content
-
-    def commit(self) -> None:
-        """See Upload."""
-        self._files.put(self._path, bytes(self._content))
-
-    def abandon(self) -> None:
-        """See Upload."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,57 @@
+"""Declare what the sites of services with bearer tokens have in common; their modules `kind` take it from here.
+
+config.toml is read with this module, so it imports neither a store nor a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hibali.config.kinds import SERVICE_MACHINE, StoreKind
+from hibali.config.model import Site
+from hibali.events import Listener, ignore
+
+if TYPE_CHECKING:
+    from hibali.locations import Location
+    from transfers.stores.base import Store
+    from transfers.stores.login_protocol import LoginResult, Prompts
+
+
+def secret_variables(site: Site) -> tuple[str, ...]:
+    """Return the environment variables with secrets of a site (`StoreKind.secret_variables`)."""
+    found: tuple[str, ...] = site.own.bearer.secret_variables
+    return found
+
+
+def service_machine(settings: type, service: str, address: Callable[[Site], str]) -> StoreKind:
+    """Return the kind of a site whose files and jobs a service of this name serves; its settings have `bearer` and `data`."""
+    return StoreKind(
+        keys=SERVICE_MACHINE,
+        settings=settings,
+        service=service,
+        limits_requests=True,
+        address=address,
+        secret_variables=secret_variables,
+        data_site=lambda site: site.own.data or "",
+    )
+
+
+def open_over(location: Location, files: Store, *, on_event: Listener = ignore) -> Store:
+    """Return the store of a folder whose files are moved through another site: its own."""
+    del location, on_event
+    return files
+
+
+def log_in(site: Site, prompts: Prompts) -> LoginResult:
+    """See transfers.stores.login_protocol."""
+    from transfers.stores.bearer import login  # start-up: config.toml is read with this module
+
+    return login.log_in(site.own.bearer, site.name, prompts)
+
+
+def log_out(site: Site) -> LoginResult:
+    """See transfers.stores.login_protocol."""
+    from transfers.stores.bearer import login  # start-up: config.toml is read with this module
+
+    return login.log_out(site.own.bearer, site.name)
