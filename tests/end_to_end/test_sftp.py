@@ -153,23 +153,22 @@ def reached(root: Path) -> int:
 
 
 def test_sftp_is_selected_once_if_nothing_else_works(
-    hibali: Any, add_there: Callable[..., Path], automation_node: SshServer, tmp_path: Path
+    hibali: Any, add_there: Callable[..., Path], automation_node_of_one_test: SshServer, tmp_path: Path
 ) -> None:
     """Check a host that rejects the agent with text on standard output and exit 0: the agent is tried once."""
-    root = add_there(automation_node)
+    server = automation_node_of_one_test
+    root = add_there(server)
     (tmp_path / "file").write_bytes(b"1")
-    before = len(requested_commands(automation_node))
+    before = len(requested_commands(server))
     first = hibali("push", tmp_path / "file", "there:a/", exit=0)
     second = hibali("push", tmp_path / "file", "there:b/", exit=0)
     assert (b"SFTP" in first.err, b"SFTP" in second.err) == (True, False)
-    tried = [line for line in requested_commands(automation_node)[before:] if "python3" in line]
+    tried = [line for line in requested_commands(server)[before:] if "python3" in line]
     assert 1 <= len(tried) <= 2
     assert (root / "b/file").read_bytes() == b"1"
     facts = hibali("sites", "check", "there", "--json", exit=0).last["facts"]
     assert facts["transport"] == "sftp"
-    assert len([line for line in requested_commands(automation_node)[before:] if "python3" in line]) > len(
-        tried
-    )
+    assert len([line for line in requested_commands(server)[before:] if "python3" in line]) > len(tried)
 
 
 def test_sftp_is_selected_if_it_is_configured_or_python_is_missing(
@@ -236,9 +235,13 @@ def test_a_lost_submission_reply_is_recovered_without_a_second_job(
     """Check that a command killed between the submission and its answer finds the job by its name."""
     add_cluster(bench, automation_node)
     line = bench.line(bench.answers(sleep=2), "--wait")
-    before = len(requested_commands(automation_node))
+
+    def submissions() -> list[str]:
+        commands = requested_commands(automation_node)  # other tests use this machine at the same time
+        return [each for each in commands if each.startswith("sbatch") and str(bench.folder) in each]
+
     process = bench.hibali.start(*line)
-    wait_until(lambda: any("sbatch" in command for command in requested_commands(automation_node)[before:]))
+    wait_until(lambda: bool(submissions()))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for answer in (bench.folder / "work" / "runs").glob("*/submit/answer.json"):
@@ -246,16 +249,7 @@ def test_a_lost_submission_reply_is_recovered_without_a_second_job(
     ended = bench.hibali(*line, "--json", exit=0).last
     assert ended["state"] == "SUCCEEDED"
     assert jobs_of(slurm, ended["id"]) == 1
-    assert (
-        len(
-            [
-                command
-                for command in requested_commands(automation_node)[before:]
-                if command.startswith("sbatch")
-            ]
-        )
-        == 1
-    )
+    assert len(submissions()) == 1
 
 
 @pytest.mark.heavy

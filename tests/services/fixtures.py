@@ -124,6 +124,12 @@ def automation_node() -> SshServer:
 
 
 @pytest.fixture(scope="session")
+def automation_node_of_one_test() -> SshServer:
+    """Return the same without Slurm, for the one test that counts all its requests."""
+    return _server("automation-node-files")
+
+
+@pytest.fixture(scope="session")
 def forced_command_server() -> SshServer:
     """Return an sshd with hibali's forced command."""
     return _server("forced-command")

@@ -63,6 +63,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
         SshServer,
         lambda session, folder: start_automation_node(session, folder, ensure(session, "slurm").conf),
     ),
+    "automation-node-files": (SshServer, lambda session, folder: start_automation_node(session, folder, "")),
     "forced-command": (
         SshServer,
         lambda session, folder: start_forced_command(

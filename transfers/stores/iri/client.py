@@ -35,6 +35,7 @@ _MOST_CONTENT = 2 * _DIRECT_BYTES  # in base64
 _MOST_SHOWN = 300
 _PAGE = 1000  # jobs or resources, the most of version 1
 _TASK_SECONDS = 600.0
+_MKDIR_TRIES = 3
 _KINDS = {
     "directory": Kind.FOLDER,
     "d": Kind.FOLDER,
@@ -202,15 +203,23 @@ class IriClient:
         self._perform("extract", {"path": self._text(archive), "target_path": self._text(folder)})
 
     def mkdir(self, path: bytes, *, parents: bool = False) -> bool:
-        """See Operations. Sent once. Not every facility tells why a command failed, so the name is looked for."""
+        """See Operations. If the name is not there after a failure, another client may have removed it, so it is tried again."""
+        for _ in range(_MKDIR_TRIES):
+            made = self._try_mkdir(path, parents=parents)
+            if made is not None:
+                return made
+        raise self._failed("mkdir", "")
+
+    def _try_mkdir(self, path: bytes, *, parents: bool) -> bool | None:
+        """Make a folder, once; None if that failed and the name is not there. Not every facility tells why a command failed."""
         try:
             self._perform("mkdir", {"path": self._text(path), "parent": parents}, once=True)
         except IncompleteError as problem:
             found = self.stat(path, follow=parents)
-            if found is None:
+            if found is None and problem.code != "refused-by-server":
                 raise
-            if not parents:
-                return False
+            if found is None or not parents:
+                return None if found is None else False
             if not S_ISDIR(found.mode):
                 raise name_of_folder_is_taken(self.subject) from problem
         return True

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.http import Bytes
+from hibali.retry import with_retries
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
@@ -23,7 +24,6 @@ from transfers.stores.server_folder import OWN
 from transfers.stores.server_records import Found
 
 _ARCHIVE_OVERHEAD = 256 * 1024  # of an archive, whose contents may not compress
-_CHANGES = 3  # of a file while it is read
 _MOST_OWN = 65_536  # bytes of a file of a lock
 
 
@@ -103,8 +103,19 @@ class OperationFiles(MachineFiles):
 
     def children(self, folder: bytes, *, seconds: float = LIST_SECONDS) -> list[tuple[bytes, Found]]:
         """See Files."""
-        lines = self._operations.ls(folder or b"/", seconds=seconds)
+        lines = with_retries(lambda: self._ls(folder or b"/", seconds), subject=self.subject)
         return self._in_order(folder, [self._child(folder, line) for line in lines])
+
+    def _ls(self, folder: bytes, seconds: float) -> list[Listed]:
+        """List a folder. Raise `TryLaterError` if only a file in it was missing: ls(1) fails if one is removed meanwhile."""
+        try:
+            return self._operations.ls(folder, seconds=seconds)
+        except NotFoundError:
+            found = self._operations.stat(folder, follow=True)
+            if found is None or _kind_of(found) is not Kind.FOLDER:
+                raise
+            message = "the folder changed while it was listed"
+            raise TryLaterError("changed", message, subject=f"{self.subject}:{printable(folder)}") from None
 
     def _child(self, folder: bytes, line: Listed) -> tuple[bytes, Found]:
         if line.kind is Kind.LINK:
@@ -126,20 +137,20 @@ class OperationFiles(MachineFiles):
         return line.seconds - self._offsets[day]
 
     def read(self, path: bytes, offset: int, length: int) -> bytes:
-        """See Files. Raise `TryLaterError("cut-off")` if it is less than the file."""
-        found = self._operations.stat(path)
-        for _ in range(_CHANGES):
+        """See Files. Raise `TryLaterError("cut-off")` if it is less than the file, also when it is tried again."""
+
+        def attempt() -> bytes:
+            found = self._operations.stat(path)
             if found is None:
                 raise NotFoundError(
                     "vanished", "it does not exist", subject=f"{self.subject}:{printable(path)}"
                 )
             content = self._read_piece(path, found, offset, length)
-            if len(content) == min(length, max(0, found.size - offset)):
-                return content
-            before, found = found, self._operations.stat(path)
-            if found == before:
-                break
-        raise self._cut_off(path)
+            if len(content) != min(length, max(0, found.size - offset)):
+                raise self._cut_off(path)
+            return content
+
+        return with_retries(attempt, subject=self.subject)
 
     def _read_piece(self, path: bytes, found: Stat, offset: int, length: int) -> bytes:
         if found.size > self._operations.direct_bytes:
