@@ -112,13 +112,13 @@ def _limits_leave_something(sections: Sections) -> Iterator[Problem]:
         if "list" not in part.fields:
             continue  # the reference ignores the other cases
         fewest = part.number("min-list-entries") or 0
-        largest = part.number("max-list-entries")
+        largest = part.number("max-list-entries") or None  # 0 is no limit in the reference
         if fewest < 0:
             message = f'"{part.id}" cannot have negative min entries ({fewest})'
             yield Problem(part.at("min-list-entries"), message, "write 0 or more")
-        if largest is not None and largest <= 0:
+        if largest is not None and largest < 0:
             message = f'"{part.id}" cannot have non-positive max entries ({largest})'
-            yield Problem(part.at("max-list-entries"), message, "write 1 or more")
+            yield Problem(part.at("max-list-entries"), message, "write 1 or more, or 0 for no limit")
         elif largest is not None and fewest > largest:
             message = f'"{part.id}" cannot have greater min entries ({fewest}) than max entries ({largest})'
             yield Problem(part.at("min-list-entries"), message, "exchange them")

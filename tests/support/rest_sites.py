@@ -100,6 +100,6 @@ def iri_site(double: Any, oidc: Oidc) -> RestSite:
         poll="/compute/status/.*",
         upload=("POST", "/filesystem/upload/.*"),
         download=("POST", "/filesystem/download/.*"),
-        part_mib=16,
+        part_mib=4,
         more=f'home = "{double.home}"\n' if double.version == 1 else "",
     )

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from registry.advice import read_suggested
@@ -280,6 +280,7 @@ _VALUES: list[Any] = [True, False, 0, 7, -1, "a", "b", "[A]", "Number", "Flag", 
 
 
 @settings(max_examples=200, deadline=None)
+@example([(("inputs", 4), "max-list-entries", 0)])
 @given(
     st.lists(
         st.tuples(st.sampled_from(_PLACES), st.sampled_from(_KEYS), st.sampled_from(_VALUES)), max_size=3

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.http import Bytes
+from transfers.stores.filesystem.failures import failure_of
 from transfers.stores.firecrest.client import _unescaped
 from transfers.stores.iri.client import _output_of, _seconds_of, _serves
 from transfers.stores.operations.archive import Batches, archive_of, archive_of_link
-from transfers.stores.operations.base import failure_of, form_of, plain_path
+from transfers.stores.operations.base import form_of, plain_path
 from transfers.stores.operations.records import StateRecord
 
 NAMES = st.text(
