@@ -106,7 +106,7 @@ def facts_of(
         path_bytes=_KEY_BYTES if traits.keys else _PATH_BYTES,
         utf8_names=True,
         folds_case=seen.folds_case,
-        segment_bytes=traits.piece_bytes,
+        segment_bytes=PIECE_BYTES,
         refuses=tuple(character.encode() for character in seen.refuses),
         writable=seen.writable,
         # adlfs lists no keys below that of an object, so that they would seem to be deleted

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from transfers.stores.server_records import PIECE_BYTES
-
 
 class Put(StrEnum):
     """The way to put a file so that no half file is ever seen under its final name."""
@@ -40,7 +38,6 @@ class Traits:
         refuses: Characters that names cannot contain.
         keeps_parts: Whether an interruption leaves files or folders with partial names, such as parts that the next upload uses.
         swaps: Whether a file is replaced without a moment in which it does not exist; otherwise probed.
-        piece_bytes: How much of a large file is read at once; what a killed transfer had of such a piece is read again.
         posix: Whether it is certainly the filesystem of a Linux machine, which is not probed.
     """
 
@@ -52,5 +49,4 @@ class Traits:
     refuses: bytes = b""
     keeps_parts: bool = False
     swaps: bool = True
-    piece_bytes: int = PIECE_BYTES
     posix: bool = False

@@ -10,7 +10,7 @@ from transfers.stores.filesystem.files import Upload
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 from transfers.stores.iri.client import IriClient
 from transfers.stores.iri.jobs import run_job
-from transfers.stores.iri.large import PART_BYTES, JoinedUpload, SplitFiles, quoted_path
+from transfers.stores.iri.large import JoinedUpload, SplitFiles, quoted_path
 from transfers.stores.operations.files import OperationFiles, home_unknown
 from transfers.stores.server_records import Found
 
@@ -21,7 +21,6 @@ _TRAITS = Traits(
     threads=8,
     refuses=b"'\\\n\r",
     keeps_parts=True,
-    piece_bytes=PART_BYTES,
     posix=True,
     swaps=False,  # tar removes the old file before it makes the link
 )
