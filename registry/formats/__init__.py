@@ -1,0 +1,1 @@
+"""Convert other descriptions of tools to Boutiques descriptors, and pipelines to other descriptions."""

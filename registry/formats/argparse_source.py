@@ -1,0 +1,334 @@
+"""Make a descriptor of the source of a Python program that uses argparse. The program is parsed and never run.
+
+Only literal arguments of `add_argument` are understood; what is computed is noted. Source: the argparse page of the Python documentation.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hibali.errors import UsageError
+from registry.formats.conversion import Conversion, Draft, Identifiers
+from registry.formats.docopt_usage import leave_default_to_tool, suggests_file
+
+_FLAGS = frozenset({"store_true", "store_false", "store_const", "append_const", "count"})
+_SHOWN_ONLY = frozenset({"help", "version"})
+_MISSING = object()
+
+
+@dataclass(slots=True)
+class Argument:
+    """One call of `add_argument`: its literal values, and in which parser and exclusive group it is."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+    computed: frozenset[str]
+    line: int
+    parser: str = ""
+    group: int | None = None
+
+    @property
+    def is_option(self) -> bool:
+        """Whether it begins with a dash."""
+        return self.names[0].startswith("-")
+
+    @property
+    def flag(self) -> str:
+        """The long name of an option, else its first name."""
+        return next((each for each in self.names if each.startswith("--")), self.names[0])
+
+    @property
+    def name(self) -> str:
+        """The name of its value."""
+        return str(self.options.get("dest") or self.flag.lstrip("-").replace("-", "_"))
+
+
+@dataclass(slots=True)
+class Program:
+    """What the source says about its command line."""
+
+    description: str = ""
+    arguments: list[Argument] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)  # of subparsers, in order
+    required_groups: set[int] = field(default_factory=set)
+
+
+def read_program(source: str, subject: str) -> Program:
+    """Find the calls of argparse in a program. Raise `UsageError`."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise UsageError("no-usage", "it is not a Python program", subject=subject) from None
+    found = _Reader()
+    found.visit(tree)
+    if not found.program.arguments:
+        message = "the program has no add_argument with literal names"
+        raise UsageError("no-usage", message, subject=subject)
+    found.program.description = found.program.description or (ast.get_docstring(tree) or "").strip()
+    return found.program
+
+
+class _Reader(ast.NodeVisitor):
+    """Follow the names to which parsers and groups are assigned; an unknown name is the main parser."""
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self._parsers: dict[str, str] = {}  # of variables
+        self._groups: dict[str, int] = {}
+        self._count = 0
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Remember what a variable holds."""
+        if isinstance(node.value, ast.Call) and len(node.targets) == 1:
+            self._assign(ast.unparse(node.targets[0]), node.value)
+        self.generic_visit(node)
+
+    def _assign(self, name: str, call: ast.Call) -> None:
+        method, owner = _method(call)
+        self._parsers.pop(name, None)
+        self._groups.pop(name, None)
+        if method == "add_parser" and (command := _literal(call.args[0]) if call.args else None):
+            self._parsers[name] = str(command)
+        elif method in {"add_argument_group", "add_mutually_exclusive_group"}:
+            self._parsers[name] = self._parsers.get(owner, "")
+            if owner in self._groups:
+                self._groups[name] = self._groups[owner]
+            if method == "add_mutually_exclusive_group":
+                self._count += 1
+                self._groups[name] = self._count
+                if any(each.arg == "required" and _literal(each.value) is True for each in call.keywords):
+                    self.program.required_groups.add(self._count)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Note arguments, commands and the description."""
+        method, owner = _method(node)
+        if method == "ArgumentParser":
+            for each in node.keywords:
+                if each.arg == "description" and isinstance(text := _literal(each.value), str):
+                    self.program.description = self.program.description or text.strip()
+        elif method == "add_parser" and node.args and isinstance(name := _literal(node.args[0]), str):
+            self.program.commands.append(name)
+        elif method == "add_argument":
+            self._add(node, owner)
+        self.generic_visit(node)
+
+    def _add(self, node: ast.Call, owner: str) -> None:
+        names = [_literal(each) for each in node.args]
+        if not names or not all(isinstance(each, str) and each for each in names):
+            return
+        options, computed = {}, set()
+        for each in node.keywords:
+            value = _name_of_type(each.value) if each.arg in {"type", "action"} else _literal(each.value)
+            if each.arg is None or value is _MISSING:
+                computed.add(each.arg or "**")
+            else:
+                options[each.arg] = value
+        self.program.arguments.append(
+            Argument(
+                tuple(map(str, names)),
+                options,
+                frozenset(computed),
+                node.lineno,
+                self._parsers.get(owner, ""),
+                self._groups.get(owner),
+            )
+        )
+
+
+def _method(call: ast.Call) -> tuple[str, str]:
+    """Return the name of what is called, and the text of what it belongs to."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr, ast.unparse(call.func.value)
+    return (call.func.id, "") if isinstance(call.func, ast.Name) else ("", "")
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return _MISSING
+
+
+def _name_of_type(node: ast.expr) -> Any:
+    """Return the text of a type or an action: `int`, `FileType('r')`, 'store_true'."""
+    value = _literal(node)
+    return value if isinstance(value, str) else ast.unparse(node)
+
+
+def convert_argparse(
+    program: Program, source: str, subject: str, *, name: str, version: str, command: str
+) -> Conversion:
+    """Make a descriptor.
+
+    Args:
+        program: What the source says.
+        source: The source.
+        subject: The file, as errors name it.
+        name: The name of the pipeline.
+        version: The version of the tool.
+        command: What starts the tool, as text for a shell.
+    """
+    draft = Draft(words=[command])
+    add_arguments(draft, Identifiers(source), program)
+    draft.note("output-files", "the source does not say what the tool writes: add them")
+    return draft.finish(name, version, program.description, subject)
+
+
+def add_arguments(draft: Draft, identifiers: Identifiers, program: Program) -> dict[str, dict[str, Any]]:
+    """Add an input for each argument, and the groups; return the inputs by their names."""
+    made: dict[str, dict[str, Any]] = {}
+    own = [each for each in program.arguments if not each.parser]
+    options = [each for each in own if each.is_option]
+    positional = [each for each in own if not each.is_option]
+    # a list of values ends only at the next option, so positional arguments come first; a command ends them, too
+    ordered = [*options, *positional] if program.commands else [*positional, *options]
+    groups: dict[int, list[str]] = {}
+    for each in ordered:
+        _add(draft, identifiers, each, made, groups)
+    if program.commands:
+        _add_commands(draft, identifiers, program, made, groups)
+    for number, members in groups.items():
+        group: dict[str, Any] = {
+            "id": identifiers.new_id(f"group_{number}"),
+            "name": f"Group {number}",
+            "members": members,
+            "mutually-exclusive": True,
+        }
+        if number in program.required_groups:
+            group["one-is-required"] = True
+        if len(members) > 1:
+            draft.groups.append(group)
+    return made
+
+
+def _add_commands(
+    draft: Draft,
+    identifiers: Identifiers,
+    program: Program,
+    made: dict[str, dict[str, Any]],
+    groups: dict[int, list[str]],
+) -> None:
+    """Add the command as an input whose values require and disable the arguments of the commands."""
+    choices = list(dict.fromkeys(program.commands))
+    command: dict[str, Any] = {"id": identifiers.new_id("command"), "name": "command", "type": "String"}
+    command["value-choices"] = choices
+    command["value-key"] = identifiers.new_key(command["id"])
+    draft.words.append(command["value-key"])
+    draft.inputs.append(command)
+    own: dict[str, list[str]] = {each: [] for each in choices}
+    needed: dict[str, list[str]] = {each: [] for each in choices}
+    ordered = sorted(program.arguments, key=lambda each: each.is_option)
+    for each in ordered:
+        if each.parser in own and (found := _add(draft, identifiers, each, made, groups)) is not None:
+            own[each.parser].append(found["id"])
+            if not found.get("optional"):
+                needed[each.parser].append(found["id"])
+                found["optional"] = True
+            leave_default_to_tool(found)
+    everything = [identifier for members in own.values() for identifier in members]
+    if everything:
+        command["value-requires"] = needed
+        command["value-disables"] = {
+            each: [one for one in everything if one not in own[each]] for each in choices
+        }
+
+
+def _add(
+    draft: Draft,
+    identifiers: Identifiers,
+    argument: Argument,
+    made: dict[str, dict[str, Any]],
+    groups: dict[int, list[str]],
+) -> dict[str, Any] | None:
+    """Add the input of an argument; None for one that only shows something."""
+    action = str(argument.options.get("action", "store"))
+    if action in _SHOWN_ONLY:
+        return None
+    for each in sorted(argument.computed - {"help", "metavar"}):
+        draft.note(f"{argument.names[0]} (line {argument.line})", f"its {each} is computed, and was left out")
+    found: dict[str, Any] = {"id": identifiers.new_id(argument.name), "name": argument.name.replace("_", " ")}
+    if isinstance(text := argument.options.get("help"), str) and text != "==SUPPRESS==":
+        found["description"] = re.sub(r"%\(\w+\)[sdfr]", "...", text).strip() or argument.name
+    if action in _FLAGS or "BooleanOptionalAction" in action:
+        found |= {"type": "Flag", "command-line-flag": shlex.quote(argument.flag), "optional": True}
+        if action in {"count", "append_const"}:
+            draft.note(argument.flag, "it may be repeated, but a flag of a descriptor is given once")
+    else:
+        _set_value(draft, found, argument, action)
+    if argument.group is not None:
+        groups.setdefault(argument.group, []).append(found["id"])
+        found["optional"] = True
+    found["value-key"] = identifiers.new_key(found["id"])
+    draft.words.append(found["value-key"])
+    draft.inputs.append(found)
+    made[argument.name] = found
+    return found
+
+
+def _set_value(draft: Draft, found: dict[str, Any], argument: Argument, action: str) -> None:
+    options = argument.options
+    found.update(_type_of(draft, argument))
+    if argument.is_option:
+        found["command-line-flag"] = shlex.quote(argument.flag)
+    count = options.get("nargs")
+    if action in {"append", "extend"} or count in {"*", "+"} or (isinstance(count, int) and count > 1):
+        found["list"] = True
+        if action == "append":
+            found["list-separator"] = f" {found['command-line-flag']} "
+        elif isinstance(count, int):
+            found["min-list-entries"] = found["max-list-entries"] = count
+        elif count == "+":
+            found["min-list-entries"] = 1
+    elif count not in {None, 1, "?"}:
+        draft.note(argument.names[0], f"nargs={count} is not in a descriptor")
+    is_required = options.get("required") is True if argument.is_option else count not in {"?", "*"}
+    if not is_required:
+        found["optional"] = True
+    choices = options.get("choices")
+    if isinstance(choices, list | tuple) and choices and found["type"] in {"String", "Number"}:
+        found["value-choices"] = list(choices)
+    _set_default(draft, found, argument)
+
+
+def _set_default(draft: Draft, found: dict[str, Any], argument: Argument) -> None:
+    default = argument.options.get("default")
+    if default is None or default == "==SUPPRESS==":
+        return
+    values = default if isinstance(default, list | tuple) else [default]
+    wanted = (int, float) if found["type"] == "Number" else str
+    fits = all(isinstance(each, wanted) and not isinstance(each, bool) for each in values)
+    choices = found.get("value-choices")
+    is_choice = not choices or all(each in choices for each in values)
+    if fits and is_choice and bool(found.get("list")) == isinstance(default, list | tuple) and values:
+        found["default-value"] = list(values) if found.get("list") else default
+    else:
+        draft.note(argument.names[0], "its default does not fit its type, and was left out; the tool uses it")
+
+
+def _type_of(draft: Draft, argument: Argument) -> Mapping[str, Any]:
+    """Return the type in the descriptor, and whether it is an integer."""
+    kind = str(argument.options.get("type", ""))
+    if kind == "int":
+        return {"type": "Number", "integer": True}
+    if kind == "float":
+        return {"type": "Number"}
+    if kind.endswith(("FileType('r')", "FileType('rb')", "FileType()")):
+        return {"type": "File"}
+    if kind.partition("(")[0].endswith("FileType"):
+        draft.note(argument.names[0], "the tool writes this file: add it to output-files")
+        return {"type": "String"}
+    if kind not in {"", "str"} and not kind.endswith("Path"):
+        draft.note(argument.names[0], f"its type {kind[:60]} is unknown: it is a String")
+        return {"type": "String"}
+    if suggests_file(argument.name):
+        draft.note(
+            argument.names[0],
+            "its name suggests a file that the tool reads; otherwise make it a String",
+        )
+        return {"type": "File"}
+    return {"type": "String"}
