@@ -147,6 +147,85 @@ def fetch_command(
     return fetch_pipelines(common, pipelines, remote_name, accept_rewritten=accept_rewritten)
 
 
+@command(
+    "import",
+    examples=[
+        ("hibali pipelines import sort.cwl -o sort.json", "Make a descriptor of a CWL tool."),
+        (
+            "hibali pipelines import segment.py --command 'python3 segment.py' --tool-version 2.1",
+            "Make one of a program with argparse or docopt, which is not run.",
+        ),
+        ("hibali pipelines import fmriprep/", "Make one of the folder of a BIDS app."),
+    ],
+)
+@click.argument("source", metavar="FILE|FOLDER")
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(["argparse", "bids", "cwl", "docopt"]),
+    default=None,
+    help="The format, if it is not recognised.",
+)
+@click.option("--name", default="", metavar="NAME", help="The name of the tool.")
+@click.option(
+    "--tool-version", "version", default="", metavar="VERSION", help="The version of the tool [unknown]."
+)
+@click.option(
+    "--command",
+    "starts",
+    default="",
+    metavar="TEXT",
+    help="What starts the tool, as text for a shell; not for CWL.",
+)
+@click.option(
+    "-o", "--output", metavar="FILE", type=OUTPUT_FILE, help="Write to FILE, which must not exist yet."
+)
+def import_command(
+    common: Common,
+    source: str,
+    kind: str | None,
+    *,
+    name: str,
+    version: str,
+    starts: str,
+    output: str | None,
+) -> int | None:
+    """Make a descriptor of a CWL tool, a docopt or argparse program, or a BIDS app.
+
+    The descriptor is written to stdout. Programs are only read. What a descriptor cannot say, and what was assumed, is shown as warnings. If a
+    part that changes how the tool runs cannot be converted, such as JavaScript in CWL, nothing is written and the exit code is 2.
+    """
+    from hibali_cli.handlers.descriptor_formats import import_tool
+    from registry.formats.reading import Naming
+
+    return import_tool(common, source, kind or "", Naming(name, version, starts), output)
+
+
+@command(
+    "export",
+    examples=[
+        ("hibali pipelines export fsl_bet@1.0.0 --to cwl -o bet.cwl", "Write a CWL CommandLineTool."),
+        ("hibali pipelines export fsl_bet --to carmin", "Show it as a pipeline of the CARMIN API."),
+    ],
+)
+@click.argument("pipeline")
+@click.option(
+    "--to", "kind", type=click.Choice(["cwl", "carmin"]), required=True, help="The format to write."
+)
+@click.option(
+    "-o", "--output", metavar="FILE", type=OUTPUT_FILE, help="Write to FILE, which must not exist yet."
+)
+def export_command(common: Common, pipeline: str, kind: str, *, output: str | None) -> int | None:
+    """Write a pipeline as a CWL tool or a CARMIN pipeline.
+
+    It is written to stdout as JSON, which is also YAML. What the format cannot say is shown as warnings. A command line that CWL cannot express
+    is refused with exit code 2.
+    """
+    from hibali_cli.handlers.descriptor_formats import export_pipeline
+
+    return export_pipeline(common, pipeline, kind, output)
+
+
 @command("list", examples=[("hibali pipelines list", "List every pipeline and version.")])
 @fields_option(PIPELINE)
 def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | None:
@@ -371,6 +450,8 @@ pipelines_command = command_group(
             diff_command,
             validate_command,
             upgrade_command,
+            import_command,
+            export_command,
             deprecate_command,
             remove_command,
         ),

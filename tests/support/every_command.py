@@ -23,6 +23,7 @@ _TEST = {
     "assertions": {"output-files": [{"id": "out_file"}]},
 }
 # The arguments of each command that is not a group; --max-time ends those that run forever.
+CWL = "cwlVersion: v1.2\nclass: CommandLineTool\nbaseCommand: true\ninputs: {}\noutputs: {}\n"
 CALLS: dict[str, tuple[str, ...]] = {
     "apply": ("plan",),
     "bundle create": (RUN, "-o", "new.zip"),
@@ -52,11 +53,13 @@ CALLS: dict[str, tuple[str, ...]] = {
     "pipelines deprecate": ("{tool}",),
     "pipelines diff": ("{tool}", "{tool}"),
     "pipelines example": ("{tool}",),
+    "pipelines export": ("{tool}", "--to", "cwl"),
     "pipelines fetch": ("--from", "shelf"),
     "pipelines image add": ("{tool}", "--archive", "old.zip"),
     "pipelines image drop": ("{tool}",),
     "pipelines image get": ("{tool}", "--from", "shelf"),
     "pipelines image show": ("{tool}",),
+    "pipelines import": ("tool.cwl",),
     "pipelines list": (),
     "pipelines publish": ("{tool}", "--to", "shelf"),
     "pipelines remotes add": ("more", "{folder}/more"),
@@ -164,6 +167,7 @@ class PreparedHome:
         (self.folder / "files").mkdir()
         (self.folder / "shelf").mkdir()
         (self.folder / "files/input.txt").write_text("hello\n")
+        (self.folder / "tool.cwl").write_text(CWL)
         (self.folder / "other.json").write_text(
             (self.folder / "tool.json").read_text().replace("Count", "Other")
         )
