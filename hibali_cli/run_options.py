@@ -16,7 +16,7 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
 # `hibali run --help` imports this module: slow imports are local.
 if TYPE_CHECKING:
     from runs.fast_storage import FastOptions
-    from runs.options import CollectOptions, RunOptions, SweepOptions
+    from runs.options import CollectOptions, DatasetOptions, RunOptions, SweepOptions
     from runs.schedulers.base import Resources
 
 Decorator = Callable[[Any], Any]
@@ -113,6 +113,23 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         metavar="ID=VALUE,...",
         multiple=True,
         help="Run a task for each of these values; several options make all combinations.",
+    ),
+    click.option(
+        "--each-participant",
+        "each_participant",
+        metavar="DATASET",
+        help="Run a task for each participant of a BIDS dataset, whose label replaces {participant} in the values.",
+    ),
+    click.option(
+        "--each-session",
+        "each_session",
+        metavar="DATASET",
+        help="The same for each session, whose label replaces {session}.",
+    ),
+    click.option(
+        "--only-missing",
+        is_flag=True,
+        help="Leave out participants or sessions for which the pipeline has succeeded with these values.",
     ),
     click.option(
         "--pilot",
@@ -271,8 +288,9 @@ def read_run_options(values: Mapping[str, Any]) -> RunOptions:
 def _read_sweep_options(values: Mapping[str, Any]) -> SweepOptions | None:
     each, parameters = values["each"], values["parameters"]
     pilot, allocations = values["pilot"], values["allocations"]
-    hint = "Add --each or --param."
-    if each is None and not parameters:
+    hint = "Add --each, --param or --each-participant."
+    participants = _read_dataset_options(values)
+    if each is None and not parameters and participants is None:
         if values["table"] is not None:
             raise UsageError("usage", "only a sweep has a table of tasks", subject="--table", hint=hint)
         if pilot or allocations is not None:
@@ -296,7 +314,31 @@ def _read_sweep_options(values: Mapping[str, Any]) -> SweepOptions | None:
     from runs.options import SweepOptions  # start-up: not for --help
 
     most = (MOST_ALLOCATIONS if allocations is None else allocations) if pilot else 0
-    return SweepOptions(None if each is None else Path(each), parameters, most)
+    return SweepOptions(None if each is None else Path(each), parameters, most, participants)
+
+
+def _read_dataset_options(values: Mapping[str, Any]) -> DatasetOptions | None:
+    from runs.options import DatasetOptions  # start-up: not for --help
+
+    participants, sessions = values["each_participant"], values["each_session"]
+    dataset = participants or sessions
+    if dataset is None:
+        if values["only_missing"]:
+            raise UsageError(
+                "usage",
+                "only participants and sessions can be missing",
+                subject="--only-missing",
+                hint="Add --each-participant DATASET.",
+            )
+        return None
+    others = [participants, sessions, values["each"], *values["parameters"]]
+    if sum(each is not None for each in others) > 1:
+        raise UsageError(
+            "contradiction",
+            "--each-participant, --each-session, --each and --param cannot be used together",
+            subject="--each-session" if sessions else "--each-participant",
+        )
+    return DatasetOptions(dataset, sessions is not None, values["only_missing"])
 
 
 def _read_fast_options(values: Mapping[str, Any]) -> FastOptions:

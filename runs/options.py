@@ -42,12 +42,22 @@ class CollectOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class DatasetOptions:
+    """The participants, or the `sessions`, of a BIDS dataset as tasks; with `only_missing` those that have not succeeded."""
+
+    dataset: str
+    sessions: bool = False
+    only_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SweepOptions:
     """The tasks of a sweep, and the maximum number of jobs of a pilot; 0 for job arrays."""
 
     each: Path | None
     parameters: tuple[str, ...] = ()
     allocations: int = 0
+    participants: DatasetOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,6 +328,37 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
 
 
 @command(
+    "participants",
+    examples=[
+        ("hibali runs participants fmriprep values.json bids", "Show the state of each participant."),
+        (
+            "hibali runs participants fmriprep values.json juwels:bids --sessions",
+            "Show that of each session.",
+        ),
+    ],
+)
+@click.argument("pipeline")
+@click.argument("words", metavar="[INVOCATION.json] DATASET", nargs=-1, required=True)
+@click.option("--sessions", is_flag=True, help="Show each session of each participant.")
+def participants_command(
+    common: Common, pipeline: str, words: tuple[str, ...], *, sessions: bool
+) -> int | None:
+    """Show what became of each participant of a BIDS dataset.
+
+    Give the pipeline, the invocation and the dataset of `hibali run PIPELINE INVOCATION.json --each-participant DATASET`. A participant is SUCCEEDED
+    if the pipeline succeeded for exactly these values, otherwise as in its latest run, and MISSING if there was none.
+    """
+    from hibali_cli.handlers.participants import list_participants
+    from runs.options import DatasetOptions
+
+    if len(words) > 2:
+        raise click.UsageError("Got an unexpected extra argument.")
+    *invocation, dataset = words
+    options = DatasetOptions(dataset, sessions)
+    return list_participants(common, pipeline, invocation[0] if invocation else None, options)
+
+
+@command(
     "rerun",
     resumes=True,
     examples=[
@@ -471,6 +502,7 @@ runs_command = command_group(
     commands={
         "Following runs": (
             list_command,
+            participants_command,
             show_command,
             watch_command,
             wait_command,

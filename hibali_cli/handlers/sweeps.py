@@ -25,6 +25,7 @@ from hibali_cli.handlers.launch import (
     show_files,
     warn_of_shortfalls,
 )
+from hibali_cli.handlers.participants import read_participant_tasks
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.handlers.run_watch import following, notifying
 from hibali_cli.handlers.runs import report_ends, state_text
@@ -157,7 +158,14 @@ def run_sweep(
     """Run a pipeline once for each task of a sweep; return the exit code."""
     assert options.sweep is not None
     check_table_options(options.collect, wait=options.wait)
-    workload = read_tasks(pipeline, invocation_path, options.sweep)
+    if options.sweep.participants is None:
+        workload = read_tasks(pipeline, invocation_path, options.sweep)
+    else:
+        chosen = read_participant_tasks(common, pipeline, invocation_path, options.sweep.participants)
+        if chosen is None:
+            common.output.info("None is missing, so nothing is run.")
+            return None
+        workload = chosen
     if is_choice(options, common.settings()):
         request = _choose_request(common, workload, invocation_path, options.sweep, options)
         if options.explain and dry_run:

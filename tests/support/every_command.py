@@ -88,6 +88,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "runs export": (RUN, "--ro-crate", "crate"),
     "runs list": (),
     "runs logs": (RUN,),
+    "runs participants": ("{tool}", "named.json", "bids"),
     "runs release": (RUN,),
     "runs report": (RUN, "-o", "report.html"),
     "runs rerun": (RUN,),
@@ -168,6 +169,8 @@ class PreparedHome:
         (self.folder / "shelf").mkdir()
         (self.folder / "files/input.txt").write_text("hello\n")
         (self.folder / "tool.cwl").write_text(CWL)
+        (self.folder / "bids" / "sub-01").mkdir(parents=True)
+        (self.folder / "named.json").write_text('{"in": "bids/sub-{participant}/x"}')
         (self.folder / "other.json").write_text(
             (self.folder / "tool.json").read_text().replace("Count", "Other")
         )

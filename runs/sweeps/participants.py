@@ -1,0 +1,251 @@
+"""Make a task for each participant or session of a BIDS dataset, and find how those tasks ended.
+
+A dataset has a folder `sub-LABEL` for each participant, with folders `ses-LABEL` if it has sessions (Brain Imaging Data Structure 1.10,
+"Filesystem structure"). Only these two levels are listed, so that large datasets cost nothing. A task is recognised by the pipeline's digest
+and by all its values, not by its number: a participant never gets the state, or the data, of another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hibali.documents import canonical_digest
+from hibali.errors import NotFoundError, UsageError
+from hibali.events import Listener
+from hibali.locations import Location
+from hibali.text import printable
+from registry.parameters import MOST_TASKS, Row
+from registry.pipeline import Input, Pipeline
+from runs.model import Run, State
+from transfers.entry import Kind
+from transfers.listing import list_entries
+
+PARTICIPANT, SESSION = "{participant}", "{session}"
+_LABEL = re.compile(rb"(sub|ses)-([0-9A-Za-z+]+)")
+_INPUTS = {  # ids that BIDS apps and others use, as patterns
+    PARTICIPANT: re.compile(r"(?:participant|subject)(?:s|_?labels?|_?ids?)?|sub(?:_?labels?|_?ids?)?"),
+    SESSION: re.compile(r"(?:session)(?:s|_?labels?|_?ids?)?|ses(?:_?labels?|_?ids?)?"),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Participant:
+    """A participant, or a session of one; labels are without `sub-` and `ses-`."""
+
+    label: str
+    session: str = ""
+
+    def __str__(self) -> str:
+        return f"sub-{self.label}" + (f"/ses-{self.session}" if self.session else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The tasks of a dataset: `common` are the values of all, and each participant has a row of its own."""
+
+    common: dict[str, Any]
+    rows: dict[Participant, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What became of a participant's values: the state of a task, or of a single run (task 0)."""
+
+    run: Run
+    task: int
+    state: State
+
+
+def find_participants(dataset: Location, on_event: Listener, *, sessions: bool) -> list[Participant]:
+    """List the participants of a dataset, or their sessions, in the order of their labels.
+
+    Raises:
+        NotFoundError: The dataset is missing, or has none.
+        UsageError: There are more than a sweep takes.
+    """
+    labels = _labels(dataset, "sub", on_event)
+    found = [Participant(label) for label in labels]
+    if sessions:
+        found = [
+            Participant(label, session)
+            for label in labels
+            for session in _labels(dataset.child(f"sub-{label}".encode("ascii")), "ses", on_event)
+        ]
+    if not found:
+        what = "sessions (sub-LABEL/ses-LABEL)" if sessions else "participants (folders sub-LABEL)"
+        raise NotFoundError("no-participants", f"the dataset has no {what}", subject=dataset.text)
+    if len(found) > MOST_TASKS:
+        message = f"the dataset has {len(found)} of them, but a sweep has at most {MOST_TASKS} tasks"
+        raise UsageError("too-many-participants", message, subject=dataset.text)
+    return found
+
+
+def _labels(folder: Location, prefix: str, on_event: Listener) -> list[str]:
+    found = []
+    for entry in list_entries(folder, on_event, recursive=False):
+        match = _LABEL.fullmatch(entry.path.rstrip(b"/"))
+        if match is not None and match[1].decode("ascii") == prefix and entry.kind is not Kind.FILE:
+            found.append(match[2].decode("ascii"))
+    return sorted(found)
+
+
+def assign_values(
+    pipeline: Pipeline,
+    values: Mapping[str, Any],
+    participants: Iterable[Participant],
+    locate: Callable[[str], str],
+    *,
+    sessions: bool,
+) -> Assigned:
+    """Put the labels into the values, in place of `{participant}` and `{session}`.
+
+    If no value has the placeholder, the input of that purpose gets the label, such as `participant_label`.
+
+    Args:
+        pipeline: Its inputs have the types.
+        values: The invocation.
+        participants: The participants or sessions.
+        locate: Returns the path of a file, which is relative to the current folder, as an absolute one.
+        sessions: Whether the participants are sessions.
+
+    Raises:
+        UsageError: No input gets the label.
+    """
+    templates = {key: value for key, value in values.items() if _has_placeholder(value)}
+    common = {key: value for key, value in values.items() if key not in templates}
+    for placeholder in (PARTICIPANT, SESSION) if sessions else (PARTICIPANT,):
+        if not any(placeholder in text for value in templates.values() for text in _texts(value)):
+            chosen = _input_for(placeholder, pipeline, values)
+            templates[chosen.id] = [placeholder] if chosen.is_list else placeholder
+            common.pop(chosen.id, None)
+    if not sessions and any(SESSION in text for value in templates.values() for text in _texts(value)):
+        message = f"{SESSION} needs the sessions of a dataset"
+        raise UsageError("no-placeholder", message, subject="--each-participant", hint="Use --each-session.")
+    kinds = {each.id: each.kind for each in pipeline.inputs}
+    rows = {}
+    for each in participants:
+        row = {key: _filled(value, each) for key, value in templates.items()}
+        rows[each] = Row(
+            {
+                key: _located(value, locate) if kinds.get(key) == "File" else value
+                for key, value in row.items()
+            }
+        )
+    return Assigned(common, rows)
+
+
+def _input_for(placeholder: str, pipeline: Pipeline, values: Mapping[str, Any]) -> Input:
+    found = [
+        each
+        for each in pipeline.inputs
+        if each.kind == "String" and _INPUTS[placeholder].fullmatch(each.id.lower()) and each.id not in values
+    ]
+    if len(found) == 1:
+        return found[0]
+    raise UsageError(
+        "no-placeholder",
+        f"no value of the invocation has {placeholder}, and {'several inputs' if found else 'no input'} could take the label",
+        subject=pipeline.reference,
+        hint=f'Write it into a value: "image": "bids/sub-{PARTICIPANT}/anat/sub-{PARTICIPANT}_T1w.nii.gz"',
+    )
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+
+
+def _has_placeholder(value: Any) -> bool:
+    return any(PARTICIPANT in text or SESSION in text for text in _texts(value))
+
+
+def _filled(value: Any, participant: Participant) -> Any:
+    if isinstance(value, list):
+        return [_filled(each, participant) for each in value]
+    if not isinstance(value, str):
+        return value
+    return value.replace(PARTICIPANT, participant.label).replace(SESSION, participant.session)
+
+
+def _located(value: Any, locate: Callable[[str], str]) -> Any:
+    if isinstance(value, list):
+        return [_located(each, locate) for each in value]
+    return locate(value) if isinstance(value, str) else value
+
+
+def find_attempts(assigned: Assigned, runs: Sequence[Run]) -> dict[Participant, Attempt]:
+    """Return what became of each participant: the latest success, else the latest attempt.
+
+    Args:
+        assigned: The tasks.
+        runs: The runs of the pipeline of this digest, oldest first.
+    """
+    wanted = {_digest(assigned.common, row.values): each for each, row in assigned.rows.items()}
+    found: dict[Participant, Attempt] = {}
+    for run in runs:
+        for number, values, state in _tasks_of(run):
+            participant = wanted.get(_digest(run.spec.invocation, values))
+            if participant is None:
+                continue
+            known = found.get(participant)
+            if known is None or known.state is not State.SUCCEEDED or state is State.SUCCEEDED:
+                found[participant] = Attempt(run, number, state)
+    return found
+
+
+def _tasks_of(run: Run) -> Iterable[tuple[int, Mapping[str, Any], State]]:
+    if run.sweep is None:
+        return [(0, {}, run.state)]
+    return [(number, values, run.sweep.tasks[number].state) for number, values in run.sweep.all_values()]
+
+
+def _digest(common: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    return canonical_digest({**common, **values})
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The participants to run: those of the run `resumed`, if it is not over; `elsewhere` are in other runs that are not over."""
+
+    rows: tuple[Row, ...]
+    done: int
+    elsewhere: int
+    resumed: Run | None = None
+
+
+def choose_missing(assigned: Assigned, attempts: Mapping[Participant, Attempt]) -> Missing:
+    """Choose the participants that have not succeeded.
+
+    A sweep that is not over and has only participants of this dataset is resumed first, with exactly its tasks in their order, so that
+    none of them is submitted again.
+    """
+    done = sum(each.state is State.SUCCEEDED for each in attempts.values())
+    active = {participant: each for participant, each in attempts.items() if not each.run.state.final}
+    latest = max(
+        (each.run for each in active.values() if each.run.sweep is not None),
+        key=lambda run: (run.created, run.id),
+        default=None,
+    )
+    if latest is not None:
+        members = {
+            each.task: participant for participant, each in attempts.items() if each.run.id == latest.id
+        }
+        numbers = list(latest.sweep.tasks) if latest.sweep is not None else []
+        if all(number in members for number in numbers):
+            rows = tuple(assigned.rows[members[number]] for number in numbers)
+            return Missing(rows, done, 0, latest)
+    free = [
+        row
+        for participant, row in assigned.rows.items()
+        if participant not in active
+        and not (participant in attempts and attempts[participant].state is State.SUCCEEDED)
+    ]
+    waiting = sum(each.state is not State.SUCCEEDED for each in active.values())
+    return Missing(tuple(free), done, waiting)
+
+
+def state_text(attempt: Attempt | None) -> str:
+    """Return the state of a participant, MISSING if it was never run."""
+    return "MISSING" if attempt is None else printable(attempt.state.value)

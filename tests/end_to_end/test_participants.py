@@ -1,0 +1,146 @@
+"""Test runs for each participant of a BIDS dataset: each runs once, on its own data, also after kills and failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench
+
+# Copies the image, notes that it ran, and fails for those who are to fail.
+DESCRIPTOR = {
+    "name": "Copy image",
+    "tool-version": "1.0",
+    "schema-version": "0.5",
+    "description": "Copies the image of a participant.",
+    "command-line": "cat [IMAGE] >[LABEL].txt; echo [LABEL] >>[NOTES]/ran-[LABEL]; sleep [SLEEP]; test ! -e [NOTES]/fail-[LABEL]",
+    "inputs": [
+        {"id": "image", "name": "image", "type": "File", "value-key": "[IMAGE]"},
+        {"id": "participant_label", "name": "label", "type": "String", "value-key": "[LABEL]"},
+        {"id": "notes", "name": "notes", "type": "String", "value-key": "[NOTES]"},
+        {"id": "sleep", "name": "sleep", "type": "Number", "value-key": "[SLEEP]"},
+    ],
+    "output-files": [{"id": "text", "name": "text", "path-template": "[LABEL].txt"}],
+}
+
+
+class Study:
+    """A BIDS dataset whose images say whose they are, and the invocation for it."""
+
+    def __init__(self, hibali: Any, count: int, *, sleep: float = 0) -> None:
+        self.bench = Bench(hibali, DESCRIPTOR)
+        self.folder: Path = hibali.home.folder
+        self.notes = self.folder / "notes"
+        self.notes.mkdir()
+        self.labels = [f"{number:03}" for number in range(1, count + 1)]
+        for label in self.labels:
+            self.add(label)
+        values = {"image": "bids/sub-{participant}/anat/T1w.txt", "participant_label": "{participant}"}
+        values |= {"notes": str(self.notes), "sleep": sleep}
+        (self.folder / "values.json").write_text(json.dumps(values))
+
+    def add(self, label: str) -> None:
+        image = self.folder / "bids" / f"sub-{label}" / "anat" / "T1w.txt"
+        image.parent.mkdir(parents=True)
+        image.write_text(f"image of {label}\n")
+
+    def line(self, *more: str) -> tuple[str, ...]:
+        return self.bench.line("values.json", "--each-participant", "bids", "--wait", *more)
+
+    def states(self) -> dict[str, str]:
+        words = ("runs", "participants", self.bench.reference, "values.json", "bids", "--json")
+        answer = self.bench.hibali(*words, exit=0)
+        return {each["participant"]: each["state"] for each in answer.lines if each["kind"] == "participant"}
+
+    def times_run(self) -> dict[str, int]:
+        return {
+            each.name.removeprefix("ran-"): len(each.read_text().splitlines())
+            for each in self.notes.glob("ran-*")
+        }
+
+    def check_outputs(self, folder: Path, labels: list[str]) -> None:
+        found = {each.stem: each.read_text() for each in folder.rglob("*.txt")}
+        assert found == {label: f"image of {label}\n" for label in labels}
+
+
+def test_only_those_who_are_missing_run_again(hibali: Any) -> None:
+    study = Study(hibali, 4)
+    study.bench.add_local_site()
+    assert study.states() == dict.fromkeys(study.labels, "MISSING")
+    (study.notes / "fail-002").touch()
+    hibali(*study.line("--collect", "one"), exit=7)
+    assert study.states() == {**dict.fromkeys(study.labels, "SUCCEEDED"), "002": "FAILED"}
+    (study.notes / "fail-002").unlink()
+    study.add("005")
+    hibali(*study.line("--only-missing", "--collect", "two"), exit=0)
+    assert study.states() == dict.fromkeys([*study.labels, "005"], "SUCCEEDED")
+    assert study.times_run() == {**dict.fromkeys(study.labels, 1), "002": 2, "005": 1}
+    study.check_outputs(study.folder / "two", ["002", "005"])
+    nothing = hibali(*study.line("--only-missing"), exit=0)
+    assert b"5 participants succeeded before" in nothing.err
+    assert study.times_run()["001"] == 1
+
+
+def test_the_table_shows_each_participant(hibali: Any) -> None:
+    study = Study(hibali, 2)
+    study.bench.add_local_site()
+    answer = hibali("runs", "participants", study.bench.reference, "values.json", "bids", exit=0)
+    rows = [line.split() for line in answer.out.decode().splitlines()]
+    assert [row[:2] for row in rows[1:]] == [["sub-001", "MISSING"], ["sub-002", "MISSING"]]
+    assert b"2 MISSING" in answer.err
+
+
+def test_a_missing_image_is_named_before_anything_runs(hibali: Any) -> None:
+    study = Study(hibali, 2)
+    study.bench.add_local_site()
+    (study.folder / "bids/sub-002/anat/T1w.txt").unlink()
+    answer = hibali(*study.line("--json"), exit=3).last
+    assert "sub-002" in json.dumps(answer)
+    assert study.times_run() == {}
+
+
+def test_options_that_contradict_each_other_are_refused(hibali: Any) -> None:
+    study = Study(hibali, 1)
+    study.bench.add_local_site()
+    line = study.bench.line("values.json", "--json")
+    assert hibali(*line, "--only-missing", exit=2).last["code"] == "usage"
+    both = ("--each-participant", "bids", "--each-session", "bids")
+    assert hibali(*line, *both, exit=2).last["code"] == "contradiction"
+    nobody = hibali(*line, "--each-session", "bids", exit=3).last
+    assert nobody["code"] == "no-participants"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("count", [int(os.environ.get("HIBALI_PARTICIPANTS", "60"))])
+def test_many_participants_run_once_each_on_their_own_data_after_kills(
+    hibali: Any, slurm: Any, count: int
+) -> None:
+    """Kill the command again and again, add participants meanwhile, submit again: nobody is run twice or with another's image."""
+    study = Study(hibali, count)
+    study.bench.add_slurm_site(slurm)
+    chance = random.Random(7)  # noqa: S311
+    line = study.line("--only-missing", "--collect", "back")
+    for kill in range(6):
+        process = hibali.start(*line)
+        time.sleep(chance.uniform(0.5, 5))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if kill == 3:
+            study.add("900")  # sorted last
+            study.add("000")  # sorted first: numbers of tasks must not shift
+    for _ in range(2):  # a resumed run first, then those who came later
+        hibali(*line, exit=0, timeout=900)
+    everybody = sorted([*study.labels, "900", "000"])
+    assert study.states() == dict.fromkeys(everybody, "SUCCEEDED")
+    assert study.times_run() == dict.fromkeys(everybody, 1)
+    for run_id in study.bench.run_ids():
+        hibali("runs", "collect", run_id, f"all/{run_id}", exit=0)
+    study.check_outputs(study.folder / "all", everybody)
