@@ -30,11 +30,20 @@ def error_codes() -> dict[str, list[str]]:
     codes = defaultdict(list)
     for path, tree in trees.items():
         constants = dict(_constants(tree))
+        others = set(_without_code(tree))
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            found = [*_codes_of(call, positions.get(_name(call), set()), constants), *_unknown_plugins(call)]
+            at = set() if _name(call) in others else positions.get(_name(call), set())
+            found = [*_codes_of(call, at, constants), *_unknown_plugins(call)]
             for code in found:
                 codes[code].append(f"{path.relative_to(REPOSITORY)}:{call.lineno}")
     return dict(codes)
+
+
+def _without_code(tree: ast.Module) -> Iterator[str]:
+    """Yield the name of a module's problems of documents, which have a path instead of a code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "registry.problems":
+            yield from (each.name for each in node.names if each.name == "Problem")
 
 
 def _code_parameters(tree: ast.Module) -> Iterator[tuple[str, int]]:

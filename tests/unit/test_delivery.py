@@ -62,7 +62,8 @@ def test_the_bill_of_materials_matches_the_lock_file() -> None:
         assert each["purl"] == f"pkg:{registry}/{each['name']}@{each['version']}"
         assert each["licenses"][0]["expression"]
     names = {each["name"] for each in bom["components"]}
-    assert {re.split(r"[<>=]", line)[0] for line in project()["dependencies"]} <= names
+    required = {re.split(r"[<>=]", line)[0] for line in project()["dependencies"]}
+    assert {re.sub(r"[-_.]+", "-", name) for name in required} <= names  # normalised as in PEP 503
     for each in bom["dependencies"]:
         assert set(each["dependsOn"]) <= references
 
