@@ -181,93 +181,100 @@ def convert_argparse(
 
 def add_arguments(draft: Draft, identifiers: Identifiers, program: Program) -> dict[str, dict[str, Any]]:
     """Add an input for each argument, and the groups; return the inputs by their names."""
-    made: dict[str, dict[str, Any]] = {}
-    own = [each for each in program.arguments if not each.parser]
-    options = [each for each in own if each.is_option]
-    positional = [each for each in own if not each.is_option]
-    # a list of values ends only at the next option, so positional arguments come first; a command ends them, too
-    ordered = [*options, *positional] if program.commands else [*positional, *options]
-    groups: dict[int, list[str]] = {}
-    for each in ordered:
-        _add(draft, identifiers, each, made, groups)
-    if program.commands:
-        _add_commands(draft, identifiers, program, made, groups)
-    for number, members in groups.items():
-        group: dict[str, Any] = {
-            "id": identifiers.new_id(f"group_{number}"),
-            "name": f"Group {number}",
-            "members": members,
-            "mutually-exclusive": True,
+    return _Inputs(draft, identifiers, program).add_all()
+
+
+class _Inputs:
+    """The inputs of a program: the main parser's, then a command and the arguments of the commands."""
+
+    def __init__(self, draft: Draft, identifiers: Identifiers, program: Program) -> None:
+        self._draft = draft
+        self._identifiers = identifiers
+        self._program = program
+        self._made: dict[str, dict[str, Any]] = {}
+        self._groups: dict[int, list[str]] = {}
+
+    def add_all(self) -> dict[str, dict[str, Any]]:
+        """Add all, in an order that argparse understands."""
+        own = [each for each in self._program.arguments if not each.parser]
+        options = [each for each in own if each.is_option]
+        positional = [each for each in own if not each.is_option]
+        # a list of values ends only at the next option, so positional arguments come first; a command ends them, too
+        for each in [*options, *positional] if self._program.commands else [*positional, *options]:
+            self._add(each)
+        if self._program.commands:
+            self._add_commands()
+        self._add_groups()
+        return self._made
+
+    def _add_groups(self) -> None:
+        for number, members in self._groups.items():
+            group: dict[str, Any] = {
+                "id": self._identifiers.new_id(f"group_{number}"),
+                "name": f"Group {number}",
+                "members": members,
+                "mutually-exclusive": True,
+            }
+            if number in self._program.required_groups:
+                group["one-is-required"] = True
+            if len(members) > 1:
+                self._draft.groups.append(group)
+
+    def _add_commands(self) -> None:
+        """Add the command as an input whose values require and disable the arguments of the commands."""
+        choices = list(dict.fromkeys(self._program.commands))
+        command: dict[str, Any] = {"id": self._identifiers.new_id("command"), "name": "command"}
+        command |= {"type": "String", "value-choices": choices}
+        self._place(command)
+        own: dict[str, list[str]] = {each: [] for each in choices}
+        needed: dict[str, list[str]] = {each: [] for each in choices}
+        for each in sorted(self._program.arguments, key=lambda each: each.is_option):
+            if each.parser in own and (found := self._add(each)) is not None:
+                own[each.parser].append(found["id"])
+                if not found.get("optional"):
+                    needed[each.parser].append(found["id"])
+                    found["optional"] = True
+                leave_default_to_tool(found)
+        everything = [identifier for members in own.values() for identifier in members]
+        if everything:
+            command["value-requires"] = needed
+            command["value-disables"] = {
+                each: [one for one in everything if one not in own[each]] for each in choices
+            }
+
+    def _add(self, argument: Argument) -> dict[str, Any] | None:
+        """Add the input of an argument; None for one that only shows something."""
+        action = str(argument.options.get("action", "store"))
+        if action in _SHOWN_ONLY:
+            return None
+        for each in sorted(argument.computed - {"help", "metavar"}):
+            place = f"{argument.names[0]} (line {argument.line})"
+            self._draft.note(place, f"its {each} is computed, and was left out")
+        found: dict[str, Any] = {
+            "id": self._identifiers.new_id(argument.name),
+            "name": argument.name.replace("_", " "),
         }
-        if number in program.required_groups:
-            group["one-is-required"] = True
-        if len(members) > 1:
-            draft.groups.append(group)
-    return made
+        if isinstance(text := argument.options.get("help"), str) and text != "==SUPPRESS==":
+            found["description"] = re.sub(r"%\(\w+\)[sdfr]", "...", text).strip() or argument.name
+        if action in _FLAGS or "BooleanOptionalAction" in action:
+            found |= {"type": "Flag", "command-line-flag": shlex.quote(argument.flag), "optional": True}
+            if action in {"count", "append_const"}:
+                message = "it may be repeated, but a flag of a descriptor is given once"
+                self._draft.note(argument.flag, message)
+        else:
+            _set_value(self._draft, found, argument, action)
+        if argument.group is not None:
+            self._groups.setdefault(argument.group, []).append(found["id"])
+            found["optional"] = True
+        self._place(found)
+        self._made[argument.name] = found
+        return found
 
-
-def _add_commands(
-    draft: Draft,
-    identifiers: Identifiers,
-    program: Program,
-    made: dict[str, dict[str, Any]],
-    groups: dict[int, list[str]],
-) -> None:
-    """Add the command as an input whose values require and disable the arguments of the commands."""
-    choices = list(dict.fromkeys(program.commands))
-    command: dict[str, Any] = {"id": identifiers.new_id("command"), "name": "command", "type": "String"}
-    command["value-choices"] = choices
-    command["value-key"] = identifiers.new_key(command["id"])
-    draft.words.append(command["value-key"])
-    draft.inputs.append(command)
-    own: dict[str, list[str]] = {each: [] for each in choices}
-    needed: dict[str, list[str]] = {each: [] for each in choices}
-    ordered = sorted(program.arguments, key=lambda each: each.is_option)
-    for each in ordered:
-        if each.parser in own and (found := _add(draft, identifiers, each, made, groups)) is not None:
-            own[each.parser].append(found["id"])
-            if not found.get("optional"):
-                needed[each.parser].append(found["id"])
-                found["optional"] = True
-            leave_default_to_tool(found)
-    everything = [identifier for members in own.values() for identifier in members]
-    if everything:
-        command["value-requires"] = needed
-        command["value-disables"] = {
-            each: [one for one in everything if one not in own[each]] for each in choices
-        }
-
-
-def _add(
-    draft: Draft,
-    identifiers: Identifiers,
-    argument: Argument,
-    made: dict[str, dict[str, Any]],
-    groups: dict[int, list[str]],
-) -> dict[str, Any] | None:
-    """Add the input of an argument; None for one that only shows something."""
-    action = str(argument.options.get("action", "store"))
-    if action in _SHOWN_ONLY:
-        return None
-    for each in sorted(argument.computed - {"help", "metavar"}):
-        draft.note(f"{argument.names[0]} (line {argument.line})", f"its {each} is computed, and was left out")
-    found: dict[str, Any] = {"id": identifiers.new_id(argument.name), "name": argument.name.replace("_", " ")}
-    if isinstance(text := argument.options.get("help"), str) and text != "==SUPPRESS==":
-        found["description"] = re.sub(r"%\(\w+\)[sdfr]", "...", text).strip() or argument.name
-    if action in _FLAGS or "BooleanOptionalAction" in action:
-        found |= {"type": "Flag", "command-line-flag": shlex.quote(argument.flag), "optional": True}
-        if action in {"count", "append_const"}:
-            draft.note(argument.flag, "it may be repeated, but a flag of a descriptor is given once")
-    else:
-        _set_value(draft, found, argument, action)
-    if argument.group is not None:
-        groups.setdefault(argument.group, []).append(found["id"])
-        found["optional"] = True
-    found["value-key"] = identifiers.new_key(found["id"])
-    draft.words.append(found["value-key"])
-    draft.inputs.append(found)
-    made[argument.name] = found
-    return found
+    def _place(self, made: dict[str, Any]) -> None:
+        """Give an input its key, at the end of the command line."""
+        made["value-key"] = self._identifiers.new_key(made["id"])
+        self._draft.words.append(made["value-key"])
+        self._draft.inputs.append(made)
 
 
 def _set_value(draft: Draft, found: dict[str, Any], argument: Argument, action: str) -> None:

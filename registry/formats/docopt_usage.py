@@ -19,6 +19,7 @@ from hibali.errors import UsageError
 from registry.formats.conversion import Conversion, Draft, Identifiers
 
 _MOST_CASES = 500
+_MOST_EXPANDED = 20_000
 _HELP = frozenset({"-h", "--help", "--version"})
 _FILE = re.compile(r"(?:.*[_-])?(?:file|files|path|paths|dir|dirs|directory|folder)")
 
@@ -74,7 +75,8 @@ def convert_docopt(text: str, subject: str, *, name: str, version: str, command:
         used = set(pattern.flat(docopt.Option))
         for shortcut in pattern.flat(docopt.OptionsShortcut):
             shortcut.children = [each for each in options if each not in used]
-        if _count(pattern) > _MOST_CASES:  # before docopt expands them
+        # before docopt expands them, what is repeated twice
+        if _count(pattern, 1) > _MOST_CASES or _count(pattern, 2) > _MOST_EXPANDED:
             message = f"the usage has more than {_MOST_CASES} cases"
             raise UsageError("no-usage", message, subject=subject)
         cases = [*_cases(pattern.fix(), optional=False, repeated=False)]
@@ -101,14 +103,17 @@ def leave_default_to_tool(made: dict[str, Any]) -> None:
         made["description"] = f"{made.get('description', made['name'])} [default: {default}]"
 
 
-def _count(node: Any) -> int:
-    """Return the number of ways through a part of the usage."""
+def _count(node: Any, repeats: int) -> int:
+    """Return the number of ways through a part of the usage, with what may be repeated so many times."""
     import docopt  # start-up: only for these documents
 
     if isinstance(node, docopt.LeafPattern):
         return 1
-    counts = [_count(each) for each in node.children]
-    return sum(counts) if isinstance(node, docopt.Either) else math.prod(counts)
+    counts = [_count(each, repeats) for each in node.children]
+    if isinstance(node, docopt.Either):
+        return sum(counts)
+    found = math.prod(counts)
+    return repeats * found**repeats if isinstance(node, docopt.OneOrMore) else found
 
 
 def _cases(node: Any, *, optional: bool, repeated: bool) -> Iterator[Case]:
