@@ -55,6 +55,8 @@ class Draft:
         self, name: str, version: str, description: str, subject: str, more: dict[str, Any] | None = None
     ) -> Conversion:
         """Return the descriptor, keys in the usual order. Raise `ConversionError`."""
+        if not self.inputs and not self.problems:
+            self.refuse("inputs", "a descriptor has at least one input")
         if self.problems:
             raise ConversionError(self.problems, subject=subject)
         document: dict[str, Any] = {

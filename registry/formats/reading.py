@@ -49,10 +49,10 @@ def import_description(path: Path, kind: str, naming: Naming) -> Conversion:
 
 
 def _recognise(path: Path, source: str) -> str:
-    if path.suffix == ".cwl" or _CWL_CLASS.search(source):
-        return "cwl"
     if path.suffix == ".py" and ".add_argument(" in source:
         return "argparse"
+    if path.suffix == ".cwl" or (path.suffix != ".py" and _CWL_CLASS.search(source)):
+        return "cwl"
     if re.search(r"\busage:", source, re.IGNORECASE):
         return "docopt"
     raise UsageError(

@@ -21,6 +21,9 @@ from registry.boutiques_schema import find_refusals, find_shape_problems
 from registry.command_line import build_command_line, render_script
 from registry.descriptor import find_problems, read_descriptor
 from registry.example import make_example
+from registry.formats.carmin import export_carmin
+from registry.formats.conversion import ConversionError
+from registry.formats.cwl_export import export_cwl
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
 from registry.problems import DescriptorError, InvocationError
@@ -86,6 +89,17 @@ def test_descriptors_are_valid_as_the_index_says(item: Item) -> None:
         pipeline_of(item)
     assert refused.value.exit == 2
     assert refused.value.problems
+
+
+@pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
+def test_descriptors_are_exported_or_refused_with_their_reasons(item: Item) -> None:
+    assert export_carmin(pipeline_of(item)).document["parameters"]
+    try:
+        document = export_cwl(pipeline_of(item)).document
+    except ConversionError as refused:
+        assert refused.problems  # noqa: PT017
+        return
+    assert document["inputs"].keys() == {each.id for each in pipeline_of(item).inputs}
 
 
 @pytest.mark.parametrize(

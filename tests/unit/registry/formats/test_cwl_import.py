@@ -209,3 +209,8 @@ def test_other_documents_are_refused(tmp_path: Path) -> None:
     for document in documents:
         with pytest.raises(ConversionError):
             convert(tmp_path, "tool.cwl", json.dumps(document))
+
+
+def test_a_tool_without_inputs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match="at least one input"):
+        convert(tmp_path, "tool.cwl", tool("x", "  {}"))
