@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 import time
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
+
+import boutiques
+import pytest
 
 from tests.end_to_end.run_tools import DESCRIPTOR, Bench
 
@@ -99,3 +105,37 @@ def test_a_cancelled_run_is_a_failed_test(hibali: Any) -> None:
         time.sleep(0.2)
     hibali("runs", "cancel", ids[0], exit=0)
     assert process.wait(timeout=60) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "failures"),
+    [
+        ("tests_good", {}),
+        ("tests_failure_exitcode", {"test1": "the exit code is 0, not 99"}),
+        ("tests_failure_reference", {"test1": "the MD5 of logfile"}),
+        ("tests_failure_output_id", {"test1": "the output output_files is missing"}),
+    ],
+)
+def test_descriptors_with_tests_of_the_reference(hibali: Any, name: str, failures: dict[str, str]) -> None:
+    """The descriptors by which bosh tests `bosh test`, without their image: the tool is on this machine.
+
+    bosh 0.5.33 quotes values in configuration files as for a shell, and its tool wants them so; hibali inserts them unchanged.
+    """
+    package = Path(boutiques.__file__).parent
+    document = json.loads((package / "tests/test" / f"{name}.json").read_text())
+    del document["container-image"]
+    tool = (package / "schema/examples/example1/exampleTool1.py").read_text()
+    bench_tool = hibali.home.folder / "tool.py"
+    bench_tool.write_text(tool.replace("strInput='coin;plop'", "strInput=coin;plop"))
+    rest = document["command-line"].removeprefix("exampleTool1.py")
+    document["command-line"] = f"HOME=$PWD {sys.executable} {bench_tool}{rest}"
+    bench = Bench(hibali, document)
+    bench.add_local_site()
+    (bench.folder / "pyproject.toml").write_text("[project]\n")
+    code = 7 if failures else 0
+    answer = hibali("pipelines", "test", bench.reference, "--site", "here", "--json", exit=code)
+    found = {each["test"]: each["failures"] for each in answer.lines if each["kind"] == "pipeline-test"}
+    assert found.keys() == {each["name"] for each in document["tests"]}
+    for test, reasons in found.items():
+        assert len(reasons) == (test in failures)
+        assert all(failures[test] in reason for reason in reasons)
