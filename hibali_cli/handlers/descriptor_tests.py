@@ -30,7 +30,7 @@ from registry.descriptor_tests import DescriptorTest, read_tests
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs import new_request
-from runs.descriptor_tests import find_failures
+from runs.descriptor_tests import find_failures, written_files
 from runs.model import Run, ignore_run
 from runs.options import RunOptions
 from runs.request import Request, with_job_proxy
@@ -68,7 +68,7 @@ def test_pipeline(
         ]
         ended = {run.id: run for run in wait_for_runs(common, run_store, runs, on_event)}
         results = [
-            _judge(common, run_store, test, ended[run.id], on_event)
+            _judge(common, run_store, pipeline, test, ended[run.id], on_event)
             for (test, _), run in zip(requests, runs, strict=True)
         ]
     _report(common, pipeline, results)
@@ -95,17 +95,23 @@ def _make_request(common: Common, pipeline: Pipeline, test: DescriptorTest, opti
 
 
 def _judge(
-    common: Common, run_store: RunStore, test: DescriptorTest, run: Run, on_event: Listener
+    common: Common,
+    run_store: RunStore,
+    pipeline: Pipeline,
+    test: DescriptorTest,
+    run: Run,
+    on_event: Listener,
 ) -> TestResult:
     """Compare a run with its test; its outputs are collected into a temporary folder if they are needed."""
-    if not test.outputs:
-        return TestResult(test, run, tuple(find_failures(test, run, None)))
+    written = written_files(pipeline, test, run)
+    if all(each.id in written for each in test.outputs):
+        return TestResult(test, run, tuple(find_failures(test, run, None, written)))
     with tempfile.TemporaryDirectory(prefix="hibali-test-") as scratch:
         folder = Path(scratch) / "outputs"
         with suppress(HibaliError):
             collect_outputs(common, run_store, run, str(folder), on_event, SaveOptions())
         found = folder if folder.is_dir() else None
-        return TestResult(test, run, tuple(find_failures(test, run, found)))
+        return TestResult(test, run, tuple(find_failures(test, run, found, written)))
 
 
 def _report(common: Common, pipeline: Pipeline, results: Sequence[TestResult]) -> None:
