@@ -87,6 +87,29 @@ def diff_command(common: Common, old: str, new: str, *, detailed_exit_code: bool
 
 
 @command(
+    "evaluate",
+    examples=[
+        ("hibali pipelines evaluate fsl_bet bet-invocation.json", "Show where its outputs will be."),
+        (
+            "hibali pipelines evaluate bet.json bet-invocation.json --json",
+            "For scripts; a descriptor needs no catalogue.",
+        ),
+    ],
+)
+@click.argument("file", metavar="FILE|NAME[@VERSION]")
+@click.argument("invocation")
+def evaluate_command(common: Common, file: str, invocation: str) -> int | None:
+    """Show the outputs that an invocation will produce, without running it.
+
+    Paths are relative to the work folder of the run, as `runs collect` will place them; they may have wildcards. Outputs whose conditions do not
+    hold are left out.
+    """
+    from hibali_cli.handlers.descriptors import evaluate_invocation
+
+    return evaluate_invocation(common, file, invocation)
+
+
+@command(
     "example",
     examples=[
         (
@@ -457,6 +480,7 @@ pipelines_command = command_group(
         ),
         "Using pipelines": (
             example_command,
+            evaluate_command,
             test_command,
             trust_command,
             stage_command,

@@ -10,6 +10,7 @@ from hibali.errors import NotFoundError, UsageError
 from hibali_cli.options import Common
 from registry.boutiques_schema import upgrade_document
 from registry.catalogue import Catalogue
+from registry.command_line import build_command_line
 from registry.descriptor import find_advice, find_repeated_advice, read_descriptor
 from registry.invocation import read_invocation
 from registry.problems import DescriptorError, InvocationError, Problem, read_file_bytes
@@ -66,6 +67,24 @@ def validate_files(common: Common, file: str, invocation: str | None, *, strict:
             common.output.warn(f"{invocation}: advice: {each}")
         if invocation is not None:
             common.output.line(f"{invocation}: valid")
+    return None
+
+
+def evaluate_invocation(common: Common, file: str, invocation: str) -> int | None:
+    """Show the outputs of an invocation, relative to the work folder, without running it."""
+    raw, file = _read(common, file)
+    pipeline = read_descriptor(raw, file)
+    checked = read_invocation(pipeline, Path(invocation))
+    paths = dict(checked.file_inputs())  # in outputs, staged files are their names
+    command = build_command_line(pipeline, checked, paths=paths, work_folder="/")
+    if common.json:
+        for each in command.outputs:
+            record = {"pipeline": pipeline.reference, "id": each.id, "path": each.path}
+            more = {"optional": each.optional, "list": each.is_list, "pattern": each.is_pattern}
+            common.output.record("expected-output", {**record, **more})
+        return None
+    rows = [(each.id, each.path, "optional" if each.optional else None) for each in command.outputs]
+    common.output.table(["output", "path", "optional"], rows)
     return None
 
 

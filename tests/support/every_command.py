@@ -52,6 +52,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "pipelines add": ("other.json",),
     "pipelines deprecate": ("{tool}",),
     "pipelines diff": ("{tool}", "{tool}"),
+    "pipelines evaluate": ("{tool}", "answers.json"),
     "pipelines example": ("{tool}",),
     "pipelines export": ("{tool}", "--to", "cwl"),
     "pipelines fetch": ("--from", "shelf"),

@@ -70,6 +70,38 @@ def test_catalogue_commands_work_together(hibali: Hibali, tmp_path: Path) -> Non
     assert (gone.returncode, records(gone)[-1]["code"]) == (3, "no-such-pipeline")
 
 
+def test_evaluate_shows_the_outputs_of_an_invocation(hibali: Hibali, tmp_path: Path) -> None:
+    outputs = [
+        {
+            "id": "mask",
+            "name": "mask",
+            "path-template": "[F]_mask.nii",
+            "path-template-stripped-extensions": [".nii"],
+        },
+        {"id": "all", "name": "all", "path-template": "x/[A]*.txt", "list": True, "optional": True},
+        {
+            "id": "deep",
+            "name": "deep",
+            "optional": True,
+            "conditional-path-template": [{'a == "other"': "deep.txt"}],
+        },
+    ]
+    tool = make_document(
+        "tool [A] [F]", make_input("a"), make_input("f", "File"), **{"output-files": outputs}
+    )
+    file = write(tmp_path / "tool.json", tool)
+    values = write(tmp_path / "values.json", {"a": "1*", "f": "data/scan.nii"})
+    found = records(hibali("pipelines", "evaluate", file, values, "--json"))
+    assert [(each["id"], each["path"], each["pattern"]) for each in found] == [
+        ("mask", "scan_mask.nii", False),
+        ("all", "x/1[*]*.txt", True),
+    ]
+    shown = hibali("pipelines", "evaluate", file, values)
+    assert (shown.returncode, "scan_mask.nii" in shown.stdout) == (0, True)
+    wrong = write(tmp_path / "wrong.json", {"a": 1})
+    assert hibali("pipelines", "evaluate", file, wrong).returncode == 2
+
+
 def test_validate_accepts_files_and_catalogue_pipelines(hibali: Hibali, tmp_path: Path) -> None:
     file = write(tmp_path / "tool.json", make_document("tool [A]", make_input("a"), name="My Tool"))
     hibali("pipelines", "add", file)
