@@ -283,6 +283,7 @@ OPTIONAL = {
     "substores": ("substore",),
     "external_writes": ("prepare_external", "commit_external"),
     "removes_trees": ("check_no_locks", "remove_own_files", "remove_root"),
+    "presigns": ("presign",),
 }
 
 

@@ -109,6 +109,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "schedule run": ("nightly",),
     "schedule show": ("nightly",),
     "sites add": ("more", "--local", "{folder}/files"),
+    "share link": ("here:data/input.txt",),
+    "share list": (),
     "sites cache evict": ("here", "--keep", "0"),
     "sites cache list": ("here",),
     "sites check": ("here",),

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -82,6 +83,7 @@ class Facts:
     external_writes: bool = False  # `prepare_external`, `commit_external`
     removes_trees: bool = False  # `check_no_locks`, `remove_own_files`, `remove_root`
     renames: bool = False  # `rename`
+    presigns: bool = False  # `presign`
 
     def of_view(self, **changes: Any) -> Facts:
         """Return the facts of a view of this store: without operations that views do not forward."""
@@ -100,6 +102,7 @@ _NOT_OF_VIEWS = dict.fromkeys(
         "external_writes",
         "removes_trees",
         "renames",
+        "presigns",
     ),
     False,
 )
@@ -427,6 +430,18 @@ class Source(Side):
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Presigned:
+    """A link to a file: the `url` is secret, because it is all that is needed; `proven` if the file was read with it alone."""
+
+    url: str
+    ends: datetime
+    proven: bool
+
+    def __repr__(self) -> str:
+        return f"Presigned(ends={self.ends})"
+
+
 class Store(Source):
     """A root at a site. Paths are bytes, relative to the root.
 
@@ -669,6 +684,11 @@ class Store(Source):
         """
         del written
         self._refuse("receive files that a third party writes")
+
+    def presign(self, entry: Entry, seconds: int) -> Presigned:
+        """Return a link with which anyone can read a file until it ends. Requires `facts.presigns`."""
+        del entry, seconds
+        self._refuse("give links to files")
 
     # Parts of files, and small files with one request each
 

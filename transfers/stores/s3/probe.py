@@ -90,6 +90,7 @@ def facts_of(support: ServerSupport | None, root: bytes, read_verification: Veri
         small_files=True,
         substores=True,
         removes_trees=True,
+        presigns=True,
     )
 
 

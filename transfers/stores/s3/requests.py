@@ -374,6 +374,11 @@ class Requests:
 
         return self.tried(attempt_once, urgent=urgent)
 
+    def get_presigned(self, url: str) -> Response:
+        """Request the first byte of an object with nothing but a presigned URL; the status is the caller's to judge."""
+        headers = {"Range": "bytes=0-0"}
+        return self.tried(lambda: self._send("GET", url, dict(headers), b"", EMPTY_SHA256, signed=False))
+
     def tried(self, attempt: Callable[[], Result], *, urgent: bool = False) -> Result:
         """Call `attempt`, which sends one request, with retries, but only once while the server is unreachable for any thread."""
 
@@ -404,6 +409,8 @@ class Requests:
         digest: str,
         most: int = MAX_RESPONSE_BYTES,
         into: memoryview | None = None,
+        *,
+        signed: bool = True,
     ) -> Response:
         from botocore.awsrequest import AWSRequest
         from botocore.exceptions import BotoCoreError, SSLError
@@ -413,7 +420,7 @@ class Requests:
         request.context["payload_sha256"] = digest
         wanted = _RANGE.fullmatch(headers.get("Range", ""))
         length = int(wanted[2]) - int(wanted[1]) + 1 if wanted else 0
-        credentials = self.source.current()
+        credentials = self.source.current() if signed else None
         if credentials is not None:
             self._sign(request, credentials)
         with Deadline(request_timeout(len(body) + length, self._patience), self.subject):

@@ -28,6 +28,7 @@ from transfers.stores.base import (
     Item,
     Origin,
     Payload,
+    Presigned,
     Problem,
     SmallFiles,
     Store,
@@ -44,6 +45,7 @@ from transfers.stores.s3.lock import S3Lock
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.multipart import Uploads
 from transfers.stores.s3.nodes import NodeObjects, bucket_place
+from transfers.stores.s3.presign import presign_object
 from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.s3.records import Records, time_of
 from transfers.stores.s3.removing import ObjectRemover
@@ -266,6 +268,11 @@ class S3Store(RequestStore):
         for page in pages(self._requests, key + b"/" if key else b"", at_most=1):
             return Entry(path, Kind.FOLDER) if page or not key else None
         return None
+
+    def presign(self, entry: Entry, seconds: int) -> Presigned:
+        """See Store."""
+        key = self._key(entry.path) if entry.path else self.root_path
+        return presign_object(self._requests, key, entry, seconds)
 
     def _weaken(self, entry: Entry) -> None:
         if entry.digest is None:
