@@ -57,8 +57,8 @@ def write_operation(data: Any) -> None:
     """Begin, continue, or end an operation, possibly with a line that a crash cut short."""
     name = data.draw(some.sampled_from(NAMES))
     path = ledger_folder("operations") / f"{name}.jsonl"
-    if path.exists() and b'"receipt"' in path.read_bytes():
-        return  # complete
+    if was_removed("operations", name) or (path.exists() and b'"receipt"' in path.read_bytes()):
+        return
     lines: list[dict[str, Any]] = []
     if not path.exists():
         operation = data.draw(some.sampled_from(("push", "verify", "mv")))
@@ -96,6 +96,8 @@ def write_operation(data: Any) -> None:
 def write_run(data: Any) -> None:
     """Begin or continue a run."""
     run_store, name = RunStore(), data.draw(some.sampled_from(NAMES))
+    if was_removed("runs", name):
+        return
     if not run_store.knows(name):
         fields = {"pipeline": "p@1", "name": "", "scheduler": "direct", "container": "bare", "outputs": []}
         site, digest = data.draw(some.sampled_from(SITES)), data.draw(some.sampled_from("de"))
@@ -108,8 +110,14 @@ def write_run(data: Any) -> None:
 
 def remove_journal(data: Any) -> None:
     """Remove a journal, as a user may."""
-    folder = data.draw(some.sampled_from(("operations", "runs")))
-    (ledger_folder(folder) / f"{data.draw(some.sampled_from(NAMES))}.jsonl").unlink(missing_ok=True)
+    folder, name = data.draw(some.sampled_from(("operations", "runs"))), data.draw(some.sampled_from(NAMES))
+    (ledger_folder(folder) / f"{name}.jsonl").unlink(missing_ok=True)
+    (ledger_folder("removed") / f"{folder}-{name}").touch()
+
+
+def was_removed(folder: str, name: str) -> bool:
+    """Return whether the journal was removed: hibali never uses an id again."""
+    return (ledger_folder("removed") / f"{folder}-{name}").exists()
 
 
 def damage_index(data: Any) -> None:
