@@ -187,6 +187,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def refuse_existing(path: Path, hint: str) -> None:
+    """Raise `UsageError` if something has this name, also a symlink to nothing."""
+    if os.path.lexists(path):
+        raise UsageError("file-exists", "the file exists already", subject=str(path), hint=hint)
+
+
 class WholeFile:
     """A partial file beside `path`; `commit` renames it durably to `path`, otherwise it is removed."""
 

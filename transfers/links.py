@@ -17,10 +17,9 @@ from transfers.stores.open_store import open_store
 
 @dataclass(frozen=True, slots=True)
 class LinkRecord:
-    """A link that was given: to which place, when, until when, and whether the file could be read with it alone."""
+    """A link that was made: to which place, until when, and whether the file could be read with it alone."""
 
     place: str
-    made: str
     ends: datetime
     proven: bool
 
@@ -72,7 +71,6 @@ def read_links(*, ended: bool = False) -> Iterator[LinkRecord]:
         for each in read_records(path):
             found = LinkRecord(
                 str(each["place"]),
-                str(each["at"]),
                 datetime.fromisoformat(each["ends"]),
                 bool(each["proven"]),
             )

@@ -28,7 +28,7 @@ from hibali_cli.options import Common, duration_of
 def link_command(common: Common, places: tuple[str, ...], *, seconds: float) -> int | None:
     """Print a link to a file in a bucket, for people without an account.
 
-    Whoever has the link can read the file until it ends, and nothing else. hibali reads the first byte with nothing but the link; if
+    Anyone with the link can read the file until it ends, and nothing else. hibali reads the first byte with nothing but the link; if
     that fails, it says so and the exit code is 11. A link cannot be withdrawn: only new credentials of the site, or another name of the file, end it earlier.
     """
     from hibali_cli.handlers.share import print_links

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from hibali.errors import UsageError
-from hibali.files import WholeFile
+from hibali.files import WholeFile, refuse_existing
 from hibali_cli.options import Common
 from registry.catalogue import Catalogue
 from registry.descriptor import read_descriptor
@@ -53,10 +51,7 @@ def _deliver(common: Common, subject: str, made: Conversion, text: str, output: 
 
 
 def _write_new(path: Path, text: str) -> None:
-    if os.path.lexists(path):
-        raise UsageError(
-            "file-exists", "the file exists already", subject=str(path), hint="Choose another name."
-        )
+    refuse_existing(path, "Choose another name.")
     with WholeFile(path) as file:
         file.write(text.encode("ascii"))
         file.commit()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import UsageError
-from hibali.files import WholeFile
+from hibali.files import WholeFile, refuse_existing
 from hibali.subprocesses import has_terminal
 from hibali.text import printable
 from hibali_cli.options import Common
@@ -324,13 +324,8 @@ def write_example(
         invocation, target = prompt_for_invocation(found, target)
     else:
         invocation = make_example(found, complete=complete)
-        if target is not None and os.path.lexists(target):
-            raise UsageError(
-                "file-exists",
-                "the file exists already",
-                subject=str(target),
-                hint="Choose another name, or use --ask, which can replace it.",
-            )
+        if target is not None:
+            refuse_existing(target, "Choose another name, or use --ask, which can replace it.")
     text = json.dumps(invocation, indent=4) + "\n"
     if target is not None:
         _write(target, text)

@@ -15,6 +15,7 @@ from typing import Any
 
 from registry.command_line import Key, split_template
 from registry.formats.conversion import Conversion, ConversionError
+from registry.images.record import wanted_name
 from registry.pipeline import Container, Input, OutputFile, Pipeline
 from registry.problems import Problem
 
@@ -33,7 +34,7 @@ _UNCARRIED_OF_INPUT = (
     ("value_requires", "inputs that a value requires"),
     ("value_disables", "inputs that a value disables"),
 )
-_METADATA: tuple[str, ...] = (
+_METADATA = (
     "author",
     "url",
     "descriptor-url",
@@ -42,8 +43,10 @@ _METADATA: tuple[str, ...] = (
     "tags",
     "tests",
     "online-platform-urls",
+    "deprecated-by-doi",
+    "invocation-schema",
+    "custom",
 )
-_METADATA = (*_METADATA, "deprecated-by-doi", "invocation-schema", "custom")
 
 
 def export_cwl(pipeline: Pipeline) -> Conversion:
@@ -324,12 +327,10 @@ class _CwlWriter:
                 self._notes.append(Problem(path, f"{what} not in CWL"))
         if container.kind == "rootfs":
             return {"DockerRequirement": {"dockerImport": container.url}}
-        index = container.index.rstrip("/").removeprefix("docker:").strip("/")
-        if container.index.startswith("shub:"):
-            self._notes.append(Problem(path, "an image of Singularity Hub is not in CWL"))
+        image = wanted_name(container)
+        if not image:
+            self._notes.append(Problem(path, "an image that Docker cannot pull is not in CWL"))
             return {}
-        standard = index in {"", "index.docker.io", "docker.io"}
-        image = container.image if standard else f"{index.removeprefix('https://')}/{container.image}"
         return {"DockerRequirement": {"dockerPull": image}}
 
     def _note_rest(self) -> None:

@@ -311,9 +311,8 @@ class _CwlTool:
         elif (attribute is None or attribute == "path") and is_file and in_path:
             self._draft.refuse(path, "the path of an input cannot be that of an output")
         key = self._key(identifier)
-        return (
-            f"./{key}" if is_file and in_path and first else key
-        )  # at the beginning, a key is the whole path
+        whole = is_file and in_path and first  # at the beginning, a key is the whole path
+        return f"./{key}" if whole else key
 
     # Outputs
 
@@ -405,9 +404,7 @@ class _CwlTool:
     def _convert_environment(self, record: Mapping[str, Any], path: str) -> None:
         variables = []
         for name, definition in _entries(record.get("envDef"), "envValue", key="envName"):
-            text = self._expand(
-                _text(definition.get("envValue")), f"{path}.{name}", quote=False, in_path=False
-            )
+            text = self._expand(_text(definition.get("envValue")), f"{path}.{name}", quote=False)
             variables.append({"name": name, "value": text})
         if variables:
             self._more["environment-variables"] = variables

@@ -16,7 +16,6 @@ from hibali.documents import canonical_digest
 from hibali.errors import NotFoundError, UsageError
 from hibali.events import Listener
 from hibali.locations import Location
-from hibali.text import printable
 from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
 from runs.model import Run, State
@@ -248,4 +247,4 @@ def choose_missing(assigned: Assigned, attempts: Mapping[Participant, Attempt]) 
 
 def state_text(attempt: Attempt | None) -> str:
     """Return the state of a participant, MISSING if it was never run."""
-    return "MISSING" if attempt is None else printable(attempt.state.value)
+    return "MISSING" if attempt is None else attempt.state.value
