@@ -151,6 +151,15 @@ def many_files(count: int, size: int, *, seed: int = 0, folders: int = 20) -> di
     return tree
 
 
+def differences(found: Mapping[bytes, Leaf], expected: Mapping[bytes, Leaf]) -> dict[bytes, str]:
+    """Return what differs between two trees, without contents, which would make a report of megabytes."""
+    return {
+        name: "missing" if name not in found else "extra" if name not in expected else "another content"
+        for name in sorted({*found, *expected})
+        if found.get(name) != expected.get(name)
+    }
+
+
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
