@@ -2,10 +2,125 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import click
 
+from hibali.amounts import read_duration
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.options import Common, duration_of
+
+
+def _read_end(context: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+    """Read a time, or a duration from now; click calls it."""
+    if text is None:
+        return None
+    try:
+        if text[:4].isdigit() and text[4:5] == "-":
+            moment = datetime.fromisoformat(text).astimezone(UTC)  # without a time zone it is local time
+        else:
+            moment = datetime.now(UTC) + timedelta(seconds=read_duration(text))
+    except (ValueError, OverflowError):
+        message = f"{text!r} is neither a duration such as 30d or 12h nor a time such as 2027-01-31 or 2027-01-31T12:00:00Z"
+        raise click.BadParameter(message, context, option) from None
+    if moment <= datetime.now(UTC):
+        raise click.BadParameter(f"{text!r} is over", context, option)
+    return moment.replace(microsecond=0)
+
+
+_with_option = click.option(
+    "--with",
+    "who",
+    metavar="WHO",
+    help="An account or group: NAME, user:NAME or group:NAME at a filesystem; an ARN or `everyone` at a bucket.",
+)
+_as_option = click.option(
+    "--as",
+    "other",
+    metavar="SITE[:PATH]",
+    help="The same place at a site that has the login of the other person, to try as this person what was changed.",
+)
+
+
+@command(
+    "add",
+    examples=[
+        ("hibali share add juwels:@data/brain7 --with anna --dry-run", "Show what Anna could read then."),
+        ("hibali share add juwels:@data/brain7 --with group:bigbrain", "Let a group read a folder."),
+        (
+            "hibali share add archive:scans --with arn:aws:iam::123456789012:user/anna --until 30d --as archive-anna",
+            "Let Anna read a prefix for a month, and prove it with her keys.",
+        ),
+    ],
+)
+@click.argument("place", metavar="PLACE")
+@_with_option
+@click.option("--read", "permission", flag_value="read", default="read", help="To read (the default).")
+@click.option("--write", "permission", flag_value="write", help="To read, write and delete.")
+@click.option(
+    "--until",
+    callback=_read_end,
+    metavar="DURATION|TIME",
+    help="When it ends; see `share rm --ended`. Without it, the share has no end.",
+)
+@_as_option
+@click.option("--dry-run", is_flag=True, help="Show what the share would concern, and change nothing.")
+def add_command(
+    common: Common,
+    place: str,
+    *,
+    who: str | None,
+    permission: str,
+    until: datetime | None,
+    other: str | None,
+    dry_run: bool,
+) -> int | None:
+    """Let others read or write a file, or a folder with all that it has now and later.
+
+    On a filesystem this sets POSIX access control lists, also as defaults for new files; in a bucket it adds statements to the
+    bucket's policy. Nobody else gains anything, and what others granted stays. The plan is shown first: files, bytes, and
+    folders above that the other person cannot enter.
+
+    Servers accept names that mean nobody. With --as, hibali reads a file as the other person: if it cannot, the share is
+    not proven and the exit code is 11. Without --as nobody tries it, and hibali says so.
+    """
+    from hibali_cli.handlers.shares import ShareRequest, add
+
+    if who is None:
+        raise click.UsageError("Missing option '--with'.")
+    return add(common, place, ShareRequest(who, permission, until, other), dry_run=dry_run)
+
+
+@command(
+    "rm",
+    examples=[
+        ("hibali share rm juwels:@data/brain7 --with anna", "Take away what Anna was given."),
+        ("hibali share rm --ended", "Remove all shares whose time is over, for a schedule."),
+    ],
+)
+@click.argument("place", metavar="[PLACE]", required=False)
+@_with_option
+@_as_option
+@click.option("--ended", is_flag=True, help="Remove all shares of this machine whose time is over.")
+def rm_command(
+    common: Common, place: str | None, *, who: str | None, other: str | None, ended: bool
+) -> int | None:
+    r"""Take away what `share add` gave.
+
+    What others granted stays. With --as, hibali tries to read a file as the other person: if that still works, for
+    example because the group may read it, the exit code is 11.
+
+    \b
+    Shares with --until end by a schedule:
+        hibali schedule add shares --every 1h -- share rm --ended
+    """
+    from hibali_cli.handlers.shares import remove, remove_ended
+
+    if (ended and (place or who)) or not (ended or (place and who)):
+        raise click.UsageError("Give PLACE and --with, or only --ended.")
+    if place is None or who is None:
+        return remove_ended(common)
+    return remove(common, place, who, other)
 
 
 @command(
@@ -31,7 +146,7 @@ def link_command(common: Common, places: tuple[str, ...], *, seconds: float) -> 
     Anyone with the link can read the file until it ends, and nothing else. hibali reads the first byte with nothing but the link; if
     that fails, it says so and the exit code is 11. A link cannot be withdrawn: only new credentials of the site, or another name of the file, end it earlier.
     """
-    from hibali_cli.handlers.share import print_links
+    from hibali_cli.handlers.share_links import print_links
 
     return print_links(common, places, round(seconds))
 
@@ -39,24 +154,26 @@ def link_command(common: Common, places: tuple[str, ...], *, seconds: float) -> 
 @command(
     "list",
     examples=[
-        ("hibali share list", "Show which links are valid, and until when."),
-        ("hibali share list --all", "Also show those that have ended."),
+        ("hibali share list", "Show what this machine shares, with whom and until when."),
+        ("hibali share list juwels:@data/brain7", "Ask the site who can read a folder."),
+        ("hibali share list --all", "Also show what has ended."),
     ],
 )
-@click.option("--all", "ended", is_flag=True, help="Also show links that have ended.")
-def list_command(common: Common, *, ended: bool) -> int | None:
-    """Show the links that were made on this machine, and when they end.
+@click.argument("place", metavar="[PLACE]", required=False)
+@click.option("--all", "ended", is_flag=True, help="Also show what has ended or was removed.")
+def list_command(common: Common, place: str | None, *, ended: bool) -> int | None:
+    """Show who can read your files, and until when: with PLACE what its site says, else what this machine recorded.
 
-    The links themselves are not stored.
+    Links are not stored, only their places and ends.
     """
-    from hibali_cli.handlers.share import list_links
+    from hibali_cli.handlers.shares import list_all, list_people
 
-    return list_links(common, ended=ended)
+    return list_all(common, ended=ended) if place is None else list_people(common, place)
 
 
 share_command = command_group(
     "share",
-    commands=[link_command, list_command],
-    help_text="Share files of buckets by links.",
+    commands=[add_command, rm_command, link_command, list_command],
+    help_text="Give other people access to files, prove it, and end it.",
     section=Section.FILES,
 )

@@ -284,6 +284,7 @@ OPTIONAL = {
     "external_writes": ("prepare_external", "commit_external"),
     "removes_trees": ("check_no_locks", "remove_own_files", "remove_root"),
     "presigns": ("presign",),
+    "shares": ("sharing",),
 }
 
 

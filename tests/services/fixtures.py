@@ -106,6 +106,12 @@ def sftp_server() -> SshServer:
 
 
 @pytest.fixture(scope="session")
+def other_account_sftp_server() -> SshServer:
+    """Return an sshd that allows SFTP only, as the account with the uid and gid 65534."""
+    return _server("sftp-other-account")
+
+
+@pytest.fixture(scope="session")
 def unprivileged_sftp_server() -> SshServer:
     """Return the same server, with file permissions enforced even if root runs it."""
     return _server("sftp-unprivileged")
@@ -229,6 +235,8 @@ class Buckets:
         self.endpoint = store.endpoint
         self.access_key = store.access_key
         self.secret_key = store.secret_key
+        self.other_access_key = store.other_access_key
+        self.other_secret_key = store.other_secret_key
         self.region = store.region
         self.page = store.page
         self.env = store.env

@@ -16,6 +16,9 @@ from typing import Any
 from tests.services.processes import MissingPackageError, free_port, start, wait_until
 
 REGION = "us-east-1"
+OTHER_ACCOUNT = (
+    "arn:aws:iam::000000000000:user/bob"  # as SeaweedFS 4.48 enforces it; it takes shorter names for nobody
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class ObjectStore:
     region: str = REGION
     page: int = 1000  # maximum number of keys per page of a listing
     buckets_go_whole: bool = False  # deleting a bucket deletes its objects
+    # The keys of `OTHER_ACCOUNT`, which may do nothing that no policy of a bucket allows; only of SeaweedFS.
+    other_access_key: str = ""
+    other_secret_key: str = ""
 
     @property
     def env(self) -> dict[str, str]:
@@ -67,13 +73,19 @@ def start_object_store(session: Path, folder: Path) -> ObjectStore:
         access_key=secrets.token_hex(8),
         secret_key=secrets.token_hex(20),
         buckets_go_whole=True,
+        other_access_key=secrets.token_hex(8),
+        other_secret_key=secrets.token_hex(20),
     )
     keys = [{"accessKey": store.access_key, "secretKey": store.secret_key}]
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
-    identities = {"identities": [{"name": "test", "credentials": keys, "actions": actions}]}
+    other = [{"accessKey": store.other_access_key, "secretKey": store.other_secret_key}]
+    accounts = [
+        {"name": "test", "credentials": keys, "actions": actions},
+        {"name": OTHER_ACCOUNT.rpartition("/")[2], "credentials": other, "actions": []},
+    ]
     known = folder / "s3.json"
     known.touch(mode=0o600)
-    known.write_text(json.dumps(identities))
+    known.write_text(json.dumps({"identities": accounts}))
     # each test's bucket is a collection of volumes; without the limits below, the tenth bucket finds no free volume
     environment = {
         "HOME": str(folder),

@@ -122,6 +122,12 @@ def start_unprivileged_sftp(session: Path, folder: Path) -> SshServer:
     )
 
 
+def start_other_account_sftp(session: Path, folder: Path) -> SshServer:
+    """Start sshd that allows SFTP only, as the account with the uid and gid 65534; it requires root."""
+    become = "setpriv --reuid=65534 --regid=65534 --clear-groups"
+    return start_sshd_with_command(session, folder, lambda _: f"{become} {sftp_server_program()} -d /tmp")
+
+
 def sftp_server_program() -> str:
     """Return the path of sftp-server, which depends on the distribution."""
     for path in ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server"):

@@ -6,9 +6,10 @@ import hashlib
 import os
 import stat
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from transfers.agent import protocol
+from transfers.agent.acl import path_in, set_first_bits, set_like
 from transfers.agent.protocol import (
     IS_FILE,
     IS_FOLDER,
@@ -256,7 +257,7 @@ class _PartialFile(object):
         if self._item["sparse"]:
             os.ftruncate(self._descriptor, self.offset)
         apply_attributes(self._descriptor, self._item)
-        set_mode(self._descriptor, self._item)
+        set_mode(self._descriptor, self._item, lambda _: self._parent)
         set_time(self._descriptor, self._item["mtime_ns"])
         staged = Staged(self._item, self._name, self._descriptor, found)
         self._descriptor = -1
@@ -287,16 +288,22 @@ def apply_attributes(descriptor: int, item: Dict[str, Any]) -> None:
         set_attributes(descriptor, item["attributes"])
 
 
-def set_mode(descriptor: int, item: Dict[str, Any]) -> None:
-    """Set exactly the requested permissions, or those of the replaced file except the execute bits."""
-    if item.get("permissions") is not None:
-        os.fchmod(descriptor, item["permissions"] & 0o777)
+def set_mode(descriptor: int, item: Dict[str, Any], parent: Callable[[bytes], int]) -> None:
+    """Set exactly the requested permissions, or those of the replaced file except the execute bits.
+
+    `parent` opens the folder of a path; if that was moved meanwhile, the commit will say so.
+    """
+    permissions, old_mode = item.get("permissions"), item.get("old_mode")
+    if permissions is None and old_mode is None:
         return
-    old = item.get("old_mode")
-    if old is None:
-        return
-    execute = (old >> 2) & 0o111 if item["mode"] >= 0 and item["mode"] & 0o100 else 0
-    os.fchmod(descriptor, (old & 0o666) | execute)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        folder = parent(item["path"])
+        replaced = path_in(folder, item["path"].rpartition(b"/")[2])
+        if permissions is not None:
+            below = path_in(folder, b".")
+            set_first_bits(descriptor, permissions & 0o777, None if old_mode is None else replaced, below)
+        elif old_mode is not None:
+            set_like(descriptor, replaced, old_mode, item["mode"] >= 0 and bool(item["mode"] & 0o100))
 
 
 def set_time(descriptor: int, mtime_ns: int) -> None:

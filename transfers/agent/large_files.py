@@ -364,8 +364,8 @@ class LargeFiles(object):
             self._discard(large)
         return large is not None
 
-    def finish(self, large: LargeFile) -> Outcome:
-        """Wait for the digest, compare it, set mode and times; the descriptor stays open for the sync."""
+    def finish(self, large: LargeFile, root: Root) -> Outcome:
+        """Wait for the digest, compare it, set mode and times; the descriptor stays open for the sync. `root` is for this thread."""
         number = large.item["number"]
         try:
             found = large.streaming_hash.finish()
@@ -374,7 +374,7 @@ class LargeFiles(object):
                     "the received data differs from the data read at the source: sha256 {}".format(found)
                 )
             apply_attributes(large.descriptor, large.item)
-            set_mode(large.descriptor, large.item)
+            set_mode(large.descriptor, large.item, root.parent)
             set_time(large.descriptor, large.item["mtime_ns"])
         except MismatchError as problem:
             if problem.good:

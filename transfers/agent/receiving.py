@@ -186,7 +186,7 @@ class MainReceiver(PackReceiver):
     def _commit_large(self, large: LargeFile) -> None:
         """Commit a large file; after an earlier failure keep it as it is, to be resumed."""
         self._raise_failure()
-        outcome = self._large.finish(large)
+        outcome = self._large.finish(large, self._commit_root)
         results = self._commit([outcome])
         if outcome.staged is not None:
             self._large.committed(large)

@@ -6,6 +6,7 @@ import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from transfers.agent import journal, protocol
+from transfers.agent.acl import set_bits
 from transfers.agent.lease import LEASE_SECONDS, Lease, LockedError, living_holder
 from transfers.agent.protocol import IS_FOLDER, Problem, Record, RefusedError, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root, Roots
@@ -145,7 +146,7 @@ def _adjust(root: Root, item: Dict[str, Any]) -> Optional[int]:
         if item["attributes"] is not None:
             set_attributes(descriptor, item["attributes"])
         if found.mode != wanted:
-            os.fchmod(descriptor, wanted)
+            set_bits(descriptor, wanted)
     except BaseException:
         os.close(descriptor)
         raise

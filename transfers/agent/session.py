@@ -110,6 +110,7 @@ class Session(object):
             "remove_own_files": self._remove_own_files,
             "remove_root": self._remove_root,
             "rename": self._rename,
+            "access": self._access,
             "start_relay": self._start_relay,
             "forward": self._forward,
         }
@@ -505,6 +506,12 @@ class Session(object):
         finally:
             renaming.close()
         self._channel.send(protocol.END, {})
+
+    def _access(self, header: Dict[str, Any]) -> None:
+        """Show or change who may read and write a file, or a folder and all below it."""
+        from transfers.agent import acl  # start-up: only for this request
+
+        self._channel.send(protocol.END, acl.answer(self.roots, header))
 
     def _adjust(self, header: Dict[str, Any]) -> None:
         root = self._opened()

@@ -104,7 +104,7 @@ class ThirdPartyFiles(object):
                     ),
                 )
             apply_attributes(descriptor, item)
-            set_mode(descriptor, item)
+            set_mode(descriptor, item, self._root.parent)
             set_time(descriptor, item["mtime_ns"])
         except BaseException:
             os.close(descriptor)

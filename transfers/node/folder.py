@@ -171,7 +171,7 @@ class FolderTarget(object):
             return {"number": number, "digest": None, "problem": ["corrupt", message, True]}
         staged = Staged(item, partial.rpartition(b"/")[2], descriptor, digest)
         apply_attributes(descriptor, item)
-        set_mode(descriptor, item)
+        set_mode(descriptor, item, self._root.parent)
         set_time(descriptor, item["mtime_ns"])
         self._lease.check()
         result = self._committer.commit([Outcome(number, staged, None)])[0]

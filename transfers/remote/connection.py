@@ -416,7 +416,11 @@ def _error_of(code: str) -> type[HibaliError]:
     known = EXPLANATIONS.get(code)
     if known is not None:
         return known.error
+    if code == "no-such-account":
+        return NotFoundError
     if code in {
+        "no-access-lists",
+        "not-shared",
         "unsafe-name",
         "reserved-name",
         "not-private",

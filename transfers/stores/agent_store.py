@@ -26,6 +26,7 @@ from transfers.pipeline.reading import ReadingStream
 from transfers.pipeline.receiving import ReceiverStream
 from transfers.pipeline.third_party import DirectReceiver
 from transfers.remote.connection import UNMEASURED, Connection
+from transfers.sharing.access import Sharing
 from transfers.stores.agent_listing import AgentListing, entries_of
 from transfers.stores.base import (
     PACK_BYTES,
@@ -126,6 +127,7 @@ AGENT_FACTS = Facts(
     external_writes=True,
     removes_trees=True,
     renames=True,
+    shares=True,
 )
 
 _SEEN_SECONDS = 10.0
@@ -227,6 +229,12 @@ class PosixStore(Store):
             return None
         values = {"path": protocol.text_of(path), "attributes": self._attributes}
         return one_entry(self._connection.request("lstat", **values), self._connection)
+
+    def sharing(self) -> Sharing:
+        """See Store."""
+        from transfers.stores.agent_sharing import AgentSharing  # start-up: only to share files
+
+        return AgentSharing(self._connection, self.root_path)
 
     def root_identity(self) -> RootIdentity | None:
         """See Store."""

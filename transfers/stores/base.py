@@ -20,6 +20,7 @@ from transfers.agent.identity import Identity
 from transfers.agent.protocol import Frame
 from transfers.agent.safe_path import UNSAFE_COMPONENTS
 from transfers.entry import Entry, Kind, Verification
+from transfers.sharing.access import Sharing
 
 PACK_BYTES = 4 * 1024 * 1024  # maximum size of a pack of small files
 PACK_ITEMS = 256
@@ -84,6 +85,7 @@ class Facts:
     removes_trees: bool = False  # `check_no_locks`, `remove_own_files`, `remove_root`
     renames: bool = False  # `rename`
     presigns: bool = False  # `presign`
+    shares: bool = False  # `sharing`
 
     def of_view(self, **changes: Any) -> Facts:
         """Return the facts of a view of this store: without operations that views do not forward."""
@@ -103,6 +105,7 @@ _NOT_OF_VIEWS = dict.fromkeys(
         "removes_trees",
         "renames",
         "presigns",
+        "shares",
     ),
     False,
 )
@@ -689,6 +692,10 @@ class Store(Source):
         """Return a link with which anyone can read a file until it ends. Requires `facts.presigns`."""
         del entry, seconds
         self._refuse("give links to files")
+
+    def sharing(self) -> Sharing:
+        """Return the access of other people to the root. Requires `facts.shares`."""
+        self._refuse("give others access to files")
 
     # Parts of files, and small files with one request each
 

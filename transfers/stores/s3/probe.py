@@ -91,6 +91,7 @@ def facts_of(support: ServerSupport | None, root: bytes, read_verification: Veri
         substores=True,
         removes_trees=True,
         presigns=True,
+        shares=True,
     )
 
 

@@ -45,6 +45,7 @@ from transfers.stores.s3.lock import S3Lock
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.multipart import Uploads
 from transfers.stores.s3.nodes import NodeObjects, bucket_place
+from transfers.stores.s3.policy import BucketSharing
 from transfers.stores.s3.presign import presign_object
 from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.s3.records import Records, time_of
@@ -248,9 +249,12 @@ class S3Store(RequestStore):
             found = (lookup(path, key) for lookup in lookups)
             return next((entry for entry in found if entry is not None), None)
         except AccessError:
-            # The response to HEAD has no body and gives no reason; the response to a listing does.
-            self._stat_folder(b"", self.root_path)
-            raise
+            # The response to HEAD has no body and gives no reason; the response to a listing does. And who was
+            # given what is below a prefix may list that, but not ask for an object with the prefix's own name.
+            folder = self._stat_folder(path, key if path else self.root_path)
+            if folder is None or not key:
+                raise
+            return folder
 
     def _stat_file(self, path: bytes, key: bytes) -> Entry | None:
         if not key:
@@ -273,6 +277,10 @@ class S3Store(RequestStore):
         """See Store."""
         key = self._key(entry.path) if entry.path else self.root_path
         return presign_object(self._requests, key, entry, seconds)
+
+    def sharing(self) -> BucketSharing:
+        """See Store."""
+        return BucketSharing(self._requests, self.root_path)
 
     def _weaken(self, entry: Entry) -> None:
         if entry.digest is None:

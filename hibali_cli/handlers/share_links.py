@@ -1,4 +1,4 @@
-"""Make links to files, and show those that are valid."""
+"""Make links to files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hibali.errors import Exit
 from hibali.locations import read_location
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.links import make_link, read_links
+from transfers.sharing.links import make_link
 
 _TIME = "%Y-%m-%d %H:%M UTC"
 
@@ -32,20 +32,3 @@ def print_links(common: Common, places: Sequence[str], seconds: int) -> int | No
         if not link.proven:
             common.output.warn(f"{location.text}: not proven: the server did not give the file for this link")
     return None if proven else int(Exit.NOT_VERIFIED)
-
-
-def list_links(common: Common, *, ended: bool) -> int | None:
-    """Show the links that are valid, or all."""
-    found = list(read_links(ended=ended))
-    if common.json:
-        for each in found:
-            record = {"place": each.place, "url": None, "ends": each.ends.isoformat()}
-            common.output.record("link", {**record, "proven": each.proven})
-        common.output.record("end", {"count": len(found), "exit": 0})
-        return None
-    rows = [
-        (each.place, each.ends.astimezone(UTC).strftime(_TIME), "yes" if each.proven else "no")
-        for each in found
-    ]
-    common.output.table(["place", "ends", "proven"], rows)
-    return None

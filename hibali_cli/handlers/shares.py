@@ -1,0 +1,234 @@
+"""Share places with people, end shares, and show who has access."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from hibali.amounts import format_size
+from hibali.config.settings import Settings
+from hibali.errors import Exit, HibaliError, IncompleteError
+from hibali.locations import Location, read_location
+from hibali.text import counted, printable
+from hibali_cli.failure import print_error
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from transfers.sharing.access import Grant, Permission, Reach
+from transfers.sharing.links import read_links
+from transfers.sharing.shares import (
+    Outcome,
+    add_share,
+    ended_shares,
+    people_of,
+    plan_share,
+    read_shares,
+    remove_share,
+)
+
+_TIME = "%Y-%m-%d %H:%M UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRequest:
+    """What a user asked for: `who` and `other` as typed."""
+
+    who: str
+    permission: str
+    until: datetime | None
+    other: str | None
+
+
+def add(common: Common, place: str, request: ShareRequest, *, dry_run: bool) -> int | None:
+    """Show what a share concerns, give it, and prove it; the exit code is 11 if that failed."""
+    settings = common.settings()
+    location = read_location(place, settings)
+    other = _other_place(request.other, location, settings)
+    grant = Grant(request.who, Permission(request.permission), request.until)
+    with listening(common, f"share add {location.text}") as on_event:
+        planned = plan_share(location, grant, on_event)
+    if not common.json:
+        _explain(common, location, planned)
+    if dry_run:
+        _report(common, "share", location, planned, "planned")
+        return None
+    with listening(common, f"share add {location.text}") as on_event:
+        done = add_share(location, grant, other, on_event)
+    _report(common, "share", location, done, "added")
+    if request.until is not None and not common.json:
+        common.output.info("To end it in time: hibali schedule add shares --every 1h -- share rm --ended")
+    return _exit_of(common, location, done, "cannot read it: the share has no effect")
+
+
+def remove(common: Common, place: str, who: str, other: str | None) -> int | None:
+    """Take away a share, and prove it; the exit code is 11 if the other person can still read."""
+    settings = common.settings()
+    location = read_location(place, settings)
+    as_other = _other_place(other, location, settings)
+    with listening(common, f"share rm {location.text}") as on_event:
+        done = remove_share(location, who, as_other, on_event)
+    _report(common, "share", location, done, "removed")
+    return _exit_of(common, location, done, "can still read it: look at hibali share list PLACE")
+
+
+def remove_ended(common: Common) -> int | None:
+    """Remove all shares whose time is over; one that fails does not stop the others."""
+    settings = common.settings()
+    worst: HibaliError | None = None
+    ended = ended_shares()
+    for share in ended:
+        try:
+            location = read_location(share.place, settings)
+            with listening(common, f"share rm {location.text}") as on_event:
+                done = remove_share(location, share.grant.who, None, on_event)
+            _report(common, "share", location, done, "removed")
+            _fail(common, location, done.reach)
+        except HibaliError as problem:
+            if worst is not None:
+                print_error(worst)
+            worst = problem
+    if worst is not None:
+        raise worst
+    if not ended:
+        common.output.info("No share has ended.")
+    return None
+
+
+def list_all(common: Common, *, ended: bool) -> int | None:
+    """Show the shares and links that this machine gave and that are in effect, or all."""
+    shares, links = list(read_shares(removed=ended)), list(read_links(ended=ended))
+    if common.json:
+        for share in shares:
+            until = None if share.grant.until is None else share.grant.until.isoformat()
+            given = {"place": share.place, "who": share.grant.who, "permission": str(share.grant.permission)}
+            state = "removed" if share.removed else "ended" if share.ended else "added"
+            common.output.record("shared", {**given, "until": until, "state": state, "proven": share.proven})
+        for link in links:
+            record = {"place": link.place, "url": None, "ends": link.ends.isoformat()}
+            common.output.record("link", {**record, "proven": link.proven})
+        common.output.record("end", {"count": len(shares) + len(links), "exit": 0})
+        return None
+    rows = [
+        (
+            share.place,
+            share.grant.who,
+            "removed"
+            if share.removed
+            else "over, but not removed"
+            if share.ended
+            else str(share.grant.permission),
+            _time_text(share.grant.until),
+            _proven_text(share.proven),
+        )
+        for share in shares
+    ]
+    rows += [
+        (link.place, "who has the link", "read", _time_text(link.ends), _proven_text(link.proven))
+        for link in links
+    ]
+    common.output.table(["place", "who", "permission", "until", "proven"], rows)
+    if any(share.ended and not share.removed for share in shares):
+        common.output.info("To remove what has ended: hibali share rm --ended")
+    return None
+
+
+def _proven_text(proven: bool | None) -> str:  # noqa: FBT001  # of a list of values
+    return {None: "not tried", True: "yes", False: "no"}[proven]
+
+
+def list_people(common: Common, place: str) -> int | None:
+    """Show who has access to a place, according to its site."""
+    location = read_location(place, common.settings())
+    with listening(common, f"share list {location.text}") as on_event:
+        found = people_of(location, on_event)
+    if common.json:
+        for each in found:
+            until = None if each.until is None else each.until.isoformat()
+            record = {"place": location.text, "who": each.who, "permission": str(each.permission)}
+            common.output.record("access", {**record, "until": until, "ours": each.ours})
+        common.output.record("end", {"count": len(found), "exit": 0})
+        return None
+    rows = [(each.who, str(each.permission), _time_text(each.until), _ours_text(each.ours)) for each in found]
+    common.output.table(["who", "permission", "until", "given by"], rows)
+    return None
+
+
+def _time_text(moment: datetime | None) -> str:
+    return "-" if moment is None else moment.astimezone(UTC).strftime(_TIME)
+
+
+def _ours_text(ours: bool | None) -> str:  # noqa: FBT001  # of a list of values
+    return {None: "-", True: "hibali", False: "others"}[ours]
+
+
+def _other_place(text: str | None, location: Location, settings: Settings) -> Location | None:
+    """Return the place as the other person sees it; a site alone has the same path."""
+    if text is None:
+        return None
+    if ":" not in text and not text.startswith(("/", ".")):
+        text = f"{text}:{location.text.partition(':')[2] if ':' in location.text else location.path}"
+    return read_location(text, settings)
+
+
+def _explain(common: Common, location: Location, planned: Outcome) -> None:
+    """Say who can do what then, with numbers, and what stands against it."""
+    reach, grant = planned.reach, planned.grant
+    does = "read, write and delete" if grant.permission is Permission.WRITE else "read"
+    amount = f"{counted(reach.files, 'file')}, {format_size(reach.size)}"
+    end = "without an end" if grant.until is None else f"until {_time_text(grant.until)}"
+    common.output.info(f"{location.text}: {grant.who} can {does} {amount}, and what is added later, {end}.")
+    for folder in reach.blocked:
+        common.output.warn(f"{grant.who} cannot enter {printable(folder)}, so the share has no effect")
+
+
+def _report(common: Common, kind: str, location: Location, done: Outcome, state: str) -> None:
+    """Print the outcome as a line of JSON, or its figures."""
+    reach, grant = done.reach, done.grant
+    if common.json:
+        until = None if grant.until is None else grant.until.isoformat()
+        record = {
+            "place": location.text,
+            "who": grant.who,
+            "permission": str(grant.permission),
+            "until": until,
+        }
+        counts = {
+            "files": reach.files,
+            "bytes": reach.size,
+            "changed": reach.changed,
+            "failed": reach.failures,
+        }
+        blocked = [printable(folder) for folder in reach.blocked]
+        common.output.record(
+            kind, {**record, **counts, "blocked": blocked, "state": state, "proven": done.proven}
+        )
+    elif state != "planned":
+        common.output.info(f"{location.text}: {grant.who}: {state} ({counted(reach.changed, 'change')})")
+
+
+def _exit_of(common: Common, location: Location, done: Outcome, denial: str) -> int | None:
+    """Say whether the change was proven; return the exit code."""
+    _fail(common, location, done.reach)
+    if done.proven is None:
+        if not common.json:
+            common.output.info("Not proven: to try it as the other person, use --as SITE.")
+        return None
+    if not done.proven:
+        common.output.warn(f"{location.text}: not proven: {done.grant.who} {denial}")
+        return int(Exit.NOT_VERIFIED)
+    if not common.json:
+        common.output.info(f"Proven by reading as {done.grant.who}.")
+    return None
+
+
+def _fail(common: Common, location: Location, reach: Reach) -> None:
+    """Name what could not be changed, and raise `IncompleteError`."""
+    if not reach.failures:
+        return
+    for path, code, message in reach.problems:
+        common.output.warn(f"{printable(path) or location.text}: {message} ({code})")
+    raise IncompleteError(
+        "access-not-changed",
+        f"the access to {counted(reach.failures, 'entry', 'entries')} could not be changed",
+        subject=location.text,
+        hint="Only the owner of a file can share it.",
+    )

@@ -1,0 +1,380 @@
+"""Test shares with people: POSIX access control lists and bucket policies, each proven as the other person."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.object_store import OTHER_ACCOUNT, ObjectStore
+from tests.support.backends import DavBackend, FolderBackend, add_site, make_backend
+from tests.support.waiting import wait_for
+from transfers.agent import acl
+from transfers.agent.acl import NO_ID
+
+if os.geteuid() != 0:
+    pytest.skip("this needs root, to log in as another account", allow_module_level=True)
+
+OTHER = 65534  # `nobody`
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Return a folder that other accounts can reach: those of pytest are private."""
+    folder = Path(tempfile.mkdtemp(prefix="hibali-shares-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def brain(open_folder: Path) -> Path:
+    """Return a private folder with files of several modes."""
+    root = open_folder / "brain"
+    (root / "sub").mkdir(parents=True)
+    for name, mode in {"a": 0o600, "sub/b": 0o640, "sub/tool": 0o700}.items():
+        (root / name).write_text(name)
+        (root / name).chmod(mode)
+    (root / "link").symlink_to("/etc/shadow")
+    root.chmod(0o700)
+    return root
+
+
+@pytest.fixture(params=["local", "ssh"])
+def here(
+    request: pytest.FixtureRequest, hibali: Any, other_account_sftp_server: Any, open_folder: Path
+) -> str:
+    """Return the name of a site with the folder, and configure `other`, the same files with the login of `nobody`."""
+    server = request.getfixturevalue("ssh_server") if request.param == "ssh" else None
+    there = FolderBackend(request.param, open_folder, server)
+    add_site(hibali.home.config, "mine", there)
+    add_site(hibali.home.config, "other", FolderBackend("sftp", open_folder, other_account_sftp_server))
+    return "mine"
+
+
+def read_as_other(path: Path) -> str | None:
+    """Return what the other account reads in a file; None if it may not."""
+    done = subprocess.run(
+        ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", "cat", path],
+        capture_output=True,
+        check=False,
+    )
+    return done.stdout.decode() if done.returncode == 0 else None
+
+
+def write_as_other(path: Path) -> bool:
+    """Return whether the other account can create or change a file."""
+    words = [
+        "setpriv",
+        f"--reuid={OTHER}",
+        f"--regid={OTHER}",
+        "--clear-groups",
+        "sh",
+        "-c",
+        'echo x >> "$1"',
+        "sh",
+    ]
+    return subprocess.run([*words, path], capture_output=True, check=False).returncode == 0
+
+
+def lists_of(root: Path) -> dict[str, bytes | None]:
+    """Return both access control lists of all names below a folder, as the kernel has them."""
+    found: dict[str, bytes | None] = {}
+    for path in [root, *root.rglob("*")]:
+        for attribute in ("system.posix_acl_access", "system.posix_acl_default"):
+            try:
+                value = os.getxattr(path, attribute, follow_symlinks=False)
+            except OSError:
+                value = None
+            found[f"{path.relative_to(root)} {attribute}"] = value
+        found[f"{path.relative_to(root)} mode"] = b"%o" % path.lstat().st_mode
+    return found
+
+
+def test_a_share_is_planned_given_proven_and_removed(hibali: Any, here: str, brain: Path) -> None:
+    place, before = f"{here}:{brain}", lists_of(brain)
+    planned = hibali("share", "add", place, "--with", "nobody", "--dry-run", "--json", exit=0).last
+    assert (planned["state"], planned["files"], planned["changed"], planned["blocked"]) == (
+        "planned",
+        3,
+        5,
+        [],
+    )
+    assert lists_of(brain) == before
+    done = hibali("share", "add", place, "--with", "nobody", "--as", "other", "--json", exit=0).last
+    assert (done["state"], done["proven"], done["who"]) == ("added", True, "user:nobody")
+    assert [read_as_other(brain / name) for name in ("a", "sub/b", "sub/tool")] == ["a", "sub/b", "sub/tool"]
+    assert not write_as_other(brain / "a")
+    assert not write_as_other(brain / "new")
+    assert hibali("share", "add", place, "--with", "nobody", "--json", exit=0).last["changed"] == 0
+    found = hibali("share", "list", place, "--json", exit=0).lines
+    assert ("user:nobody", "read") in {(line.get("who"), line.get("permission")) for line in found}
+    gone = hibali("share", "rm", place, "--with", "nobody", "--as", "other", "--json", exit=0).last
+    assert (gone["state"], gone["proven"], gone["changed"]) == ("removed", True, 5)
+    assert read_as_other(brain / "a") is None
+    assert lists_of(brain) == before
+
+
+def test_new_and_replaced_files_inherit_a_share(hibali: Any, here: str, brain: Path, tmp_path: Path) -> None:
+    hibali("share", "add", f"{here}:{brain}", "--with", "nobody", exit=0)
+    source = tmp_path / "source"
+    (source / "sub" / "deep").mkdir(parents=True)
+    for name in ("a", "sub/b", "sub/deep/new", "large"):
+        (source / name).write_text(f"pushed {name}" * (1_000_000 if name == "large" else 1))
+        (source / name).chmod(0o600)
+    hibali("push", source, f"{here}:{brain}", exit=0)
+    for name in ("a", "sub/b", "sub/deep/new", "large"):
+        assert read_as_other(brain / name) == (source / name).read_text(), name
+    (source / "a").write_text("again")
+    hibali("push", "--modes", "keep", source, f"{here}:{brain}", exit=0)
+    assert read_as_other(brain / "a") == "again", "the mode 0600 cut the mask"
+    assert read_as_other(brain / "large") is not None
+    hibali("share", "rm", f"{here}:{brain}", "--with", "nobody", exit=0)
+    assert read_as_other(brain / "a") is None
+    assert (brain / "a").stat().st_mode & 0o777 == 0o600
+
+
+def test_write_access_and_replacing_it_by_read_access(hibali: Any, here: str, brain: Path) -> None:
+    place = f"{here}:{brain}"
+    hibali("share", "add", place, "--with", f"user:{OTHER}", "--write", exit=0)
+    assert write_as_other(brain / "a")
+    assert write_as_other(brain / "sub" / "new")
+    (brain / "sub" / "new").unlink()
+    hibali("share", "add", place, "--with", f"user:{OTHER}", exit=0)
+    assert not write_as_other(brain / "a")
+    assert read_as_other(brain / "a") is not None
+
+
+def test_nobody_else_gains_and_what_others_gave_stays(hibali: Any, here: str, brain: Path) -> None:
+    """Check that an entry which the mask had made ineffective stays so, and that other entries stay."""
+    entries = {
+        (0x01, NO_ID): 6,
+        (0x02, 4321): 7,
+        (0x04, NO_ID): 7,
+        (0x08, 4322): 4,
+        (0x10, NO_ID): 4,
+        (0x20, NO_ID): 0,
+    }
+    os.setxattr(brain / "a", acl.ACCESS.decode(), acl.pack(entries))
+    person = acl.Person((0x02, 4321), 4321, set())
+    hibali("share", "add", f"{here}:{brain}", "--with", "nobody", "--write", exit=0)
+    now = acl.unpack(os.getxattr(brain / "a", acl.ACCESS.decode()))
+    assert now[0x10, NO_ID] & 2
+    assert acl.may(now, (0, 0), person, acl.READ)
+    assert not acl.may(now, (0, 0), person, acl.WRITE)
+    assert not now[0x04, NO_ID] & 3
+    hibali("share", "rm", f"{here}:{brain}", "--with", "nobody", exit=0)
+    assert (0x08, 4322) in acl.unpack(os.getxattr(brain / "a", acl.ACCESS.decode()))
+
+
+def test_a_share_ends_by_a_schedule(hibali: Any, here: str, brain: Path) -> None:
+    place = f"{here}:{brain}"
+    answer = hibali("share", "add", place, "--with", "nobody", "--until", "1s", exit=0)
+    assert b"share rm --ended" in answer.err
+    hibali("share", "add", f"{place}/sub", "--with", "nobody", "--until", "1d", exit=0)
+    wait_for(
+        lambda: (
+            {"ended", "added"}
+            == {line["state"] for line in hibali("share", "list", "--json", exit=0).lines if "state" in line}
+        )
+    )
+    ended = [
+        line for line in hibali("share", "rm", "--ended", "--json", exit=0).lines if line["kind"] == "share"
+    ]
+    assert [(line["place"], line["state"]) for line in ended] == [(place, "removed")]
+    assert read_as_other(brain / "a") is None
+    left = [
+        line["place"] for line in hibali("share", "list", "--json", exit=0).lines if line["kind"] == "shared"
+    ]
+    assert left == [f"{place}/sub"]
+    history = [line["operation"] for line in hibali("history", "--json", exit=0).lines if "operation" in line]
+    assert history.count("share") == 2
+    assert history.count("unshare") == 1
+    hibali("schedule", "add", "shares", "--every", "1h", "--no-check", "--", "share", "rm", "--ended", exit=0)
+
+
+def test_what_keeps_a_share_from_working_is_said_and_not_proven(hibali: Any, here: str, brain: Path) -> None:
+    """Check that folders above which the other cannot enter are named in the plan, and that proof then fails."""
+    (brain / "sub").chmod(0o700)
+    place = f"{here}:{brain}/sub/b"
+    planned = hibali("share", "add", place, "--with", "nobody", "--dry-run", "--json", exit=0).last
+    assert planned["blocked"] == [str(brain), str(brain / "sub")]
+    answer = hibali("share", "add", place, "--with", "nobody", "--as", "other", exit=11)
+    assert b"not proven" in answer.err
+    assert b"cannot enter" in answer.err
+
+
+def test_a_removal_that_has_no_effect_is_not_proven(hibali: Any, here: str, brain: Path) -> None:
+    brain.chmod(0o755)
+    (brain / "a").chmod(0o644)
+    hibali("share", "add", f"{here}:{brain}/a", "--with", "nobody", "--as", "other", exit=0)
+    answer = hibali("share", "rm", f"{here}:{brain}/a", "--with", "nobody", "--as", "other", exit=11)
+    assert b"can still read" in answer.err
+
+
+def test_symlinks_are_not_followed_and_bad_names_are_refused(hibali: Any, here: str, brain: Path) -> None:
+    shadow = Path("/etc/shadow").stat()
+    hibali("share", "add", f"{here}:{brain}", "--with", "nobody", exit=0)
+    assert Path("/etc/shadow").stat().st_ctime_ns == shadow.st_ctime_ns
+    assert hibali("share", "add", f"{here}:{brain}/link", "--with", "nobody", "--json", exit=8).last["code"]
+    assert (
+        hibali("share", "add", f"{here}:{brain}", "--with", "no such", "--json", exit=2).last["code"]
+        == "not-a-person"
+    )
+    refused = hibali("share", "add", f"{here}:{brain}", "--with", "group:none-such", "--json", exit=3).last
+    assert refused["code"] == "no-such-account"
+    assert (
+        hibali("share", "add", f"{here}:{brain}/none", "--with", "nobody", "--json", exit=3).last["code"]
+        == "no-such-place"
+    )
+
+
+@pytest.fixture
+def bucket(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    """Return a bucket as the site `bucket`, and configure `other`, the same bucket with the keys of another account."""
+    place = make_backend("s3", tmp_path, request.getfixturevalue)
+    keys = tmp_path / "keys"
+    store = place.store
+    keys.write_text(
+        json.dumps(
+            {"Version": 1, "AccessKeyId": store.other_access_key, "SecretAccessKey": store.other_secret_key}
+        )
+    )
+    add_site(hibali.home.config, "bucket", place)
+    add_site(hibali.home.config, "other", place, f'credentials_command = ["cat", "{keys}"]\n')
+    hibali.env.update(place.env)
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    for name in ("a", "sub/b"):
+        (source / name).write_text(name)
+    for prefix in ("t", "tt", "private"):
+        hibali("push", source, f"bucket:{prefix}", exit=0)
+    return place
+
+
+def policy_of(bucket: Any) -> Any:
+    """Return the statements of the bucket's policy, read without hibali."""
+    client = bucket.bucket.client
+    try:
+        return json.loads(client.get_bucket_policy(Bucket=bucket.bucket.name)["Policy"])["Statement"]
+    except client.exceptions.ClientError:
+        return []
+
+
+def put_policy(bucket: Any, statements: list[Any]) -> None:
+    text = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    bucket.bucket.client.put_bucket_policy(Bucket=bucket.bucket.name, Policy=text)
+
+
+def foreign(bucket: Any) -> dict[str, Any]:
+    """Return a statement of somebody else."""
+    return {
+        "Sid": "Foreign",
+        "Effect": "Allow",
+        "Principal": {"AWS": ["arn:aws:iam::000000000000:user/carol"]},
+        "Action": "s3:GetObject",  # SeaweedFS rewrites lists of one
+        "Resource": f"arn:aws:s3:::{bucket.bucket.name}/private/*",
+    }
+
+
+def test_a_prefix_is_shared_proven_and_removed_and_foreign_statements_stay(hibali: Any, bucket: Any) -> None:
+    put_policy(bucket, [foreign(bucket)])
+    words = ("bucket:t", "--with", OTHER_ACCOUNT, "--json")
+    planned = hibali("share", "add", *words, "--dry-run", exit=0).last
+    assert (planned["files"], planned["bytes"], planned["changed"]) == (2, 6, 1)
+    assert policy_of(bucket) == [foreign(bucket)]
+    assert hibali("share", "add", *words, "--as", "other", exit=0).last["proven"] is True
+    assert foreign(bucket) in policy_of(bucket)
+    assert hibali("cat", "other:t/sub/b", exit=0).out == b"sub/b"
+    assert hibali("ls", "-R", "other:t", exit=0).out
+    hibali("cat", "other:tt/a", exit=4)
+    hibali("cat", "other:private/a", exit=4)
+    people = hibali("share", "list", "bucket:t", "--json", exit=0).lines
+    assert [(line["who"], line["ours"]) for line in people if line["kind"] == "access"] == [
+        (OTHER_ACCOUNT, True)
+    ]
+    others = hibali("share", "list", "bucket:private", "--json", exit=0).lines
+    assert [line["ours"] for line in others if line["kind"] == "access"] == [False]
+    assert hibali("share", "rm", *words, "--as", "other", exit=0).last["proven"] is True
+    assert policy_of(bucket) == [foreign(bucket)]
+    hibali("cat", "other:t/a", exit=4)
+
+
+def test_a_name_that_the_server_takes_for_nobody_is_not_proven(hibali: Any, bucket: Any) -> None:
+    """Check what SeaweedFS 4.48 does: it accepts a short name, which is in no effect."""
+    assert policy_of(bucket) == []
+    short = OTHER_ACCOUNT.rpartition("/")[2]
+    answer = hibali("share", "add", "bucket:t", "--with", short, "--as", "other", exit=11)
+    assert b"not proven" in answer.err
+    assert policy_of(bucket)
+    shared = hibali("share", "list", "--json", exit=0).lines
+    assert [line["proven"] for line in shared if line["kind"] == "shared"] == [False]
+    hibali("share", "rm", "bucket:t", "--with", short, exit=0)
+    assert policy_of(bucket) == []
+
+
+def test_a_file_and_write_access_in_a_bucket(hibali: Any, bucket: Any) -> None:
+    hibali("share", "add", "bucket:t/a", "--with", OTHER_ACCOUNT, "--as", "other", exit=0)
+    hibali("cat", "other:t/sub/b", exit=4)
+    hibali("share", "rm", "bucket:t/a", "--with", OTHER_ACCOUNT, "--as", "other", exit=0)
+    hibali("share", "add", "bucket:t", "--with", OTHER_ACCOUNT, "--write", "--as", "other", exit=0)
+    store = bucket.store
+    keys = {"access_key": store.other_access_key, "secret_key": store.other_secret_key}
+    client = ObjectStore(store.endpoint, **keys).client()
+    client.put_object(Bucket=bucket.bucket.name, Key="t/new", Body=b"by the other")
+    with pytest.raises(client.exceptions.ClientError):
+        client.put_object(Bucket=bucket.bucket.name, Key="private/new", Body=b"by the other")
+    assert hibali("cat", "bucket:t/new", exit=0).out == b"by the other"
+
+
+def test_the_server_ends_a_share_itself(hibali: Any, bucket: Any) -> None:
+    """Check the condition on the time, which SeaweedFS enforces; the statements are removed later."""
+    hibali("share", "add", "bucket:t", "--with", OTHER_ACCOUNT, "--until", "6s", "--as", "other", exit=0)
+    assert hibali("cat", "other:t/a", exit=0).out == b"a"
+    wait_for(lambda: hibali("cat", "other:t/a").exit == 4)
+    assert len(policy_of(bucket)) == 2
+    hibali("share", "rm", "--ended", exit=0)
+    assert policy_of(bucket) == []
+
+
+def test_a_concurrent_change_of_a_policy_is_noticed(hibali: Any, bucket: Any) -> None:
+    """Check that hibali does not report a share whose statements somebody else's edit removed at the same moment."""
+    stop = threading.Event()
+
+    def edit() -> None:
+        while not stop.is_set():
+            put_policy(bucket, [foreign(bucket)])
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    try:
+        codes = {
+            hibali("share", "add", "bucket:t", "--with", OTHER_ACCOUNT, "--json").last.get("code")
+            for _ in range(2)
+        }
+    finally:
+        stop.set()
+        editor.join()
+    assert codes <= {"policy-changed", None}
+    assert "policy-changed" in codes
+    assert foreign(bucket) in policy_of(bucket)
+    hibali("share", "add", "bucket:t", "--with", OTHER_ACCOUNT, "--as", "other", exit=0)
+    assert foreign(bucket) in policy_of(bucket)
+
+
+def test_other_stores_say_that_they_cannot_be_shared(hibali: Any, tmp_path: Path, webdav_server: Any) -> None:
+    place = DavBackend("webdav", webdav_server)
+    add_site(hibali.home.config, "dav", place)
+    hibali.env.update(place.env)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_text("1")
+    hibali("push", tmp_path / "source", "dav:t", exit=0)
+    assert hibali("share", "add", "dav:t", "--with", "anna", "--json", exit=8).last["code"] == "no-shares"

@@ -1,0 +1,1 @@
+"""Give other people access to files, prove it, and end it."""

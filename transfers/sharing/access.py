@@ -1,0 +1,77 @@
+"""Define who may do what with a place, and what a store must be able to do to share it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from transfers.entry import Entry
+
+
+class Permission(StrEnum):
+    """What somebody may do with all files of a place; to write includes to read and to delete."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A permission of one person or group, as the store names them; `until` None has no end."""
+
+    who: str
+    permission: Permission
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a change of access concerns: all files, their size in bytes, and how many entries it changes.
+
+    Attributes:
+        failures: How many entries could not be changed; `problems` has path, code and message of the first of them.
+        blocked: Folders above the place that this person cannot enter, so that the permission has no effect.
+    """
+
+    files: int
+    size: int
+    changed: int
+    failures: int = 0
+    problems: tuple[tuple[bytes, str, str], ...] = ()
+    blocked: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Who has access to a place according to its server; `ours` if hibali gave it, None if it cannot be known."""
+
+    who: str
+    permission: Permission
+    until: datetime | None
+    ours: bool | None
+
+
+class Sharing(ABC):
+    """The access to the root of an open store."""
+
+    @abstractmethod
+    def person(self, text: str) -> str:
+        """Return the name of a person or group as the store wants it. Raise `UsageError` if it cannot be one."""
+
+    @abstractmethod
+    def plan(self, place: Entry, grant: Grant) -> Reach:
+        """Count what `add` would change. Raise `RefusedError` if the place cannot be shared."""
+
+    @abstractmethod
+    def add(self, place: Entry, grant: Grant) -> Reach:
+        """Give the permission; an earlier one of the same person for the same place is replaced."""
+
+    @abstractmethod
+    def remove(self, place: Entry, who: str) -> Reach:
+        """Take away what `add` gave this person; what others gave stays."""
+
+    @abstractmethod
+    def people(self, place: Entry) -> list[Found]:
+        """Return who has access besides the owner."""
