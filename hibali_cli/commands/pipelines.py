@@ -397,27 +397,48 @@ def trust_command(common: Common, pipeline: str) -> int | None:
             "hibali pipelines test fsl_bet@1.0.0 --site juwels --only quick --junit tests.xml",
             "Run one of them, and write the result for continuous integration.",
         ),
+        ("hibali pipelines test --all --site juwels", "Check a site with the tests of all pipelines."),
     ],
 )
-@click.argument("pipeline")
+@click.argument("pipeline", required=False)
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Run the tests of all pipelines that have some and are not deprecated.",
+)
 @click.option("--site", metavar="SITE", required=True, help="The site to run the tests at.")
 @click.option("--only", "names", metavar="TEST", multiple=True, help="Run only the test TEST; repeatable.")
 @click.option("--image", metavar="PATH", default="", help="Use this image at the site.")
 @click.option("--junit", metavar="FILE", type=OUTPUT_FILE, help="Write the results to FILE as JUnit XML.")
 def test_command(
-    common: Common, pipeline: str, site: str, names: tuple[str, ...], image: str, junit: str | None
+    common: Common,
+    pipeline: str | None,
+    *,
+    every: bool,
+    site: str,
+    names: tuple[str, ...],
+    image: str,
+    junit: str | None,
 ) -> int | None:
-    """Run the tests in the descriptor of a pipeline, and compare exit codes and outputs.
+    """Run the tests in the descriptor of a pipeline, or of all, and compare exit codes and outputs.
 
     Each test is a run with the test's invocation; all run at the same time. Relative paths of inputs are those of the current folder. A test
     passes if the tool exits with the expected code and creates the expected outputs, with the expected MD5 if the descriptor has it.
     The exit code is 7 if a test fails.
     """
-    from hibali_cli.handlers.descriptor_tests import test_pipeline
+    from hibali_cli.handlers.descriptor_tests import test_pipeline, test_site
     from runs.options import RunOptions
 
+    if every and (pipeline or names or image):
+        raise click.UsageError("--all takes no PIPELINE, --only and --image.")
+    if not every and not pipeline:
+        raise click.UsageError("Give a PIPELINE, or --all.")
     options = RunOptions(sites=(site,), new=True, image=image, wait=True)
-    return test_pipeline(common, pipeline, names, options, None if junit is None else Path(junit))
+    report = None if junit is None else Path(junit)
+    if pipeline is None:
+        return test_site(common, options, report)
+    return test_pipeline(common, pipeline, names, options, report)
 
 
 @command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from hibali.errors import Exit, HibaliError
+from hibali.errors import Exit, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.files import write_atomic
 from hibali.text import counted, printable
@@ -40,12 +41,13 @@ from transfers.request import SaveOptions
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """A test, its run, and what differed from the expectations."""
+    """A test of a pipeline, its run, and what differed from the expectations; without a run it could not be started."""
 
     __test__ = False  # pytest does not collect it
 
-    test: DescriptorTest
-    run: Run
+    pipeline: Pipeline
+    name: str
+    run: Run | None
     failures: tuple[str, ...]
 
 
@@ -55,6 +57,40 @@ def test_pipeline(
     """Run the tests of a pipeline, or those with these names, all at the same time; return the exit code."""
     catalogue = Catalogue()
     pipeline = find_pipeline(common, catalogue, name)
+    return _finish(common, _run_tests(common, catalogue, pipeline, names, options), options.sites[0], junit)
+
+
+def test_site(common: Common, options: RunOptions, junit: Path | None) -> int | None:
+    """Run the tests of all pipelines of the catalogue that have some and are not deprecated; return the exit code.
+
+    A pipeline whose tests cannot be started counts as failed, and the others are tested.
+
+    Raises:
+        UsageError: No pipeline has tests.
+        TryLaterError: The site cannot be reached now.
+    """
+    catalogue = Catalogue()
+    tested = [
+        each for each in catalogue.all() if each.document.get("tests") and catalogue.deprecation(each) is None
+    ]
+    if not tested:
+        message = "no pipeline of the catalogue has tests"
+        raise UsageError("no-tests", message, hint="To see the pipelines: hibali pipelines list")
+    results: list[TestResult] = []
+    for pipeline in tested:
+        try:
+            results += _run_tests(common, catalogue, pipeline, (), options)
+        except TryLaterError:
+            raise
+        except HibaliError as problem:
+            reasons = tuple(filter(None, (f"not started: {problem.message}", problem.hint)))
+            results += [TestResult(pipeline, each.name, None, reasons) for each in read_tests(pipeline)]
+    return _finish(common, results, options.sites[0], junit)
+
+
+def _run_tests(
+    common: Common, catalogue: Catalogue, pipeline: Pipeline, names: Sequence[str], options: RunOptions
+) -> list[TestResult]:
     requests = [
         (test, _make_request(common, pipeline, test, options)) for test in read_tests(pipeline, names)
     ]
@@ -67,13 +103,16 @@ def test_pipeline(
             for _, request in requests
         ]
         ended = {run.id: run for run in wait_for_runs(common, run_store, runs, on_event)}
-        results = [
+        return [
             _judge(common, run_store, pipeline, test, ended[run.id], on_event)
             for (test, _), run in zip(requests, runs, strict=True)
         ]
-    _report(common, pipeline, results)
+
+
+def _finish(common: Common, results: Sequence[TestResult], site: str, junit: Path | None) -> int | None:
+    _report(common, results, site)
     if junit is not None:
-        write_atomic(junit, _junit(pipeline, results), mode=0o644)
+        write_atomic(junit, _junit(results), mode=0o644)
     return int(Exit.RUN_FAILED) if any(each.failures for each in results) else None
 
 
@@ -105,58 +144,62 @@ def _judge(
     """Compare a run with its test; its outputs are collected into a temporary folder if they are needed."""
     written = written_files(pipeline, test, run)
     if all(each.id in written for each in test.outputs):
-        return TestResult(test, run, tuple(find_failures(test, run, None, written)))
+        return TestResult(pipeline, test.name, run, tuple(find_failures(test, run, None, written)))
     with tempfile.TemporaryDirectory(prefix="hibali-test-") as scratch:
         folder = Path(scratch) / "outputs"
         with suppress(HibaliError):
             collect_outputs(common, run_store, run, str(folder), on_event, SaveOptions())
         found = folder if folder.is_dir() else None
-        return TestResult(test, run, tuple(find_failures(test, run, found, written)))
+        return TestResult(pipeline, test.name, run, tuple(find_failures(test, run, found, written)))
 
 
-def _report(common: Common, pipeline: Pipeline, results: Sequence[TestResult]) -> None:
+def _report(common: Common, results: Sequence[TestResult], site: str) -> None:
     if common.json:
         for each in results:
-            common.output.record("pipeline-test", _record(pipeline, each))
+            common.output.record("pipeline-test", _record(each, site))
         return
     rows = [
         (
-            printable(each.test.name),
+            each.pipeline.reference,
+            printable(each.name),
             "FAILED" if each.failures else "PASSED",
-            each.run.id,
+            "-" if each.run is None else each.run.id,
             "; ".join(each.failures),
         )
         for each in results
     ]
-    common.output.table(("TEST", "RESULT", "RUN", "REASON"), rows)
+    common.output.table(("PIPELINE", "TEST", "RESULT", "RUN", "REASON"), rows)
     failed = sum(1 for each in results if each.failures)
     if failed:
-        common.output.warn(f"{pipeline.reference}: {counted(failed, 'test')} of {len(results)} failed")
+        common.output.warn(f"{counted(failed, 'test')} of {len(results)} failed")
 
 
-def _record(pipeline: Pipeline, result: TestResult) -> dict[str, object]:
+def _record(result: TestResult, site: str) -> dict[str, object]:
     run = result.run
     return {
-        "pipeline": pipeline.reference,
-        "site": run.site,
-        "test": result.test.name,
+        "pipeline": result.pipeline.reference,
+        "site": site,
+        "test": result.name,
         "passed": not result.failures,
         "failures": list(result.failures),
-        "run": run.id,
-        "state": run.state.value,
-        "exit_code": run.status.exit_code,
+        "run": None if run is None else run.id,
+        "state": None if run is None else run.state.value,
+        "exit_code": None if run is None else run.status.exit_code,
     }
 
 
-def _junit(pipeline: Pipeline, results: Sequence[TestResult]) -> bytes:
-    """Return the results in the XML of JUnit, as continuous integration reads it."""
-    failed = sum(1 for each in results if each.failures)
-    suite = ET.Element("testsuite", name=pipeline.reference, tests=str(len(results)), failures=str(failed))
-    for each in results:
-        case = ET.SubElement(suite, "testcase", classname=pipeline.reference, name=printable(each.test.name))
-        if each.failures:
-            text = "; ".join(each.failures)
-            failure = ET.SubElement(case, "failure", message=text)
-            failure.text = f"run {each.run.id} at {each.run.site}: {text}"
-    document: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
+def _junit(results: Sequence[TestResult]) -> bytes:
+    """Return the results in the XML of JUnit, as continuous integration reads it: a suite for each pipeline."""
+    root = ET.Element("testsuites")
+    for reference, group in itertools.groupby(results, lambda each: each.pipeline.reference):
+        cases = list(group)
+        failed = sum(1 for each in cases if each.failures)
+        suite = ET.SubElement(root, "testsuite", name=reference, tests=str(len(cases)), failures=str(failed))
+        for each in cases:
+            case = ET.SubElement(suite, "testcase", classname=reference, name=printable(each.name))
+            if each.failures:
+                text = "; ".join(each.failures)
+                failure = ET.SubElement(case, "failure", message=text)
+                failure.text = text if each.run is None else f"run {each.run.id} at {each.run.site}: {text}"
+    document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return document

@@ -63,12 +63,47 @@ def test_results_are_a_table_and_junit(hibali: Any) -> None:
     bench = make_bench(hibali, [PASSING[0], FAILING[0]])
     words = ("pipelines", "test", bench.reference, "--site", "here", "--junit", "tests.xml")
     answer = hibali(*words, exit=7)
-    rows = [line.split()[:2] for line in answer.out.decode().splitlines()]
-    assert ["code", "PASSED"] in rows
+    rows = [line.split()[:3] for line in answer.out.decode().splitlines()]
+    assert [bench.reference, "code", "PASSED"] in rows
     assert b"1 test of 2 failed" in answer.err
-    suite = ET.parse(bench.folder / "tests.xml").getroot()  # noqa: S314  # hibali wrote it
+    [suite] = ET.parse(bench.folder / "tests.xml").getroot()  # noqa: S314  # hibali wrote it
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert [each.get("name") for each in suite if each.find("failure") is not None] == ["wrong code"]
+
+
+def test_a_site_is_checked_with_the_tests_of_all_pipelines(hibali: Any) -> None:
+    """Check that pipelines without tests and deprecated ones are left out, and one that cannot be started fails alone."""
+    bench = make_bench(hibali, [PASSING[0]])
+    more = {
+        "bad": [case("odd", {"exit-code": 0}, sleep="long")],
+        "good": [PASSING[3], FAILING[0]],
+        "old": [PASSING[0]],
+        "untested": None,
+    }
+    for name, tests in more.items():
+        section = {} if tests is None else {"tests": tests}
+        (bench.folder / f"{name}.json").write_text(json.dumps({**DESCRIPTOR, "name": name, **section}))
+        hibali("pipelines", "add", bench.folder / f"{name}.json", exit=0)
+    hibali("pipelines", "deprecate", "old", exit=0)
+    hibali("pipelines", "trust", "good", exit=0)
+    words = ("pipelines", "test", "--all", "--site", "here")
+    answer = hibali(*words, "--junit", "tests.xml", "--json", exit=7)
+    found = [each for each in answer.lines if each["kind"] == "pipeline-test"]
+    assert [(each["pipeline"].partition("@")[0], each["test"], each["passed"]) for each in found] == [
+        ("bad", "odd", False),
+        (bench.reference.partition("@")[0], "code", True),
+        ("good", "content", True),
+        ("good", "wrong code", False),
+    ]
+    assert found[0]["failures"][0].startswith("not started: ")
+    assert found[0]["run"] is None
+    suites = ET.parse(bench.folder / "tests.xml").getroot()  # noqa: S314  # hibali wrote it
+    assert [(each.get("tests"), each.get("failures")) for each in suites] == [
+        ("1", "1"),
+        ("1", "0"),
+        ("2", "1"),
+    ]
+    hibali(*words, bench.reference, exit=2)
 
 
 def test_one_test_can_be_chosen(hibali: Any) -> None:
