@@ -225,6 +225,66 @@ def import_command(
 
 
 @command(
+    "create",
+    examples=[
+        ("hibali pipelines create bet2 -o bet2.json", "Make a descriptor of what `bet2 --help` prints."),
+        (
+            "hibali pipelines create 'python3 segment.py' --ask -o segment.json",
+            "Also ask what the help does not say.",
+        ),
+        ("apptainer run tool.sif -h | hibali pipelines create tool --help-text -", "Make one of a text."),
+    ],
+)
+@click.argument("tool")
+@click.option(
+    "--help-option",
+    default="--help",
+    show_default=True,
+    metavar="OPTION",
+    help="What makes TOOL print its help.",
+)
+@click.option(
+    "--help-text",
+    metavar="FILE|-",
+    default=None,
+    help="Read the help from FILE or stdin, and do not run TOOL.",
+)
+@click.option(
+    "--ask", is_flag=True, help="Ask for types, further inputs and outputs; also for a tool without a help."
+)
+@click.option("--name", default="", metavar="NAME", help="The name of the tool.")
+@click.option(
+    "--tool-version", "version", default="", metavar="VERSION", help="The version of the tool [unknown]."
+)
+@click.option(
+    "-o", "--output", metavar="FILE", type=OUTPUT_FILE, help="Write to FILE, which must not exist yet."
+)
+def create_command(
+    common: Common,
+    tool: str,
+    *,
+    help_option: str,
+    help_text: str | None,
+    ask: bool,
+    name: str,
+    version: str,
+    output: str | None,
+) -> int | None:
+    """Make a descriptor of a tool from its help, and by questions.
+
+    TOOL is run on this machine with --help, without a shell, for at most 30 seconds. Helps of argparse, click and GNU programs are
+    understood; types are guessed from the words for values (FILE, INT). The descriptor is written to stdout: look at it, add the
+    outputs, and try it with `pipelines validate` and `pipelines test`. For a program with argparse in one file, `pipelines import` knows more.
+    """
+    from hibali_cli.handlers.descriptor_creation import HelpSource, create_descriptor
+    from registry.formats.reading import Naming
+
+    return create_descriptor(
+        common, HelpSource(help_option, help_text), Naming(name, version, tool), output, ask=ask
+    )
+
+
+@command(
     "export",
     examples=[
         ("hibali pipelines export fsl_bet@1.0.0 --to cwl -o bet.cwl", "Write a CWL CommandLineTool."),
@@ -494,6 +554,7 @@ pipelines_command = command_group(
             diff_command,
             validate_command,
             upgrade_command,
+            create_command,
             import_command,
             export_command,
             deprecate_command,

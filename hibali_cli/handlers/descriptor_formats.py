@@ -19,7 +19,7 @@ def import_tool(common: Common, source: str, kind: str, naming: Naming, output: 
     made = import_description(Path(source), kind, naming)
     text = json.dumps(made.document, indent=4) + "\n"
     read_descriptor(text.encode(), source)
-    _deliver(common, source, made, text, output)
+    deliver(common, source, made, text, output)
     return None
 
 
@@ -31,11 +31,12 @@ def export_pipeline(common: Common, reference: str, kind: str, output: str | Non
     pipeline = Catalogue().find(reference)
     made = export_cwl(pipeline) if kind == "cwl" else export_carmin(pipeline)
     text = json.dumps(made.document, indent=4) + "\n"
-    _deliver(common, pipeline.reference, made, text, output)
+    deliver(common, pipeline.reference, made, text, output)
     return None
 
 
-def _deliver(common: Common, subject: str, made: Conversion, text: str, output: str | None) -> None:
+def deliver(common: Common, subject: str, made: Conversion, text: str, output: str | None) -> None:
+    """Print a document, or write it to a new file, with the notes on it."""
     for each in made.notes:
         if not common.json:
             common.output.warn(f"{subject}: {each}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,47 @@ def test_an_argparse_program_becomes_a_run(hibali: Any) -> None:
     outputs = [{"id": "text", "name": "text", "path-template": "[OUT]"}]
     values = {"input_file": "input.txt", "times": 3}
     assert (run_imported(hibali, "repeat.py", command, values, outputs) / "out.txt").read_text() == "xxx"
+
+
+def test_the_help_of_a_program_and_answers_become_a_run(hibali: Any) -> None:
+    """Check questions too: a type is corrected, an input that the help hides is added, and an output."""
+    folder = hibali.home.folder
+    (folder / "repeat.py").write_text(ARGPARSE)
+    (folder / "input.txt").write_text("x")
+    tool = f"{sys.executable} {folder}/repeat.py"
+    known = hibali("pipelines", "create", tool, exit=0)
+    assert [each["id"] for each in json.loads(known.out)["inputs"]] == ["input_file", "times", "out"]
+    assert b"add them" in known.err
+    answers = "File\nNumber\nString\nquiet\nFlag\n--quiet\n\n[OUT]\ntext\ny\n\n"
+    hibali("pipelines", "create", tool, "--ask", "-o", "asked.json", stdin=answers.encode(), exit=0)
+    document = json.loads((folder / "asked.json").read_text())
+    assert {each["id"]: each["type"] for each in document["inputs"]} == {
+        "input_file": "File",
+        "times": "Number",
+        "out": "String",
+        "quiet": "Flag",
+    }
+    bench = Bench(hibali, document)
+    bench.add_local_site()
+    (folder / "values.json").write_text(json.dumps({"input_file": "input.txt", "times": 3, "out": "o.txt"}))
+    ended = bench.run("values.json", "--wait", exit=0).last
+    hibali("runs", "collect", ended["id"], "back", exit=0)
+    assert (folder / "back" / "o.txt").read_text() == "xxx"
+
+
+def test_tools_without_a_help_are_refused_or_asked_for(hibali: Any) -> None:
+    (hibali.home.folder / "empty").write_text("")
+    words = ("pipelines", "create", "secret-tool", "--help-text", "empty")
+    assert hibali(*words, "--json", exit=2).last["code"] == "no-usage"
+    made = hibali(*words, "--ask", stdin=b"size\nNumber\n-s\ny\n\n\n", exit=0)
+    document = json.loads(made.out)
+    assert document["command-line"] == "secret-tool [SIZE]"
+    assert document["inputs"][0]["command-line-flag"] == "-s"
+    assert (
+        hibali("pipelines", "create", "no-such-tool-here", "--json", exit=3).last["code"] == "no-such-program"
+    )
+    assert hibali("pipelines", "create", "'", "--json", exit=2).last["code"] == "not-a-tool"
+    assert hibali(*words, "--ask", stdin=b"size\n", exit=None).exit in {2, 130}
 
 
 def test_a_bids_app_becomes_a_run(hibali: Any) -> None:

@@ -50,6 +50,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "mv": ("here:data", "here:moved"),
     "notebook": ("--site", "here"),
     "pipelines add": ("other.json",),
+    "pipelines create": ("sort",),
     "pipelines deprecate": ("{tool}",),
     "pipelines diff": ("{tool}", "{tool}"),
     "pipelines evaluate": ("{tool}", "answers.json"),
