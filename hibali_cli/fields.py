@@ -23,7 +23,7 @@ def _names(text: str) -> tuple[str, ...]:
 # The keys of the JSON lines that each list writes (docs/json.md).
 ENTRY = _names("path type size mtime mode etag digest offline link")
 SITE = _names(
-    "name type default_root work roots read_only ssh reached_from s3 url credentials_command username secret_keyring login_url read_back globus proxy gridftp"
+    "name type default_root work roots read_only stripe ssh reached_from s3 url credentials_command username secret_keyring login_url read_back globus proxy gridftp"
     " scheduler container gpus limits purge tiers fast files_at"
 )
 RUN = _names(

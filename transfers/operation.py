@@ -51,6 +51,7 @@ from transfers.stores.base import (
     Store,
 )
 from transfers.stores.server_lease import this_client
+from transfers.striping import stripe_new_folder
 
 
 @dataclass(slots=True)
@@ -232,6 +233,8 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     if plan.changes or not existed:
         _fetch_annexed(endpoints, plan)
         lock = make_root_and_lock(endpoints, lock)
+        if not existed:
+            stripe_new_folder(request.target, target, recorder.on_event)
         execute(operation, endpoints, plan)
     if globus is not None:
         globus.finish(target)

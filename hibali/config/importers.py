@@ -349,7 +349,18 @@ _MOST_SITES = 100
 # Keys that a profile may set; check each new key of config.toml before adding it here. None: all keys below it.
 _MAY: dict[str, frozenset[str] | None] = {
     **dict.fromkeys(
-        ("kind", "default_root", "work", "roots", "read_only", "url", "login_url", "read_back", "fast")
+        (
+            "kind",
+            "default_root",
+            "work",
+            "roots",
+            "read_only",
+            "stripe",
+            "url",
+            "login_url",
+            "read_back",
+            "fast",
+        )
     ),
     **dict.fromkeys(("limits", "purge", "gpus", "container", "tiers")),
     "ssh": frozenset(

@@ -20,7 +20,19 @@ from hibali.plugins import load, plugin_names
 _FOLDERS = ("roots", "default_root", "read_only")
 _REQUEST_LIMITS = ("requests", "connections")
 SERVICE_MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "tiers", "fast")
-_MACHINE = (*_FOLDERS, "work", "scheduler", "container", "gpus", "purge", "proxy", "tiers", "fast", "globus")
+_MACHINE = (
+    *_FOLDERS,
+    "stripe",
+    "work",
+    "scheduler",
+    "container",
+    "gpus",
+    "purge",
+    "proxy",
+    "tiers",
+    "fast",
+    "globus",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -567,6 +567,14 @@ def _roots(value: Any, note: Note) -> dict[str, str]:
     return roots
 
 
+def _stripes(value: Any, note: Note) -> dict[str, str]:
+    stripes = strings(value, note)
+    for name, count in stripes.items():
+        if not re.fullmatch(r"-1|[1-9][0-9]{0,3}", count):
+            note(f"{count!r} is not a number of storage targets, or -1 for all", name)
+    return stripes
+
+
 @table
 class Site:
     """One table `[sites.NAME]`, checked; `own` are the settings that only its kind has."""
@@ -581,6 +589,9 @@ class Site:
     )
     roots: dict[str, str] = setting(_roots, default={}, doc="named folders, for SITE:@NAME/x")
     read_only: tuple[str, ...] = setting(lines, default=(), doc="roots that nothing is written to")
+    stripe: dict[str, str] = setting(
+        _stripes, default={}, doc="on Lustre: over how many storage targets new folders of a root are striped"
+    )
     ssh: SshSettings | None = setting(table_of(SshSettings), default=None, doc="how to log in")
     reached_from: dict[str, Reached] = setting(
         tables(lambda _, value, note: read_table(Reached, value, note), SITE_NAME.pattern, BAD_SITE_NAME),
@@ -640,9 +651,10 @@ class Site:
             _check_root(self.default_root, self.roots, lambda message: note(message, "default_root"))
         if self.purge is not None and self.purge.root is not None:
             _check_root(self.purge.root, self.roots, lambda message: note(message, "purge", "root"))
-        for name in self.read_only:
-            if name not in self.roots:
-                note(f"{name!r} is not one of the roots", "read_only")
+        for key, names in (("read_only", self.read_only), ("stripe", self.stripe)):
+            for name in names:
+                if name not in self.roots:
+                    note(f"{name!r} is not one of the roots", key)
         if self.work.startswith("@"):
             name = self.work[1:].partition("/")[0]
             if name not in self.roots:
