@@ -327,20 +327,42 @@ def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | Non
     examples=[
         ("hibali pipelines publish fsl_bet@1.0.0 --to lab", "Publish one version."),
         ("hibali pipelines publish --to lab", "Publish all pipelines of the catalogue."),
+        ("hibali pipelines publish fsl_bet@1.0.0 --zenodo", "Publish one at Zenodo, with a DOI, for ever."),
     ],
 )
 @click.argument("pipelines", nargs=-1)
-@click.option("--to", "remote_name", metavar="REMOTE", required=True, help="The remote to publish to.")
-def publish_command(common: Common, pipelines: tuple[str, ...], remote_name: str) -> int | None:
-    """Publish pipelines at a remote.
+@click.option("--to", "remote_name", metavar="REMOTE", help="The remote to publish to.")
+@click.option("--zenodo", is_flag=True, help="Publish the descriptors at Zenodo, which gives each a DOI.")
+@click.option("--sandbox", is_flag=True, help="With --zenodo: at sandbox.zenodo.org, to try it.")
+@click.option("-y", "--yes", is_flag=True, help="With --zenodo: do not ask.")
+def publish_command(
+    common: Common,
+    pipelines: tuple[str, ...],
+    *,
+    remote_name: str | None,
+    zenodo: bool,
+    sandbox: bool,
+    yes: bool,
+) -> int | None:
+    """Publish pipelines at a remote, or at Zenodo.
 
     PIPELINES are NAME or NAME@VERSION; without one, all are published. Pipelines at the remote are never changed: different content
     under the same name and version is refused (8), and then nothing is published. Images are uploaded first, if the remote has
     an image store that does not have them yet.
+
+    With --zenodo each descriptor becomes a public record with a DOI, which cannot be taken back. It needs an author and a container
+    image, and a token in ZENODO_TOKEN. A descriptor that was published before is not published again, also after a kill.
     """
     from hibali_cli.handlers.pipeline_exchange import publish_pipelines
+    from hibali_cli.handlers.zenodo import publish_records
 
-    return publish_pipelines(common, pipelines, remote_name)
+    if zenodo == (remote_name is not None):
+        raise click.UsageError("Give --to or --zenodo.")
+    if remote_name is not None:
+        return publish_pipelines(common, pipelines, remote_name)
+    if not pipelines:
+        raise click.UsageError("Name the PIPELINES to publish at Zenodo.")
+    return publish_records(common, pipelines, sandbox=sandbox, yes=yes)
 
 
 @command("remove", examples=[("hibali pipelines remove fsl_bet@1.0.0", "Remove one version of a pipeline.")])
@@ -356,18 +378,29 @@ def remove_command(common: Common, pipeline: str) -> int | None:
 
 
 @command(
-    "search", examples=[("hibali pipelines search brain mask", "Find pipelines that contain both words.")]
+    "search",
+    examples=[
+        ("hibali pipelines search brain mask", "Find pipelines that contain both words."),
+        ("hibali pipelines search --zenodo fsl", "Find descriptors that were published at Zenodo."),
+    ],
 )
 @click.argument("words", nargs=-1, required=True)
-def search_command(common: Common, words: tuple[str, ...]) -> int | None:
-    """Search pipelines; the best match is first.
+@click.option(
+    "--zenodo",
+    is_flag=True,
+    help="Search the descriptors at Zenodo; add one with `pipelines add zenodo.NUMBER`.",
+)
+@click.option("--sandbox", is_flag=True, help="With --zenodo: at sandbox.zenodo.org.")
+def search_command(common: Common, words: tuple[str, ...], *, zenodo: bool, sandbox: bool) -> int | None:
+    """Search pipelines; the best match is first, at Zenodo the one with most downloads.
 
     All WORDS must occur in the name, title, tags, description or inputs. A word that occurs nowhere is replaced by the most
     similar word that does.
     """
     from hibali_cli.handlers.pipelines import search_catalogue
+    from hibali_cli.handlers.zenodo import search_records
 
-    return search_catalogue(common, words)
+    return search_records(common, words, sandbox=sandbox) if zenodo else search_catalogue(common, words)
 
 
 @command(

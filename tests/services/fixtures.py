@@ -38,6 +38,7 @@ from tests.services.slurm import Slurm
 from tests.services.sshd import SshServer
 from tests.services.unicore import Unicore
 from tests.services.webdav import DavServer
+from tests.services.zenodo import Zenodo
 from tests.support.requirements import skip_or_fail
 
 SESSION = "HIBALI_TEST_SESSION"  # passes the session's folder to its workers
@@ -272,6 +273,15 @@ def cbrain(tmp_path: Path) -> Iterator[CbrainDouble]:
     portal.add_user()
     yield portal
     portal.close()
+
+
+@pytest.fixture
+def zenodo() -> Iterator[Zenodo]:
+    """Return a test double of Zenodo; it must have refused no request."""
+    double = Zenodo()
+    yield double
+    double.close()
+    assert double.refused == []
 
 
 @pytest.fixture
