@@ -201,6 +201,13 @@ def test_a_share_ends_by_a_schedule(hibali: Any, here: str, brain: Path) -> None
     hibali("schedule", "add", "shares", "--every", "1h", "--no-check", "--", "share", "rm", "--ended", exit=0)
 
 
+def test_a_share_of_what_is_gone_ends_without_an_error(hibali: Any, here: str, brain: Path) -> None:
+    hibali("share", "add", f"{here}:{brain}", "--with", "nobody", "--until", "1s", exit=0)
+    shutil.rmtree(brain)
+    wait_for(lambda: hibali("share", "rm", "--ended", "--json", exit=0).lines)
+    assert [line["kind"] for line in hibali("share", "list", "--json", exit=0).lines] == ["end"]
+
+
 def test_what_keeps_a_share_from_working_is_said_and_not_proven(hibali: Any, here: str, brain: Path) -> None:
     """Check that folders above which the other cannot enter are named in the plan, and that proof then fails."""
     (brain / "sub").chmod(0o700)
@@ -306,6 +313,13 @@ def test_a_prefix_is_shared_proven_and_removed_and_foreign_statements_stay(hibal
     assert hibali("share", "rm", *words, "--as", "other", exit=0).last["proven"] is True
     assert policy_of(bucket) == [foreign(bucket)]
     hibali("cat", "other:t/a", exit=4)
+
+
+def test_statements_are_removed_although_the_objects_are_gone(hibali: Any, bucket: Any) -> None:
+    hibali("share", "add", "bucket:t", "--with", OTHER_ACCOUNT, exit=0)
+    hibali("rm", "-r", "bucket:t", "--yes", "--max-delete", "10", exit=0)
+    hibali("share", "rm", "bucket:t", "--with", OTHER_ACCOUNT, exit=0)
+    assert policy_of(bucket) == []
 
 
 def test_a_name_that_the_server_takes_for_nobody_is_not_proven(hibali: Any, bucket: Any) -> None:

@@ -57,9 +57,11 @@ class Outcome:
 
 
 class _Opened:
-    """The open store of a place that is shared."""
+    """The open store of a place that is shared; what is removed may be gone already."""
 
-    def __init__(self, location: Location, stack: ExitStack, on_event: Listener) -> None:
+    def __init__(
+        self, location: Location, stack: ExitStack, on_event: Listener, *, must_exist: bool = True
+    ) -> None:
         self.location = location
         self.store: Store = stack.enter_context(closing(open_store(location, on_event=on_event)))
         if not self.store.facts.shares:
@@ -70,6 +72,8 @@ class _Opened:
                 hint="It can for folders of this machine, ssh sites with python3, and S3 buckets.",
             )
         found = self.store.stat()
+        if found is None and not must_exist:
+            found = Entry(b"", Kind.FOLDER)
         if found is None:
             raise NotFoundError("no-such-place", "nothing with that name exists", subject=location.text)
         if found.kind not in {Kind.FILE, Kind.FOLDER}:
@@ -133,13 +137,13 @@ def add_share(location: Location, grant: Grant, other: Location | None, on_event
 def remove_share(location: Location, who: str, other: Location | None, on_event: Listener) -> Outcome:
     """Take away what `add_share` gave, and try to read a file as the other person. Arguments: see `add_share`."""
     with ExitStack() as stack:
-        opened = _Opened(location, stack, on_event)
+        opened = _Opened(location, stack, on_event, must_exist=False)
         opened.check_changeable(on_event)
         grant = Grant(opened.sharing.person(who), Permission.READ)
         recorder = Recorder("unshare", location.text, grant.who, on_event)
         recorder.start(stack)
         try:
-            reach = opened.sharing.remove(opened.entry, grant.who)
+            reach = _remove(opened, grant.who)
             if not reach.failures:
                 _record(location, grant, removed=True)
             proven = (
@@ -150,6 +154,16 @@ def remove_share(location: Location, who: str, other: Location | None, on_event:
             raise
         _end(recorder, reach)
         return Outcome(grant, reach, proven)
+
+
+def _remove(opened: _Opened, who: str) -> Reach:
+    """Remove a share; a file or folder that is gone has none any more."""
+    try:
+        return opened.sharing.remove(opened.entry, who)
+    except NotFoundError as problem:
+        if problem.code != "vanished":
+            raise
+        return Reach(0, 0, 0)
 
 
 def people_of(location: Location, on_event: Listener) -> list[Found]:
