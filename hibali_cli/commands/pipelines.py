@@ -179,13 +179,14 @@ def fetch_command(
             "Make one of a program with argparse or docopt, which is not run.",
         ),
         ("hibali pipelines import fmriprep/", "Make one of the folder of a BIDS app."),
+        ("hibali pipelines import job.json --name sort", "Make one of a job specification of PSI/J."),
     ],
 )
 @click.argument("source", metavar="FILE|FOLDER")
 @click.option(
     "--from",
     "kind",
-    type=click.Choice(["argparse", "bids", "cwl", "docopt"]),
+    type=click.Choice(["argparse", "bids", "cwl", "docopt", "psij"]),
     default=None,
     help="The format, if it is not recognised.",
 )
@@ -213,7 +214,7 @@ def import_command(
     starts: str,
     output: str | None,
 ) -> int | None:
-    """Make a descriptor of a CWL tool, a docopt or argparse program, or a BIDS app.
+    """Make a descriptor of a CWL tool, a docopt or argparse program, a BIDS app, or a PSI/J job.
 
     The descriptor is written to stdout. Programs are only read. What a descriptor cannot say, and what was assumed, is shown as warnings. If a
     part that changes how the tool runs cannot be converted, such as JavaScript in CWL, nothing is written and the exit code is 2.
@@ -289,24 +290,38 @@ def create_command(
     examples=[
         ("hibali pipelines export fsl_bet@1.0.0 --to cwl -o bet.cwl", "Write a CWL CommandLineTool."),
         ("hibali pipelines export fsl_bet --to carmin", "Show it as a pipeline of the CARMIN API."),
+        (
+            "hibali pipelines export fsl_bet --to psij --values bet.json",
+            "Show one invocation as a job of PSI/J.",
+        ),
     ],
 )
 @click.argument("pipeline")
 @click.option(
-    "--to", "kind", type=click.Choice(["cwl", "carmin"]), required=True, help="The format to write."
+    "--to", "kind", type=click.Choice(["cwl", "carmin", "psij"]), required=True, help="The format to write."
+)
+@click.option(
+    "--values",
+    metavar="FILE",
+    default=None,
+    help="The invocation; only for psij, whose jobs have no parameters.",
 )
 @click.option(
     "-o", "--output", metavar="FILE", type=OUTPUT_FILE, help="Write to FILE, which must not exist yet."
 )
-def export_command(common: Common, pipeline: str, kind: str, *, output: str | None) -> int | None:
-    """Write a pipeline as a CWL tool or a CARMIN pipeline.
+def export_command(
+    common: Common, pipeline: str, kind: str, *, values: str | None, output: str | None
+) -> int | None:
+    """Write a pipeline as a CWL tool or a CARMIN pipeline, or an invocation of it as a PSI/J job.
 
     It is written to stdout as JSON, which is also YAML. What the format cannot say is shown as warnings. A command line that CWL cannot express
     is refused with exit code 2.
     """
     from hibali_cli.handlers.descriptor_formats import export_pipeline
 
-    return export_pipeline(common, pipeline, kind, output)
+    if (kind == "psij") != (values is not None):
+        raise click.UsageError("--to psij needs --values, and no other format has it.")
+    return export_pipeline(common, pipeline, kind, values, output)
 
 
 @command("list", examples=[("hibali pipelines list", "List every pipeline and version.")])

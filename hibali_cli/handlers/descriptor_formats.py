@@ -12,6 +12,7 @@ from registry.catalogue import Catalogue
 from registry.descriptor import read_descriptor
 from registry.formats.conversion import Conversion
 from registry.formats.reading import Naming, import_description
+from registry.invocation import read_invocation
 
 
 def import_tool(common: Common, source: str, kind: str, naming: Naming, output: str | None) -> int | None:
@@ -23,13 +24,19 @@ def import_tool(common: Common, source: str, kind: str, naming: Naming, output: 
     return None
 
 
-def export_pipeline(common: Common, reference: str, kind: str, output: str | None) -> int | None:
+def export_pipeline(
+    common: Common, reference: str, kind: str, values: str | None, output: str | None
+) -> int | None:
     """Print a pipeline of the catalogue in another format, or write it to a file."""
     from registry.formats.carmin import export_carmin  # start-up: only for these
     from registry.formats.cwl_export import export_cwl
+    from registry.formats.psij import export_psij
 
     pipeline = Catalogue().find(reference)
-    made = export_cwl(pipeline) if kind == "cwl" else export_carmin(pipeline)
+    if values is not None:
+        made = export_psij(pipeline, read_invocation(pipeline, Path(values)))
+    else:
+        made = export_cwl(pipeline) if kind == "cwl" else export_carmin(pipeline)
     text = json.dumps(made.document, indent=4) + "\n"
     deliver(common, pipeline.reference, made, text, output)
     return None

@@ -10,8 +10,9 @@ from hibali.errors import UsageError
 from registry.formats.conversion import Conversion
 from registry.problems import read_file_bytes
 
-FORMATS = ("argparse", "bids", "cwl", "docopt")
+FORMATS = ("argparse", "bids", "cwl", "docopt", "psij")
 _CWL_CLASS = re.compile(r"""^\s*["']?(?:class|cwlVersion)["']?\s*:""", re.MULTILINE)
+_JOB = re.compile(r"""^\s*\{(?!.*"(?:class|cwlVersion|schema-version)").*"executable"\s*:""", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,15 @@ def import_description(path: Path, kind: str, naming: Naming) -> Conversion:
 def _recognise(path: Path, source: str) -> str:
     if path.suffix == ".py" and ".add_argument(" in source:
         return "argparse"
+    if path.suffix == ".json" and _JOB.search(source):
+        return "psij"
     if path.suffix == ".cwl" or (path.suffix != ".py" and _CWL_CLASS.search(source)):
         return "cwl"
     if re.search(r"\busage:", source, re.IGNORECASE):
         return "docopt"
     raise UsageError(
         "unknown-format",
-        "it is no CWL document, and no program with argparse or a docopt usage",
+        "it is no CWL document or PSI/J job, and no program with argparse or a docopt usage",
         subject=str(path),
         hint=f"If it is, name the format: --from {'|'.join(FORMATS)}",
     )
@@ -70,6 +73,10 @@ def _convert_text(path: Path, kind: str, source: str, naming: Naming) -> Convers
 
         document = read_yaml(source, subject)
         return convert_cwl(document, source, subject, name=naming.name or path.stem, version=version)
+    if kind == "psij":
+        from registry.formats.psij import convert_psij  # start-up: only for these
+
+        return convert_psij(source, subject, name=naming.name, version=version)
     if kind == "docopt":
         from registry.formats.docopt_usage import convert_docopt, usage_text  # start-up: only for these
 
