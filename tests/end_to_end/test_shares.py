@@ -384,6 +384,22 @@ def test_a_concurrent_change_of_a_policy_is_noticed(hibali: Any, bucket: Any) ->
     assert foreign(bucket) in policy_of(bucket)
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("word", ["s3-rclone", "s3-swift"])
+def test_object_stores_without_policies_are_named(
+    hibali: Any, tmp_path: Path, request: pytest.FixtureRequest, word: str
+) -> None:
+    place = make_backend(word, tmp_path, request.getfixturevalue)
+    add_site(hibali.home.config, "bucket", place)
+    hibali.env.update(place.env)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_text("1")
+    hibali("push", tmp_path / "source", "bucket:t", exit=0)
+    for words in (("add", "bucket:t", "--with", "anna"), ("list", "bucket:t")):
+        answer = hibali("share", *words, "--json")
+        assert (answer.exit, answer.last["code"]) == (8, "no-policies"), str(answer)
+
+
 def test_other_stores_say_that_they_cannot_be_shared(hibali: Any, tmp_path: Path, webdav_server: Any) -> None:
     place = DavBackend("webdav", webdav_server)
     add_site(hibali.home.config, "dav", place)

@@ -21,7 +21,7 @@ from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.sharing.access import Found, Grant, Permission, Reach, Sharing
 from transfers.stores.s3.listing import pages
-from transfers.stores.s3.requests import Requests
+from transfers.stores.s3.requests import Requests, code_in, error_of
 
 EVERYONE = "everyone"
 _OURS = re.compile(r"hibali([0-9a-f]{32})(Read|List|Write)")
@@ -221,10 +221,21 @@ class BucketSharing(Sharing):
         return Reach(files, size, changed)
 
     def _read(self) -> Policy:
-        """Read the policy; {} if there is none."""
-        response = self._requests.request("GET", query={"policy": ""}, accept=(404,), most=1024 * 1024)
-        if response.status == 404:
+        """Read the policy; {} if there is none. Raise `RefusedError` for a server without policies."""
+        requests = self._requests
+        response = requests.request("GET", query={"policy": ""}, accept=(404, 405, 501), most=1024 * 1024)
+        code = code_in(response.body) if response.status >= 300 else ""
+        if response.status in {405, 501} or (response.status < 300 and response.body[:1] == b"<"):
+            raise RefusedError(
+                "no-policies",
+                "this object store has no bucket policies",
+                subject=requests.subject,
+                hint="Share a file by a link, or give access with the server's own tools.",
+            )
+        if response.status == 404 and code in {"", "NoSuchBucketPolicy"}:
             return {}
+        if response.status == 404:
+            raise error_of(404, code, requests.subject)
         try:
             policy = json.loads(response.body)
             if not isinstance(policy, dict):
