@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests.services.object_store import OTHER_ACCOUNT, ObjectStore
-from tests.support.backends import DavBackend, FolderBackend, add_site, make_backend
+from tests.support.backends import DavBackend, FolderBackend, GlobusBackend, add_site, make_backend
+from tests.support.trees import make_tree
 from tests.support.waiting import wait_for
 from transfers.agent import acl
 from transfers.agent.acl import NO_ID
@@ -398,6 +400,75 @@ def test_object_stores_without_policies_are_named(
     for words in (("add", "bucket:t", "--with", "anna"), ("list", "bucket:t")):
         answer = hibali("share", *words, "--json")
         assert (answer.exit, answer.last["code"]) == (8, "no-policies"), str(answer)
+
+
+@pytest.fixture
+def guest(hibali: Any, tmp_path: Path, globus: Any) -> Any:
+    """Return a guest collection as the site `guest`, with two files in a folder, and a mapped one as `mapped`."""
+    for name, kind in (("guest", "GCSv5_guest_collection"), ("mapped", "GCSv5_mapped_collection")):
+        place = GlobusBackend("globus", tmp_path / name, globus, entity_type=kind)
+        make_tree(tmp_path / name / "t", {b"a": b"1", b"sub/b": b"22"})
+        add_site(hibali.home.config, name, place)
+        hibali.env.update(place.env)
+    return globus
+
+
+def rules_of(world: Any) -> list[tuple[str, str, str, str, str | None]]:
+    """Return the rules of all guest collections, as the double has them."""
+    found = [rule for rules in world.request("GET", "/_test/rules").values() for rule in rules]
+    keys = ("principal_type", "principal", "path", "permissions", "expiration_date")
+    return sorted(tuple(rule[key] for key in keys) for rule in found)
+
+
+def test_a_folder_of_a_guest_collection_is_shared(hibali: Any, guest: Any) -> None:
+    """Check the rules at the double, which does not enforce them: access as the other person cannot be proven here."""
+    anna, group = str(uuid.UUID(int=1)), str(uuid.UUID(int=2))
+    words = ("guest:t", "--with", anna, "--json")
+    planned = hibali("share", "add", *words, "--dry-run", exit=0).last
+    assert (planned["files"], planned["bytes"], planned["changed"]) == (2, 3, 1)
+    assert rules_of(guest) == []
+    hibali("share", "add", *words, exit=0)
+    assert hibali("share", "add", *words, exit=0).last["changed"] == 0
+    assert rules_of(guest) == [("identity", anna, "/t/", "r", None)]
+    hibali(
+        "share",
+        "add",
+        "guest:t",
+        "--with",
+        f"group:{group}",
+        "--write",
+        "--until",
+        "2099-01-01T00:00:00Z",
+        exit=0,
+    )
+    lost = guest.fault("lost_answer", path="*", times=1)
+    hibali("share", "add", "guest:t/sub", "--with", "all-users", exit=0)
+    lost.clear()
+    people = {
+        (line.get("who"), line.get("permission"))
+        for line in hibali("share", "list", "guest:t", "--json", exit=0).lines
+    }
+    assert people >= {(anna, "read"), (f"group:{group}", "write"), ("all-users", "read")}
+    hibali("share", "add", *words, "--write", exit=0)
+    hibali("share", "rm", "guest:t", "--with", f"group:{group}", exit=0)
+    hibali("share", "rm", "guest:t/sub", "--with", "all-users", exit=0)
+    assert rules_of(guest) == [("identity", anna, "/t/", "rw", None)]
+    assert hibali("share", "rm", *words, exit=0).last["changed"] == 1
+    assert hibali("share", "rm", *words, exit=0).last["changed"] == 0
+    assert rules_of(guest) == []
+
+
+@pytest.mark.usefixtures("guest")
+def test_what_globus_cannot_share_is_refused(hibali: Any) -> None:
+    anna = str(uuid.UUID(int=1))
+    for place, who, code, left in (
+        ("mapped:t", anna, "no-shares", 8),
+        ("guest:t/a", anna, "not-shared", 8),
+        ("guest:t", "anna@example.org", "not-a-person", 2),
+        ("guest:none", anna, "no-such-place", 3),
+    ):
+        answer = hibali("share", "add", place, "--with", who, "--json")
+        assert (answer.exit, answer.last["code"]) == (left, code), str(answer)
 
 
 def test_other_stores_say_that_they_cannot_be_shared(hibali: Any, tmp_path: Path, webdav_server: Any) -> None:

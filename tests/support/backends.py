@@ -167,10 +167,10 @@ class GlobusBackend(FolderBackend):
 
     holds_links = False
 
-    def __init__(self, word: str, root: Path, world: Any) -> None:
+    def __init__(self, word: str, root: Path, world: Any, **facts: Any) -> None:
         super().__init__(word, root)
         self._client = world.client_id
-        self._collection = world.make_collection(root, https=True).id
+        self._collection = world.make_collection(root, https=True, **facts).id
         self.env = {**world.env, "TEST_GLOBUS_SECRET": world.client_secret}
 
     def table(self) -> str:

@@ -115,6 +115,11 @@ def cancel(request: Request, task: str) -> dict[str, Any]:
     return {}
 
 
+@route("GET", "/_test/rules")
+def rules(request: Request) -> dict[str, Any]:
+    return {name: list(found.values()) for name, found in request.world.rules.items()}
+
+
 @route("GET", "/_test/tasks")
 def tasks(request: Request) -> dict[str, Any]:
     found = request.world.tasks.values()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from globus_sdk import MISSING, TransferClient
 
 from hibali.config.model import Site
+from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
 from hibali.retry import with_retries
 from transfers.stores.globus.clients import client_of, open_access
@@ -83,6 +84,26 @@ class Globus:
     def endpoint(self, collection: str) -> Document:
         """Return the document of a collection."""
         return self._request(lambda: self._client.get_endpoint(collection))
+
+    def access_rules(self, collection: str) -> list[Document]:
+        """Return the access rules of a guest collection."""
+        found = self._request(lambda: self._client.endpoint_acl_list(collection))
+        return list(found["DATA"])
+
+    def add_access(self, collection: str, rule: Document) -> None:
+        """Add an access rule; one of the same person for the same folder must not exist."""
+        self._request(lambda: self._client.add_endpoint_acl_rule(collection, rule))
+
+    def change_access(self, collection: str, rule_id: str, rule: Document) -> None:
+        """Change an access rule."""
+        self._request(lambda: self._client.update_endpoint_acl_rule(collection, rule_id, rule))
+
+    def delete_access(self, collection: str, rule_id: str) -> None:
+        """Delete an access rule; one that is gone is a success."""
+        try:
+            self._request(lambda: self._client.delete_endpoint_acl_rule(collection, rule_id))
+        except NotFoundError:
+            return
 
     def stat(self, collection: str, path: str) -> Document:
         """Return the document of one path. Raise `NotFoundError`."""

@@ -16,6 +16,7 @@ from hibali.http import MAX_RESPONSE_BYTES
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Verification
+from transfers.sharing.access import Sharing
 from transfers.stores.base import (
     Committed,
     Facts,
@@ -258,6 +259,7 @@ _FACTS = Facts(
     hashes=False,
     globus=True,
     only_globus=True,
+    shares=True,
     segment_bytes=_PIECE,
     least_segment_bytes=_PIECE,
 )
@@ -289,6 +291,12 @@ class GlobusStore(RequestStore):
     def facts(self) -> Facts:
         """See Store."""
         return self._facts
+
+    def sharing(self) -> Sharing:
+        """See Store."""
+        from transfers.stores.globus.sharing import CollectionSharing  # start-up: only to share files
+
+        return CollectionSharing(self._globus, self._collection, self.root, self.list)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
