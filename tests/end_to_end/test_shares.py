@@ -50,7 +50,7 @@ def brain(open_folder: Path) -> Path:
     return root
 
 
-@pytest.fixture(params=["local", "ssh"])
+@pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.heavy)])
 def here(
     request: pytest.FixtureRequest, hibali: Any, other_account_sftp_server: Any, open_folder: Path
 ) -> str:
@@ -221,6 +221,7 @@ def test_what_keeps_a_share_from_working_is_said_and_not_proven(hibali: Any, her
     assert b"cannot enter" in answer.err
 
 
+@pytest.mark.heavy
 def test_a_removal_that_has_no_effect_is_not_proven(hibali: Any, here: str, brain: Path) -> None:
     brain.chmod(0o755)
     (brain / "a").chmod(0o644)
@@ -351,6 +352,7 @@ def test_a_file_and_write_access_in_a_bucket(hibali: Any, bucket: Any) -> None:
     assert hibali("cat", "bucket:t/new", exit=0).out == b"by the other"
 
 
+@pytest.mark.heavy
 def test_the_server_ends_a_share_itself(hibali: Any, bucket: Any) -> None:
     """Check the condition on the time, which SeaweedFS enforces; the statements are removed later."""
     hibali("share", "add", "bucket:t", "--with", OTHER_ACCOUNT, "--until", "6s", "--as", "other", exit=0)

@@ -111,7 +111,9 @@ def test_hibali_finds_and_adds_what_bosh_published(hibali: Any, zenodo: Zenodo, 
         ("GET", "depositions$"),
     ],
 )
-@pytest.mark.parametrize("kind", [LOST, STATUS, GARBAGE])
+@pytest.mark.parametrize(
+    "kind", [LOST, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in (STATUS, GARBAGE))]
+)
 def test_the_same_command_goes_on_after_a_failed_step_and_publishes_once(
     hibali: Any, zenodo: Zenodo, method: str, path: str, kind: str
 ) -> None:
