@@ -17,6 +17,7 @@ from transfers.sharing.access import Grant, Permission, Reach
 from transfers.sharing.links import read_links
 from transfers.sharing.shares import (
     Outcome,
+    Share,
     add_share,
     ended_shares,
     people_of,
@@ -26,6 +27,7 @@ from transfers.sharing.shares import (
 )
 
 _TIME = "%Y-%m-%d %H:%M UTC"
+_STATES = {"removed": "removed", "ended": "over, but not removed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,8 @@ def list_all(common: Common, *, ended: bool) -> int | None:
         for share in shares:
             until = None if share.grant.until is None else share.grant.until.isoformat()
             given = {"place": share.place, "who": share.grant.who, "permission": str(share.grant.permission)}
-            state = "removed" if share.removed else "ended" if share.ended else "added"
-            common.output.record("shared", {**given, "until": until, "state": state, "proven": share.proven})
+            state = {"until": until, "state": _state_of(share), "proven": share.proven}
+            common.output.record("shared", {**given, **state})
         for link in links:
             record = {"place": link.place, "url": None, "ends": link.ends.isoformat()}
             common.output.record("link", {**record, "proven": link.proven})
@@ -111,11 +113,7 @@ def list_all(common: Common, *, ended: bool) -> int | None:
         (
             share.place,
             share.grant.who,
-            "removed"
-            if share.removed
-            else "over, but not removed"
-            if share.ended
-            else str(share.grant.permission),
+            _STATES.get(_state_of(share), str(share.grant.permission)),
             _time_text(share.grant.until),
             _proven_text(share.proven),
         )
@@ -129,6 +127,12 @@ def list_all(common: Common, *, ended: bool) -> int | None:
     if any(share.ended and not share.removed for share in shares):
         common.output.info("To remove what has ended: hibali share rm --ended")
     return None
+
+
+def _state_of(share: Share) -> str:
+    if share.removed:
+        return "removed"
+    return "ended" if share.ended else "added"
 
 
 def _proven_text(proven: bool | None) -> str:  # noqa: FBT001  # of a list of values
