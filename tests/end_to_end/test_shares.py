@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from tests.services.object_store import OTHER_ACCOUNT, ObjectStore
-from tests.support.backends import DavBackend, FolderBackend, GlobusBackend, add_site, make_backend
+from tests.support.backends import (
+    CbrainBackend,
+    DavBackend,
+    FolderBackend,
+    GlobusBackend,
+    add_site,
+    make_backend,
+)
 from tests.support.trees import make_tree
 from tests.support.waiting import wait_for
 from transfers.agent import acl
@@ -468,6 +475,53 @@ def test_what_globus_cannot_share_is_refused(hibali: Any) -> None:
         ("guest:t/a", anna, "not-shared", 8),
         ("guest:t", "anna@example.org", "not-a-person", 2),
         ("guest:none", anna, "no-such-place", 3),
+    ):
+        answer = hibali("share", "add", place, "--with", who, "--json")
+        assert (answer.exit, answer.last["code"]) == (left, code), str(answer)
+
+
+@pytest.fixture
+def portal(hibali: Any, cbrain: Any) -> Any:
+    """Return a CBRAIN portal as the site `portal` with three files, and as `anna`, who is in the project `lab`."""
+    place = CbrainBackend("cbrain", cbrain)
+    me, anna = cbrain.users[0], cbrain.add_user("anna")
+    cbrain.add_group("lab", me, anna)
+    cbrain.add_group("other", me)
+    place.plant("", {b"a.txt": b"1", b"b.txt": b"22"})
+    for name, login in (("portal", "me"), ("anna", "anna")):
+        add_site(hibali.home.config, name, place)
+        config = hibali.home.config.read_text()
+        head, _, last = config.rpartition('login = "me"')
+        hibali.home.config.write_text(f'{head}login = "{login}"{last}')
+    hibali.env.update(place.env)
+    return cbrain
+
+
+def test_userfiles_of_a_portal_are_shared_with_a_project(hibali: Any, portal: Any) -> None:
+    words = ("portal:@lab/a.txt", "--with", "project:lab", "--json")
+    hibali("cat", "anna:@lab/a.txt", exit=3)
+    planned = hibali("share", "add", *words, "--dry-run", exit=0).last
+    assert (planned["files"], planned["bytes"], planned["changed"]) == (1, 1, 1)
+    done = hibali("share", "add", *words, "--write", "--as", "anna", exit=0).last
+    assert (done["who"], done["proven"]) == ("project:lab", True)
+    people = [
+        line for line in hibali("share", "list", words[0], "--json", exit=0).lines if line["kind"] == "access"
+    ]
+    assert [(line["who"], line["permission"]) for line in people] == [("project:lab", "write")]
+    refused = hibali("share", "add", words[0], "--with", "other", "--json", exit=6)
+    assert b"another project" in refused.err
+    assert hibali("share", "rm", *words, "--as", "anna", exit=0).last["proven"] is True
+    hibali("cat", "anna:@lab/a.txt", exit=3)
+    assert {each.group_id for each in portal.userfiles.values()} == {portal.users[0].group_id}
+
+
+@pytest.mark.usefixtures("portal")
+def test_what_a_portal_cannot_share_is_refused(hibali: Any) -> None:
+    for place, who, code, left in (
+        ("portal:@lab/a.txt", "no such", "no-such-project", 2),
+        ("portal:@lab/", "lab", "not-shared", 8),
+        ("portal:", "lab", "not-shared", 8),
+        ("portal:@lab/none", "lab", "no-such-place", 3),
     ):
         answer = hibali("share", "add", place, "--with", who, "--json")
         assert (answer.exit, answer.last["code"]) == (left, code), str(answer)

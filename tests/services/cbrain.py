@@ -132,6 +132,7 @@ class CbrainDouble:
         self.users: list[User] = []
         self.providers: dict[int, Provider] = {}
         self.userfiles: dict[int, Userfile] = {}
+        self.members: dict[int, set[int]] = {}  # of projects, by their ids
         self.tools: list[Tool] = []
         self.tasks: dict[int, Task] = {}
         self.groups: dict[int, tuple[str, str, int]] = {1: ("everyone", "EveryoneGroup", 0)}
@@ -158,14 +159,22 @@ class CbrainDouble:
             group_id = next(self._ids)
             user = User(next(self._ids), login, password, group_id)
             self.groups[group_id] = (login, "UserGroup", user.id)
+            self.members[group_id] = {user.id}
             self.users.append(user)
             return user
 
-    def add_group(self, name: str, user: User) -> int:
+    def add_group(self, name: str, user: User, *others: User) -> int:
         with self._lock:
             group_id = next(self._ids)
             self.groups[group_id] = (name, "WorkGroup", user.id)
+            self.members[group_id] = {each.id for each in (user, *others)}
             return group_id
+
+    def _sees(self, user: User | None, userfile: Userfile) -> bool:
+        """Return whether a user can see a userfile: its owner, and the members of its project."""
+        if user is None or userfile.group_id == 1 or userfile.user_id == user.id:
+            return True
+        return userfile.group_id not in self.members or user.id in self.members[userfile.group_id]
 
     def add_provider(
         self,
@@ -313,7 +322,9 @@ class CbrainDouble:
         if first == "session":
             self._session(request)
         elif first == "groups":
-            self._page(request, [self._group(number) for number in self.groups])
+            assert request.user is not None
+            own = [number for number in self.groups if number == 1 or request.user.id in self.members[number]]
+            self._page(request, [self._group(number) for number in own])
         elif first == "userfiles":
             self._userfiles(request, rest, fault)
         elif first == "data_providers":
@@ -373,7 +384,11 @@ class CbrainDouble:
         if not rest and request.method == "GET":
             self._page(
                 request,
-                [each.record() for each in sorted(self.userfiles.values(), key=lambda each: each.name)],
+                [
+                    each.record()
+                    for each in sorted(self.userfiles.values(), key=lambda each: each.name)
+                    if self._sees(request.user, each)
+                ],
             )
         if not rest:
             self._upload(request, fault)
@@ -385,7 +400,7 @@ class CbrainDouble:
         if rest == ["delete_files"]:
             self._delete([int(each) for each in request.body["file_ids"]])
         userfile = self.userfiles.get(request.numbers[0])
-        if userfile is None:
+        if userfile is None or not self._sees(request.user, userfile):
             raise Answer(404, {"error": "Couldn't find Userfile"})
         if rest[1:] == ["content"]:
             if userfile.type in COLLECTIONS or userfile.size is None:

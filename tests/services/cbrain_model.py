@@ -106,6 +106,7 @@ class Userfile:
     size: int | None = None
     files: int | None = None
     description: str | None = None
+    group_writable: bool = False
     waiting: tuple[int, bytes] | None = None  # the request at which the content is copied, and the content
 
     def record(self) -> dict[str, Any]:
@@ -119,7 +120,7 @@ class Userfile:
             "type": self.type,
             "group_id": self.group_id,
             "data_provider_id": self.provider.id,
-            "group_writable": False,
+            "group_writable": self.group_writable,
             "num_files": self.files,
             "hidden": False,
             "immutable": False,

@@ -69,7 +69,7 @@ class _Opened:
                 "no-shares",
                 f"hibali cannot give others access to files at {location.site.name}",
                 subject=location.text,
-                hint="It can for folders of this machine, ssh sites with python3, S3 buckets, and guest collections of Globus.",
+                hint="It can for folders of this machine, ssh sites with python3, S3 buckets, guest collections of Globus and CBRAIN portals.",
             )
         found = self.store.stat()
         if found is None and not must_exist:

@@ -183,6 +183,10 @@ class CbrainClient:
         """Move a userfile to another project."""
         self._update_userfile(userfile_id, {"group_id": group_id})
 
+    def share_userfile(self, userfile_id: int, group_id: int, *, writable: bool) -> None:
+        """Move a userfile to another project, and let its members write it or not."""
+        self._update_userfile(userfile_id, {"group_id": group_id, "group_writable": int(writable)})
+
     def _update_userfile(self, userfile_id: int, fields: Mapping[str, str | int]) -> None:
         self._requests.change(
             "PUT",

@@ -159,6 +159,7 @@ class Userfile:
     files: int | None
     browse_path: str
     description: str
+    group_writable: bool
 
     @property
     def is_collection(self) -> bool:
@@ -187,6 +188,7 @@ def read_userfile(content: Any, subject: str) -> Userfile:
         files=fields.number_or_none("num_files"),
         browse_path=fields.text("browse_path"),
         description=fields.text("description"),
+        group_writable=fields.flag("group_writable"),
     )
 
 

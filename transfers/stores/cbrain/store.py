@@ -18,6 +18,7 @@ from transfers.actions import name_problem
 from transfers.agent.identity import Identity
 from transfers.entry import Entry, Kind, Verification
 from transfers.overlap import identity_of_url
+from transfers.sharing.access import Sharing
 from transfers.stores.base import (
     Committed,
     Facts,
@@ -60,6 +61,7 @@ _FACTS = Facts(
     least_segment_bytes=WHOLE_BYTES,
     complete=False,  # the portal hides some userfiles, and a list that changes while it is read can omit some
     removes_trees=True,
+    shares=True,
 )
 
 _Problems = list[tuple[bytes, Problem]]
@@ -110,6 +112,26 @@ class PortalStore(RequestStore):
     def identities(self) -> Sequence[Identity]:
         """See Store."""
         return [identity_of_url(self._portal.settings.url, self.root_path)]
+
+    def sharing(self) -> Sharing:
+        """See Store. Raise `RefusedError` for what is no userfile."""
+        from transfers.stores.cbrain.sharing import ProjectSharing  # start-up: only to share files
+
+        return ProjectSharing(self._portal, self._shared_userfiles)
+
+    def _shared_userfiles(self) -> Sequence[Userfile]:
+        """Return the userfiles that the root names, as they are now."""
+        place = self._place(self.root_path, fresh=True) if self.root_path else None
+        if place is None or not place.name or place.inside:
+            raise RefusedError(
+                "not-shared",
+                "only whole userfiles, and folders of a data provider, are shared at a portal",
+                subject=f"{self._portal.site.name}:{printable(self.root_path)}",
+            )
+        if place.userfile is not None:
+            return [place.userfile]
+        listed = self._listed(place.provider)
+        return [each for name, each in listed.items() if name.startswith(f"{place.name}/")]
 
     def become_target(self) -> None:
         """See Store: collections cannot be changed, so they are not received to list their files."""
