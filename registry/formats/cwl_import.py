@@ -47,12 +47,18 @@ class _Type:
     items_binding: Mapping[str, Any] | None = None
 
 
+_MOST_OPEN = 1000  # brackets
+
+
 def read_yaml(text: str, subject: str) -> Any:
     """Read a YAML 1.2 or JSON document without aliases, which could expand to any size. Raise `UsageError`."""
     from ruamel.yaml import YAML  # start-up: only for these documents
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.events import AliasEvent
 
+    if _opens_too_many(text):
+        message = "more than 1000 brackets are open at once"
+        raise UsageError("invalid-yaml", message, subject=subject)
     try:
         for event in YAML(typ="safe", pure=True).parse(text):
             if isinstance(event, AliasEvent):
@@ -64,6 +70,16 @@ def read_yaml(text: str, subject: str) -> Any:
         place = f"line {mark.line + 1}: " if mark is not None else ""
         reason = problem.problem if isinstance(problem, MarkedYAMLError) else None
         raise UsageError("invalid-yaml", place + (reason or "it is not YAML"), subject=subject) from None
+
+
+def _opens_too_many(text: str) -> bool:
+    """Return whether more brackets are open at once than any document needs: the parser's time grows with their square."""
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = max(0, depth + (1 if bracket in "[{" else -1))
+        if depth > _MOST_OPEN:
+            return True
+    return False
 
 
 def convert_cwl(document: Any, source: str, subject: str, *, name: str, version: str) -> Conversion:

@@ -370,6 +370,7 @@ def test_the_server_ends_a_share_itself(hibali: Any, bucket: Any) -> None:
     assert policy_of(bucket) == []
 
 
+@pytest.mark.heavy
 def test_a_concurrent_change_of_a_policy_is_noticed(hibali: Any, bucket: Any) -> None:
     """Check that hibali does not report a share whose statements somebody else's edit removed at the same moment."""
     stop = threading.Event()
