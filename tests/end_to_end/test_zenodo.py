@@ -105,10 +105,10 @@ def test_hibali_finds_and_adds_what_bosh_published(hibali: Any, zenodo: Zenodo, 
     ("method", "path"),
     [
         ("POST", "depositions$"),
-        ("PUT", "files"),
+        pytest.param("PUT", "files", marks=pytest.mark.heavy),
         ("POST", "publish$"),
-        ("GET", "records/1000"),
-        ("GET", "depositions$"),
+        pytest.param("GET", "records/1000", marks=pytest.mark.heavy),
+        pytest.param("GET", "depositions$", marks=pytest.mark.heavy),
     ],
 )
 @pytest.mark.parametrize(
