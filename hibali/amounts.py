@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from datetime import UTC, datetime, timedelta
 
 
 def format_size(size: int) -> str:
@@ -51,6 +52,17 @@ def read_duration(text: str) -> float:
         raise ValueError(f"{text!r} is not a duration such as 60s, 10m, 1h30m or 2d")
     parts = _PART.findall(written)
     return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else float(written)
+
+
+def read_moment(text: str, *, ago: bool) -> datetime:
+    """Parse a time, `2026-01-31` or RFC 3339, or a duration from now, or before now if `ago`.
+
+    Without a time zone it is local time, as `ls` shows it. Raises ValueError, or OverflowError.
+    """
+    if text[:4].isdigit() and text[4:5] == "-":
+        return datetime.fromisoformat(text).astimezone(UTC)
+    distance = timedelta(seconds=read_duration(text))
+    return datetime.now(UTC) - distance if ago else datetime.now(UTC) + distance
 
 
 def read_job_time(text: str) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from hibali.amounts import read_duration, read_size
+from hibali.amounts import read_moment, read_size
 from hibali_cli.options import duration_of
 
 # modules of transfers are imported where they are used, for start-up time
@@ -30,11 +29,7 @@ def read_age_option(context: click.Context, option: click.Parameter, text: str |
     if text is None:
         return None
     try:
-        if text[:4].isdigit() and text[4:5] == "-":
-            given = datetime.fromisoformat(text)
-            moment = given.timestamp()  # without a time zone it is local time, as `ls` shows it
-        else:
-            moment = datetime.now(UTC).timestamp() - read_duration(text)
+        moment = read_moment(text, ago=True).timestamp()
     except (ValueError, OverflowError):
         message = f"{text!r} is neither a duration such as 2d or 12h nor a time such as 2026-01-31 or 2026-01-31T12:00:00Z"
         raise click.BadParameter(message, context, option) from None

@@ -121,12 +121,7 @@ class ZenodoClient:
         finally:
             client.close()
         if response.status in {401, 403}:
-            raise AccessError(
-                "zenodo-login",
-                "Zenodo does not accept the token",
-                subject=self._origin,
-                hint=f"Create a token with deposit:write and deposit:actions in your account there, and set {TOKEN_VARIABLE}.",
-            )
+            raise login_error("Zenodo does not accept the token", self._origin)
         if response.status == 429 or response.status >= 500:
             message = f"Zenodo's status is {response.status}"
             raise TryLaterError("server-busy", message, subject=self._origin, transient=True)
@@ -140,6 +135,12 @@ class ZenodoClient:
         if (parts.scheme, parts.netloc) != (own.scheme, own.netloc):
             raise _bad_answer(self._origin)
         return parts.path
+
+
+def login_error(message: str, origin: str) -> AccessError:
+    """Return the error for a token that is missing or not accepted."""
+    hint = f"Create a token with deposit:write and deposit:actions in your account there, and set {TOKEN_VARIABLE}."
+    return AccessError("zenodo-login", message, subject=origin, hint=hint)
 
 
 def _reasons(response: Response) -> str:

@@ -11,6 +11,14 @@ from hibali_cli.commands.pipelines_remotes import image_command, remotes_command
 from hibali_cli.fields import PIPELINE, fields_option
 from hibali_cli.options import OUTPUT_FILE, Common
 
+_name_option = click.option("--name", default="", metavar="NAME", help="The name of the tool.")
+_version_option = click.option(
+    "--tool-version", "version", default="", metavar="VERSION", help="The version of the tool [unknown]."
+)
+_output_option = click.option(
+    "-o", "--output", metavar="FILE", type=OUTPUT_FILE, help="Write to FILE, which must not exist yet."
+)
+
 
 @command(
     "add",
@@ -190,10 +198,8 @@ def fetch_command(
     default=None,
     help="The format, if it is not recognised.",
 )
-@click.option("--name", default="", metavar="NAME", help="The name of the tool.")
-@click.option(
-    "--tool-version", "version", default="", metavar="VERSION", help="The version of the tool [unknown]."
-)
+@_name_option
+@_version_option
 @click.option(
     "--command",
     "starts",
@@ -201,9 +207,7 @@ def fetch_command(
     metavar="TEXT",
     help="What starts the tool, as text for a shell; not for CWL.",
 )
-@click.option(
-    "-o", "--output", metavar="FILE", type=OUTPUT_FILE, help="Write to FILE, which must not exist yet."
-)
+@_output_option
 def import_command(
     common: Common,
     source: str,
@@ -253,13 +257,9 @@ def import_command(
 @click.option(
     "--ask", is_flag=True, help="Ask for types, further inputs and outputs; also for a tool without a help."
 )
-@click.option("--name", default="", metavar="NAME", help="The name of the tool.")
-@click.option(
-    "--tool-version", "version", default="", metavar="VERSION", help="The version of the tool [unknown]."
-)
-@click.option(
-    "-o", "--output", metavar="FILE", type=OUTPUT_FILE, help="Write to FILE, which must not exist yet."
-)
+@_name_option
+@_version_option
+@_output_option
 def create_command(
     common: Common,
     tool: str,
@@ -306,9 +306,7 @@ def create_command(
     default=None,
     help="The invocation; only for psij, whose jobs have no parameters.",
 )
-@click.option(
-    "-o", "--output", metavar="FILE", type=OUTPUT_FILE, help="Write to FILE, which must not exist yet."
-)
+@_output_option
 def export_command(
     common: Common, pipeline: str, kind: str, *, values: str | None, output: str | None
 ) -> int | None:
@@ -342,7 +340,10 @@ def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | Non
     examples=[
         ("hibali pipelines publish fsl_bet@1.0.0 --to lab", "Publish one version."),
         ("hibali pipelines publish --to lab", "Publish all pipelines of the catalogue."),
-        ("hibali pipelines publish fsl_bet@1.0.0 --zenodo", "Publish one at Zenodo, with a DOI, for ever."),
+        (
+            "hibali pipelines publish fsl_bet@1.0.0 --zenodo",
+            "Publish one at Zenodo, permanently and with a DOI.",
+        ),
     ],
 )
 @click.argument("pipelines", nargs=-1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import click
 
-from hibali.amounts import read_duration
+from hibali.amounts import read_moment
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.options import Common, duration_of
 
@@ -16,10 +16,7 @@ def _read_end(context: click.Context, option: click.Parameter, text: str | None)
     if text is None:
         return None
     try:
-        if text[:4].isdigit() and text[4:5] == "-":
-            moment = datetime.fromisoformat(text).astimezone(UTC)  # without a time zone it is local time
-        else:
-            moment = datetime.now(UTC) + timedelta(seconds=read_duration(text))
+        moment = read_moment(text, ago=False)
     except (ValueError, OverflowError):
         message = f"{text!r} is neither a duration such as 30d or 12h nor a time such as 2027-01-31 or 2027-01-31T12:00:00Z"
         raise click.BadParameter(message, context, option) from None
@@ -146,7 +143,7 @@ def link_command(common: Common, places: tuple[str, ...], *, seconds: float) -> 
     Anyone with the link can read the file until it ends, and nothing else. hibali reads the first byte with nothing but the link; if
     that fails, it says so and the exit code is 11. A link cannot be withdrawn: only new credentials of the site, or another name of the file, end it earlier.
     """
-    from hibali_cli.handlers.share_links import print_links
+    from hibali_cli.handlers.shares import print_links
 
     return print_links(common, places, round(seconds))
 

@@ -1,7 +1,8 @@
-"""Share places with people, end shares, and show who has access."""
+"""Share places with people and files by links, end shares, and show who has access."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -14,7 +15,7 @@ from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from transfers.sharing.access import Grant, Permission, Reach
-from transfers.sharing.links import read_links
+from transfers.sharing.links import make_link, read_links
 from transfers.sharing.shares import (
     Outcome,
     Share,
@@ -47,15 +48,16 @@ def add(common: Common, place: str, request: ShareRequest, *, dry_run: bool) -> 
     other = _other_place(request.other, location, settings)
     grant = Grant(request.who, Permission(request.permission), request.until)
     with listening(common, f"share add {location.text}") as on_event:
-        planned = plan_share(location, grant, on_event)
-    if not common.json:
-        _explain(common, location, planned)
+        planned = plan_share(
+            location, grant, on_event
+        )  # also finds what is wrong before anything is recorded
+    _explain(common, location, planned)
     if dry_run:
-        _report(common, "share", location, planned, "planned")
+        _report(common, location, planned, "planned")
         return None
     with listening(common, f"share add {location.text}") as on_event:
         done = add_share(location, grant, other, on_event)
-    _report(common, "share", location, done, "added")
+    _report(common, location, done, "added")
     if request.until is not None and not common.json:
         common.output.info("To end it in time: hibali schedule add shares --every 1h -- share rm --ended")
     return _exit_of(common, location, done, "cannot read it: the share has no effect")
@@ -68,7 +70,7 @@ def remove(common: Common, place: str, who: str, other: str | None) -> int | Non
     as_other = _other_place(other, location, settings)
     with listening(common, f"share rm {location.text}") as on_event:
         done = remove_share(location, who, as_other, on_event)
-    _report(common, "share", location, done, "removed")
+    _report(common, location, done, "removed")
     return _exit_of(common, location, done, "can still read it: look at hibali share list PLACE")
 
 
@@ -82,7 +84,7 @@ def remove_ended(common: Common) -> int | None:
             location = read_location(share.place, settings)
             with listening(common, f"share rm {location.text}") as on_event:
                 done = remove_share(location, share.grant.who, None, on_event)
-            _report(common, "share", location, done, "removed")
+            _report(common, location, done, "removed")
             _fail(common, location, done.reach)
         except HibaliError as problem:
             if worst is not None:
@@ -95,15 +97,33 @@ def remove_ended(common: Common) -> int | None:
     return None
 
 
+def print_links(common: Common, places: Sequence[str], seconds: int) -> int | None:
+    """Print a link to each file; the exit code is 11 if one is not proven."""
+    settings = common.settings()
+    proven = True
+    locations = [read_location(each, settings) for each in places]
+    for location in locations:
+        with listening(common, f"share link {location.text}") as on_event:
+            link = make_link(location, seconds, on_event)
+        proven = proven and link.proven
+        if common.json:
+            record = {"place": location.text, "url": link.url, "ends": link.ends.isoformat()}
+            common.output.record("link", {**record, "proven": link.proven})
+            continue
+        common.output.line(link.url)
+        common.output.info(f"{location.text}: valid until {_time_text(link.ends)}")
+        if not link.proven:
+            common.output.warn(f"{location.text}: not proven: the server did not give the file for this link")
+    return None if proven else int(Exit.NOT_VERIFIED)
+
+
 def list_all(common: Common, *, ended: bool) -> int | None:
     """Show the shares and links that this machine gave and that are in effect, or all."""
     shares, links = list(read_shares(removed=ended)), list(read_links(ended=ended))
     if common.json:
         for share in shares:
-            until = None if share.grant.until is None else share.grant.until.isoformat()
-            given = {"place": share.place, "who": share.grant.who, "permission": str(share.grant.permission)}
-            state = {"until": until, "state": _state_of(share), "proven": share.proven}
-            common.output.record("shared", {**given, **state})
+            record = {"place": share.place, **share.grant.to_record()}
+            common.output.record("shared", {**record, "state": _state_of(share), "proven": share.proven})
         for link in links:
             record = {"place": link.place, "url": None, "ends": link.ends.isoformat()}
             common.output.record("link", {**record, "proven": link.proven})
@@ -146,12 +166,15 @@ def list_people(common: Common, place: str) -> int | None:
         found = people_of(location, on_event)
     if common.json:
         for each in found:
-            until = None if each.until is None else each.until.isoformat()
-            record = {"place": location.text, "who": each.who, "permission": str(each.permission)}
-            common.output.record("access", {**record, "until": until, "ours": each.ours})
+            common.output.record(
+                "access", {"place": location.text, **each.grant.to_record(), "ours": each.ours}
+            )
         common.output.record("end", {"count": len(found), "exit": 0})
         return None
-    rows = [(each.who, str(each.permission), _time_text(each.until), _ours_text(each.ours)) for each in found]
+    rows = [
+        (each.grant.who, str(each.grant.permission), _time_text(each.grant.until), _ours_text(each.ours))
+        for each in found
+    ]
     common.output.table(["who", "permission", "until", "given by"], rows)
     return None
 
@@ -174,7 +197,9 @@ def _other_place(text: str | None, location: Location, settings: Settings) -> Lo
 
 
 def _explain(common: Common, location: Location, planned: Outcome) -> None:
-    """Say who can do what then, with numbers, and what stands against it."""
+    """Say who can do what then, with numbers, and what prevents it; nothing to a script."""
+    if common.json:
+        return
     reach, grant = planned.reach, planned.grant
     does = "read, write and delete" if grant.permission is Permission.WRITE else "read"
     amount = f"{counted(reach.files, 'file')}, {format_size(reach.size)}"
@@ -184,17 +209,10 @@ def _explain(common: Common, location: Location, planned: Outcome) -> None:
         common.output.warn(f"{grant.who} cannot enter {printable(folder)}, so the share has no effect")
 
 
-def _report(common: Common, kind: str, location: Location, done: Outcome, state: str) -> None:
+def _report(common: Common, location: Location, done: Outcome, state: str) -> None:
     """Print the outcome as a line of JSON, or its figures."""
     reach, grant = done.reach, done.grant
     if common.json:
-        until = None if grant.until is None else grant.until.isoformat()
-        record = {
-            "place": location.text,
-            "who": grant.who,
-            "permission": str(grant.permission),
-            "until": until,
-        }
         counts = {
             "files": reach.files,
             "bytes": reach.size,
@@ -203,7 +221,15 @@ def _report(common: Common, kind: str, location: Location, done: Outcome, state:
         }
         blocked = [printable(folder) for folder in reach.blocked]
         common.output.record(
-            kind, {**record, **counts, "blocked": blocked, "state": state, "proven": done.proven}
+            "share",
+            {
+                "place": location.text,
+                **grant.to_record(),
+                **counts,
+                "blocked": blocked,
+                "state": state,
+                "proven": done.proven,
+            },
         )
     elif state != "planned":
         common.output.info(f"{location.text}: {grant.who}: {state} ({counted(reach.changed, 'change')})")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from hibali.errors import AccessError, RefusedError
+from hibali.errors import RefusedError
 from hibali.subprocesses import hide_variable
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
@@ -18,6 +18,7 @@ from registry.zenodo import (
     TOKEN_VARIABLE,
     ZenodoClient,
     ZenodoRecord,
+    login_error,
     metadata_of,
     publish_at_zenodo,
     search_zenodo,
@@ -61,12 +62,7 @@ def publish_records(common: Common, pipelines: Sequence[str], *, sandbox: bool, 
     token = os.environ.get(TOKEN_VARIABLE, "")
     hide_variable(TOKEN_VARIABLE)
     if not token:
-        raise AccessError(
-            "zenodo-login",
-            f"publishing needs a token in {TOKEN_VARIABLE}",
-            subject=origin,
-            hint="Create one with deposit:write and deposit:actions in your account there, under Applications.",
-        )
+        raise login_error(f"publishing needs a token in {TOKEN_VARIABLE}", origin)
     if not yes:
         _confirm(common, [each.reference for each in wanted], origin)
     client = ZenodoClient(origin, token)

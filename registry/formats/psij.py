@@ -60,6 +60,7 @@ _SECONDS = {
     "h": 3600.0,
     "d": 86400.0,
 }  # minutes without a unit (psij parse_walltime)
+_LAUNCHER = "apptainer"
 _DEFAULT_SECONDS = 600  # of a specification that says nothing
 
 
@@ -194,7 +195,7 @@ class _Reader:
 
 
 def _seconds(text: Any) -> int | None:
-    """Return a duration in seconds: `600.0 s`, `10m`, minutes alone, or `[DD:]HH:MM[:SS]`."""
+    """Return a duration in seconds: `600.0 s`, `10m`, minutes alone, or `HH:MM[:SS]`."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", str(text).lower())
     if found:
         return math.ceil(float(found[1]) * _SECONDS[found[2]])
@@ -220,12 +221,13 @@ def export_psij(pipeline: Pipeline, invocation: Invocation) -> Conversion:
         problem = Problem("output-files", "a job specification cannot write configuration files")
         raise ConversionError([problem], subject=pipeline.reference)
     notes = [Problem("inputs", "files are named as they were given, and are not transferred")]
-    words, more = _words(pipeline, command, notes)
+    words = _words(pipeline, command, notes)
+    outside = command.environment if words[0] != _LAUNCHER else {}  # in a container it is given to that
     document: dict[str, Any] = {
         "executable": words[0],
         "arguments": words[1:],
         "name": pipeline.name,
-        **({"environment": dict(command.environment)} if command.environment and not more else {}),
+        **({"environment": dict(outside)} if outside else {}),
         "resources": _resources(pipeline, notes),
         "attributes": {
             "duration": f"{math.ceil(pipeline.resources.walltime_seconds or _DEFAULT_SECONDS)}.0 s"
@@ -234,11 +236,11 @@ def export_psij(pipeline: Pipeline, invocation: Invocation) -> Conversion:
     return Conversion(document, tuple(notes))
 
 
-def _words(pipeline: Pipeline, command: CommandLine, notes: list[Problem]) -> tuple[list[str], bool]:
-    """Return the words that start the tool, and whether they start it in a container, with its environment."""
+def _words(pipeline: Pipeline, command: CommandLine, notes: list[Problem]) -> list[str]:
+    """Return the words that start the tool, by apptainer if it has an image of a registry."""
     inside = [f"/bin/{command.shell}", "-c", command.script]
     if pipeline.container is None:
-        return inside, False
+        return inside
     image = wanted_name(pipeline.container)
     if not image:
         notes.append(
@@ -246,12 +248,12 @@ def _words(pipeline: Pipeline, command: CommandLine, notes: list[Problem]) -> tu
                 "container-image", "its image was left out: only those of registries have a name to start"
             )
         )
-        return inside, False
+        return inside
     notes.append(
         Problem("container-image", "started by apptainer, with the folders that the site binds by default")
     )
     variables = [f"--env={name}={value}" for name, value in command.environment.items()]
-    return ["apptainer", "exec", *variables, f"docker://{image}", *inside], bool(variables)
+    return [_LAUNCHER, "exec", *variables, f"docker://{image}", *inside]
 
 
 def _resources(pipeline: Pipeline, notes: list[Problem]) -> Mapping[str, Any]:

@@ -25,6 +25,11 @@ class Grant:
     permission: Permission
     until: datetime | None = None
 
+    def to_record(self) -> dict[str, str | None]:
+        """Return the fields of JSON lines and of the ledger."""
+        until = None if self.until is None else self.until.isoformat()
+        return {"who": self.who, "permission": str(self.permission), "until": until}
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:
@@ -44,13 +49,11 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Who has access to a place according to its server; `ours` if hibali gave it, None if it cannot be known."""
+class ListedGrant:
+    """A grant as its server lists it; `ours` if hibali gave it, None if it cannot be known."""
 
-    who: str
-    permission: Permission
-    until: datetime | None
-    ours: bool | None
+    grant: Grant
+    ours: bool | None = None
 
 
 class Sharing(ABC):
@@ -73,5 +76,5 @@ class Sharing(ABC):
         """Take away what `add` gave this person; what others gave stays."""
 
     @abstractmethod
-    def people(self, place: Entry) -> list[Found]:
+    def people(self, place: Entry) -> list[ListedGrant]:
         """Return who has access besides the owner."""

@@ -23,7 +23,7 @@ from hibali.retry import wait_unless_interrupted
 from transfers.entry import Entry, Kind
 from transfers.journal import Recorder
 from transfers.protected_roots import check_read_only_roots
-from transfers.sharing.access import Found, Grant, Permission, Reach, Sharing
+from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.single_files import contents
 from transfers.stores.base import Store
 from transfers.stores.open_store import open_store
@@ -166,7 +166,7 @@ def _remove(opened: _Opened, who: str) -> Reach:
         return Reach(0, 0, 0)
 
 
-def people_of(location: Location, on_event: Listener) -> list[Found]:
+def people_of(location: Location, on_event: Listener) -> list[ListedGrant]:
     """Return who has access to a place, according to its server."""
     with ExitStack() as stack:
         opened = _Opened(location, stack, on_event)
@@ -251,9 +251,7 @@ def _record(location: Location, grant: Grant, *, proven: bool | None = None, rem
     name = hashlib.sha256(f"{grant.who}\0{place}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     journal = Journal(ledger_folder("shares") / f"{name}.jsonl")
     try:
-        until = None if grant.until is None else grant.until.isoformat()
-        given = {"who": grant.who, "permission": str(grant.permission), "until": until}
-        record = {"place": place, "at": now(), **given, "proven": proven, "removed": removed}
+        record = {"place": place, "at": now(), **grant.to_record(), "proven": proven, "removed": removed}
         journal.append(record, durable=True)
     finally:
         journal.close()

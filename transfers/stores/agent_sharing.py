@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hibali.errors import RefusedError, UsageError
+from hibali.errors import UsageError
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry
 from transfers.pipeline.batches import problem_from
 from transfers.remote.connection import Connection
-from transfers.sharing.access import Found, Grant, Permission, Reach, Sharing
+from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
 
 _PERSON = re.compile(r"(?:(user|group):)?([A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,255})")
 
@@ -47,13 +47,13 @@ class AgentSharing(Sharing):
         """See Sharing."""
         return self._change(place, "set", who, "none")
 
-    def people(self, place: Entry) -> list[Found]:
+    def people(self, place: Entry) -> list[ListedGrant]:
         """See Sharing."""
         del place
         reply = self._request(access="list")
         with self._connection.understanding():
             return [
-                Found(printable(who), Permission.WRITE if writes else Permission.READ, None, None)
+                ListedGrant(Grant(printable(who), Permission.WRITE if writes else Permission.READ))
                 for who, writes in reply.header["people"]
             ]
 
@@ -74,8 +74,4 @@ class AgentSharing(Sharing):
             )
 
     def _request(self, **details: Any) -> protocol.Frame:
-        if self._path == b"/":
-            raise RefusedError(
-                "not-shared", "the root of a machine is not shared", subject=self._connection.subject
-            )
         return self._connection.request("access", path=protocol.text_of(self._path), **details)

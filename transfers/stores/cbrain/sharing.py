@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hibali.errors import RefusedError, UsageError
 from hibali.text import nearest, printable
 from transfers.entry import Entry
-from transfers.sharing.access import Found, Grant, Permission, Reach, Sharing
+from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.stores.cbrain.portal import OWN_GROUP, Portal
 from transfers.stores.cbrain.records import Group, Userfile
 
@@ -27,10 +27,14 @@ class ProjectSharing(Sharing):
 
     def person(self, text: str) -> str:
         """See Sharing: the name of a project that you are in."""
-        name = text.removeprefix(_PREFIX)
+        return f"{_PREFIX}{self._project(text).name}"
+
+    def _project(self, who: str) -> Group:
+        name = who.removeprefix(_PREFIX)
         groups = self._portal.client.groups()
-        if any(each.name == name and each.type != OWN_GROUP for each in groups):
-            return f"{_PREFIX}{name}"
+        for each in groups:
+            if each.name == name and each.type != OWN_GROUP:
+                return each
         similar = nearest(name, [each.name for each in groups if each.type != OWN_GROUP])
         raise UsageError(
             "no-such-project",
@@ -68,7 +72,7 @@ class ProjectSharing(Sharing):
             self._portal.client.share_userfile(each.id, own, writable=False)
         return Reach(len(mine), _size(mine), len(changed))
 
-    def people(self, place: Entry) -> list[Found]:
+    def people(self, place: Entry) -> list[ListedGrant]:
         """See Sharing: the projects of the userfiles, besides the users' own ones."""
         del place
         names = {each.id: each for each in self._portal.client.groups()}
@@ -80,7 +84,7 @@ class ProjectSharing(Sharing):
             who = f"{_PREFIX}{printable(group.name)}"
             if each.group_writable or who not in found:
                 found[who] = Permission.WRITE if each.group_writable else Permission.READ
-        return [Found(who, permission, None, None) for who, permission in sorted(found.items())]
+        return [ListedGrant(Grant(who, permission)) for who, permission in sorted(found.items())]
 
     def _change(self, grant: Grant, *, write: bool) -> Reach:
         project, own, me = self._project(grant.who), self._portal.group_id(), self._portal.user_id()
@@ -99,19 +103,6 @@ class ProjectSharing(Sharing):
                 if write:
                     self._portal.client.share_userfile(each.id, project.id, writable=writable)
         return Reach(len(userfiles), _size(userfiles), changed, len(problems), tuple(problems[:100]))
-
-    def _project(self, who: str) -> Group:
-        name = who.removeprefix(_PREFIX)
-        found = [
-            each for each in self._portal.client.groups() if each.name == name and each.type != OWN_GROUP
-        ]
-        if not found:
-            raise UsageError(
-                "no-such-project",
-                f"you are in no project {printable(name)!r}",
-                subject=self._portal.site.name,
-            )
-        return found[0]
 
 
 def _size(userfiles: Sequence[Userfile]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from hibali.errors import HibaliError, RefusedError, UsageError
 from hibali.text import printable
 from transfers.entry import Entry, Kind
-from transfers.sharing.access import Found, Grant, Permission, Reach, Sharing
+from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.stores.globus.requests import Globus
 
 _EVERYONE = {"everyone": "anonymous", "all-users": "all_authenticated_users"}
@@ -79,7 +79,7 @@ class CollectionSharing(Sharing):
             self._globus.delete_access(self._collection, str(rule["id"]))
         return self._reach(changed=rule is not None)
 
-    def people(self, place: Entry) -> list[Found]:
+    def people(self, place: Entry) -> list[ListedGrant]:
         """See Sharing."""
         self._check(place)
         found = []
@@ -88,7 +88,9 @@ class CollectionSharing(Sharing):
             if path.startswith(self._path) or self._path.startswith(path):
                 writes = rule.get("permissions") == "rw"
                 permission = Permission.WRITE if writes else Permission.READ
-                found.append(Found(_name(rule), permission, _time_of(rule.get("expiration_date")), None))
+                found.append(
+                    ListedGrant(Grant(_name(rule), permission, _time_of(rule.get("expiration_date"))))
+                )
         return found
 
     def _check(self, place: Entry) -> None:

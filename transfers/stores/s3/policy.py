@@ -6,6 +6,7 @@ A bucket has one policy, which is read and written whole, without any condition.
 
 from __future__ import annotations
 
+import base64
 import copy
 import hashlib
 import json
@@ -19,7 +20,8 @@ from hibali.errors import IncompleteError, RefusedError, TryLaterError, UsageErr
 from hibali.retry import wait_unless_interrupted
 from hibali.text import printable
 from transfers.entry import Entry, Kind
-from transfers.sharing.access import Found, Grant, Permission, Reach, Sharing
+from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
+from transfers.stores.base import is_own_name
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.requests import Requests, code_in, error_of
 
@@ -89,7 +91,7 @@ def _name_of(statement: Any) -> str | None:
     return found[1] if found else None
 
 
-def people_in(policy: Policy, bucket: str, key: str) -> list[Found]:
+def people_in(policy: Policy, bucket: str, key: str) -> list[ListedGrant]:
     """Return whom the statements of a policy allow to read or write at a place, also partly."""
     found: dict[tuple[str, bool], tuple[Permission, datetime | None]] = {}
     for each in statements_of(policy):
@@ -104,7 +106,10 @@ def people_in(policy: Policy, bucket: str, key: str) -> list[Found]:
             who_and_ours = (who, _name_of(each) is not None)
             if who_and_ours not in found or writes:
                 found[who_and_ours] = permission, _end_of(each)
-    return [Found(who, permission, end, ours) for (who, ours), (permission, end) in sorted(found.items())]
+    return [
+        ListedGrant(Grant(who, permission, end), ours)
+        for (who, ours), (permission, end) in sorted(found.items())
+    ]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -180,7 +185,7 @@ class BucketSharing(Sharing):
         self._replace(policy, wanted)
         return reach
 
-    def people(self, place: Entry) -> list[Found]:
+    def people(self, place: Entry) -> list[ListedGrant]:
         """See Sharing."""
         del place
         return people_in(self._read(), self._requests.bucket, self._text())
@@ -215,7 +220,7 @@ class BucketSharing(Sharing):
         prefix = self._key + b"/" if self._key else b""
         files = size = 0
         for page in pages(self._requests, prefix):
-            own = [each for each in page if not _is_own(each.path)]
+            own = [each for each in page if not is_own_name(each.path)]
             files += len(own)
             size += sum(each.size for each in own)
         return Reach(files, size, changed)
@@ -255,7 +260,7 @@ class BucketSharing(Sharing):
         if statements_of(wanted):
             body = json.dumps(wanted).encode()
             md5 = hashlib.md5(body, usedforsecurity=False).digest()
-            headers = {"Content-Type": "application/json", "Content-MD5": _base64(md5)}
+            headers = {"Content-Type": "application/json", "Content-MD5": base64.b64encode(md5).decode()}
             self._requests.request("PUT", query={"policy": ""}, headers=headers, body=body)
         else:
             self._requests.request("DELETE", query={"policy": ""}, accept=(404,))
@@ -281,13 +286,3 @@ def _has_same(found: Policy, wanted: Policy) -> bool:
         return sorted(str(each.get("Sid", "")) for each in statements_of(policy) if isinstance(each, Mapping))
 
     return names(found) == names(wanted)
-
-
-def _base64(value: bytes) -> str:
-    import base64
-
-    return base64.b64encode(value).decode()
-
-
-def _is_own(path: bytes) -> bool:
-    return b"/.hibali/" in b"/" + path

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import RefusedError
-from transfers.sharing.access import Found, Grant, Permission
+from transfers.sharing.access import Grant, ListedGrant, Permission
 from transfers.stores.s3.policy import (
     BucketSharing,
     Policy,
@@ -58,7 +58,7 @@ def test_statements_of_others_stay_and_ours_can_be_removed(
 @given(POLICIES, TEXT, GRANTS, st.booleans())
 def test_a_policy_tells_who_has_access(policy: Policy, key: str, grant: Grant, folder: bool) -> None:
     shared = with_grant(policy, "data", key, grant, folder=folder)
-    assert Found(grant.who, grant.permission, grant.until, ours=True) in people_in(shared, "data", key)
+    assert ListedGrant(grant, ours=True) in people_in(shared, "data", key)
     people_in(policy, "data", key)  # whatever it has
 
 
