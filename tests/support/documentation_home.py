@@ -28,6 +28,22 @@ PIPELINES = {
     "report": "1.0",
     "count": "1.0",
 }
+_HELP = "Usage: bet2 [-f THRESHOLD] FILE\n\nFind the brain.\n\n  -f THRESHOLD  where to cut\n"
+_PROGRAM = """import argparse
+parser = argparse.ArgumentParser(prog="segment", description="Segment images.")
+parser.add_argument("image_file", help="The image")
+parser.parse_args()
+"""
+_CWL_TOOL = """cwlVersion: v1.2
+class: CommandLineTool
+id: sort
+baseCommand: sort
+inputs:
+  words: {type: File, inputBinding: {}}
+stdout: sorted.txt
+outputs:
+  sorted: stdout
+"""
 _END = "== the command ended with"
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _SECONDS = 100.0
@@ -107,10 +123,11 @@ class DocumentationHome:
             ("hibali", [sys.executable, "-P", "-m", "hibali_cli"]),
             ("ssh", [shutil.which("ssh") or "ssh", "-F", str(self.home / ".ssh/config")]),
             ("mail-me", ["cat"]),
+            ("bet2", ["printf", _HELP]),
             ("compare-images", ["true"]),
         ):
             path = programs / name
-            more = "" if words == ["cat"] else '"$@"'  # cat must read its standard input only
+            more = "" if words[0] in {"cat", "printf"} else '"$@"'  # cat must read its standard input only
             path.write_text(f"#!/bin/sh\nexec {shlex.join(words)} {more}\n")
             path.chmod(0o755)
         self.hibali.env["PATH"] = f"{programs}:{self.hibali.env['PATH']}"
@@ -139,6 +156,7 @@ class DocumentationHome:
             "run7/x.log",
             "run7/FINISHED",
             "results/r",
+            *(f"bids/sub-{number}/anat/sub-{number}_T1w.nii.gz" for number in ("01", "02")),
         ):
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,12 +167,26 @@ class DocumentationHome:
         for name in ("answers.json", "next.json"):
             (self.folder / name).write_text('{"in": "input.txt"}\n')
         (self.folder / "subjects.csv").write_text("subject\nsub-01\nsub-02\n")
+        (self.folder / "values.json").write_text(
+            '{"in": "bids/sub-{participant}/anat/sub-{participant}_T1w.nii.gz", "threshold": "0.3"}\n'
+        )
+        self._make_descriptors()
+
+    def _make_descriptors(self) -> None:
         (self.folder / "tools").mkdir()
-        (self.folder / "tools/bet.json").write_text(json.dumps(descriptor("fsl_bet", "1.1.0")))
+        tested = descriptor("fsl_bet", "1.1.0")
+        tested["tests"] = [{"name": "quick", "invocation": {"mode": "fast"}, "assertions": {"exit-code": 0}}]
+        (self.folder / "tools/bet.json").write_text(json.dumps(tested))
         old = {**descriptor("old", "1"), "schema-version": "0.4"}
         (self.folder / "old.json").write_text(json.dumps(old))
         for name, version in PIPELINES.items():
             (self.folder / f"{name}.json").write_text(json.dumps(descriptor(name, version)))
+        (self.folder / "bet.invocation.json").write_text('{"in": "input.txt"}\n')
+        (self.folder / "segment.py").write_text(_PROGRAM)
+        (self.folder / "sort.cwl").write_text(_CWL_TOOL)
+        (self.folder / "fmriprep").mkdir()
+        (self.folder / "fmriprep/version").write_text("25.0\n")
+        (self.folder / "fmriprep/Dockerfile").write_text('FROM python:3\nENTRYPOINT ["fmriprep"]\n')
 
     def configure(self) -> None:
         """Configure the sites as other pages describe."""
@@ -179,7 +211,7 @@ class DocumentationHome:
 
     def fill_bucket(self) -> None:
         """Fill the bucket with a study, without hibali."""
-        for name in ("raw/a.nii.gz", "raw/b"):
+        for name in ("raw/a.nii.gz", "raw/b", "scans/brain.nii"):
             self.bucket.client.put_object(Bucket=self.bucket.name, Key=name, Body=name.encode())
 
     def add_pipelines(self) -> None:
