@@ -139,6 +139,7 @@ class Executor(RemoteExecutor):
         self._intervals = growing_intervals(
             self.workflow.remote_execution_settings.seconds_between_status_checks, limits.poll_seconds
         )
+        self._submitted: dict[str, hibali.Run] = {}
         self._ended: dict[str, hibali.Run] = {}
         self._lost_since: dict[str, float] = {}
         self._warned = ""
@@ -184,8 +185,12 @@ class Executor(RemoteExecutor):
             submitted: dict[Future[hibali.Run], _Task] = {
                 pool.submit(self._submit, each): each for each in tasks
             }
-            for each in as_completed(submitted):
-                self._report_submission(submitted[each], each)
+            try:
+                for each in as_completed(submitted):
+                    self._report_submission(submitted[each], each)
+            except BaseException:  # an interrupt: submit no more; what is submitted is cancelled
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def _report_submission(self, task: _Task, submitted: Future[hibali.Run]) -> None:
         try:
@@ -215,7 +220,12 @@ class Executor(RemoteExecutor):
         )
 
     def _submit(self, task: _Task) -> hibali.Run:
-        """Return the run of a job: the one that an earlier call of Snakemake started and did not report, or a new one."""
+        """Return the run of a job, which an interrupt cancels from now on."""
+        run = self._submitted[task.identity] = self._find_or_start(task)
+        return run
+
+    def _find_or_start(self, task: _Task) -> hibali.Run:
+        """Return the run that an earlier call of Snakemake started and did not report, or a new one."""
         values = None if task.identity in self._ended else self._requests.find(task.identity)
         if values is not None:
             run = self._start(task, values)
@@ -286,6 +296,7 @@ class Executor(RemoteExecutor):
 
     def _report_end(self, info: SubmittedJobInfo) -> None:
         run, identity = info.aux["run"], info.aux["identity"]
+        self._submitted.pop(identity, None)
         if run.state == "SUCCEEDED":
             self._ended[identity] = run
             self.report_job_success(info)
@@ -305,10 +316,14 @@ class Executor(RemoteExecutor):
     # ---- ending
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        """See RemoteExecutor: a cancelled job is another one when Snakemake is called again."""
+        """See RemoteExecutor: a cancelled job is another one when Snakemake is called again.
 
-        def cancel(info: SubmittedJobInfo) -> None:
-            run, identity = info.aux["run"], info.aux["identity"]
+        Snakemake's own list lacks the jobs that it is asking about or submitting at this moment.
+        """
+        del active_jobs
+
+        def cancel(submitted: tuple[str, hibali.Run]) -> None:
+            identity, run = submitted
             try:
                 run.cancel()
             except hibali.HibaliError as problem:
@@ -317,7 +332,7 @@ class Executor(RemoteExecutor):
             self._ended[identity] = run
 
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="cancel") as pool:
-            list(pool.map(cancel, active_jobs))
+            list(pool.map(cancel, list(self._submitted.items())))
 
     def shutdown(self) -> None:
         """See RemoteExecutor. Only now Snakemake has recorded all ends, so that the runs need not be found again."""
