@@ -39,7 +39,7 @@ _API = {
         "verify",
     ),
 }
-_MODULES = ("pipelines", "runs", "sites")
+_MODULES = ("pipelines", "runs", "shares", "sites")
 _HOME = {name: module for module, names in _API.items() for name in names}
 
 __all__ = ["__version__", *_HOME, *_MODULES]  # noqa: PLE0604  # all of them are strings

@@ -29,7 +29,8 @@ _with_option = click.option(
     "--with",
     "who",
     metavar="WHO",
-    help="An account or group: NAME, user:NAME or group:NAME at a filesystem; an ARN or `everyone` at a bucket.",
+    help="NAME, user:NAME or group:NAME at a filesystem; an ARN or `everyone` at a bucket; a UUID at a guest collection; "
+    "project:NAME at a CBRAIN portal.",
 )
 _as_option = click.option(
     "--as",
@@ -75,7 +76,7 @@ def add_command(
     """Let others read or write a file, or a folder with all that it has now and later.
 
     On a filesystem this sets POSIX access control lists, also as defaults for new files; in a bucket it adds statements to the
-    bucket's policy. Nobody else gains anything, and what others granted stays. The plan is shown first: files, bytes, and
+    bucket's policy, at a guest collection of Globus an access rule, and at a CBRAIN portal it changes the project. Nobody else gains anything, and what others granted stays. The plan is shown first: files, bytes, and
     folders above that the other person cannot enter.
 
     Servers accept names that mean nobody. With --as, hibali reads a file as the other person: if it cannot, the share is

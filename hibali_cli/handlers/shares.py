@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hibali.amounts import format_size
-from hibali.config.settings import Settings
-from hibali.errors import Exit, HibaliError, IncompleteError
+from hibali.errors import Exit, HibaliError
 from hibali.locations import Location, read_location
 from hibali.text import counted, printable
 from hibali_cli.failure import print_error
@@ -20,7 +19,9 @@ from transfers.sharing.shares import (
     Outcome,
     Share,
     add_share,
+    check_changed,
     ended_shares,
+    other_place,
     people_of,
     plan_share,
     read_shares,
@@ -45,7 +46,7 @@ def add(common: Common, place: str, request: ShareRequest, *, dry_run: bool) -> 
     """Show what a share concerns, give it, and prove it; the exit code is 11 if that failed."""
     settings = common.settings()
     location = read_location(place, settings)
-    other = _other_place(request.other, location, settings)
+    other = None if request.other is None else other_place(request.other, location, settings)
     grant = Grant(request.who, Permission(request.permission), request.until)
     with listening(common, f"share add {location.text}") as on_event:
         planned = plan_share(
@@ -67,7 +68,7 @@ def remove(common: Common, place: str, who: str, other: str | None) -> int | Non
     """Take away a share, and prove it; the exit code is 11 if the other person can still read."""
     settings = common.settings()
     location = read_location(place, settings)
-    as_other = _other_place(other, location, settings)
+    as_other = None if other is None else other_place(other, location, settings)
     with listening(common, f"share rm {location.text}") as on_event:
         done = remove_share(location, who, as_other, on_event)
     _report(common, location, done, "removed")
@@ -85,7 +86,7 @@ def remove_ended(common: Common) -> int | None:
             with listening(common, f"share rm {location.text}") as on_event:
                 done = remove_share(location, share.grant.who, None, on_event)
             _report(common, location, done, "removed")
-            _fail(common, location, done.reach)
+            _check_changed(common, location, done.reach)
         except HibaliError as problem:
             if worst is not None:
                 print_error(worst)
@@ -187,15 +188,6 @@ def _ours_text(ours: bool | None) -> str:  # noqa: FBT001  # of a list of values
     return {None: "-", True: "hibali", False: "others"}[ours]
 
 
-def _other_place(text: str | None, location: Location, settings: Settings) -> Location | None:
-    """Return the place as the other person sees it; a site alone has the same path."""
-    if text is None:
-        return None
-    if ":" not in text and not text.startswith(("/", ".")):
-        text = f"{text}:{location.text.partition(':')[2] if ':' in location.text else location.path}"
-    return read_location(text, settings)
-
-
 def _explain(common: Common, location: Location, planned: Outcome) -> None:
     """Say who can do what then, with numbers, and what prevents it; nothing to a script."""
     if common.json:
@@ -237,7 +229,7 @@ def _report(common: Common, location: Location, done: Outcome, state: str) -> No
 
 def _exit_of(common: Common, location: Location, done: Outcome, denial: str) -> int | None:
     """Say whether the change was proven; return the exit code."""
-    _fail(common, location, done.reach)
+    _check_changed(common, location, done.reach)
     if done.proven is None:
         if not common.json:
             common.output.info("Not proven: to try it as the other person, use --as SITE.")
@@ -250,15 +242,8 @@ def _exit_of(common: Common, location: Location, done: Outcome, denial: str) -> 
     return None
 
 
-def _fail(common: Common, location: Location, reach: Reach) -> None:
+def _check_changed(common: Common, location: Location, reach: Reach) -> None:
     """Name what could not be changed, and raise `IncompleteError`."""
-    if not reach.failures:
-        return
     for path, code, message in reach.problems:
         common.output.warn(f"{printable(path) or location.text}: {message} ({code})")
-    raise IncompleteError(
-        "access-not-changed",
-        f"the access to {counted(reach.failures, 'entry', 'entries')} could not be changed",
-        subject=location.text,
-        hint="Only the owner of a file can share it.",
-    )
+    check_changed(location, reach)

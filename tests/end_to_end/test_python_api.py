@@ -280,7 +280,7 @@ def test_the_page_is_valid_python_and_names_what_exists() -> None:
     assert len(blocks) > 6
     for block in blocks:
         ast.parse(block)
-    for module, name in re.findall(r"\bhibali\.(?:(sites|pipelines|runs)\.)?(\w+)", "\n".join(blocks)):
+    for module, name in re.findall(r"\bhibali\.(?:(sites|pipelines|runs|shares)\.)?(\w+)", "\n".join(blocks)):
         assert hasattr(getattr(api, module) if module else api, name), name
 
 

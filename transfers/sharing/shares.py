@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError
+from hibali.config.settings import Settings
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener
 from hibali.ledger import Journal, ledger_folder, now, read_records
-from hibali.locations import Location, check_writable
+from hibali.locations import Location, check_writable, read_location
 from hibali.retry import wait_unless_interrupted
+from hibali.text import counted
 from transfers.entry import Entry, Kind
 from transfers.journal import Recorder
 from transfers.protected_roots import check_read_only_roots
@@ -154,6 +156,24 @@ def remove_share(location: Location, who: str, other: Location | None, on_event:
             raise
         _end(recorder, reach)
         return Outcome(grant, reach, proven)
+
+
+def other_place(text: str, location: Location, settings: Settings) -> Location:
+    """Return a place as another person sees it; `text` is that place, or only a site, where it has the same path."""
+    if ":" not in text and not text.startswith(("/", ".")):
+        text = f"{text}:{location.text.partition(':')[2] if ':' in location.text else location.path}"
+    return read_location(text, settings)
+
+
+def check_changed(location: Location, reach: Reach) -> None:
+    """Raise `IncompleteError` if the access to some entries could not be changed."""
+    if reach.failures:
+        raise IncompleteError(
+            "access-not-changed",
+            f"the access to {counted(reach.failures, 'entry', 'entries')} could not be changed",
+            subject=location.text,
+            hint="Only the owner of a file can share it.",
+        )
 
 
 def _remove(opened: _Opened, who: str) -> Reach:
