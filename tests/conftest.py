@@ -3,6 +3,7 @@
 The fixtures are in tests/services/fixtures.py.
 """
 
+import gc
 import os
 import signal
 
@@ -54,3 +55,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # The duration of an example depends mostly on the other load of the machine.
 settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of garbage collection, which otherwise goes through all of them again and again."""
+    gc.collect()
+    gc.freeze()

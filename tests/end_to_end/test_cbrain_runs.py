@@ -16,7 +16,7 @@ from tests.services import cbrain as double
 from tests.services.cbrain import CbrainDouble
 from tests.services.cbrain_http import LostAnswer
 
-KILLS = int(os.environ.get("HIBALI_CBRAIN_KILLS", "10"))  # 100 for the figures of the closing notes
+KILLS = int(os.environ.get("HIBALI_CBRAIN_KILLS", "4"))  # 100 for the figures of the closing notes
 
 
 class Portal:

@@ -65,7 +65,12 @@ def _check_complete(there: Transfers, tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "files"), [("ssh", 5000), pytest.param("s3", 1000, marks=pytest.mark.heavy)]
+    ("word", "files"),
+    [
+        ("ssh", 1000),
+        pytest.param("ssh", 5000, marks=pytest.mark.heavy),
+        pytest.param("s3", 1000, marks=pytest.mark.heavy),
+    ],
 )
 def test_a_push_killed_three_times_resumes_each_time(transfers_to: Any, word: str, files: int) -> None:
     there = transfers_to(word)

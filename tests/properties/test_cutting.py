@@ -11,7 +11,7 @@ from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item
 
 MIB = 1 << 20
 sizes = st.lists(
-    st.one_of(st.integers(0, 3 * MIB), st.integers(0, 2 << 30), st.integers(1 << 40, 1 << 44)), max_size=60
+    st.one_of(st.integers(0, 3 * MIB), st.integers(0, 2 << 30), st.integers(1 << 40, 1 << 41)), max_size=30
 )
 
 

@@ -18,17 +18,14 @@ _CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 def error_codes() -> dict[str, list[str]]:
     """Return every code passed to an error, or to a function or value with a `code`, with its locations
     (`file:line`)."""
-    trees = {
-        path: ast.parse(path.read_text())
-        for package in PACKAGES
-        for path in (REPOSITORY / package).rglob("*.py")
-    }
+    paths = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
     positions = defaultdict(set)
-    for tree in trees.values():
-        for name, position in _code_parameters(tree):
+    for path in paths:  # parsed twice: all trees at once would be hundreds of megabytes
+        for name, position in _code_parameters(ast.parse(path.read_text())):
             positions[name].add(position)
     codes = defaultdict(list)
-    for path, tree in trees.items():
+    for path in paths:
+        tree = ast.parse(path.read_text())
         constants = dict(_constants(tree))
         others = set(_without_code(tree))
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):

@@ -81,7 +81,7 @@ def parser_of(wanted: list[dict[str, Any]]) -> argparse.ArgumentParser:
     return parser
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(arguments())
 def test_argparse_gets_what_an_invocation_says(wanted: list[dict[str, Any]]) -> None:
     parser = parser_of(wanted)
