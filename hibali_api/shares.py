@@ -42,7 +42,7 @@ _SHARE = frozenset(ShareOptions.__annotations__) - frozenset(CallOptions.__annot
 
 def plan(place: Place, who: str, **options: Unpack[ShareOptions]) -> Outcome:
     """Return what `add` would change: files, bytes, and folders above that this person cannot enter."""
-    grant = _grant(who, options)
+    grant = _grant("plan", who, options)
     with calling(options) as call:
         return plan_share(call.location(place), grant, call.on_event)
 
@@ -61,7 +61,7 @@ def add(place: Place, who: str, *, prove_as: Place | None = None, **options: Unp
         IncompleteError: files of others could not be shared; the rest is.
         RefusedError: the site cannot share it.
     """
-    grant = _grant(who, options)
+    grant = _grant("add", who, options)
     with calling(options) as call:
         location = call.location(place)
         done = add_share(location, grant, _other(prove_as, location, call), call.on_event)
@@ -125,8 +125,8 @@ def link(file: Place, duration: timedelta = timedelta(days=7), **options: Unpack
         return make_link(call.location(file), round(duration.total_seconds()), call.on_event)
 
 
-def _grant(who: str, options: ShareOptions) -> Grant:
-    given = split_options("add", options, _SHARE)
+def _grant(function: str, who: str, options: ShareOptions) -> Grant:
+    given = split_options(function, options, _SHARE)
     until = given.get("until")
     if isinstance(until, timedelta):
         until = datetime.now(UTC) + until
