@@ -379,6 +379,7 @@ _BECAUSE = {
     "ssh.command": "a command that would be run on this machine",
     "ssh.python": "a program that would be run in your account",
     "s3.credentials_command": "a command that would be run on this machine",
+    "s3.swift_token_command": "a command that would be run on this machine",
     "s3.profile": "a profile of a user's own AWS configuration",
     "scheduler.account": "each user sets the account",
     "scheduler.mpi": "a command that would be run in your jobs",

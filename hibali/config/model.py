@@ -188,6 +188,12 @@ class S3Settings:
     profile: str | None = setting(line, default=None, doc="a profile in your AWS files")
     anonymous: bool = setting(flag, default=False, doc="send requests without credentials")
     credentials_command: tuple[str, ...] = setting(argv, default=(), doc="a command that prints credentials")
+    swift_url: str | None = setting(
+        line, default=None, doc="the URL of the account in OpenStack Swift, to share buckets"
+    )
+    swift_token_command: tuple[str, ...] = setting(
+        argv, default=(), doc="a command that prints a token of OpenStack"
+    )
 
     def finish(self, present_keys: PresentKeys, note: Note) -> Self:
         """Check the endpoint, and that credentials come from one source."""
@@ -195,6 +201,9 @@ class S3Settings:
         problem = endpoint_problem(self.endpoint or "aws")
         if problem:
             note(problem, "endpoint")
+        problem = endpoint_problem(self.swift_url) if self.swift_url else None
+        if problem or self.swift_url == "aws":
+            note(problem or "is not a URL", "swift_url")
         if (self.profile is not None) + self.anonymous + bool(self.credentials_command) > 1:
             note("only one of profile, anonymous and credentials_command can be set")
         return replace(self, prefix=self.prefix.rstrip("/"))

@@ -29,7 +29,7 @@ _with_option = click.option(
     "--with",
     "who",
     metavar="WHO",
-    help="NAME, user:NAME or group:NAME at a filesystem; an ARN or `everyone` at a bucket; a UUID at a guest collection; "
+    help="NAME, user:NAME or group:NAME at a filesystem; an ARN or `everyone` at a bucket; PROJECT:USER at Swift; a UUID at a guest collection; "
     "project:NAME at a CBRAIN portal.",
 )
 _as_option = click.option(

@@ -10,11 +10,13 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 
 import hibali as api
 from tests.services.object_store import OTHER_ACCOUNT, ObjectStore
@@ -412,6 +414,100 @@ def test_object_stores_without_policies_are_named(
     for words in (("add", "bucket:t", "--with", "anna"), ("list", "bucket:t")):
         answer = hibali("share", *words, "--json")
         assert (answer.exit, answer.last["code"]) == (8, "no-policies"), str(answer)
+
+
+@dataclass(frozen=True)
+class SwiftBucket:
+    """A bucket of Swift: its place, the URL of its account and tokens of its owner and of another user."""
+
+    place: Any
+    url: str
+    tokens: dict[str, str]
+
+    def send(
+        self, who: str, method: str, name: str, headers: dict[str, str] | None = None
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request with Swift's own API, without hibali."""
+        sent = {"X-Auth-Token": self.tokens[who]} if who else {}
+        return urllib3.request(method, f"{self.url}/{name}", headers={**sent, **(headers or {})})
+
+    def readers(self, more: str = "") -> str:
+        return str(
+            self.send("owner", "HEAD", self.place.bucket.name + more).headers.get("X-Container-Read", "")
+        )
+
+
+@pytest.fixture
+def swift_bucket(hibali: Any, tmp_path: Path, request: pytest.FixtureRequest) -> SwiftBucket:
+    """Return a bucket as the site `bucket`; `other` has a token of another user, and `nobody` none."""
+    place = make_backend("s3-swift", tmp_path, request.getfixturevalue)
+    store, tokens, url = place.store, {}, ""
+    logins = {
+        "owner": (store.access_key, store.secret_key),
+        "other": (store.other_access_key, store.other_secret_key),
+    }
+    for who, (user, key) in logins.items():
+        answer = urllib3.request(
+            "GET", f"{store.endpoint}/auth/v1.0", headers={"X-Auth-User": user, "X-Auth-Key": key}
+        )
+        tokens[who], url = answer.headers["X-Auth-Token"], url or answer.headers["X-Storage-Url"]
+        (tmp_path / who).write_text(f"{tokens[who]}\n")
+    for name, who in (("bucket", "owner"), ("other", "other"), ("nobody", "")):
+        command = f'swift_token_command = ["cat", "{tmp_path}/{who}"]\n' if who else ""
+        add_site(hibali.home.config, name, place, f'swift_url = "{url}"\n{command}')
+    hibali.env.update(place.env)
+    named = "A b%41?\u00fc".encode()  # the first: it is read as the proof
+    make_tree(tmp_path / "source", {named: b"0", b"a": b"1", b"sub/b": b"22", b"large": b"x" * (20 << 20)})
+    hibali("push", tmp_path / "source", "bucket:", exit=0)
+    return SwiftBucket(place, url, tokens)
+
+
+@pytest.mark.heavy
+def test_a_bucket_of_swift_is_shared_proven_and_removed(hibali: Any, swift_bucket: SwiftBucket) -> None:
+    """Check also that parts of large objects are shared, and that elements of others stay."""
+    name, bob = swift_bucket.place.bucket.name, swift_bucket.place.store.other_access_key
+    swift_bucket.send("owner", "POST", name, {"X-Container-Read": "study:carol"})
+    words = ("bucket:", "--with", bob, "--json")
+    planned = hibali("share", "add", *words, "--dry-run", exit=0).last
+    assert (planned["files"], planned["bytes"], planned["changed"]) == (4, 4 + (20 << 20), 1)
+    assert swift_bucket.readers() == "study:carol"
+    assert swift_bucket.send("other", "GET", f"{name}/a").status == 403
+    assert hibali("share", "add", *words, "--as", "other", exit=0).last["proven"] is True
+    assert hibali("share", "add", *words, exit=0).last["changed"] == 0
+    assert swift_bucket.send("other", "GET", f"{name}/sub/b").data == b"22"
+    assert len(swift_bucket.send("other", "GET", f"{name}/large").data) == 20 << 20
+    assert swift_bucket.send("other", "PUT", f"{name}/new").status == 403
+    people = {
+        (line.get("who"), line.get("permission"))
+        for line in hibali("share", "list", "bucket:", "--json", exit=0).lines
+    }
+    assert people >= {(bob, "read"), ("study:carol", "read")}
+    hibali("share", "add", *words, "--write", exit=0)
+    assert swift_bucket.send("other", "PUT", f"{name}/new").status == 201
+    assert hibali("share", "rm", *words, "--as", "other", exit=0).last["proven"] is True
+    assert (swift_bucket.readers(), swift_bucket.readers("+segments")) == ("study:carol", "")
+    assert swift_bucket.send("other", "PUT", f"{name}/new").status == 403
+
+
+@pytest.mark.heavy
+def test_a_bucket_of_swift_is_shared_with_everyone(hibali: Any, swift_bucket: SwiftBucket) -> None:
+    name = swift_bucket.place.bucket.name
+    hibali("share", "add", "bucket:", "--with", "everyone", "--until", "1s", "--as", "nobody", exit=0)
+    assert swift_bucket.send("", "GET", f"{name}/a").data == b"1"
+    wait_for(lambda: hibali("share", "rm", "--ended", "--json", exit=0).lines)
+    assert swift_bucket.send("", "GET", f"{name}/a").status == 401
+    unknown = hibali(
+        "share", "add", "bucket:", "--with", "guest:nobody-has-this-name", "--as", "other", exit=11
+    )
+    assert b"not proven" in unknown.err
+    for place, who, more, code, left in (
+        ("bucket:sub", "guest:bob", (), "not-shared", 8),
+        ("bucket:", "bob", (), "not-a-person", 2),
+        ("bucket:", ".r:*", (), "not-a-person", 2),
+        ("bucket:", "everyone", ("--write",), "not-shared", 8),
+    ):
+        answer = hibali("share", "add", place, "--with", who, *more, "--json")
+        assert (answer.exit, answer.last["code"]) == (left, code), str(answer)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class ObjectStore:
     region: str = REGION
     page: int = 1000  # maximum number of keys per page of a listing
     buckets_go_whole: bool = False  # deleting a bucket deletes its objects
-    # The keys of `OTHER_ACCOUNT`, which may do nothing that no policy of a bucket allows; only of SeaweedFS.
+    # The keys of another account, which may do nothing that nobody allowed: at SeaweedFS `OTHER_ACCOUNT`, at Swift a user of its own.
     other_access_key: str = ""
     other_secret_key: str = ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.services.processes import (
 # created by tests/prepare.sh from tests/swift.lock
 _HOME = Path(__file__).resolve().parents[2] / ".cache" / "swift"
 _LOCK = Path(__file__).resolve().parents[1] / "swift.lock"
-_ACCOUNT = "study"
+_ACCOUNT, _OTHER_ACCOUNT = "study", "guest"
 _PAGE = 100  # creating objects is slow in Swift
 _PARTS = ("account", "container", "object")
 
@@ -103,6 +104,7 @@ max_bucket_listing = {page}
 [filter:tempauth]
 use = egg:swift#tempauth
 user_{account}_{user} = {secret} .admin
+user_{other_account}_{other_user} = {other_secret} .admin
 [filter:copy]
 use = egg:swift#copy
 [filter:slo]
@@ -116,7 +118,16 @@ def start_swift(session: Path, folder: Path) -> ObjectStore:
     memcached = program("memcached", "memcached")
     store = new_store()
     user, proxy = store.access_key, int(store.endpoint.rpartition(":")[2])
-    store = ObjectStore(store.endpoint, f"{_ACCOUNT}:{user}", store.secret_key, store.region, _PAGE)
+    other_user, other_secret = secrets.token_hex(8), secrets.token_hex(20)
+    store = ObjectStore(
+        store.endpoint,
+        f"{_ACCOUNT}:{user}",
+        store.secret_key,
+        store.region,
+        _PAGE,
+        other_access_key=f"{_OTHER_ACCOUNT}:{other_user}",
+        other_secret_key=other_secret,
+    )
     (folder / "devices" / "d1").mkdir(parents=True)
     ports = dict(zip(_PARTS, (free_port() for _ in _PARTS), strict=True))
     memory = free_port()
@@ -125,6 +136,7 @@ def start_swift(session: Path, folder: Path) -> ObjectStore:
     for name, port in ports.items():
         _configure(folder, name, port, _STORAGE.format(name=name))
     known = {"account": _ACCOUNT, "user": user, "secret": store.secret_key}
+    known |= {"other_account": _OTHER_ACCOUNT, "other_user": other_user, "other_secret": other_secret}
     _configure(folder, "proxy", proxy, _PROXY.format(memory=memory, region=store.region, page=_PAGE, **known))
     words = [memcached, "-u", _login(), "-l", "127.0.0.1", "-p", str(memory), "-m", "64"]
     started = [(memory, start(session, words, folder / "memcached.log"), folder / "memcached.log")]

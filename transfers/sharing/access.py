@@ -56,6 +56,18 @@ class ListedGrant:
     ours: bool | None = None
 
 
+class OtherView(ABC):
+    """What a login sees through the interface in which shares are in effect. Methods raise `HibaliError` for what it may not see."""
+
+    @abstractmethod
+    def list_one(self) -> None:
+        """Read the beginning of the listing."""
+
+    @abstractmethod
+    def beginning(self, path: bytes, most: int) -> bytes:
+        """Return the first `most` bytes of a file."""
+
+
 class Sharing(ABC):
     """The access to the root of an open store."""
 
@@ -78,3 +90,7 @@ class Sharing(ABC):
     @abstractmethod
     def people(self, place: Entry) -> list[ListedGrant]:
         """Return who has access besides the owner."""
+
+    def view(self) -> OtherView | None:
+        """Return how this login sees what others share with it; None if it does through the store."""
+        return None

@@ -25,7 +25,7 @@ from hibali.text import counted
 from transfers.entry import Entry, Kind
 from transfers.journal import Recorder
 from transfers.protected_roots import check_read_only_roots
-from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
+from transfers.sharing.access import Grant, ListedGrant, OtherView, Permission, Reach, Sharing
 from transfers.single_files import contents
 from transfers.stores.base import Store
 from transfers.stores.open_store import open_store
@@ -206,7 +206,7 @@ def _prove(location: Location, entry: Entry, other: Location, on_event: Listener
     while True:
         tried = [_can_list(other, on_event)] if entry.kind is Kind.FOLDER else []
         if path or entry.kind is Kind.FILE:
-            tried.append(_can_read(_below(location, path), _below(other, path), on_event))
+            tried.append(_can_read(_below(location, path), other, path, on_event))
         if all(found is readable for found in tried):
             return True
         if time.monotonic() > deadline:
@@ -238,7 +238,11 @@ def _can_list(other: Location, on_event: Listener) -> bool:
     """Return whether the other person gets the beginning of a listing."""
     try:
         with closing(open_store(other, on_event=on_event)) as store:
-            next(iter(store.list()), None)
+            view = _view_of(store)
+            if view is not None:
+                view.list_one()
+            else:
+                next(iter(store.list()), None)
     except TryLaterError:
         raise
     except HibaliError:
@@ -246,14 +250,23 @@ def _can_list(other: Location, on_event: Listener) -> bool:
     return True
 
 
-def _can_read(own: Location, other: Location, on_event: Listener) -> bool:
-    """Return whether the other person gets the same beginning of a file."""
+def _can_read(own: Location, other: Location, path: bytes, on_event: Listener) -> bool:
+    """Return whether the other person gets the same beginning of a file at a path below `other`."""
     try:
-        return _beginning(other, on_event) == _beginning(own, on_event)
+        with closing(open_store(other, on_event=on_event)) as store:
+            view = _view_of(store)
+            seen = None if view is None else view.beginning(path, _PROOF_BYTES)
+        if seen is None:
+            seen = _beginning(_below(other, path), on_event)
+        return seen == _beginning(own, on_event)
     except TryLaterError:
         raise
     except HibaliError:
         return False
+
+
+def _view_of(store: Store) -> OtherView | None:
+    return store.sharing().view() if store.facts.shares else None
 
 
 def _beginning(location: Location, on_event: Listener) -> bytes:

@@ -146,6 +146,16 @@ def _end_of(statement: Mapping[str, Any]) -> datetime | None:
         return None
 
 
+def count_objects(requests: Requests, prefix: bytes) -> tuple[int, int]:
+    """Return how many objects there are below a prefix, and their size in bytes."""
+    files = size = 0
+    for page in pages(requests, prefix):
+        own = [each for each in page if not is_own_name(each.path)]
+        files += len(own)
+        size += sum(each.size for each in own)
+    return files, size
+
+
 class BucketSharing(Sharing):
     """The access to an object, or to all objects below a prefix."""
 
@@ -217,12 +227,7 @@ class BucketSharing(Sharing):
         changed = int(statements_of(policy) != statements_of(wanted))
         if place.kind is Kind.FILE:
             return Reach(1, place.size, changed)
-        prefix = self._key + b"/" if self._key else b""
-        files = size = 0
-        for page in pages(self._requests, prefix):
-            own = [each for each in page if not is_own_name(each.path)]
-            files += len(own)
-            size += sum(each.size for each in own)
+        files, size = count_objects(self._requests, self._key + b"/" if self._key else b"")
         return Reach(files, size, changed)
 
     def _read(self) -> Policy:
@@ -235,7 +240,7 @@ class BucketSharing(Sharing):
                 "no-policies",
                 "this object store has no bucket policies",
                 subject=requests.subject,
-                hint="Share a file by a link, or give access with the server's own tools.",
+                hint="Share a file by a link, or set swift_url if this is OpenStack Swift: hibali config edit",
             )
         if response.status == 404 and code in {"", "NoSuchBucketPolicy"}:
             return {}

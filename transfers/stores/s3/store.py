@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import Any
 
+from hibali.config.model import S3Settings
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
 from hibali.http import Response
@@ -21,6 +22,7 @@ from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.overlap import identity_of_bucket
+from transfers.sharing.access import Sharing
 from transfers.stores.base import (
     PACK_BYTES,
     Committed,
@@ -51,6 +53,7 @@ from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, rec
 from transfers.stores.s3.records import Records, time_of
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Requests
+from transfers.stores.s3.swift_acl import ContainerSharing
 from transfers.stores.s3.writing import ExpectedObjects, S3Writer, WriteTarget
 from transfers.stores.server_lease import NoLease
 
@@ -178,8 +181,12 @@ class S3Store(RequestStore):
         slash: bool = False,
         on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
+        swift: S3Settings | None = None,
     ) -> None:
-        """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name."""
+        """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name.
+
+        `swift` has the URL of the account if the server is OpenStack Swift.
+        """
         self._bulk = Bulk(requests)
         # Not fewer threads where fewer connections are allowed: jobs of the pool wait for others in it.
         super().__init__(self._bulk.get, self._key, threads=CONNECTIONS, name="s3")
@@ -189,6 +196,7 @@ class S3Store(RequestStore):
         self._slash = slash
         self._on_event = on_event
         self._lease = lease
+        self._swift = swift
         self._cache = Cache(site, requests.endpoint.url, requests.bucket, root)
         self._uploads = Uploads(site, requests.endpoint.url, requests.bucket, root)
         self._records = Records(requests, self._pool, self._cache, self._uploads, root)
@@ -278,8 +286,10 @@ class S3Store(RequestStore):
         key = self._key(entry.path) if entry.path else self.root_path
         return presign_object(self._requests, key, entry, seconds)
 
-    def sharing(self) -> BucketSharing:
+    def sharing(self) -> Sharing:
         """See Store."""
+        if self._swift is not None:
+            return ContainerSharing(self._requests, self._swift, self.root_path)
         return BucketSharing(self._requests, self.root_path)
 
     def _weaken(self, entry: Entry) -> None:
