@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import attrgetter
@@ -309,6 +310,22 @@ def plan_transfer(
         HibaliError: a side cannot be reached, or its listing is wrong; `unlisted` has unlisted names.
     """
     plan = TransferPlan(announce=announce)
+    try:
+        _decide_all(plan, source, target, rules, target_exists, missing_records)
+    except BaseException:
+        plan.close()
+        raise
+    return plan
+
+
+def _decide_all(
+    plan: TransferPlan,
+    source: Side,
+    target: Side,
+    rules: Rules,
+    target_exists: bool,  # noqa: FBT001  # as `plan_transfer` was called
+    missing_records: MissingRecords | None,
+) -> None:
     selected = selector(rules)
     missing: set[bytes] = set()
     if missing_records is not None:
@@ -335,30 +352,27 @@ def plan_transfer(
     plan.withdraw()
     nothing = Problem("missing", "the source has no entry with this name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))
-    return plan
 
 
 def _add_decisions(
     plan: TransferPlan, decisions: Iterable[Decision], compare: Callable[[Spool], Iterable[Decision]]
 ) -> None:
     """Add all decisions to the plan, those by digest last: an agent answers one request at a time."""
-    compared, names = Spool(), FurtherNames()
+    with closing(Spool()) as compared, closing(FurtherNames()) as names:
 
-    def add(some: Iterable[Decision]) -> None:
-        for decision in some:
-            if isinstance(decision, Conflict):
-                plan.conflicts.append(decision)
-            elif decision.verb is Verb.COMPARE:
-                compared.add(decision)
-            elif not names.holds(decision):
-                plan.count(decision)
+        def add(some: Iterable[Decision]) -> None:
+            for decision in some:
+                if isinstance(decision, Conflict):
+                    plan.conflicts.append(decision)
+                elif decision.verb is Verb.COMPARE:
+                    compared.add(decision)
+                elif not names.holds(decision):
+                    plan.count(decision)
 
-    add(decisions)
-    add(compare(compared))
-    compared.close()
-    for action in names.decided():
-        plan.count(action)
-    names.close()
+        add(decisions)
+        add(compare(compared))
+        for action in names.decided():
+            plan.count(action)
 
 
 def _listings(
