@@ -6,51 +6,22 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from tests.support.backends import FolderBackend, add_site
-from tests.support.faulty_proxy import CuttingProxy
+from tests.support.faulty_proxy import CountingProxy
 from tests.support.restartable_server import RestartableServer, restartable_server
 from tests.support.trees import HOSTILE_NAMES, File, Folder, Link, Tree, make_tree, many_files, read_tree
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
-
-
-class CountingProxy(CuttingProxy):
-    """Count the bytes in both directions."""
-
-    def __init__(self, port: int) -> None:
-        self.back = 0
-        self._counting_back = threading.Lock()
-        super().__init__(port)
-
-    def _copy(self, source: socket.socket, target: socket.socket) -> None:  # type: ignore[override]
-        with suppress(OSError):
-            while content := source.recv(65536):
-                with self._counting_back:
-                    self.back += len(content)
-                target.sendall(content)
-            target.shutdown(socket.SHUT_WR)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.close()
-
-    @property
-    def bytes(self) -> int:
-        return self.sent + self.back
 
 
 @dataclass

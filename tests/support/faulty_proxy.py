@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
@@ -139,6 +139,33 @@ class CuttingProxy(_Listener):
             while content := source.recv(65536):
                 target.sendall(content)
             target.shutdown(socket.SHUT_WR)
+
+
+class CountingProxy(CuttingProxy):
+    """Count the bytes in both directions."""
+
+    def __init__(self, port: int) -> None:
+        self.back = 0
+        self._counting_back = threading.Lock()
+        super().__init__(port)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:  # type: ignore[override]
+        with contextlib.suppress(OSError):
+            while content := source.recv(65536):
+                with self._counting_back:
+                    self.back += len(content)
+                target.sendall(content)
+            target.shutdown(socket.SHUT_WR)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    @property
+    def bytes(self) -> int:
+        return self.sent + self.back
 
 
 class NarrowProxy(CuttingProxy):
