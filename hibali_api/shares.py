@@ -65,10 +65,7 @@ def add(place: Place, who: str, *, prove_as: Place | None = None, **options: Unp
     with calling(options) as call:
         location = call.location(place)
         done = add_share(location, grant, _other(prove_as, location, call), call.on_event)
-        check_changed(location, done.reach)
-    if done.proven is False:
-        raise _not_proven(location.text, f"{done.grant.who} cannot read it: the share has no effect")
-    return done
+    return _checked(location, done, "cannot read it: the share has no effect")
 
 
 def remove(
@@ -90,10 +87,7 @@ def remove(
     with calling(options) as call:
         location = call.location(place)
         done = remove_share(location, who, _other(prove_as, location, call), call.on_event)
-        check_changed(location, done.reach)
-    if done.proven is False:
-        raise _not_proven(location.text, f"{done.grant.who} can still read it")
-    return done
+    return _checked(location, done, "can still read it")
 
 
 def every(*, removed: bool = False) -> list[Share]:
@@ -145,6 +139,14 @@ def _other(prove_as: Place | None, location: Location, call: Call) -> Location |
     return None if prove_as is None else other_place(place_text(prove_as), location, call.settings)
 
 
-def _not_proven(subject: str, message: str) -> NotVerifiedError:
-    hint = "Ask the site who has access: hibali share list PLACE"
-    return NotVerifiedError("share-not-proven", message, subject=subject, hint=hint)
+def _checked(location: Location, done: Outcome, denial: str) -> Outcome:
+    """Return a change that is complete and not disproven. Raise `IncompleteError` or `NotVerifiedError`."""
+    check_changed(location, done.reach)
+    if done.proven is False:
+        raise NotVerifiedError(
+            "share-not-proven",
+            f"{done.grant.who} {denial}",
+            subject=location.text,
+            hint="Ask the site who has access: hibali share list PLACE",
+        )
+    return done
