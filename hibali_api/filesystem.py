@@ -25,6 +25,8 @@ from hibali_api.file_objects import ReadFile, WriteFile
 from hibali_api.os_errors import ExistsError, IsAFolderError, NoSuchFileError
 from hibali_api.site_files import Found, Range, SiteFiles, Version, changed
 from transfers.entry import Entry, Kind
+from transfers.patterns import ANY_FOLDERS
+from transfers.wildcards import wildcard_expression
 
 _MAGIC = frozenset("*?[")
 _FSSPEC_OPTIONS = {
@@ -152,6 +154,28 @@ class HibaliFileSystem(AbstractFileSystem, metaclass=_FreshPins):  # type: ignor
         named = {each["name"]: each for each in infos if withdirs or each["type"] != "directory"}
         found = dict(sorted(named.items()))
         return found if detail else list(found)
+
+    def glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> Any:
+        """List the paths that match wildcards; the expressions of fsspec itself backtrack exponentially."""
+        text = self._strip_protocol(path)
+        if _MAGIC.isdisjoint(text):
+            return super().glob(path, maxdepth=maxdepth, **kwargs)
+        detail, withdirs = kwargs.pop("detail", False), kwargs.pop("withdirs", True)
+        parts = text.split("/")
+        fixed = next(number for number, part in enumerate(parts) if not _MAGIC.isdisjoint(part))
+        depth: int | None = len(parts) - fixed
+        if ANY_FOLDERS in parts:
+            depth = None if maxdepth is None else parts.index(ANY_FOLDERS) - fixed + maxdepth
+        found = self.find("/".join(parts[:fixed]), depth, withdirs=withdirs, detail=True, **kwargs)
+        expression = wildcard_expression(parts)
+        matching: dict[str, Any] = {}
+        for name, info in sorted(found.items()):
+            folder = info["type"] == "directory"
+            # a last `**` matches the folder itself, too, as it does in fsspec
+            inside = f"{name}/-" if folder and parts[-1] == ANY_FOLDERS else name
+            if expression.fullmatch(inside) and (folder or not path.endswith("/")):
+                matching[name] = info
+        return matching if detail else list(matching)
 
     def created(self, path: str) -> Any:
         """Raise NotImplementedError: no site keeps this time."""

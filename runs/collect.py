@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -21,6 +20,7 @@ from runs.services.base import FOLDER, ServiceHost, load_job_system, open_host
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt, add_receipts
+from transfers.patterns import path_expression
 from transfers.recorded_digests import Expected, moved_by
 from transfers.request import Request, SaveOptions
 from transfers.rules import Rules
@@ -95,7 +95,7 @@ def _component(part: str, *, is_pattern: bool) -> re.Pattern[str]:
     if not is_pattern:
         return re.compile(re.escape(part))
     guard = "" if part.startswith(".") else r"(?!\.)"
-    return re.compile(guard + fnmatch.translate(part))
+    return re.compile(guard + path_expression([part]), re.DOTALL)
 
 
 def collect(

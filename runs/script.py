@@ -362,13 +362,14 @@ def guard_lines(folder: str, needs: Sequence[Dependency]) -> str:
 REQUIRED_SCRIPT = "outputs.sh"
 # A required output may be a symlink or unreadable: it counts as created, and collecting reports the problem (S12).
 # The list is part of the exit record, whose size is limited.
+# Shells match a name against several wildcards in exponential time: each `for` has one `*`, and the functions remove from $rest what the
+# next piece matches first.
 _HEAD = r"""
-was_created() {
-  for path do
-    if [ -e "$path" ] || [ -L "$path" ]; then return 0; fi
-  done
-  return 1
-}
+exists() { [ -e "$1" ] || [ -L "$1" ]; }
+first() { case $rest in "$1"*) rest=${rest#"$1"} ;; *) return 1 ;; esac; }
+later() { case $rest in *"$1"*) rest=${rest#*"$1"} ;; *) return 1 ;; esac; }
+last() { case $rest in *"$1") ;; *) return 1 ;; esac; }
+one() { [ -n "$rest" ] && rest=${rest#?}; }
 note() { [ "${#missing}" -ge 4000 ] || missing="$missing${missing:+,}\"$1\""; }
 """
 _TAIL = r"""
@@ -392,25 +393,44 @@ def required_script(outputs: Sequence[Output], *, several_nodes: bool = False) -
     required = [each for each in outputs if not each.optional and OUTPUT_ID.fullmatch(each.id)]
     if not required:
         return ""
-    checks = [f"  was_created {_shell_word(each)} || note {each.id}\n" for each in required]
+    functions = [_look_for(each, f"created_{number}") for number, each in enumerate(required)]
+    checks = [f"  created_{number} || note {each.id}\n" for number, each in enumerate(required)]
     seconds = _OTHER_NODES_SECONDS if several_nodes else 0
-    return f"seconds={seconds}{_HEAD}check() {{\n  missing=\n{''.join(checks)}}}{_TAIL}"
+    check = f"check() {{\n  missing=\n{''.join(checks)}}}"
+    return f"seconds={seconds}{_HEAD}{''.join(functions)}{check}{_TAIL}"
 
 
-def _shell_word(output: Output) -> str:
-    """Return the path below the folder of the run as one shell word with active wildcards."""
-    if not output.is_pattern:
-        return shlex.quote(f"work/{output.path}")
-    return "work/" + "".join(_piece(piece) for piece in re.split(r"([*?]|\[!?\]?[^]]*\])", output.path))
+_WILD = re.compile(r"(\*+|\?|\[!?\]?[^]]*\])")
 
 
-def _piece(piece: str) -> str:
-    """Return a piece of a pattern for the shell; shells differ for `[...]`, so it is widened to "at least one character"."""
-    if piece in {"", "*"}:
-        return piece
-    if piece == "?" or (piece.startswith("[") and piece.endswith("]") and len(piece) > 1):
-        return "?*"
-    return shlex.quote(piece)
+def _look_for(output: Output, function: str) -> str:
+    """Return a shell function that succeeds if the output exists below the folder of the run: a loop for each component with wildcards."""
+    path = "work"
+    loops: list[str] = []
+    for part in output.path.split("/"):
+        pieces = _WILD.split(part)
+        if not output.is_pattern or len(pieces) == 1:
+            path += shlex.quote(f"/{part}")
+            continue
+        name = f"at_{len(loops)}"
+        start = f"for {name} in {path}{shlex.quote(f'/{pieces[0]}')}*"
+        loops.append(f"{start}; do rest=${{{name}##*/}}; {_conditions(pieces)} || continue\n")
+        path = f'"${name}"'
+    body = f"{''.join(loops)}exists {path} && return 0\n" + "done\n" * len(loops)
+    return f"{function}() {{\n{body}return 1\n}}\n"
+
+
+def _conditions(pieces: Sequence[str]) -> str:
+    """Return the shell conditions for a name in $rest from literal pieces and the wildcards between them.
+
+    Shells differ for `[...]` and `?`, so both are widened to "at least one character".
+    """
+    found = [f"first {shlex.quote(pieces[0])}"]
+    for wildcard, literal in zip(pieces[1::2], pieces[2::2], strict=True):
+        found += [] if wildcard[0] == "*" else ["one"]
+        found.append(f"later {shlex.quote(literal)}")
+    found[-1] = f"last {shlex.quote(pieces[-1])}"
+    return " && ".join(found)
 
 
 PROXY = b"/proxy"  # in the run's folder; the job script knows it, too

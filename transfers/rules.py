@@ -10,6 +10,7 @@ from typing import Literal
 from hibali.errors import UsageError
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Verification
+from transfers.patterns import gitignore_matcher
 from transfers.stores.base import unsafe_component
 
 
@@ -179,11 +180,9 @@ def _pattern_selector(rules: Rules) -> Selector:
     """
     if not rules.include and not rules.exclude:
         return select_all
-    from pathspec import GitIgnoreSpec  # start-up: only if patterns are given
-
     try:
-        include = GitIgnoreSpec.from_lines(rules.include)
-        exclude = GitIgnoreSpec.from_lines(rules.exclude)
+        included = gitignore_matcher(rules.include)
+        excluded = gitignore_matcher(rules.exclude)
     except ValueError as problem:
         raise UsageError(
             "bad-pattern", f"invalid pattern: {problem}", hint="Patterns have the syntax of .gitignore."
@@ -193,9 +192,7 @@ def _pattern_selector(rules: Rules) -> Selector:
         name = entry.path.decode("utf-8", "surrogateescape")
         if entry.kind is Kind.FOLDER:
             name += "/"
-        if exclude.match_file(name):
-            return False
-        return not rules.include or include.match_file(name)
+        return not excluded(name) and (not rules.include or included(name))
 
     return matches
 

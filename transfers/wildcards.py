@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hibali.locations import Location
 from transfers.entry import Entry, Kind
+from transfers.patterns import ANY_FOLDERS, path_expression
 
 _WILD = re.compile(r"[*?\[]")
-_TOKEN = re.compile(r"\*+|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
-_ANY_FOLDERS = r"(?:[^/]+/)*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +67,15 @@ def read_wildcards(location: Location) -> Wildcards | None:
         folder = folder.parent
     folder = replace(folder, text=location.text.removesuffix("/".join(parts)))
     return Wildcards(
-        folder, "/".join(rest).encode("utf-8", "surrogateescape"), location.slash, _compiled(rest)
+        folder, "/".join(rest).encode("utf-8", "surrogateescape"), location.slash, wildcard_expression(rest)
     )
 
 
-def _compiled(rest: list[str]) -> re.Pattern[str]:
+def wildcard_expression(parts: Sequence[str]) -> re.Pattern[str]:
     """Return the expression of path components; a last `**` matches everything below."""
-    found = ""
-    for position, part in enumerate(rest):
-        last = position == len(rest) - 1
-        if part == "**":
-            found += r".+" if last else _ANY_FOLDERS
-        else:
-            found += _component(part) + ("" if last else "/")
-    return re.compile(found, re.DOTALL)
-
-
-def _component(part: str) -> str:
-    """Return the expression of one component; its wildcards match no slash."""
-    found = ""
-    for token in _TOKEN.finditer(part):
-        text = token.group()
-        if text[0] == "*":
-            found += "[^/]*"
-        elif text == "?":
-            found += "[^/]"
-        elif len(text) > 1:
-            found += "(?!/)" + fnmatch.translate(text).removeprefix("(?s:").removesuffix(r")\Z")
-        else:
-            found += re.escape(text)
-    return found
+    named = list(parts)
+    while named and named[-1] == ANY_FOLDERS:
+        named.pop()
+    everything = ".+" if len(named) < len(parts) else ""
+    end = f"/{everything}" if named and everything else everything
+    return re.compile(path_expression(named, end) if named else end, re.DOTALL)

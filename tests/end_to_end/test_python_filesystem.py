@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fsspec.core import OpenFile
+from fsspec.implementations.local import LocalFileSystem
 
 import hibali as api
 from hibali_api.filesystem import HibaliFileSystem
@@ -203,3 +204,20 @@ def _when_free(act: Callable[[], None]) -> None:
         return True
 
     wait_for(is_free, seconds=200)
+
+
+@pytest.mark.timeout(60)
+def test_wildcards_of_the_filesystem_match_as_fsspec_has_them(
+    files: HibaliFileSystem, tmp_path: Path
+) -> None:
+    names = ["a/b/c.txt", "a/c.txt", "a/x/y/c.txt", "_" * 200]
+    files.pipe({f"there/data/{name}": b"1" for name in names})
+    local = LocalFileSystem(auto_mkdir=True)
+    local.pipe({f"{tmp_path}/there/data/{name}": b"1" for name in names})
+    for pattern in ("*", "a/*", "a/*/", "**/c.txt", "a/**", "a/**/c.txt", "a/[b-x]/*.txt", "?/c*", "none*"):
+        found = local.glob(f"{tmp_path}/there/data/{pattern}")
+        assert files.glob(f"there/data/{pattern}") == [each.removeprefix(f"{tmp_path}/") for each in found], (
+            pattern
+        )
+    assert files.glob("there/data/**/c.txt", maxdepth=2) == ["there/data/a/c.txt"]
+    assert files.glob("there/data/" + "*_" * 20 + ".nii") == []

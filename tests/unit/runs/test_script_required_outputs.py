@@ -62,6 +62,11 @@ def test_a_removed_work_folder_has_no_outputs(tmp_path: Path) -> None:
         ("[*]*.txt", True, "*b.txt", True),
         ("[open", True, "[open", True),
         ("a b/*", True, "a b/c d", True),
+        ("a*/*b/?c*", True, "ab/b/dc", True),
+        ("a*/*b/?c*", True, "ab/b/c", False),
+        ("a*a", True, "a", False),
+        ("*a*b*a", True, "ab", False),
+        ("*-n*'*", True, "x-n'", True),
         (".", False, "x", True),
     ],
 )
@@ -77,6 +82,17 @@ def test_paths_and_patterns_match_the_same_in_the_shell(
     finished = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path / RUN, check=True, capture_output=True)
     assert finished.stdout == (b"" if found else b'"one"')
     assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+@pytest.mark.parametrize("pattern", ["*a" * 12 + "b", "[ab]*?" * 12 + "c"])
+def test_a_name_that_a_tool_chose_cannot_keep_the_job_alive(tmp_path: Path, shell: str, pattern: str) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / ("a" * 250)).touch()
+    script = required_script([Output("one", pattern, is_pattern=True)])
+    done = subprocess.run([shell, "-c", script], cwd=tmp_path, check=True, capture_output=True, timeout=20)
+    assert done.stdout == b'"one"'
 
 
 def test_so_many_missing_outputs_fit_into_the_record(tmp_path: Path) -> None:
