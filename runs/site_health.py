@@ -17,9 +17,11 @@ from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.files import write_atomic
 from hibali.ledger import ledger_folder, now
+from runs.batch_systems import choosing, find_batch_systems, is_direct
 from runs.site_commands import programs_of
 from transfers.check import SiteReport, check_site
 from transfers.history.operations import moment_of
+from transfers.remote.host import KnowsPrograms, RemoteHost
 
 _MOST_BYTES = 64 * 1024  # of a record; a longer one is not ours
 _MOST_CHARACTERS = 1000  # of a message, which may quote a program
@@ -56,9 +58,18 @@ def _order(problem: HibaliError) -> int:
 
 def check_and_record(site: Site, on_event: Listener = ignore) -> SiteReport:
     """Check a site as `hibali sites check` does, and record the outcome."""
-    report = check_site(site, programs_of(site), on_event)
+    report = check_site(site, programs_of(site), _note_batch_system if is_direct(site) else None, on_event)
     record_check(site, "sites check", report.problems)
     return report
+
+
+def _note_batch_system(site: Site, host: RemoteHost, report: SiteReport) -> None:
+    """Add the batch system of a host whose jobs would be processes there."""
+    systems = find_batch_systems(host.which) if isinstance(host, KnowsPrograms) else {}
+    for scheduler, program in systems.items():
+        report.facts["batch system"] = f"{program} is installed, but jobs would be processes on this host"
+        report.advice.append(f"To submit jobs to {scheduler}: {choosing(site.name, scheduler)}")
+        return
 
 
 def record_check(site: Site, by: str, problems: Iterable[HibaliError]) -> None:

@@ -166,7 +166,7 @@ class Worker:
             words = ", ".join(f'"{each}"' for each in backend.command)
             table = (
                 f'kind = "ssh"\nwork = "{work}"\n[sites.runs-ssh.ssh]\nhost = "{backend.server.host}"\n'
-                f"command = [{words}]\n"
+                f'command = [{words}]\n[sites.runs-ssh.scheduler]\nname = "direct"\n'
             )
         container = f'[sites.runs-{word}.container]\nname = "bare"\n'
         bench.add_site(

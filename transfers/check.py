@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
@@ -54,14 +54,23 @@ def clean_site(
 
 @dataclass(slots=True)
 class SiteReport:
-    """The facts of a site by name, and the problems found."""
+    """The facts of a site by name, the problems found, and advice for settings that work."""
 
     facts: dict[str, str | int | bool] = field(default_factory=dict)
     problems: list[HibaliError] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
 
 
-def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ignore) -> SiteReport:
-    """Connect to the site and check configuration and programs; all errors go to the report."""
+def check_site(
+    site: Site,
+    programs: Sequence[str] = (),
+    inspect: Callable[[Site, RemoteHost, SiteReport], None] | None = None,
+    on_event: Listener = ignore,
+) -> SiteReport:
+    """Connect to the site and check configuration and programs; all errors go to the report.
+
+    `inspect` is called with the host of a site that has a machine, and adds to the report.
+    """
     report = SiteReport()
     try:
         if site.ssh is not None and site.ssh.auth == "gsi":
@@ -70,6 +79,8 @@ def check_site(site: Site, programs: Sequence[str] = (), on_event: Listener = ig
             host, logins = reach_machine(site, report, on_event)
             try:
                 _check_machine(site, programs, host, report)
+                if inspect is not None:
+                    inspect(site, host, report)
             finally:
                 host.close()
             report.facts["logins"] = logins

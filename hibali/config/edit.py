@@ -12,7 +12,14 @@ import tomlkit
 
 from hibali.config.model import RemoteSettings, Site
 from hibali.config.schema import Wrong
-from hibali.config.settings import Keys, Settings, lines_of_table, parse_settings, read_document
+from hibali.config.settings import (
+    Keys,
+    Settings,
+    lines_of_table,
+    parse_settings,
+    read_document,
+    require_known_programs,
+)
 from hibali.errors import RefusedError, TryLaterError, UsageError
 from hibali.files import check_private_file, config_file, write_atomic
 from hibali.system_errors import reason_of, unreadable
@@ -26,7 +33,7 @@ _AROUND = frozenset({"globus"})  # tables outside `sites` that refer to a site
 def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Site:
     """Return the site that this table would define in a config.toml with that text.
 
-    Raises `UsageError` with all problems in it.
+    Raises `UsageError` with all problems in it, and for a scheduler or container that this version does not support.
     """
     wrong: list[Wrong] = []
     around = {key: value for key, value in tomllib.loads(text).items() if key in _AROUND}
@@ -36,6 +43,7 @@ def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Sit
         raise UsageError(
             "invalid-site", "\n".join(["the settings of the site are invalid:", *listed]), subject=name
         )
+    require_known_programs(sites[name])
     return sites[name]
 
 

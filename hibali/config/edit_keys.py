@@ -13,7 +13,15 @@ import tomlkit.exceptions
 
 from hibali.config.edit import not_editable, read_file, read_text, replace_text, without_lines
 from hibali.config.reference import default_of
-from hibali.config.settings import Keys, SettingsError, parse_settings, read_key, read_value
+from hibali.config.settings import (
+    Keys,
+    Settings,
+    SettingsError,
+    parse_settings,
+    read_key,
+    read_value,
+    require_known_programs,
+)
 from hibali.errors import NotFoundError, UsageError
 from hibali.text import printable
 
@@ -91,7 +99,9 @@ def _with_value(path: Path, before: str, keys: Keys, value: Any) -> str:
         after = document.as_string()
     except tomlkit.exceptions.TOMLKitError:
         raise not_editable(path) from None
-    _check(path, after, meant, ".".join(keys))
+    settings = _check(path, after, meant, ".".join(keys))
+    if keys[0] == "sites" and keys[2:3] in (("scheduler",), ("container",)):
+        require_known_programs(settings.sites[keys[1]])
     return after
 
 
@@ -111,12 +121,12 @@ def _put(
     return table
 
 
-def _check(path: Path, after: str, meant: dict[str, Any], key: str) -> None:
-    """Raise `UsageError` unless the text is valid and has exactly this meaning."""
+def _check(path: Path, after: str, meant: dict[str, Any], key: str) -> Settings:
+    """Return what the text means. Raises `UsageError` unless it is valid and has exactly this meaning."""
     if _document(after) != meant:
         raise not_editable(path)
     try:
-        parse_settings(after, path)
+        return parse_settings(after, path)
     except SettingsError as problem:
         listed = [f"{printable(found['key'])}: {found['message']}" for found in problem.problems]
         raise UsageError(

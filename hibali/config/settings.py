@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -208,11 +208,17 @@ def require_built(site: Site) -> None:
 def require_built_for_runs(site: Site) -> None:
     """Raise `UsageError` if this version does not support the URL, the scheduler or the container of the site."""
     require_built(site)
-    names = {*plugin_names("runs.schedulers"), kind_of(site).service}
-    if site.scheduler is not None and site.scheduler.name not in names:
-        _raise_not_built(site, "scheduler.name", site.scheduler.name)
-    if site.container.name not in plugin_names("runs.containers"):
-        _raise_not_built(site, "container.name", site.container.name)
+    require_known_programs(site)
+
+
+def require_known_programs(site: Site) -> None:
+    """Raise `UsageError` if this version does not support the scheduler or the container of the site."""
+    schedulers = sorted({*plugin_names("runs.schedulers"), kind_of(site).service} - {""})
+    if site.scheduler is not None and site.scheduler.name not in schedulers:
+        _raise_not_built(site, "scheduler.name", site.scheduler.name, _hint_of_names(schedulers))
+    containers = plugin_names("runs.containers")
+    if site.container.name not in containers:
+        _raise_not_built(site, "container.name", site.container.name, _hint_of_names(containers))
 
 
 def site_for_runs(settings: Settings, name: str) -> Site:
@@ -222,9 +228,11 @@ def site_for_runs(settings: Settings, name: str) -> Site:
     return site
 
 
-def _raise_not_built(
-    site: Site, key: str, name: str, hint: str = "Correct config.toml, or install the package that adds it."
-) -> NoReturn:
+def _hint_of_names(names: Sequence[str]) -> str:
+    return f"Use one of {', '.join(names)}, or install the package that adds it."
+
+
+def _raise_not_built(site: Site, key: str, name: str, hint: str) -> NoReturn:
     raise UsageError(
         "not-built",
         f"this version of hibali does not support {key} = {name!r}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import click
 
 from hibali.config.edit import add_site
+from hibali.config.edit_keys import set_value
 from hibali.config.importers import Proposal, name_site
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
@@ -35,6 +37,7 @@ from hibali_cli.options import Common
 from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
+from runs.batch_systems import choosing, find_batch_systems
 from runs.doctor.network import Step, StepList, StepStatus
 from runs.doctor.site import diagnose_site
 
@@ -127,9 +130,10 @@ def set_up(common: Common, options: InitOptions) -> int:
     added_sites = [site for _, site in add_proposals(common, proposals, replace=False)]
     for site in added_sites:
         common.output.info(f"{site.name} was added to {common.settings().path}.")
-    problems = _check_all(common, added_sites)
+    problems = _check_all(common, added_sites, interactive=interactive)
     if options.push:
-        _send_first(common, target or _local_site(common, folder), {site.name for site, _ in problems})
+        target = target or _local_site(common, folder, interactive=interactive)
+        _send_first(common, target, {site.name for site, _ in problems})
     if problems:
         raise as_access_or_later(problems[0][1])
     return 0
@@ -216,11 +220,14 @@ def _takes_files(site: Site) -> bool:
     return site.kind != "url" or (site.url or "").startswith("dav")
 
 
-def _check_all(common: Common, sites: Sequence[Site]) -> list[tuple[Site, HibaliError]]:
-    """Check each site; return those that do not work, with the reasons."""
+def _check_all(common: Common, sites: Sequence[Site], *, interactive: bool) -> list[tuple[Site, HibaliError]]:
+    """Check each site, and propose its scheduler; return those that do not work, with the reasons."""
     problems = []
     for site in sites:
-        worst = run_checks(common, site, job=False).worst()
+        checks = run_checks(common, site, job=False)
+        for scheduler in (step.scheduler for step in checks.steps if step.scheduler):
+            _choose_scheduler(common, site.name, scheduler, interactive=interactive)
+        worst = checks.worst()
         if worst is not None:
             problems.append((site, worst))
             common.output.info(
@@ -229,7 +236,20 @@ def _check_all(common: Common, sites: Sequence[Site]) -> list[tuple[Site, Hibali
     return problems
 
 
-def _local_site(common: Common, folder: str) -> str:
+def _choose_scheduler(common: Common, site: str, scheduler: str, *, interactive: bool) -> None:
+    """Set the scheduler that was found at a new site; without questions too, because login nodes are not for jobs."""
+    question = f"Submit the jobs of {site} to {scheduler}?"
+    if interactive and not click.confirm(question, default=True, err=True):
+        return
+    set_value(common.config, f"sites.{site}.scheduler.name", scheduler)
+    if common.json:
+        common.output.record("site-change", {"name": site, "change": "replaced"})
+    common.output.info(
+        f"Jobs of {site} are submitted to {scheduler}. To run them on its host instead: {choosing(site, 'direct')}"
+    )
+
+
+def _local_site(common: Common, folder: str, *, interactive: bool) -> str:
     """Return the site of a local folder, an existing or a new one; the folder is created."""
     path = Path(folder).expanduser().absolute()
     settings = common.settings()
@@ -247,6 +267,9 @@ def _local_site(common: Common, folder: str) -> str:
     if common.json:
         common.output.record("site-change", {"name": name, "change": change})
     common.output.info(f"The site {name} is the folder {path}.")
+    systems = find_batch_systems(lambda names: {each: shutil.which(each) for each in names})
+    for scheduler in list(systems)[:1]:
+        _choose_scheduler(common, name, scheduler, interactive=interactive)
     return site.name
 
 

@@ -43,6 +43,8 @@ def check_and_print(common: Common, site: Site) -> None:
         )
     else:
         common.output.pairs({"site": site.name, **report.facts})
+    for each in report.advice:
+        common.output.info(each)
     worst = most_important(problems)
     if worst is None:
         common.output.info(f"{site.name}: the connection works.")

@@ -20,6 +20,7 @@ from hibali.retry import pause
 from hibali.text import counted, printable
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
+from runs.batch_systems import choosing, find_batch_systems
 from runs.cancel import cancel_run
 from runs.clean import CleanRequest, clean_run
 from runs.containers.base import load_container
@@ -437,9 +438,20 @@ def _check_scheduler(checks: StepList, site: Site, host: RemoteHost) -> None:
         checks.fault("scheduler", problem)
         return
     if name == "direct":
-        checks.ok("scheduler", "direct: jobs are processes on the login host")
+        _check_direct(checks, site, host)
     else:
         checks.ok("scheduler", f"{name} answers{starts}")
+
+
+def _check_direct(checks: StepList, site: Site, host: RemoteHost) -> None:
+    """Warn where the host has a batch system: a login node is not for jobs."""
+    found = "direct: jobs are processes on the login host"
+    systems = find_batch_systems(host.which) if isinstance(host, KnowsPrograms) else {}
+    for scheduler, program in systems.items():
+        fix = f"To submit jobs to {scheduler}: {choosing(site.name, scheduler)}"
+        checks.warn("scheduler", f"{found}, but {program} is installed there", fix, scheduler=scheduler)
+        return
+    checks.ok("scheduler", found)
 
 
 def _query_scheduler(site: Site, host: RemoteHost, scheduler: Scheduler, argv: tuple[str, ...]) -> None:

@@ -35,13 +35,17 @@ class StepStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step with its finding and, if needed, a fix; `problem` is set for a fault."""
+    """A step with its finding and, if needed, a fix; `problem` is set for a fault.
+
+    `scheduler` is the one that the site should have, where the fix is to set it.
+    """
 
     name: str
     status: StepStatus
     found: str
     fix: str = ""
     problem: HibaliError | None = None
+    scheduler: str = ""
 
 
 @dataclass(slots=True)
@@ -55,9 +59,9 @@ class StepList:
         """Add a step that succeeded."""
         self._add(Step(name, StepStatus.OK, found))
 
-    def warn(self, name: str, found: str, fix: str) -> None:
+    def warn(self, name: str, found: str, fix: str, *, scheduler: str = "") -> None:
         """Add a step that works, with a warning."""
-        self._add(Step(name, StepStatus.WARNING, found, fix))
+        self._add(Step(name, StepStatus.WARNING, found, fix, scheduler=scheduler))
 
     def fault(self, name: str, problem: HibaliError) -> None:
         """Add a step that failed."""

@@ -27,7 +27,7 @@ def add_ssh_site(bench: Bench, server: Any, name: str) -> None:
     bench.add_site(
         name,
         f'kind = "ssh"\nwork = "{bench.folder}/far-{name}"\n[sites.{name}.ssh]\nhost = "{server.host}"\n'
-        f'command = [{argv}]\n[sites.{name}.limits]\npoll = "1s"',
+        f'command = [{argv}]\n[sites.{name}.scheduler]\nname = "direct"\n[sites.{name}.limits]\npoll = "1s"',
     )
 
 

@@ -62,7 +62,7 @@ def add_ssh_site(bench: Bench, server: Any) -> Path:
     bench.add_site(
         "login",
         f'kind = "ssh"\nwork = "{bench.folder}/far"\n[sites.login.ssh]\nhost = "{server.host}"\n'
-        f'command = [{words}]\n[sites.login.limits]\npoll = "1s"',
+        f'command = [{words}]\n[sites.login.scheduler]\nname = "direct"\n[sites.login.limits]\npoll = "1s"',
     )
     return bench.folder / "far"
 

@@ -48,7 +48,8 @@ def test_a_process_at_an_ssh_site_survives_the_login(hibali: Any, ssh_server: An
     bench.add_site(
         "login",
         f'kind = "ssh"\nwork = "{bench.folder}/far"\n[sites.login.ssh]\nhost = "{ssh_server.host}"\n'
-        f'command = [{words}]\npersist = "no"\n[sites.login.limits]\npoll = "1s"',
+        f'command = [{words}]\npersist = "no"\n[sites.login.scheduler]\nname = "direct"\n'
+        '[sites.login.limits]\npoll = "1s"',
     )
     run_id = hibali(*bench.line(bench.answers(sleep=2)), exit=0).out.decode().strip()
     assert hibali("runs", "wait", run_id, "--json", exit=0).last["state"] == "SUCCEEDED"

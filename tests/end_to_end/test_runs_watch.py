@@ -186,7 +186,7 @@ def test_runs_of_several_sites_are_watched_at_once(stepping: Bench, ssh_server: 
     stepping.add_site(
         "far",
         f'kind = "ssh"\nwork = "{stepping.folder}/far"\n[sites.far.ssh]\nhost = "{ssh_server.host}"\n'
-        f'command = [{words}]\n[sites.far.limits]\npoll = "1s"',
+        f'command = [{words}]\n[sites.far.scheduler]\nname = "direct"\n[sites.far.limits]\npoll = "1s"',
     )
     second = begin(stepping)
     process = stepping.hibali.start("runs", "wait", first, second, "--json")

@@ -91,7 +91,7 @@ class CountedSite:
         return (
             f'kind = "ssh"\ndefault_root = "data"\nwork = {json.dumps(str(self.root / "work"))}\n'
             f"[sites.there.roots]\ndata = {json.dumps(str(self.root))}\n"
-            '[sites.there.limits]\npoll = "2s"\nqueued_jobs = 8\n'
+            '[sites.there.scheduler]\nname = "direct"\n[sites.there.limits]\npoll = "2s"\nqueued_jobs = 8\n'
             f'[sites.there.ssh]\nhost = "{self.server.host}"\ncommand = {json.dumps(self.server.command)}\n'
         )
 
