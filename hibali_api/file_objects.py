@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
 
-from hibali_api.site_files import Found, Version
+from hibali_api.site_files import Found, Version, damaged
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -29,6 +31,9 @@ class ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no typ
     ) -> None:
         """Keep the file as it was `found` at its site."""
         self.found = found
+        self._sha256 = hashlib.sha256()
+        self._hashed = 0  # the bytes from the start that were read without a gap
+        self._hashing = threading.Lock()
         super().__init__(
             fs,
             path,
@@ -41,8 +46,15 @@ class ReadFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no typ
         )
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        """Read a range of this version. Raises OSError if the file was replaced."""
+        """Read a range of this version. Raises OSError if the file was replaced, or at its end if it is damaged."""
         content: bytes = self.fs.read_ranges(self.found, [(start, min(end, self.size))])[0]
+        with self._hashing:
+            # the whole in one range was compared already
+            if self.found.entry.digest and start == self._hashed and len(content) < self.size:
+                self._sha256.update(content)
+                self._hashed += len(content)
+                if self._hashed == self.size and self._sha256.hexdigest() != self.found.entry.digest:
+                    raise damaged(self.path)
         return content
 
     def __reduce__(self) -> tuple[Any, ...]:

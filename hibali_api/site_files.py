@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import threading
@@ -27,7 +28,7 @@ from transfers.reconnect import is_lost
 from transfers.remove import RemovalRequest, remove
 from transfers.request import Request
 from transfers.rules import DeleteLimit, Rules
-from transfers.single_files import make_place
+from transfers.single_files import differs, make_place
 from transfers.stores.base import PACK_BYTES, Item, Payload, Store, Unit
 
 Result = TypeVar("Result")
@@ -175,7 +176,7 @@ class SiteFiles:
     # ---- reading
 
     def read_ranges(self, found: Found, ranges: Sequence[Range]) -> list[bytes]:
-        """Read ranges (start, end) of one version of a file. Raises OSError if it was replaced."""
+        """Read ranges (start, end) of one version of a file. Raises OSError if it was replaced, or is damaged where all is read."""
         return self._repeatable(lambda _: self._read_ranges(found, ranges))
 
     def _read_ranges(self, found: Found, ranges: Sequence[Range]) -> list[bytes]:
@@ -183,7 +184,14 @@ class SiteFiles:
             item = Item(next(_numbers), found.entry._replace(path=name))
             units = [unit for start, end in ranges for unit in _pieces(item, start, end)]
             contents = iter([_content(payload, found.location.text) for payload in store.read(iter(units))])
-        return [b"".join(next(contents) for _ in _pieces(item, start, end)) for start, end in ranges]
+        read = [b"".join(next(contents) for _ in _pieces(item, start, end)) for start, end in ranges]
+        digest = found.entry.digest
+        if digest and any(
+            each == (0, found.entry.size) and hashlib.sha256(content).hexdigest() != digest
+            for each, content in zip(ranges, read, strict=True)
+        ):
+            raise damaged(found.location.text)
+        return read
 
     # ---- writing
 
@@ -288,6 +296,11 @@ def changed(path: str) -> HibaliError:
     return UnfinishedError(
         "changed", "the file was replaced after it was first read", subject=path, hint="Open it again."
     )
+
+
+def damaged(path: str) -> HibaliError:
+    """Return the error for a file whose content differs from its recorded digest."""
+    return as_os_error(differs(path))
 
 
 def _pieces(item: Item, start: int, end: int) -> Iterator[Unit]:

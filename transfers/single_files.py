@@ -106,12 +106,17 @@ def _bytes_of(source: SingleSource, entry: Entry, subject: str) -> Iterator[byte
 def _check(payload: Payload, size: int, digest: str, subject: str) -> None:
     known_digest = payload.digests[0]
     if size != payload.unit.items[0].entry.size or (known_digest is not None and known_digest != digest):
-        raise IncompleteError(
-            "differs",
-            "the content does not match the size or digest of the file",
-            subject=subject,
-            hint="Discard the output.",
-        )
+        raise differs(subject)
+
+
+def differs(subject: str) -> IncompleteError:
+    """Return the error for content that was read whole, and is not what the store recorded."""
+    return IncompleteError(
+        "differs",
+        "the content does not match the size or digest of the file",
+        subject=subject,
+        hint="Discard what was read, and read it again.",
+    )
 
 
 _numbers = itertools.count()  # unique, because a store may keep files open by item number

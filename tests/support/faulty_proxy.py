@@ -49,6 +49,7 @@ class Exchange:
     flip_request: bool = False
     flip_answer: bool = False
     cut_answer: bool = False  # half of the body, then the end
+    halve_answer: bool = False  # half of the body, and a Content-Length that agrees with it
 
 
 class _Listener:
@@ -335,6 +336,9 @@ class FaultyHttpProxy(_Listener):
             return False
         if exchange.flip_answer:
             body = _flipped(body)
+        if exchange.halve_answer and _LENGTH.search(answer):
+            body = body[: len(body) // 2]
+            answer = _LENGTH.sub(b"\r\nContent-Length: %d" % len(body), answer)
         if exchange.cut_answer:
             client.sendall(answer + body[: len(body) // 2])
             return False
