@@ -88,7 +88,7 @@ class Tree:
                 else:
                     self.specials += 1
         except ListingIncompleteError as problem:
-            self.unlisted = problem.unlisted
+            self.unlisted = problem.selected(selected)
 
 
 def _is_sha256(value: object) -> bool:

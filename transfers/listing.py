@@ -11,7 +11,7 @@ from hibali.events import Listener
 from hibali.locations import Location
 from transfers.entry import Entry, Kind
 from transfers.packs.view import PackAwareOpener
-from transfers.stores.base import Store
+from transfers.stores.base import ListingIncompleteError, Store
 from transfers.stores.open_store import open_store
 from transfers.wildcards import Wildcards, read_wildcards
 
@@ -46,10 +46,13 @@ def list_entries(location: Location, on_event: Listener, *, recursive: bool) -> 
 
 def _matching(store: Store, wildcards: Wildcards, subject: str, *, recursive: bool) -> Iterator[Entry]:
     count = 0
-    for entry in store.list(shallow=not (recursive or wildcards.deep)):
-        if wildcards.matches(entry, below=recursive):
-            count += 1
-            yield entry
+    try:
+        for entry in store.list(shallow=not (recursive or wildcards.deep)):
+            if wildcards.matches(entry, below=recursive):
+                count += 1
+                yield entry
+    except ListingIncompleteError as problem:
+        problem.raise_selected(lambda entry: wildcards.matches(entry, below=recursive))
     if not count:
         raise NotFoundError(
             "no-match",

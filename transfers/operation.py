@@ -6,6 +6,7 @@ they run. `plan_only` is the dry run. transfers.follow uses the same functions i
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -343,6 +344,13 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
     recorder.record(plan.planned())
     for failure in plan.failures():
         recorder.record(failure)
+    if plan.odd_keys and request.rules.delete:
+        recorder.record(
+            Noted(
+                f"{request.target.text}: keys that cannot be paths were left unchanged: {plan.odd_keys};"
+                f" to see them: hibali ls -R {shlex.quote(request.target.text)}"
+            )
+        )
     if plan.annex_links and request.rules.links != "skip":
         recorder.record(
             Noted(

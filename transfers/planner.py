@@ -27,7 +27,7 @@ from transfers.actions import (
 )
 from transfers.entry import Entry, Kind, deepest_first, enclosing
 from transfers.recorded_digests import DigestCache, MissingRecords
-from transfers.rules import Rules, Selector, selector, shows_in_pages, track_missing
+from transfers.rules import Rules, Selector, select_all, selector, shows_in_pages, track_missing
 from transfers.spool import Spool, sort_on_disk
 from transfers.stores.agent_listing import BothSides
 from transfers.stores.base import (
@@ -192,6 +192,7 @@ class TransferPlan:
     files_to_delete: int = 0
     target_files: int = 0
     annex_links: int = 0
+    odd_keys: int = 0
     unlisted: Unlisted = field(default_factory=list)
     announce: Callable[[int], None] | None = None
     announced: int = _LEAST_ANNOUNCED
@@ -333,7 +334,9 @@ def _decide_all(
     in_pages = missing_records is None and shows_in_pages(rules)
     in_pages = in_pages and not target.facts.folds_case
     *listings, pages = _listings(source, target, plan, in_pages=in_pages, target_exists=target_exists)
-    listing, existing = (_gathered(each, plan.unlisted) for each in listings)
+    listing = _gathered(listings[0], plan.unlisted, selected)
+    gone: list[Entry] = []
+    existing = _gathered_target(listings[1], plan, gone)
     wanted = track_missing(rules.files_from, listing, missing) if rules.files_from else listing
     from_source = _counted_source(wanted, rules, selected, plan)
     from_target = _counted_target(existing, plan)
@@ -350,8 +353,20 @@ def _decide_all(
         plan, decisions, lambda compared: compare_digests(source, target, compared, rules, on_equal)
     )
     plan.withdraw()
+    if rules.delete and gone:
+        _forget_missing(plan, gone, selected)
+    missing.difference_update(path for path, _ in plan.unlisted)
     nothing = Problem("missing", "the source has no entry with this name")
     plan.unlisted.extend((name, nothing) for name in sorted(missing))
+
+
+def _forget_missing(plan: TransferPlan, gone: Iterable[Entry], selected: Selector) -> None:
+    """Delete the target's records of files that are at neither side, as a killed `--delete` leaves them."""
+    entries = {entry.path: entry for entry in gone if selected(entry)}
+    for action in plan.moves:
+        entries.pop(action.entry.path, None)
+    for entry in entries.values():
+        plan.count(Action(Verb.DELETE, entry, "recorded at the target, but at neither side"))
 
 
 def _add_decisions(
@@ -411,16 +426,31 @@ def _counted_target(entries: Iterable[Entry], plan: TransferPlan) -> Iterator[En
         yield entry
 
 
-def listed(side: Side, unlisted: Unlisted) -> Iterator[Entry]:
-    """List a side; unlisted names go to `unlisted`."""
-    return _gathered(side.list(), unlisted)
+def listed(side: Side, unlisted: Unlisted, selects: Selector = select_all) -> Iterator[Entry]:
+    """List a side; unlisted names go to `unlisted`, without known files that `selects` rejects."""
+    return _gathered(side.list(), unlisted, selects)
 
 
-def _gathered(listing: Iterator[Entry], unlisted: Unlisted) -> Iterator[Entry]:
+def of_target(_: Entry) -> bool:
+    """Reject the known files that a target does not list: they can be sent again, or no transfer can name them."""
+    return False
+
+
+def _gathered(listing: Iterator[Entry], unlisted: Unlisted, selects: Selector) -> Iterator[Entry]:
     try:
         yield from listing
     except ListingIncompleteError as problem:
-        unlisted.extend(problem.unlisted)
+        unlisted.extend(problem.selected(selects))
+
+
+def _gathered_target(listing: Iterator[Entry], plan: TransferPlan, gone: list[Entry]) -> Iterator[Entry]:
+    """Gather a target; see `of_target`. Files that are only recorded go to `gone`."""
+    try:
+        yield from listing
+    except ListingIncompleteError as problem:
+        plan.unlisted.extend(problem.selected(of_target))
+        gone += problem.missing
+        plan.odd_keys = len(problem.known) - len(gone)
 
 
 def compare_digests(

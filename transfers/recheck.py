@@ -14,8 +14,8 @@ from hibali.text import printable
 from transfers.actions import Action, Verb, compare, keep_or_adjust, name_problem, needs_recall
 from transfers.entry import Entry, Kind, deepest_first
 from transfers.plan_file import Header
-from transfers.planner import TransferPlan, compare_digests, listed
-from transfers.rules import Rules
+from transfers.planner import TransferPlan, compare_digests, listed, of_target
+from transfers.rules import Rules, selector
 from transfers.spool import Spool
 from transfers.stores.base import Side
 
@@ -180,7 +180,9 @@ class _Recheck:
         """Take every move's entry from the current listing; names to delete must still be missing."""
         orders = (planned.moves, planned.adjustments, planned.deletions)
         actions = heapq.merge(*orders, key=lambda action: action.entry.order)
-        now = self._identified(listed(self._source, self.found.unlisted), self._source_inodes)
+        now = self._identified(
+            listed(self._source, self.found.unlisted, selector(self._rules)), self._source_inodes
+        )
         for action, met in _side_by_side(actions, now):
             path, entry = action.entry.path, met
             if action.verb is Verb.DELETE:
@@ -209,7 +211,7 @@ class _Recheck:
         """Check that each name is as planned, missing, or already done."""
         self._states = bytearray(self._moves.count)
         self._deleted = bytearray(planned.deletions.count)
-        listing = self._identified(listed(self._target, self.found.unlisted), self._target_inodes)
+        listing = self._identified(listed(self._target, self.found.unlisted, of_target), self._target_inodes)
         now = self._count(listing) if exists else iter(())
         actions = heapq.merge(
             _numbered(self._moves), _numbered(planned.deletions), key=lambda one: one.action.entry.order

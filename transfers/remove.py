@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from transfers.journal import Receipt, Recorder, target_line
 from transfers.protected_roots import check_named, check_read_only_roots, check_unprotected
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
-from transfers.stores.base import Lock, Store
+from transfers.stores.base import ListingIncompleteError, Lock, Store, unsafe_component
 from transfers.stores.open_store import open_store
 
 
@@ -29,6 +30,26 @@ class RemovalRequest:
     recursive: bool = False
     limit: DeleteLimit | None = None
     sites: tuple[Site, ...] = ()
+
+
+def _with_missing(listing: Iterator[Entry]) -> Iterator[Entry]:
+    """Yield a listing, and then the files that are only recorded: their removal removes the record."""
+    try:
+        yield from listing
+    except ListingIncompleteError as problem:
+        yield from problem.missing
+        problem.raise_selected(lambda entry: unsafe_component(entry.path) is not None)
+
+
+def _recorded(store: Store, name: bytes) -> Entry | None:
+    """Return a file below the root that is recorded, but missing."""
+    try:
+        deque(store.list(shallow=True), maxlen=0)
+    except ListingIncompleteError as problem:
+        return next((entry for entry in problem.missing if entry.path == name), None)
+    except NotFoundError:
+        pass
+    return None
 
 
 @dataclass(slots=True)
@@ -129,7 +150,7 @@ class Removal:
                 subject=location.text,
                 hint="To remove files that a source does not have, use sync --delete.",
             )
-        found = above.stat(location.name)
+        found = above.stat(location.name) or _recorded(above, location.name)
         if found is None:
             raise NotFoundError("no-such-place", "it does not exist", subject=location.text)
         if location.slash and found.kind is not Kind.FOLDER:
@@ -177,7 +198,7 @@ class Removal:
         if not plan.folder:
             plan.add(found)
             return plan
-        for entry in deepest_first(self.store.list(), lambda entry: entry):
+        for entry in deepest_first(_with_missing(self.store.list()), lambda entry: entry):
             if entry.kind is Kind.FOLDER and entry.device != found.device:
                 raise self._mounted_error(entry.path)
             plan.add(entry)

@@ -269,6 +269,7 @@ class Verifier:
         )
         self._facts = [rules.newer_ns, rules.min_size, rules.max_size]
         self._trees: list[Tree] = []
+        self._unlisted: set[bytes] = set()
         self._coverage = Coverage()
         self.listed = False  # whether the counts in the receipt are complete
         target = request.second or request.first
@@ -297,8 +298,14 @@ class Verifier:
         second = location is self._request.second or self._request.second is None
         self._recorder.append((target_line if second else source_line)(location, tree.root_path))
         for path, problem in tree.unlisted:
+            self._unlisted.add(path)
             self._fail(path, problem)
         return tree
+
+    def _compared(self, failure: Failed) -> None:
+        """Record a difference, unless the listing showed already that the file is missing."""
+        if failure.path not in self._unlisted:
+            self._recorder.record(failure)
 
     def _fail(self, path: bytes, problem: Problem | None) -> None:
         self._recorder.fail(path, problem or Problem("unreadable", "it could not be read"))
@@ -310,7 +317,7 @@ class Verifier:
         if request.second is not None:
             other = self._open(request.second, stack)
             self._leave_out(lambda _: None)
-            found = match_trees(tree, other, self._recorder.record)
+            found = match_trees(tree, other, self._compared)
             missing = list(missing_names(self._trees, ()))
         else:
             expected = self._expected(tree)
@@ -318,10 +325,10 @@ class Verifier:
             self._leave_out(lambda path: expected.pop(path, None))
             below = request.manifest.below if request.manifest is not None else b""
             found = match_digests(
-                tree, expected, self._recorder.record, self._unknown, exact=request.exact, below=below
+                tree, expected, self._compared, self._unknown, exact=request.exact, below=below
             )
         for failure in missing:
-            self._recorder.record(failure)
+            self._compared(failure)
         return found
 
     def _unknown(self, path: bytes) -> None:

@@ -17,7 +17,7 @@ from tests.support.trees import HOSTILE_NAMES, Folder, Link
 from transfers.actions import name_problem
 from transfers.agent.identity import AROUND, INSIDE, SAME, relation
 from transfers.entry import Entry, Kind
-from transfers.stores.base import Facts, Item, Store, StoreView
+from transfers.stores.base import Facts, Item, ListingIncompleteError, Store, StoreView
 
 
 @pytest.fixture(params=store_servers())
@@ -130,6 +130,24 @@ def test_the_planner_refuses_names_that_the_facts_exclude(subject: Subject) -> N
     for name in HOSTILE_NAMES:
         assert (name_problem(name, store.facts) is None) == is_supported(name, store.facts), name
     assert store.facts.name_bytes in {0, 255}
+
+
+def test_a_recorded_file_that_is_not_listed_is_missing(subject: Subject) -> None:
+    store = subject.fresh()
+    put(store, {b"a/b": b"1", b"a/c/d": b"2", b"e": b"3", b"f/g": b"4"})
+    gone = [b"a/c/d", b"e", b"f/g"]
+    for name in gone:
+        subject.backend.remove(ROOT, name)
+    recorded = bool(subject.manifest())
+    for folder, lost in ((ROOT, gone), (f"{ROOT}/a", [b"c/d"])):
+        found: list[bytes] = []
+        try:
+            found += file_paths(subject.open(folder))
+        except ListingIncompleteError as problem:
+            found += (entry.path for entry in problem.missing)
+        assert [name for name in found if name in lost] == (lost if recorded else [])
+    remove(store, [Entry(name, Kind.FILE, 1) for name in gone])
+    assert file_paths(subject.open()) == [b"a/b"]
 
 
 def test_a_file_and_a_folder_of_one_name(subject: Subject) -> None:

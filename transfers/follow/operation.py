@@ -46,7 +46,7 @@ from transfers.operation import (
     record_result,
     start_operation,
 )
-from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source
+from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source, of_target
 from transfers.request import Request
 from transfers.rules import Rules, selector
 from transfers.stores.base import Committed, Problem, Tail
@@ -146,7 +146,7 @@ def _run(operation: Operation, following: FollowOptions, progress: Progress, sta
 
 def _listed_target(endpoints: Endpoints, unlisted: list[tuple[bytes, Problem]], *, exists: bool) -> Snapshot:
     """List the locked target, which only this operation changes; unlisted names go to `unlisted`."""
-    entries = listed(endpoints.target_side, unlisted) if exists else iter(())
+    entries = listed(endpoints.target_side, unlisted, of_target) if exists else iter(())
     return Snapshot(ListedName(entry) for entry in entries)
 
 

@@ -224,18 +224,46 @@ class Space:
     by: Mapping[str, str] = field(default_factory=dict)
 
 
-class ListingIncompleteError(IncompleteError):
-    """The error of a listing that lacks unreadable folders or names; nothing may be deleted because of it."""
+MISSING = "missing"  # problem code: a file is recorded at the site, but the server does not list it
 
-    def __init__(self, subject: str, problems: list[tuple[bytes, Problem]]) -> None:
-        first, problem = problems[0]
-        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+
+class ListingIncompleteError(IncompleteError):
+    """The error of a listing that lacks some folders or names; nothing may be deleted because of it.
+
+    `unlisted` has all of them. Of the files among them that are known, filters can reject some: see `selected`.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        problems: Sequence[tuple[bytes, Problem]],
+        known: Sequence[tuple[Entry, Problem]] = (),
+    ) -> None:
+        self.known = known
+        self._others = problems
+        self.unlisted = [*problems, *((entry.path, problem) for entry, problem in known)]
+        first, problem = self.unlisted[0]
+        more = f" and {len(self.unlisted) - 1} more" if len(self.unlisted) > 1 else ""
         super().__init__(
             "listing-incomplete",
             f"could not be listed completely: {printable(first) or '.'} ({problem.message}){more}",
             subject=subject,
         )
-        self.unlisted = problems
+
+    def selected(self, selects: Callable[[Entry], bool]) -> list[tuple[bytes, Problem]]:
+        """Return what could not be listed, without the known files that `selects` rejects."""
+        return [*self._others, *((entry.path, problem) for entry, problem in self.known if selects(entry))]
+
+    def raise_selected(self, selects: Callable[[Entry], bool]) -> None:
+        """Raise the error without the known files that `selects` rejects, unless nothing is left of it."""
+        known = [(entry, problem) for entry, problem in self.known if selects(entry)]
+        if known or self._others:
+            raise ListingIncompleteError(self.subject or "", self._others, known)
+
+    @property
+    def missing(self) -> list[Entry]:
+        """The files that are recorded at the site, but that the server does not list."""
+        return [entry for entry, problem in self.known if problem.code == MISSING]
 
 
 NOT_COPIED = "not-copied"  # problem code: the server refused and changed nothing; stream the bytes instead

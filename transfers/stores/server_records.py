@@ -7,14 +7,14 @@ file that it names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from hibali.errors import AccessError, HibaliError
+from hibali.errors import AccessError, HibaliError, IncompleteError
 from hibali.events import Listener, Noted
 from transfers.entry import Entry, Kind, enclosing
-from transfers.stores.request_store import Got
+from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.listing import Cache, Listed
 from transfers.stores.s3.manifest import (
     LINE_LIMIT,
@@ -27,7 +27,7 @@ from transfers.stores.s3.manifest import (
     lines_in,
     merged,
 )
-from transfers.stores.s3.records import Manifests, inside
+from transfers.stores.s3.records import Manifests, inside, removed_below
 from transfers.stores.server_folder import OWN, below
 
 PIECE_BYTES = 8 * 1024 * 1024  # read and written at once
@@ -70,8 +70,8 @@ class RecordFiles(Protocol):
     def stat(self, path: bytes, /) -> Found | None:
         """Return the properties of a path, None if it is missing."""
 
-    def get(self, path: bytes, /, *, offset: int, length: int) -> Got:
-        """Read `length` bytes from `offset`."""
+    def get(self, path: bytes, /, *, etag: str | None, offset: int, length: int) -> Got:
+        """Read `length` bytes from `offset` of the version `etag`. Raise `IncompleteError("source-changed")`."""
 
     def delete(self, path: bytes, /) -> object:
         """Remove a file; a missing one is no error."""
@@ -110,14 +110,20 @@ class Records:
         """Return the entry of a single name."""
         if found.kind is not Kind.FILE:
             return Entry(path, found.kind, link=found.link)
-        with closing(Manifests(self._load, frozenset(), self._above() if found.tag else [])) as manifests:
+        with closing(Manifests(self._load, frozenset(), self._above() if found.tag else ())) as manifests:
             return _entry(path, found, self._find(manifests, path, found))
 
+    def missing(self, *, shallow: bool) -> Iterator[tuple[bytes, Known]]:
+        """Yield what is recorded but was not listed; see `Manifests.missing`."""
+        if self._manifests is None:
+            self._manifests = Manifests(self._load, self.nested, self._above())
+        return self._manifests.missing(shallow=shallow)
+
     def _find(self, manifests: Manifests, path: bytes, found: Found) -> Known | None:
-        if not found.tag:
-            return None
         listed = Listed(path, found.size, found.tag, "")
         known = manifests.find(listed)
+        if not found.tag:
+            return None
         return known if known is not None or self._cache is None else self._cache.find(listed)
 
     def close(self) -> None:
@@ -152,16 +158,17 @@ class Records:
         try:
             for offset in range(0, found.size, PIECE_BYTES):
                 length = min(PIECE_BYTES, found.size - offset)
-                got = self._files.get(path, offset=offset, length=length)
+                got = self._files.get(path, etag=found.tag or None, offset=offset, length=length)
                 if (got.etag, got.size, len(got.content)) != (found.tag, found.size, length):
-                    lines.close()
-                    return None
+                    raise changed(self._files.subject)
                 held += bytes(got.content)
                 stop = len(held) if offset + length == found.size else held.rfind(b"\n") + 1
                 lines.extend(lines_in(held[:stop]))
                 held = held[stop:][: LINE_LIMIT + 1]
-        except BaseException:
+        except BaseException as problem:
             lines.close()
+            if isinstance(problem, IncompleteError) and problem.code == "source-changed":
+                return None
             raise
         return lines
 
@@ -178,10 +185,22 @@ class Records:
                 {above for path, _ in changes for above in enclosing(path) if above in self.nested}
             ):
                 self._merge_into(folder, partial(inside, folder, changes), write)
+            self._forget_above(changes, write)
         except HibaliError as problem:
             on_event(
                 Noted(f"{self._files.subject}: the digest manifest could not be written: {problem.message}")
             )
+
+    def _forget_above(self, changes: ManifestLines, write: Write) -> None:
+        """Remove removed files from the manifests above the root, unless others own them."""
+        if all(line for _, line in changes):
+            return
+        for before, lines in self._above():
+            lines.close()
+            if before:
+                around = Records(self._files, self._root[: -len(before)].rstrip(b"/"))
+                with suppress(AccessError):
+                    around._merge_into(b"", partial(removed_below, before, changes), write)
 
     def _merge_into(self, folder: bytes, changes: Callable[[], Iterator[Keyed]], write: Write) -> None:
         path = below(below(self._root, folder), NAME)

@@ -28,7 +28,7 @@ from transfers.stores.ebrains.probe import (
 from transfers.stores.ebrains.requests import CONNECTIONS, DataProxy
 from transfers.stores.ebrains.writing import EbrainsWriter, ObjectRemover, Target
 from transfers.stores.request_store import RequestStore
-from transfers.stores.s3.listing import Cache, Listed, in_order, is_folder_marker, refuse_unsafe
+from transfers.stores.s3.listing import Cache, Listed, Unlisted, in_order, is_folder_marker
 from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock, find_lock
 from transfers.stores.s3.manifest import NAME as MANIFEST
@@ -203,7 +203,8 @@ class EbrainsStore(RequestStore):
             self._read_verification = weakest(self._read_verification, Verification.CLAIMED)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. Raise `RefusedError("unsafe-name")` for a key that cannot be a safe path."""
+        """See Store. Keys that cannot be safe paths, and recorded files that are missing, are reported at the end."""
+        unlisted = Unlisted(self._objects.subject, self._prefix())
         self._records.begin()
         self._locks_below = []
         # Sorting reads the whole listing before the first entry, so all nested manifests are known by then.
@@ -211,15 +212,16 @@ class EbrainsStore(RequestStore):
         first = next(ordered, None)
         if first is None:
             self._check_root()
-            return
-        for listed in self._data(chain((first,), ordered)):
+        for listed in self._data(ordered if first is None else chain((first,), ordered), unlisted):
             if listed.size < 0:
                 yield Entry(listed.path.removesuffix(b"/"), Kind.FOLDER)
                 continue
             entry = self._records.entry_of(listed.path, found_of(listed))
             self._weaken(entry)
             yield entry
+        unlisted.add_missing(self._records.missing(shallow=shallow))
         self._records.close()
+        unlisted.end()
 
     def _listed(self, *, shallow: bool) -> Iterator[Listed]:
         for page in self._objects.pages(self._prefix(), shallow=shallow):
@@ -230,14 +232,14 @@ class EbrainsStore(RequestStore):
                     self._locks_below.append(self._prefix() + listed.path)
                 yield listed
 
-    def _data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
-        """Skip hibali's own names and other tools' folder markers; refuse keys that cannot be paths."""
+    def _data(self, ordered: Iterable[Listed], unlisted: Unlisted) -> Iterator[Listed]:
+        """Skip hibali's own names and other tools' folder markers; keys that cannot be paths are `unlisted`."""
         for listed in ordered:
             path = listed.path.removesuffix(b"/") if listed.size < 0 else listed.path
             if is_own_name(path) or is_folder_marker(listed):
                 continue
-            refuse_unsafe(listed, self._objects.subject)
-            yield listed
+            if unlisted.is_path(listed):
+                yield listed
 
     def _prefix(self) -> bytes:
         return self.root_path + b"/" if self.root_path else b""

@@ -14,11 +14,10 @@ from transfers.actions import name_problem
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Entry, Kind, Verification, weakest
+from transfers.entry import Entry, Kind, Verification, enclosing, weakest
 from transfers.stores.base import (
     Committed,
     Facts,
-    ListingIncompleteError,
     Payload,
     Problem,
     ServerListing,
@@ -36,7 +35,7 @@ from transfers.stores.filesystem.probe import (
 from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
-from transfers.stores.s3.listing import Cache
+from transfers.stores.s3.listing import Cache, Unlisted
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES, problem_of
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
@@ -250,12 +249,18 @@ class FilesystemStore(RequestStore):
                 continue
             self._weaken(entry)
             yield entry
+        unlisted = Unlisted(self._files.subject)
+        hidden = {folder for folder, _ in listing.problems}
+        unlisted.add_missing(
+            (path, known)
+            for path, known in self._records.missing(shallow=shallow)
+            if hidden.isdisjoint((path, *enclosing(path)))
+        )
         self._records.close()
         self._orphans = listing.orphans
         self._own_folders = [folder for folder in listing.own_folders if folder]
         self._tidy = not shallow and not listing.problems
-        if listing.problems:
-            raise ListingIncompleteError(self._files.subject, listing.problems)
+        unlisted.end(listing.problems)
 
     def _size_now(self, entry: Entry) -> int | None:
         found = self._files.stat(self._path(entry.path))

@@ -8,18 +8,20 @@ import heapq
 import json
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from hibali.documents import line_of_json
-from hibali.errors import IncompleteError, RefusedError
+from hibali.errors import IncompleteError
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import Journal, read_records
 from hibali.text import path_from_fields, printable
-from transfers.stores.base import unsafe_component
+from transfers.entry import Entry, Kind
+from transfers.stores.base import MISSING, ListingIncompleteError, Problem, unsafe_component
 from transfers.stores.s3.manifest import Known, known_of, record_of
 from transfers.stores.s3.requests import Requests, cut_rows, fields, key_bytes, name_of, parse, raw_key, text
 
@@ -31,6 +33,8 @@ _RUN = 150_000  # names that are sorted in memory at once: about 50 MB
 _COLUMNS = (b"Key", b"Size", b"ETag", b"LastModified")
 _PAGE = 1000  # the protocol's own limit
 _MOST_PAGE = 16 * 1024 * 1024  # 1000 keys of 1024 bytes, each written as %XX, have a third of this
+MOST_UNLISTED = 100_000  # names in memory, and in a receipt
+_MISSING = Problem(MISSING, "it is recorded in .hibali/manifest.jsonl, but the server does not list it")
 
 
 class Listed(NamedTuple):
@@ -158,21 +162,56 @@ def _read(run: IO[bytes]) -> Iterator[Listed]:
         yield Listed(path.encode("latin-1"), size, etag, modified)
 
 
-def refuse_unsafe(listed: Listed, subject: str) -> None:
-    """Raise `RefusedError` for a key that could climb or is ambiguous as a path (S1)."""
-    reason = unsafe_component(listed.path.removesuffix(b"/") if listed.size < 0 else listed.path)
-    if reason:
-        raise RefusedError(
-            "unsafe-name",
-            f"the key {printable(listed.path)} cannot be a path: {reason}",
-            subject=subject,
-            hint="Rename or remove it with the server's own tools.",
-        )
+class Unlisted:
+    """The files that a listing of keys cannot yield: keys that are no paths (S1), and recorded files that are missing."""
+
+    def __init__(self, subject: str, prefix: bytes = b"") -> None:
+        """`subject` names the site in the error; `prefix` comes before all listed keys."""
+        self._subject = subject
+        self._prefix = prefix
+        self._known: list[tuple[Entry, Problem]] = []
+        self._more = 0
+
+    def is_path(self, listed: Listed) -> bool:
+        """Return whether the key is safe as a path; another one is added."""
+        reason = unsafe_component(listed.path.removesuffix(b"/") if listed.size < 0 else listed.path)
+        if reason is not None:
+            entry = Entry(listed.path, Kind.FILE, max(listed.size, 0), time_of(listed.modified))
+            key = printable(self._prefix + listed.path)
+            self._add(entry, Problem("unsafe-name", f"the key {key} cannot be a path: {reason}"))
+        return reason is None
+
+    def add_missing(self, missing: Iterable[tuple[bytes, Known]]) -> None:
+        """Add the files that a digest manifest records and that are not listed."""
+        for path, known in missing:
+            self._add(Entry(path, Kind.FILE, known.size, known.mtime_ns, digest=known.sha256), _MISSING)
+
+    def _add(self, entry: Entry, problem: Problem) -> None:
+        if len(self._known) < MOST_UNLISTED:
+            self._known.append((entry, problem))
+        else:
+            self._more += 1
+
+    def end(self, problems: Sequence[tuple[bytes, Problem]] = ()) -> None:
+        """Raise `ListingIncompleteError` if there are any, or folders that could not be listed (`problems`)."""
+        if self._more:
+            more = Problem("listing-incomplete", f"{self._more} more names could not be listed")
+            problems = [*problems, (b"", more)]
+        if problems or self._known:
+            raise ListingIncompleteError(self._subject, problems, self._known)
 
 
 def is_folder_marker(listed: Listed) -> bool:
     """Return whether this is another tool's empty object for a folder; `b""` is the root's own."""
     return listed.size == 0 and (not listed.path or listed.path.endswith(b"/"))
+
+
+def time_of(modified: str) -> int:
+    """Convert LastModified to nanoseconds since the epoch; 0 if it is not an ISO 8601 time."""
+    try:
+        return round(datetime.fromisoformat(modified).timestamp() * 1000) * 1_000_000
+    except (ValueError, OverflowError):
+        return 0
 
 
 def violation(subject: str, reason: str) -> IncompleteError:

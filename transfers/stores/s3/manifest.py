@@ -8,7 +8,7 @@ import json
 import re
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -246,28 +246,40 @@ def differs(old: ManifestLines, changes: Iterable[Keyed]) -> bool:
 
 
 class Cursor:
-    """A reader that finds keys in sorted lines; keys must be requested in ascending order."""
+    """A reader that finds keys in sorted lines; keys must be requested in ascending order.
 
-    def __init__(self, lines: Iterable[Keyed]) -> None:
+    `on_unasked` is called with each key, and its line, that was passed without having been requested.
+    """
+
+    def __init__(
+        self, lines: Iterable[Keyed], on_unasked: Callable[[bytes, bytes], object] | None = None
+    ) -> None:
         self._coming = iter(lines)
+        self._on_unasked = on_unasked
+        self._asked = True
         self._key: bytes | None = None
         self._line = b""
         self._step()
 
     def _step(self) -> None:
+        if not self._asked and self._on_unasked is not None and self._key is not None:
+            self._on_unasked(self._key, self._line)
+        self._asked = False
         self._key, self._line = next(self._coming, (None, b""))
 
     def line(self, key: bytes) -> bytes:
         """Return the line of a key, empty if there is none."""
         while self._key is not None and self._key < key:
             self._step()
-        return self._line if self._key == key else b""
+        if self._key != key:
+            return b""
+        self._asked = True
+        return self._line
 
-    def find(self, key: bytes, etag: str, size: int) -> Known | None:
-        """Return the record of a key if ETag and size match."""
-        line = self.line(key)
-        known = known_in(line) if line else None
-        return known if known is not None and (known.etag, known.size) == (etag, size) else None
+    def end(self) -> None:
+        """Pass all remaining lines."""
+        while self._key is not None:
+            self._step()
 
 
 _PIECE_BYTES = 8 * 1024 * 1024

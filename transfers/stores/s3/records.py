@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future
 from contextlib import closing
-from datetime import datetime
 from functools import partial
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.events import Listener, Noted
 from transfers.entry import Entry, Kind, enclosing
-from transfers.stores.s3.listing import Cache, Listed
+from transfers.stores.base import is_own_name, unsafe_component
+from transfers.stores.s3.listing import MOST_UNLISTED, Cache, Listed, Unlisted, time_of
 from transfers.stores.s3.manifest import (
     NAME,
     Cursor,
@@ -22,6 +22,7 @@ from transfers.stores.s3.manifest import (
     ManifestLines,
     differs,
     from_metadata,
+    known_in,
     line_of,
     merged,
     newest,
@@ -58,8 +59,14 @@ class Records:
         self._discard_loading()
         self._loading = self._pool.submit(self._above)
 
-    def entries(self, listed: Iterable[Listed], nested: Iterable[bytes]) -> Iterator[Entry]:
-        """Yield the listed entries in order with their records; `nested` are folders with manifests."""
+    def entries(
+        self, listed: Iterable[Listed], nested: Iterable[bytes], unlisted: Unlisted, *, shallow: bool
+    ) -> Iterator[Entry]:
+        """Yield the listed entries in order with their records; `nested` are folders with manifests.
+
+        At the end, files that are recorded but not listed are added to `unlisted`, with `shallow` those of the
+        first level.
+        """
         self._learned.close()
         self._nested = frozenset(nested)
         coming = iter(listed)
@@ -73,6 +80,7 @@ class Records:
                 requested = iter(self._pool.map(self._request_metadata, unknown))
                 for one, found in zip(batch, known, strict=True):
                     yield entry_of(one, next(requested) if found is None else found)
+            unlisted.add_missing(manifests.missing(shallow=shallow))
 
     def _find_recorded(self, listed: Listed, manifests: Manifests) -> Known | None:
         """Return the record without a request, if there is one; folders have none."""
@@ -143,6 +151,14 @@ class Records:
             return
         self._learned.close()
 
+    def forget_above(self, removed: ManifestLines, on_event: Listener) -> None:
+        """Remove these files from the manifests of the prefixes above the root."""
+        for folder in enclosing(self._root) if self._root and removed else ():
+            around = Records(self._requests, self._pool, self._cache, self._uploads, folder)
+            with closing(ManifestLines()) as lines:
+                lines.extend(removed_below(self._root[len(folder) :].lstrip(b"/"), removed))
+                around.save(ManifestLines(), lines, on_event)
+
     def _touched(self, changes: Iterable[Keyed]) -> list[bytes]:
         """Return the folders below that have a manifest and changes."""
         if not self._nested:
@@ -177,7 +193,12 @@ class Manifests:
     ) -> None:
         self._load = load
         self._nested = nested
-        self._above = [(before + b"/" if before else b"", lines, Cursor(lines)) for before, lines in above]
+        self._entered: set[bytes] = set()
+        self._missing: dict[bytes, bytes] = {}
+        self._above: list[_Below] = []
+        for before, lines in above:
+            start = before + b"/" if before else b""
+            self._above.append((start, lines, Cursor(lines, partial(self._miss_below, start))))
         self._below: list[_Below] = []  # for the folders above the current path, outermost first
 
     def find(self, listed: Listed) -> Known | None:
@@ -185,24 +206,58 @@ class Manifests:
         path, size, etag, _ = listed
         if self._nested:
             self._enter(path)
-        for folder, _, cursor in reversed(self._below):
-            found = cursor.find(path[len(folder) :], etag, size)
-            if found is not None:
-                return found
-        for before, _, cursor in self._above:
-            found = cursor.find(before + path, etag, size)
-            if found is not None:
-                return found
+        # every manifest is asked, so that it does not count this file as missing
+        lines = [cursor.line(path[len(folder) :]) for folder, _, cursor in reversed(self._below)]
+        lines += [cursor.line(before + path) for before, _, cursor in self._above]
+        for line in lines:
+            known = known_in(line) if line else None
+            if known is not None and (known.etag, known.size) == (etag, size):
+                return known
         return None
 
     def _enter(self, path: bytes) -> None:
         while self._below and not path.startswith(self._below[-1][0]):
-            self._below.pop()[1].close()
+            self._leave()
         known = {folder for folder, _, _ in self._below}
         for around in reversed([folder for folder in enclosing(path) if folder in self._nested]):
             if around + b"/" not in known:
-                lines = self._load(around)
-                self._below.append((around + b"/", lines, Cursor(lines)))
+                self._hold(around)
+
+    def _hold(self, folder: bytes) -> None:
+        lines = self._load(folder)
+        self._entered.add(folder)
+        cursor = Cursor(lines, lambda key, line: self._miss(folder + b"/" + key, line))
+        self._below.append((folder + b"/", lines, cursor))
+
+    def _leave(self) -> None:
+        _, lines, cursor = self._below.pop()
+        cursor.end()
+        lines.close()
+
+    def _miss_below(self, start: bytes, key: bytes, line: bytes) -> None:
+        if key.startswith(start):
+            self._miss(key[len(start) :], line)
+
+    def _miss(self, path: bytes, line: bytes) -> None:
+        # not what only a foreign or older manifest can name (S1)
+        if len(self._missing) <= MOST_UNLISTED and unsafe_component(path) is None and not is_own_name(path):
+            self._missing[path] = line
+
+    def missing(self, *, shallow: bool = False) -> Iterator[tuple[bytes, Known]]:
+        """Yield the recorded files for which `find` was not called, with `shallow` those of the first level.
+
+        Nothing can be found after this.
+        """
+        while self._below:
+            self._leave()
+        for folder in sorted(self._nested - self._entered):
+            self._hold(folder)
+            self._leave()
+        for _, _, cursor in self._above:
+            cursor.end()
+        for path in sorted(self._missing):
+            if not (shallow and b"/" in path):
+                yield path, known_in(self._missing[path])
 
     def close(self) -> None:
         """Free the manifests."""
@@ -215,6 +270,11 @@ def _close_loaded(loaded: Future[list[_Above]]) -> None:
     if not loaded.cancelled() and loaded.exception() is None:
         for _, lines in loaded.result():
             lines.close()
+
+
+def removed_below(before: bytes, changes: ManifestLines) -> Iterator[Keyed]:
+    """Yield the removed paths of a root as a manifest above it has them, whose folder has the root at `before`."""
+    return ((before + b"/" + path, b"") for path, line in changes if not line)
 
 
 def inside(folder: bytes, *changes: ManifestLines) -> Iterator[Keyed]:
@@ -236,11 +296,3 @@ def entry_of(listed: Listed, known: Known) -> Entry:
         etag=listed.etag or None,
         digest=known.sha256,
     )
-
-
-def time_of(modified: str) -> int:
-    """Convert LastModified to nanoseconds since the epoch; 0 if it is not an ISO 8601 time."""
-    try:
-        return round(datetime.fromisoformat(modified).timestamp() * 1000) * 1_000_000
-    except (ValueError, OverflowError):
-        return 0

@@ -6,7 +6,6 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import closing
 from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
@@ -14,10 +13,8 @@ from hibali.ledger import now as moment
 from transfers.entry import Entry, Kind, enclosing
 from transfers.stores.base import CleanupResult, Leftover, Problem, is_own_name
 from transfers.stores.s3 import lock
-from transfers.stores.s3.listing import is_folder_marker, pages
-from transfers.stores.s3.manifest import ManifestLines
+from transfers.stores.s3.listing import is_folder_marker, pages, time_of
 from transfers.stores.s3.multipart import BegunUpload, Pending, abort, begun_at, forget, pending_uploads
-from transfers.stores.s3.records import time_of
 from transfers.stores.s3.requests import (
     Requests,
     children,
@@ -164,15 +161,6 @@ def _list_remaining(requests: Requests, prefix: bytes) -> Iterator[tuple[bytes, 
 def _in_batches(coming: Iterator[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:
     while batch := list(islice(coming, _CLEAR_BATCH)):
         yield batch
-
-
-def forget_above(root: bytes, removed: ManifestLines, forget: Callable[[bytes, ManifestLines], None]) -> None:
-    """Call `forget` for each prefix above the root, with the removed paths relative to it."""
-    for folder in enclosing(root) if root else ():
-        before = root[len(folder) :].lstrip(b"/")
-        with closing(ManifestLines()) as lines:
-            lines.extend((before + b"/" + path, b"") for path, _ in removed)
-            forget(folder, lines)
 
 
 _ELSEWHERE_SECONDS = 86400.0  # an upload of another host may be active for this long

@@ -41,7 +41,7 @@ from transfers.stores.request_store import RequestStore
 from transfers.stores.s3 import manifest, removing
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
-from transfers.stores.s3.listing import Cache, Listed, in_order, is_folder_marker, pages, refuse_unsafe
+from transfers.stores.s3.listing import Cache, Listed, Unlisted, in_order, is_folder_marker, pages, time_of
 from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock
 from transfers.stores.s3.manifest import ManifestLines
@@ -50,7 +50,7 @@ from transfers.stores.s3.nodes import NodeObjects, bucket_place
 from transfers.stores.s3.policy import BucketSharing
 from transfers.stores.s3.presign import presign_object
 from transfers.stores.s3.probe import ServerSupport, facts_of, probe_server, recall, remember
-from transfers.stores.s3.records import Records, time_of
+from transfers.stores.s3.records import Records
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Requests
 from transfers.stores.s3.swift_acl import ContainerSharing
@@ -300,8 +300,9 @@ class S3Store(RequestStore):
             )
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. Raise `RefusedError("unsafe-name")` for a key that cannot be a safe path."""
+        """See Store. Keys that cannot be safe paths, and recorded files that are missing, are reported at the end."""
         nested: _Paths = []
+        unlisted = Unlisted(self._requests.subject, self._prefix())
         self._records.begin()
         self._locks_below = []
         # Sorting reads the whole listing before the first entry, so all nested manifests are known by then.
@@ -309,11 +310,12 @@ class S3Store(RequestStore):
         first = next(ordered, None)
         if first is None:
             self._check_root()
-            return
-        for entry in self._records.entries(self._data(chain((first,), ordered)), nested):
+        data = self._data(ordered if first is None else chain((first,), ordered), unlisted)
+        for entry in self._records.entries(data, nested, unlisted, shallow=shallow):
             if entry.digest is None and entry.kind is Kind.FILE:
                 self._weaken(entry)
             yield entry
+        unlisted.end()
 
     def _listed(self, nested: _Paths, *, shallow: bool) -> Iterator[Listed]:
         for page in pages(self._requests, self._prefix(), shallow=shallow):
@@ -324,8 +326,8 @@ class S3Store(RequestStore):
                     self._locks_below.append(self._prefix() + listed.path)
                 yield listed
 
-    def _data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
-        """Skip hibali's own names and other tools' folder markers; refuse keys that cannot be paths."""
+    def _data(self, ordered: Iterable[Listed], unlisted: Unlisted) -> Iterator[Listed]:
+        """Skip hibali's own names and other tools' folder markers; keys that cannot be paths are `unlisted`."""
         for listed in ordered:
             path, size, _, _ = listed
             if size > 0 and b".hibali" not in path and unsafe_component(path) is None:
@@ -333,8 +335,8 @@ class S3Store(RequestStore):
                 continue
             if is_own_name(path.removesuffix(b"/") if size < 0 else path) or is_folder_marker(listed):
                 continue
-            refuse_unsafe(listed, self._requests.subject)
-            yield listed
+            if unlisted.is_path(listed):
+                yield listed
 
     def _check_root(self) -> None:
         """Raise `NotFoundError` after an empty listing, except for a file, a bucket or a created root."""
@@ -405,6 +407,7 @@ class S3Store(RequestStore):
             removed.add(path, b"")
         if not self._is_substore:
             self._records.save(committed, removed, self._on_event)
+            self._records.forget_above(removed, self._on_event)
         committed.close()
         removed.close()
 
@@ -459,13 +462,8 @@ class S3Store(RequestStore):
         finally:
             if not self._is_substore:
                 self._records.save(ManifestLines(), removed, self._on_event)
-                removing.forget_above(self.root_path, removed, self._forget)
+                self._records.forget_above(removed, self._on_event)
             removed.close()
-
-    def _forget(self, folder: bytes, removed: ManifestLines) -> None:
-        """Remove these lines from the manifest of a prefix above this one."""
-        around = Records(self._requests, self._pool, self._cache, self._uploads, folder)
-        around.save(ManifestLines(), removed, self._on_event)
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix has no symlinks."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import pytest
 
 from hibali.config.model import S3Settings, Site
-from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
+from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from hibali.locations import Location
+from hibali.text import printable
 from tests.support.scripted_server import ScriptedServer
 from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import Item, Unit
+from transfers.stores.base import Item, ListingIncompleteError, Unit
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
 
@@ -62,11 +64,18 @@ def always(body: bytes) -> Callable[..., tuple[int, dict[str, str], bytes]]:
 @pytest.mark.parametrize(
     "key", ["root/../out", "root/a//b", "root//etc", "root/a%00b", "root/./a", "root/a/", "root/.."]
 )
-def test_an_unsafe_key_is_refused_by_name(server: ScriptedServer, store: S3Store, key: str) -> None:
+def test_an_unsafe_key_is_reported_with_its_whole_name(
+    server: ScriptedServer, store: S3Store, key: str
+) -> None:
     server.respond = always(listing(contents("root/aa", key)))
-    with pytest.raises(RefusedError) as caught:
-        list(store.list())
-    assert caught.value.code == "unsafe-name"
+    listed = store.list()
+    assert next(listed).path == b"aa"
+    with pytest.raises(ListingIncompleteError) as caught:
+        next(listed)
+    ((path, problem),) = caught.value.unlisted
+    assert (b"root/" + path, problem.code) == (unquote_to_bytes(key), "unsafe-name")
+    assert f"the key {printable(unquote_to_bytes(key))} cannot be a path" in problem.message
+    assert caught.value.selected(lambda entry: entry.path == b"aa") == []
 
 
 def test_an_empty_folder_marker_is_skipped(server: ScriptedServer, store: S3Store) -> None:
