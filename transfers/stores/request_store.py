@@ -17,7 +17,8 @@ from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import Jobs, fill_gaps
 from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
-from transfers.stores.s3.requests import FAILED, IN_FLIGHT_BYTES, problem_of
+from transfers.stores.s3.errors import FAILED, problem_of
+from transfers.stores.s3.requests import IN_FLIGHT_BYTES
 from transfers.stores.server_lease import Lease, NoLease
 
 

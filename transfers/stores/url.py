@@ -44,7 +44,7 @@ from transfers.stores.base import (
     walk_tree,
 )
 from transfers.stores.request_store import Got, RequestStore
-from transfers.stores.s3.requests import problem_of
+from transfers.stores.s3.errors import problem_of
 from transfers.stores.server_probe import add_facts
 from transfers.stores.web_login import (
     Authorization,

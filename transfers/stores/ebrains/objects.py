@@ -16,8 +16,8 @@ from transfers.entry import Kind
 from transfers.pipeline.shared_memory import allocate_buffer
 from transfers.stores.ebrains.requests import DataProxy
 from transfers.stores.request_store import Got, changed
+from transfers.stores.s3.errors import not_partial
 from transfers.stores.s3.listing import Listed, violation
-from transfers.stores.s3.requests import not_partial
 from transfers.stores.server_records import Found
 
 _PAGE = 1000

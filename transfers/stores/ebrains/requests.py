@@ -33,7 +33,7 @@ from hibali.retry import pause, with_retries
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.ebrains.consent import Consent
 from transfers.stores.ebrains.settings import EbrainsSettings
-from transfers.stores.s3.requests import FAILED
+from transfers.stores.s3.errors import FAILED
 from transfers.stores.webdav.requests import BUSY, error_of
 
 CONNECTIONS = 8  # requests at a time: the service is shared by many

@@ -35,9 +35,10 @@ from transfers.stores.filesystem.probe import (
 from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
+from transfers.stores.s3.errors import problem_of
 from transfers.stores.s3.listing import Cache, Unlisted
 from transfers.stores.s3.manifest import ManifestLines
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES, problem_of
+from transfers.stores.s3.requests import IN_FLIGHT_BYTES
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.server_probe import recall, remember

@@ -13,14 +13,8 @@ from hibali.errors import HibaliError, IncompleteError
 from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response
 from transfers.pipeline.shared_memory import allocate_buffer
 from transfers.stores.request_store import Got, changed
-from transfers.stores.s3.requests import (
-    CHECKSUM,
-    Requests,
-    checksum_of,
-    from_obstore,
-    is_plain,
-    not_partial,
-)
+from transfers.stores.s3.errors import from_obstore, not_partial
+from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of, is_plain
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

@@ -14,9 +14,10 @@ from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Response
 from transfers.entry import Entry, Verification
 from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
+from transfers.stores.s3.errors import problem_of
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
-from transfers.stores.s3.requests import Requests, checksum_of, name_of, parse, problem_of
+from transfers.stores.s3.requests import Requests, checksum_of, name_of, parse
 from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, find_begun, is_exact, known_from
 
 _BATCH = 256

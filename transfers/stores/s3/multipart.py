@@ -19,14 +19,13 @@ from hibali.http import Bytes, Response
 from hibali.ledger import Journal, now, read_records
 from hibali.text import path_fields, path_from_fields
 from transfers.agent.lease import boot_identifier, has_ended, this_process
+from transfers.stores.s3.errors import code_in, error_of
 from transfers.stores.s3.requests import (
     CHECKSUM,
     Requests,
     checksum_of,
     children,
-    code_in,
     complete_document,
-    error_of,
     fields,
     key_bytes,
     name_of,

@@ -22,8 +22,9 @@ from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.stores.base import is_own_name
+from transfers.stores.s3.errors import code_in, error_of
 from transfers.stores.s3.listing import pages
-from transfers.stores.s3.requests import Requests, code_in, error_of
+from transfers.stores.s3.requests import Requests
 
 EVERYONE = "everyone"
 _OURS = re.compile(r"hibali([0-9a-f]{32})(Read|List|Write)")

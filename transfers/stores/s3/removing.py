@@ -13,19 +13,10 @@ from hibali.ledger import now as moment
 from transfers.entry import Entry, Kind, enclosing
 from transfers.stores.base import CleanupResult, Leftover, Problem, is_own_name
 from transfers.stores.s3 import lock
+from transfers.stores.s3.errors import error_of, problem_of
 from transfers.stores.s3.listing import is_folder_marker, pages, time_of
 from transfers.stores.s3.multipart import BegunUpload, Pending, abort, begun_at, forget, pending_uploads
-from transfers.stores.s3.requests import (
-    Requests,
-    children,
-    delete_document,
-    error_of,
-    is_plain,
-    key_bytes,
-    parse,
-    problem_of,
-    text,
-)
+from transfers.stores.s3.requests import Requests, children, delete_document, is_plain, key_bytes, parse, text
 from transfers.stores.server_lease import locked
 
 _BATCH = 256  # of at most 1000 (Amazon S3 API reference, DeleteObjects)

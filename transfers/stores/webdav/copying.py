@@ -12,7 +12,7 @@ from hibali.errors import HibaliError
 from transfers.entry import Entry, Verification
 from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
 from transfers.stores.request_store import Refused
-from transfers.stores.s3.requests import problem_of
+from transfers.stores.s3.errors import problem_of
 from transfers.stores.webdav.writing import WebdavTarget
 
 _MOST_JOBS = 8  # copies at a time

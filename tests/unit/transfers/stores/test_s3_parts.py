@@ -24,19 +24,12 @@ from transfers.stores.s3.credentials import (
     find_endpoint,
     parse_process_credentials,
 )
+from transfers.stores.s3.errors import error_of, from_obstore, problem_of
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.s3.manifest import Cursor, Known, from_metadata, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, part_bytes
 from transfers.stores.s3.probe import ServerSupport, facts_of, recall, remember
-from transfers.stores.s3.requests import (
-    delete_document,
-    error_of,
-    from_obstore,
-    is_plain,
-    key_bytes,
-    parse,
-    problem_of,
-)
+from transfers.stores.s3.requests import delete_document, is_plain, key_bytes, parse
 from transfers.stores.server_lease import Held
 
 GOOD = {"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "planted-secret"}
