@@ -28,10 +28,14 @@ _ENTRIES = ";"  # between the entries of a list, where commas separate values or
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The values of one task in addition to the common ones; `line` is its line in the table, 0 without one."""
+    """The values of one task in addition to the common ones; `line` is its line in the table, 0 without one.
+
+    `name` is the name of the task, "" for one that is made of its values.
+    """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     line: int = 0
+    name: str = ""
 
 
 class SweepError(ProblemsError):

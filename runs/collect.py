@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hibali.config.model import Site
-from hibali.errors import Exit, NotFoundError, TryLaterError
+from hibali.errors import Exit, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Failed, Listener, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, path_at
-from hibali.text import as_bytes, as_text
+from hibali.text import as_bytes, as_text, counted, printable
 from runs.model import Output, Run, State
+from runs.records import tasks_by_values
+from runs.run_index import RunFilter
 from runs.schedulers.base import BatchSystem
 from runs.services.base import FOLDER, ServiceHost, load_job_system, open_host
 from runs.store import RunStore
+from transfers.datasets.repository import find_repository_path
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt, add_receipts
 from transfers.patterns import path_expression
@@ -120,7 +124,10 @@ def collect(
     if not isinstance(load_job_system(run.placement.scheduler), BatchSystem):
         return _collect_from_service(run, site, target, run_store, saving, on_event)
     source, chosen = find_outputs(run, site)
-    receipt = pull_files("collect", source, target, chosen.files, saving, on_event, missing=chosen.problems)
+    protect = protection(run, run_store, target, saving, lambda _: 0)
+    receipt = pull_files(
+        "collect", source, target, chosen.files, saving, on_event, missing=chosen.problems, protect=protect
+    )
     done = receipt.exit is Exit.DONE or bool(chosen.problems)
     pulled = done and receipt.files_failed == len(chosen.problems)
     if pulled and receipt.files != len(chosen.files):
@@ -157,7 +164,8 @@ def _collect_from_service(
         name = as_bytes(output.name)
         source = output.folder.child(name)
         into = target.child(name) if output.is_folder else replace(target, slash=True)
-        part = synchronise(Request("collect", source, into, Rules(), saving=saving), on_event)
+        protect = protection(run, run_store, into, saving, lambda _: 0)
+        part = synchronise(Request("collect", source, into, saving=saving, protect=protect), on_event)
         receipt = add_receipts(part, receipt)
     if receipt.exit is Exit.DONE or (missing and run.state is not State.SUCCEEDED):
         run_store.note(run.id, "collected", {"target": target.path, "receipt": receipt.id})
@@ -183,6 +191,52 @@ def may_complete(receipt: Receipt | None) -> bool:
     return any(each.code not in _BY_TOOL for each in receipt.failures)
 
 
+def protection(
+    run: Run, run_store: RunStore, target: Location, saving: SaveOptions, task_of: Callable[[bytes], int]
+) -> Callable[[Mapping[bytes, str]], None] | None:
+    """Return what refuses to replace collected files of other runs and tasks (`Request.protect`).
+
+    Replaced are only files of the same run, and what an unsuccessful attempt of the same task left: a task is recognised by its pipeline and
+    values. None for a dataset that the caller commits, such as `datalad rerun`: git keeps what is replaced.
+
+    Args:
+        run: The run whose outputs are collected.
+        run_store: The runs that may have collected before.
+        target: Where they are collected.
+        saving: The options of the commit.
+        task_of: Returns the number of the task that a file belongs to, 0 for a single run.
+    """
+    if (
+        not saving.save
+        and target.typed_local
+        and find_repository_path(os.fsencode(os.path.realpath(target.path)))
+    ):
+        return None
+
+    def refuse(other: Mapping[bytes, str]) -> None:
+        values = {number: digest for digest, number, _ in tasks_by_values(run)}
+        left = set(other)
+        for each in run_store.find(RunFilter(pipeline_digest=run.spec.pipeline_digest)):
+            failed = {digest for digest, _, state in tasks_by_values(each) if state is not State.SUCCEEDED}
+            for folder, moved in collected_files(each, run_store):
+                own = each.id == run.id and folder == Path(target.path)
+                left -= {
+                    name
+                    for name in left & moved.keys()
+                    if own or (moved[name].digest == other[name] and values[task_of(name)] in failed)
+                }
+        if left:
+            first = printable(min(left))
+            raise RefusedError(
+                "other-result",
+                f"{counted(len(left), 'file')} of another run or task would be replaced, the first is {first}",
+                subject=target.text,
+                hint=f"Nothing was changed. Move the old files away, or use another folder: hibali runs collect {run.id} DIR",
+            )
+
+    return refuse
+
+
 def work_of(run: Run, site: Site) -> Location:
     """Return the run's work folder."""
     return path_at(site, run.folder + b"/work")
@@ -197,8 +251,12 @@ def pull_files(
     on_event: Listener,
     *,
     missing: Sequence[Failed] = (),
+    protect: Callable[[Mapping[bytes, str]], None] | None = None,
 ) -> Receipt:
-    """Pull these files of a folder and no others; `operation` is its name in the receipt, which counts `missing` as failures."""
+    """Pull these files of a folder and no others; `operation` is its name in the receipt, which counts `missing` as failures.
+
+    `protect` is that of the request.
+    """
     from transfers.operation import synchronise  # start-up: most commands of runs move nothing
 
     if not files:
@@ -209,7 +267,7 @@ def pull_files(
         receipt.exit = Exit.INCOMPLETE if missing else Exit.DONE
         return receipt
     rules = replace(Rules(), include=tuple(_as_pattern(path) for path in files))
-    request = Request(operation, source, target, rules, saving=saving, missing=missing)
+    request = Request(operation, source, target, rules, saving=saving, missing=missing, protect=protect)
     return synchronise(request, on_event)
 
 

@@ -21,6 +21,7 @@ from hibali.text import printable
 from runs.collect import pull_files, work_of
 from runs.model import Run
 from runs.outputs import OutputDigests
+from runs.records import collected_names
 from runs.sweeps.collect import pull_named
 from transfers.journal import Receipt
 from transfers.request import SaveOptions
@@ -146,6 +147,7 @@ class Copies:
         self._outputs = outputs
         self._folder = folder
         self._found: dict[bytes, Path] = {}
+        self._collected_name = collected_names(run)
 
     def fetch(self, paths: Sequence[bytes], site: Site, on_event: Listener) -> Mapping[bytes, Path]:
         """Return the local paths. Raises `IncompleteError` if an output cannot be pulled unchanged."""
@@ -173,7 +175,7 @@ class Copies:
     def _is_collected(self, path: bytes) -> bool:
         """Return whether the collected copy exists and is unchanged."""
         for target in reversed(self._run.results.collected):
-            here = Path(target) / os.fsdecode(path)
+            here = Path(target) / os.fsdecode(self._collected_name(path))
             if here.is_absolute() and _has_digest(here, self._digest(path)):
                 self._found[path] = here
                 return True

@@ -21,7 +21,7 @@ from hibali.system_errors import reason_of
 from hibali.text import as_text, counted, printable
 from registry.invocation import Invocation
 from runs.cache.entries import CONTENT, ORIGIN, Name
-from runs.collect import choose_outputs, collected_files, pull_files, work_of
+from runs.collect import choose_outputs, collected_files, protection, pull_files, work_of
 from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State
 from runs.outputs import (
@@ -237,9 +237,14 @@ def _holds(folder: Path, path: bytes, expected: Expected) -> bool:
 
 
 def copy_collected(
-    collected: CollectedCopy, target: Location, saving: SaveOptions, on_event: Listener = ignore
+    run: Run,
+    run_store: RunStore,
+    collected: CollectedCopy,
+    target: Location,
+    saving: SaveOptions,
+    on_event: Listener = ignore,
 ) -> Receipt:
-    """Copy collected outputs into another folder and verify them; nothing is copied if it is the same folder."""
+    """Copy collected outputs of a run into another folder and verify them; nothing is copied if it is the same folder."""
     source = Location(local_site(), str(collected.folder), str(collected.folder), typed_local=True)
     if target.typed_local and _same_folder(collected.folder, target):
         count = len(collected.files)
@@ -247,7 +252,8 @@ def copy_collected(
         return Receipt(
             name, "collect", source.text, target.text, files=count, bytes=collected.size, files_kept=count
         )
-    return pull_files("collect", source, target, collected.files, saving, on_event)
+    protect = protection(run, run_store, target, saving, lambda _: 0)
+    return pull_files("collect", source, target, collected.files, saving, on_event, protect=protect)
 
 
 def _same_folder(folder: Path, target: Location) -> bool:

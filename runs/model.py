@@ -333,7 +333,7 @@ class Sweep:
     """The tasks of a run, by number.
 
     `rows` have a value for each of `columns`, or None, in the order of `tasks`. `sets` are the different sets of outputs, and
-    `set_of` has the index of each task's set. With a `pilot` each chunk is one allocation, for the tasks that the previous one did not finish.
+    `set_of` has the index of each task's set. `names` are the names of the tasks, none if an older version began the run. With a `pilot` each chunk is one allocation, for the tasks that the previous one did not finish.
     """
 
     tasks: Mapping[int, RunStatus]
@@ -343,6 +343,12 @@ class Sweep:
     set_of: tuple[int, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     pilot: Pilot | None = None
+    names: tuple[str, ...] = ()
+
+    def named(self) -> dict[int, str]:
+        """Return the name of each task, which is its folder among collected outputs."""
+        names = self.names or tuple(map(str, self.tasks))
+        return dict(zip(self.tasks, names, strict=True))
 
     def values(self, number: int) -> dict[str, Any]:
         """Return the values that only this task has."""

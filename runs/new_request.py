@@ -35,6 +35,7 @@ from runs.request import ComputeSite, JobOptions, Request, TaskRequest, Workload
 from runs.schedulers.base import Resources
 from runs.store import RunStore
 from runs.sweeps.launch import files_of, several_allowed
+from runs.sweeps.names import task_names
 
 Follow = Callable[[list[Run]], object]  # queries runs that come first, or waits for their ends
 Checked = tuple[Pipeline, Invocation, Path | None]  # the file of the invocation, if it is in one
@@ -133,8 +134,10 @@ def make_tasks(
     """Make the tasks of a sweep from the values that all share and a row for each; raises as `read_tasks` does."""
     invocations = check_tasks(pipeline, values, rows, subject=subject)
     tasks = tuple(
-        TaskRequest(number, row.values, invocation)
-        for number, (row, invocation) in enumerate(zip(rows, invocations, strict=True), start=1)
+        TaskRequest(number, row.values, invocation, name)
+        for number, (row, invocation, name) in enumerate(
+            zip(rows, invocations, task_names(rows), strict=True), start=1
+        )
     )
     return Workload(pipeline, Invocation(dict(values), dict(values)), tuple(files_of(tasks)), tasks=tasks)
 

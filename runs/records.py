@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from hibali.documents import canonical_digest
 from hibali.errors import NotFoundError, UsageError
-from hibali.text import path_from_fields, printable, read_ranges, write_ranges
+from hibali.text import as_bytes, path_from_fields, printable, read_ranges, write_ranges
 from runs.model import (
     DAEMON_CONTAINERS,
     FROM_RUN,
@@ -256,6 +257,29 @@ def tasks_as_runs(run: Run, numbers: Iterable[int]) -> list[Run]:
     return found
 
 
+def collected_names(run: Run) -> Callable[[bytes], bytes]:
+    """Return a function from `N/PATH`, an output of a task, to its name among collected outputs; of a single run they are the same."""
+    if run.sweep is None:
+        return bytes
+    folders = {b"%d" % number: as_bytes(name) for number, name in run.sweep.named().items()}
+
+    def collected(name: bytes) -> bytes:
+        number, _, path = name.partition(b"/")
+        return folders[number] + b"/" + path
+
+    return collected
+
+
+def tasks_by_values(run: Run) -> Iterator[tuple[str, int, State]]:
+    """Yield the digest of all values of each task, its number, and its state; of a single run with the number 0."""
+    common = run.spec.invocation
+    if run.sweep is None:
+        yield canonical_digest(dict(common)), 0, run.state
+        return
+    for number, values in run.sweep.all_values():
+        yield canonical_digest({**common, **values}), number, run.sweep.tasks[number].state
+
+
 def _in_folder(run: Run, folder: bytes) -> Run:
     return replace(run, placement=replace(run.placement, folder=folder))
 
@@ -289,17 +313,21 @@ def _read_sweep(record: Mapping[str, Any]) -> Sweep:
         rows=tuple(tuple(row) for row in record["rows"]),
         sets=tuple(_read_outputs(outputs) for outputs in record["sets"]),
         set_of=tuple(record["set_of"]),
+        names=tuple(record.get("names", ())),
     )
 
 
 def sweep_fields(
-    values: Mapping[int, Mapping[str, Any]], outputs: Mapping[int, Sequence[Output]]
+    values: Mapping[int, Mapping[str, Any]],
+    outputs: Mapping[int, Sequence[Output]],
+    names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the field `sweep` of a run's first record.
 
     Args:
         values: The values that only this task has, by the task's number.
         outputs: The declared outputs, by the task's number.
+        names: The names of the tasks, in the order of their numbers.
     """
     numbers = sorted(values)
     columns = list(dict.fromkeys(name for number in numbers for name in values[number]))
@@ -311,6 +339,7 @@ def sweep_fields(
         "rows": [[values[number].get(name) for name in columns] for number in numbers],
         "sets": [output_fields(each) for each in known],
         "set_of": set_of,
+        "names": list(names),
     }
 
 

@@ -26,11 +26,12 @@ from runs.services.base import ServiceContainer, load_job_system, refusal
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """One task of a sweep: its number, the values that only it has, and its whole invocation, checked."""
+    """One task of a sweep: its number, the values that only it has, its whole invocation, checked, and its name (runs.sweeps.names)."""
 
     number: int
     values: Mapping[str, Any]
     invocation: Invocation
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from transfers.planner import (
     attributes_of,
     check_plan,
     check_space,
+    other_contents,
     permissions_of,
     plan_transfer,
     replaced_entries,
@@ -226,6 +227,10 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     if operation.restarted or endpoints.nodes is not None:
         _count_own_files_as_moved(recorder.receipt)
     check_plan(plan, request.rules, request.target.text)
+    if request.protect is not None:
+        other = other_contents(plan, endpoints.source, endpoints.target_side)
+        if other:
+            request.protect(other)
     if not plan.target_files:
         record_empty_target(endpoints, recorder)
     check_space(plan, target, request.target.text)

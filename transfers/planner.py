@@ -489,6 +489,21 @@ def replaced_entries(plan: TransferPlan) -> Iterator[Entry]:
             yield action.entry
 
 
+def other_contents(plan: TransferPlan, source: Side, target: Side) -> dict[bytes, str]:
+    """Return the files and links at the target that a plan replaces by another content, each with its sha256, "" if unknown."""
+    moves = ((each.entry, each.target) for each in plan.moves if each.target is not None)
+    replaced = [(new, old) for new, old in moves if old.kind in _COUNTED]
+    found = {old.path: "" for _, old in replaced}
+    files = [(new, old) for new, old in replaced if new.kind is old.kind is Kind.FILE]
+    if files:
+        digests = source.digest(new for new, _ in files), target.digest(old for _, old in files)
+        for (_, new_digest, _), (old, old_digest, _) in zip(*digests, strict=True):
+            found[old.path] = old_digest or ""
+            if old_digest is not None and old_digest == new_digest:
+                del found[old.path]
+    return found
+
+
 def adjustments(plan: TransferPlan, rules: Rules) -> Iterator[Adjustment]:
     """Return permissions and attributes to set after everything else, for kept entries and new folders.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,8 @@ class Request:
         task_timeouts: the time limits after which a Globus task is cancelled.
         nodes: the compute nodes that do it, None for this machine.
         missing: what the caller knows to be missing at the source; each counts as a failure in the receipt.
+        protect: called before anything changes with the files at the target whose content would become another one, and
+            with the sha256 of each, "" if unknown; it raises `RefusedError` where that must not happen.
     """
 
     operation: str
@@ -86,6 +88,7 @@ class Request:
     task_timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)
     nodes: NodesRequest | None = None
     missing: Sequence[Failed] = ()
+    protect: Callable[[Mapping[bytes, str]], None] | None = None
 
     @property
     def lowest_rate(self) -> int:

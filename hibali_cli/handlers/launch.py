@@ -250,7 +250,7 @@ def _collect_copy(
             subject=run.id,
             hint="Run the same command again with --fresh.",
         )
-    return copy_collected(copy, read_target(folder, common.settings()), saving, on_event)
+    return copy_collected(run, run_store, copy, read_target(folder, common.settings()), saving, on_event)
 
 
 def collect_outputs(

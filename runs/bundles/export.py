@@ -22,6 +22,7 @@ from runs.bundles.read import PackedInput, Record
 from runs.inputs import list_inputs
 from runs.model import Run, Sweep
 from runs.outputs import OutputDigests
+from runs.records import collected_names
 from runs.request import TaskRequest
 
 
@@ -50,13 +51,14 @@ def crate_texts(runs: Sequence[Exported], agent: str) -> dict[str, bytes]:
 
 
 def _members(each: Exported) -> dict[str, bytes]:
-    files = each.outputs.files
+    collected = collected_names(each.run)
+    sums = sorted((collected(path), digest) for path, (digest, _) in each.outputs.files.items())
     record = {"schema": 1, "kind": "run", **each.run.to_whole_record()}
     return {
         DESCRIPTOR: each.pipeline.raw,
         INVOCATION: _json(each.run.spec.invocation),
         RUN: _json(record),
-        **({OUTPUTS: manifest_of((path, files[path][0]) for path in sorted(files))} if files else {}),
+        **({OUTPUTS: manifest_of(sums)} if sums else {}),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +13,8 @@ from hibali.errors import Exit, TryLaterError
 from hibali.events import Event, Failed, Listener, Moved, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, path_at
-from runs.collect import choose_outputs, collected_files
+from hibali.text import as_bytes
+from runs.collect import choose_outputs, collected_files, protection
 from runs.model import Output, Run, State, Sweep
 from runs.outputs import OutputDigests, hash_chosen
 from runs.records import sweep_of
@@ -28,36 +30,41 @@ _WORK = b"work"
 
 @dataclass(slots=True)
 class ChosenFiles:
-    """The output files of some tasks, as their site listed them, by their names in the target, with the outputs that they belong to."""
+    """The output files of some tasks, as their site listed them, by their names in the target, with the tasks and outputs that they belong to."""
 
     files: dict[bytes, Entry] = field(default_factory=dict)
-    owners: dict[bytes, str] = field(default_factory=dict)
+    owners: dict[bytes, tuple[int, str]] = field(default_factory=dict)
     problems: list[Failed] = field(default_factory=list)
 
     def by_task(self) -> dict[int, list[tuple[str, bytes]]]:
         """Return the outputs of each task with the names of their files."""
         found: dict[int, list[tuple[str, bytes]]] = {}
         for name in sorted(self.files):
-            number = int(name.partition(b"/")[0])
-            found.setdefault(number, []).append((self.owners[name], name))
+            number, output = self.owners[name]
+            found.setdefault(number, []).append((output, name))
         return found
 
 
 def choose_tasks(
-    entries: Iterable[Entry], outputs: Mapping[int, Sequence[Output]], succeeded: Collection[int]
+    entries: Iterable[Entry],
+    outputs: Mapping[int, Sequence[Output]],
+    succeeded: Collection[int],
+    folders: Mapping[int, bytes],
 ) -> ChosenFiles:
     """Choose the outputs from a listing of the folder of all tasks.
 
-    Of the tasks of `outputs`, `succeeded` are those that succeeded: only their missing outputs are reported.
+    Of the tasks of `outputs`, `succeeded` are those that succeeded: only their missing outputs are reported. `folders` are those of the tasks
+    in the target.
     """
     chosen = ChosenFiles()
     left = dict(outputs)
     for first, below in groupby(entries, key=lambda entry: entry.path.partition(b"/")[0]):
         number = int(first) if first.isdigit() else 0
         if number in left:
-            _choose(chosen, number, left.pop(number), _in_work(below), report_missing=number in succeeded)
+            some, inside = left.pop(number), _in_work(below)
+            _choose(chosen, (number, folders[number]), some, inside, report_missing=number in succeeded)
     for number, some in left.items():
-        _choose(chosen, number, some, [], report_missing=number in succeeded)
+        _choose(chosen, (number, folders[number]), some, [], report_missing=number in succeeded)
     return chosen
 
 
@@ -73,20 +80,20 @@ def _in_work(entries: Iterable[Entry]) -> list[tuple[bytes, Entry]]:
 
 def _choose(
     chosen: ChosenFiles,
-    number: int,
+    task: tuple[int, bytes],
     outputs: Sequence[Output],
     below: Sequence[tuple[bytes, Entry]],
     *,
     report_missing: bool,
 ) -> None:
-    known = dict(below)
+    (number, folder), known = task, dict(below)
     found = choose_outputs(outputs, (entry._replace(path=path) for path, entry in below))
     for path in found.files:
-        name = b"%d/%b" % (number, path)
+        name = b"%b/%b" % (folder, path)
         chosen.files[name] = known[path]
-        chosen.owners[name] = found.owners[path]
+        chosen.owners[name] = number, found.owners[path]
     for problem in found.problems if report_missing else ():
-        chosen.problems.append(replace(problem, path=b"%d/%b" % (number, problem.path)))
+        chosen.problems.append(replace(problem, path=b"%b/%b" % (folder, problem.path)))
 
 
 class TaskCollector:
@@ -145,7 +152,11 @@ class TaskCollector:
         chosen = list_outputs(run, source, numbers)
         if not chosen.files:
             return Receipt(new_identifier(), "collect", source.text, self.target.text), chosen
-        request = Request("collect", source, self.target, saving=self._saving, chosen=chosen.files)
+        owners = chosen.owners
+        protect = protection(run, self._run_store, self.target, self._saving, lambda name: owners[name][0])
+        request = Request(
+            "collect", source, self.target, saving=self._saving, chosen=chosen.files, protect=protect
+        )
         receipt = synchronise(request, lambda event: self._record_event(event, on_event))
         if receipt.exit is Exit.DONE and receipt.files != len(chosen.files):
             chosen.problems.append(Failed(b"", "output-vanished", "not all listed outputs could be pulled"))
@@ -161,13 +172,10 @@ def list_outputs(run: Run, source: Location, numbers: Sequence[int]) -> ChosenFi
     """List the declared outputs of these tasks at the site; `source` is the folder of all tasks."""
     sweep = sweep_of(run)
     outputs = sweep.outputs()
-    store = open_store(source)
-    try:
-        return choose_tasks(
-            store.list(), {number: outputs[number] for number in numbers}, sweep.in_state(State.SUCCEEDED)
-        )
-    finally:
-        store.close()
+    chosen = {number: outputs[number] for number in numbers}
+    folders = {number: as_bytes(name) for number, name in sweep.named().items()}
+    with closing(open_store(source)) as store:
+        return choose_tasks(store.list(), chosen, sweep.in_state(State.SUCCEEDED), folders)
 
 
 def _exit_of(arrived: Exit, run: Run, sweep: Sweep, *, incomplete: bool) -> Exit:
@@ -196,14 +204,18 @@ def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Out
     Missing outputs are reported of failed tasks, too. Raises `NotFoundError` if the folder was removed.
     """
     sweep = sweep_of(run)
+    folders = {number: b"%d" % number for number in sweep.tasks}
+    numbers = {as_bytes(name): number for number, name in sweep.named().items()}
 
     def choose(entries: Iterable[Entry]) -> tuple[dict[bytes, Entry], list[Failed]]:
-        chosen = choose_tasks(entries, sweep.outputs(), sweep.tasks.keys())
+        chosen = choose_tasks(entries, sweep.outputs(), sweep.tasks.keys(), folders)
         return chosen.files, chosen.problems
 
     for _, moved in collected_files(run, run_store):
-        files, problems = choose(_at_site(path, each.size) for path, each in sorted(moved.items()))
-        return OutputDigests({name: (moved[name].digest, moved[name].size) for name in files}, problems)
+        listed = {_at_site(path, numbers): each for path, each in moved.items()}
+        files, problems = choose(Entry(path, Kind.FILE, listed[path].size) for path in sorted(listed))
+        found = {name: listed[entry.path] for name, entry in files.items()}
+        return OutputDigests({name: (each.digest, each.size) for name, each in found.items()}, problems)
     return hash_chosen(run, tasks_folder(run, site()), choose)
 
 
@@ -212,22 +224,21 @@ def tasks_folder(run: Run, site: Site) -> Location:
     return path_at(site, run.folder + b"/tasks")
 
 
-def _at_site(name: bytes, size: int) -> Entry:
-    number, _, path = name.partition(b"/")
-    return Entry(number + b"/work/" + path, Kind.FILE, size)
+def _at_site(collected: bytes, numbers: Mapping[bytes, int]) -> bytes:
+    """Return the path in the folder of all tasks of a collected file; `numbers` are those of the tasks by their names."""
+    parts = collected.split(b"/")
+    depth = next(depth for depth in (1, 2) if b"/".join(parts[:depth]) in numbers)
+    return b"/".join((b"%d" % numbers[b"/".join(parts[:depth])], _WORK, *parts[depth:]))
 
 
 def pull_named(
     operation: str, run: Run, site: Site, folder: Path, names: Sequence[bytes], on_event: Listener
 ) -> Receipt:
-    """Pull these files of the tasks into a local folder, under those names."""
+    """Pull these files of the tasks, named `N/PATH`, into a local folder, under those names."""
     source = tasks_folder(run, site)
-    wanted = {_at_site(name, 0).path: name for name in names}
-    store = open_store(source)
-    try:
+    wanted = {name.replace(b"/", b"/%b/" % _WORK, 1): name for name in names}
+    with closing(open_store(source)) as store:
         chosen = {wanted[entry.path]: entry for entry in store.list() if entry.path in wanted}
-    finally:
-        store.close()
     target = Location(local_site(), str(folder), str(folder), typed_local=True)
     return synchronise(
         Request(operation, source, target, saving=SaveOptions(save=False), chosen=chosen), on_event

@@ -193,7 +193,9 @@ def begin_tasks(request: Request, placed: Sequence[Input], run_id: str) -> dict[
     _check_fast_options(request)
     prepared = _prepare_tasks(request, run_id, f"/{run_id}", Started(""))
     outputs = {number: each.outputs for number, each in prepared}
-    return {"sweep": sweep_fields({task.number: task.values for task in request.workload.tasks}, outputs)}
+    tasks = request.workload.tasks
+    names = [task.name for task in tasks]
+    return {"sweep": sweep_fields({task.number: task.values for task in tasks}, outputs, names)}
 
 
 def stage_tasks(

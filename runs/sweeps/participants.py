@@ -19,6 +19,7 @@ from hibali.locations import Location
 from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
 from runs.model import Run, State
+from runs.records import tasks_by_values
 from transfers.entry import Kind
 from transfers.listing import list_entries
 
@@ -131,7 +132,8 @@ def assign_values(
             {
                 key: _located(value, locate) if kinds.get(key) == "File" else value
                 for key, value in row.items()
-            }
+            },
+            name=str(each),
         )
     return Assigned(common, rows)
 
@@ -181,27 +183,19 @@ def find_attempts(assigned: Assigned, runs: Sequence[Run]) -> dict[Participant, 
         assigned: The tasks.
         runs: The runs of the pipeline of this digest, oldest first.
     """
-    wanted = {_digest(assigned.common, row.values): each for each, row in assigned.rows.items()}
+    wanted = {
+        canonical_digest({**assigned.common, **row.values}): each for each, row in assigned.rows.items()
+    }
     found: dict[Participant, Attempt] = {}
     for run in runs:
-        for number, values, state in _tasks_of(run):
-            participant = wanted.get(_digest(run.spec.invocation, values))
+        for digest, number, state in tasks_by_values(run):
+            participant = wanted.get(digest)
             if participant is None:
                 continue
             known = found.get(participant)
             if known is None or known.state is not State.SUCCEEDED or state is State.SUCCEEDED:
                 found[participant] = Attempt(run, number, state)
     return found
-
-
-def _tasks_of(run: Run) -> Iterable[tuple[int, Mapping[str, Any], State]]:
-    if run.sweep is None:
-        return [(0, {}, run.state)]
-    return [(number, values, run.sweep.tasks[number].state) for number, values in run.sweep.all_values()]
-
-
-def _digest(common: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    return canonical_digest({**common, **values})
 
 
 @dataclass(frozen=True, slots=True)

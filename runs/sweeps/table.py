@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
@@ -16,14 +17,16 @@ from typing import Any
 from hibali.documents import line_of_json
 from hibali.errors import RefusedError, TryLaterError, UsageError
 from hibali.files import write_atomic
+from hibali.ledger import ledger_folder
 from hibali.locations import Location
+from hibali.locks import wait_for_lock
 from hibali.system_errors import reason_of
 from hibali.text import path_fields
 from registry.invocation import Invocation, check_invocation
 from registry.parameters import Row, check_tasks
 from registry.pipeline import Pipeline
 from runs.inputs import list_inputs
-from runs.model import UNSUCCESSFUL_STATES, Input, Run
+from runs.model import UNSUCCESSFUL_STATES, Input, Run, State
 from runs.records import sweep_of
 from runs.request import TaskRequest
 from runs.store import RunStore
@@ -33,6 +36,8 @@ from transfers.stores.open_store import open_store
 _FORMULA = tuple("=+-@\t\r\n|%\uff1d\uff0b\uff0d\uff20")  # the last four are full-width
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _FORMATS = (".csv", ".jsonl", ".parquet")
+_KEYS = ("run", "folder", "state")  # of each row
+_Row = dict[str, Any]
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -56,33 +61,86 @@ def check_table(path: Path, folder: str | None = None) -> None:
         raise UsageError("no-folder", "the folder for the table does not exist", subject=str(path))
     if path.suffix.lower() == ".parquet":
         _load_pyarrow(path)
+    _read_rows(path)
 
 
 def write_table(path: Path, run: Run, left: Mapping[int, Sequence[OutputFile]]) -> None:
-    """Write a row for each task, in order, completely or not at all. Raises `UsageError` if it cannot be written."""
+    """Write a row for each task, completely or not at all; rows of other tasks that the table has already are kept.
+
+    Raises `UsageError` if it cannot be written, `RefusedError` for an existing file that is no such table.
+    """
     rows = list(_rows(run, left))
     suffix = path.suffix.lower()
-    if suffix == ".jsonl":
-        content = "".join(line_of_json(row) + "\n" for row in rows).encode("ascii")
-    elif suffix == ".csv":
-        content = _as_csv(_columns(run, rows))
-    else:
-        content = _as_parquet(path, _columns(run, rows))
+    if suffix != ".jsonl":
+        columns = {_cell(name): values for name, values in _columns(run, rows).items()}
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    lock = ledger_folder("tables", hashlib.sha256(bytes(path.resolve())).hexdigest()[:32])
+    with wait_for_lock(lock):
+        rows = _merged(_read_rows(path), rows)
+        if suffix == ".jsonl":
+            content = "".join(line_of_json(row) + "\n" for row in rows).encode("ascii")
+        else:
+            names = {**columns, **{name: None for row in rows for name in row}}
+            columns = {name: [row.get(name) for row in rows] for name in names}
+            content = _as_csv(columns) if suffix == ".csv" else _as_parquet(path, columns)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, content, mode=0o666)
+        except OSError as problem:
+            raise UsageError(
+                "table-unwritable", f"the table cannot be written: {reason_of(problem)}", subject=str(path)
+            ) from None
+
+
+def _merged(existing: Iterable[_Row], rows: Iterable[_Row]) -> list[_Row]:
+    """Return all rows, one for each task; as in `find_attempts`, a success stays until another one replaces it."""
+    merged: dict[tuple[str, str], _Row] = {}
+    for row in (*existing, *rows):
+        # sweeps of older versions have numbers as names, which are not those of the same task in another run
+        key = (row["folder"], row["run"] if row["folder"].isdigit() else "")
+        known = merged.get(key, row)
+        if known["run"] == row["run"] or known["state"] != State.SUCCEEDED or row["state"] == State.SUCCEEDED:
+            merged[key] = row
+    return list(merged.values())
+
+
+def _read_rows(path: Path) -> list[_Row]:
+    """Read an existing table. Raises `RefusedError` for a file that is no table of tasks with their runs."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, content, mode=0o666)
-    except OSError as problem:
-        raise UsageError(
-            "table-unwritable", f"the table cannot be written: {reason_of(problem)}", subject=str(path)
-        ) from None
+        if path.suffix.lower() == ".parquet":
+            _load_pyarrow(path)
+            rows = import_module("pyarrow.parquet").read_table(path).to_pylist() if path.exists() else []
+        else:
+            text = path.read_bytes().decode()
+            as_csv = path.suffix.lower() == ".csv"
+            rows = list(csv.DictReader(io.StringIO(text, newline="")) if as_csv else _read_lines(text))
+        if all({*_KEYS} <= row.keys() and all(isinstance(row[key], str) for key in _KEYS) for row in rows):
+            return rows
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, AttributeError, csv.Error):  # pyarrow's errors are ValueErrors
+        pass
+    raise RefusedError(
+        "other-table",
+        "this file exists and is no table of tasks and their runs, so that no rows can be added to it",
+        subject=str(path),
+        hint="Name another file, or move this one away. hibali 0.1 wrote tables without runs.",
+    )
+
+
+def _read_lines(text: str) -> Iterator[_Row]:
+    return (json.loads(line) for line in text.split("\n") if line)
 
 
 def _rows(run: Run, left: Mapping[int, Sequence[OutputFile]]) -> Iterator[dict[str, Any]]:
     sweep = sweep_of(run)
+    names = sweep.named()
     for number, values in sweep.all_values():
         task = sweep.tasks[number]
         yield {
+            "run": run.id,
             "task": number,
+            "folder": names[number],
             "values": values,
             "state": str(task.state),
             "exit_code": task.exit_code,
@@ -105,10 +163,10 @@ def seconds_between(started: str, ended: str) -> int | None:
 def _columns(run: Run, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the rows as columns of plain values: several files of one output are a JSON list."""
     sweep = sweep_of(run)
-    columns: dict[str, list[Any]] = {"task": [row["task"] for row in rows]}
-    fixed = ("state", "exit_code", "seconds")
+    first, fixed = ("run", "task", "folder"), ("state", "exit_code", "seconds")
+    columns = {name: [row[name] for row in rows] for name in first}
     for name in sweep.columns:
-        shown = name if name not in {"task", *fixed} else f"input.{name}"
+        shown = name if name not in {*first, *fixed} else f"input.{name}"
         columns[shown] = [_plain(row["values"].get(name)) for row in rows]
     for name in fixed:
         columns[name] = [row[name] for row in rows]
@@ -238,8 +296,9 @@ def read_rerun_request(
         return RerunRequest(invocation, (), tuple(files), known, typed)
     rows = [Row(run.sweep.values(number)) for number in numbers]
     found = check_tasks(pipeline, values, rows)
+    names = run.sweep.named()
     tasks = tuple(
-        TaskRequest(number, row.values, invocation)
+        TaskRequest(number, row.values, invocation, names[number])
         for number, row, invocation in zip(numbers, rows, found, strict=True)
     )
     return RerunRequest(

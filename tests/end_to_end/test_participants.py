@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -65,6 +66,9 @@ class Study:
             for each in self.notes.glob("ran-*")
         }
 
+    def texts(self, folder: str) -> list[Path]:
+        return sorted((self.folder / folder).rglob("*.txt"))
+
     def check_outputs(self, folder: Path, labels: list[str]) -> None:
         found = {each.stem: each.read_text() for each in folder.rglob("*.txt")}
         assert found == {label: f"image of {label}\n" for label in labels}
@@ -86,6 +90,44 @@ def test_only_those_who_are_missing_run_again(hibali: Any) -> None:
     nothing = hibali(*study.line("--only-missing"), exit=0)
     assert b"5 participants succeeded before" in nothing.err
     assert study.times_run()["001"] == 1
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_each_participant_has_a_folder_and_a_row_of_its_own_over_all_runs(hibali: Any) -> None:
+    study = Study(hibali, 3)
+    study.bench.add_local_site()
+    (study.notes / "fail-002").touch()
+    line = study.line("--only-missing", "--collect", "results", "--table", "results/all.csv")
+    hibali(*line, exit=7)
+    (study.notes / "fail-002").unlink()
+    hibali(*line, exit=0)
+    found = {
+        str(each.relative_to(study.folder / "results")): each.read_text() for each in study.texts("results")
+    }
+    assert found == {f"sub-{label}/{label}.txt": f"image of {label}\n" for label in study.labels}
+    rows = rows_of(study.folder / "results" / "all.csv")
+    assert [(row["folder"], row["state"], bool(row["text.sha256"])) for row in rows] == [
+        (f"sub-{label}", "SUCCEEDED", True) for label in study.labels
+    ]
+    assert len({row["run"] for row in rows}) == 2
+
+
+def test_sessions_have_a_folder_each(hibali: Any) -> None:
+    study = Study(hibali, 1)
+    study.bench.add_local_site()
+    for session in ("a", "b"):
+        (study.folder / f"bids/sub-001/ses-{session}").mkdir()
+    line = study.bench.line("values.json", "--each-session", "bids", "--wait", "--collect", "back")
+    (study.folder / "values.json").write_text(
+        (study.folder / "values.json").read_text().replace('"{participant}"', '"{participant}{session}"')
+    )
+    hibali(*line, exit=0)
+    found = sorted(str(each.relative_to(study.folder / "back")) for each in study.texts("back"))
+    assert found == ["sub-001/ses-a/001a.txt", "sub-001/ses-b/001b.txt"]
 
 
 def test_the_table_shows_each_participant(hibali: Any) -> None:

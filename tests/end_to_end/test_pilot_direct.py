@@ -37,7 +37,7 @@ def test_tasks_that_share_a_job_have_their_own_results_and_logs(bench: Bench) ->
     assert [(task["number"], task["exit_code"]) for task in run["tasks"]] == [(1, 0), (2, 3), (3, 0)]
     assert len({task["job"] for task in run["tasks"]}) == 1
     assert ran(bench) == ["a", "b", "c"]
-    assert (bench.folder / "back" / "3" / "out.txt").read_text() == "hello\nhello\nc\n"
+    assert (bench.folder / "back" / "say=c,code=0" / "out.txt").read_text() == "hello\nhello\nc\n"
     folder = folder_of(bench, run)
     assert [(folder / "tasks" / number / "stdout").read_text() for number in "123"] == ["said\n"] * 3
     first, *_, last = journal(folder)

@@ -186,6 +186,23 @@ def test_a_run_is_started_waited_for_read_and_collected(bench: Bench) -> None:
     assert api.run(bench.reference, {"in": str(source), "sleep": 1}, site="here", name="first").id != run.id
 
 
+def test_no_result_of_another_run_or_task_is_replaced(bench: Bench) -> None:
+    source, results = bench.folder / "input.txt", bench.folder / "results"
+    source.write_text("hello\n")
+    for rows in ([{"say": "a"}, {"say": "b"}], [{"say": "c"}]):
+        sweep = api.run(bench.reference, {"in": str(source)}, site="here", each=rows)
+        sweep.wait()
+        sweep.collect(results)
+    assert sorted(each.name for each in results.iterdir() if "=" in each.name) == ["say=a", "say=b", "say=c"]
+    source.write_text("changed\n")
+    for each in ({"each": [{"say": "b"}]}, {"params": {"say": ["a"]}}):
+        run = api.run(bench.reference, {"in": str(source)}, site="here", **each)
+        run.wait()
+        with pytest.raises(api.RefusedError, match="of another run or task"):
+            run.collect(results)
+    assert {each.read_text() for each in results.rglob("out.txt")} == {"hello\n"}
+
+
 def test_a_failed_run_is_an_error_unless_it_is_not_checked(bench: Bench) -> None:
     source = bench.folder / "input.txt"
     source.write_text("hello\n")

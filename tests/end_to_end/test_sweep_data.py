@@ -54,7 +54,7 @@ def test_tasks_on_fast_storage_of_a_cluster(hibali: Any, slurm: Any) -> None:
     shown = bench.run(*line, "--dry-run", exit=0).last
     assert "#SBATCH --signal=B:TERM@60" in shown["files"]["chunks/1/job.sh"]
     run = bench.run(*line, "--wait", "--collect", "back", exit=0).last
-    assert (bench.folder / "back" / "2" / "out.txt").read_text() == "hello\nb\n"
+    assert (bench.folder / "back" / "say=b" / "out.txt").read_text() == "hello\nb\n"
     output = hibali("runs", "logs", run["id"], "--task", "2", exit=0).out.decode()
     assert output.startswith(f"{node}/hibali-{run['id']}-")
     assert not list(node.iterdir())
@@ -139,7 +139,7 @@ def test_a_sweep_is_saved_with_one_record_of_its_command(hibali: Any, tmp_path: 
     options = ("--each", "rows {x}.csv", "--param", "code=0", "--wait", "--dataset", "derived")
     ended = hibali(*study.bench.line("answers.json", *options), "--json", cwd=study.root, exit=0)
     assert [each["kind"] for each in ended.lines[-2:]] == ["receipt", "run"]
-    assert (study.root / "derived" / "2" / "out.txt").read_text() == "one\nb\n"
+    assert (study.root / "derived" / "say=b,code=0" / "out.txt").read_text() == "one\nb\n"
     assert study.repository.run("status", "--porcelain") == b""
     log = study.repository.run("log", "--format=%s").decode().splitlines()
     reference = study.bench.reference
@@ -163,7 +163,7 @@ def test_outputs_of_a_failed_sweep_are_saved_only_on_request(hibali: Any, tmp_pa
     hibali(*study.bench.line("answers.json", "--param", "say=c,d", "--wait"), cwd=study.root, exit=0)
     [run_id] = set(study.bench.run_ids()) - set(before)
     hibali("runs", "collect", run_id, "--dataset", "later", cwd=study.root, exit=0)
-    assert (study.root / "later" / "1" / "out.txt").read_text() == "one\nc\n"
+    assert (study.root / "later" / "say=c" / "out.txt").read_text() == "one\nc\n"
     assert "RUNCMD" in study.repository.run("log", "-1", "--format=%s").decode()
     outside = study.bench.folder / "rows.csv"
     outside.write_text("say\na\n")

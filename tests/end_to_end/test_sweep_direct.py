@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def test_a_sweep_runs_from_its_table_to_results_and_repeats_failed_tasks(bench: 
         (4, {"say": "b", "code": 3, "sleep": 0.1}, 3),
     ]
     assert ran(bench) == ["a", "a", "b", "b"]
-    assert (bench.folder / "back" / "2" / "out.txt").read_text() == "hello\nhello\na\n"
+    assert (bench.folder / "back" / "say=a,code=0,sleep=0.1" / "out.txt").read_text() == "hello\nhello\na\n"
     with (bench.folder / "all.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [(row["task"], row["say"], row["exit_code"], bool(row["out_file.sha256"])) for row in rows] == [
@@ -54,9 +55,9 @@ def test_a_sweep_runs_from_its_table_to_results_and_repeats_failed_tasks(bench: 
         (4, "SUCCEEDED"),
     ]
     assert again["rerun_of"] == run["id"]
-    assert sorted(path.name for path in (bench.folder / "back").iterdir() if path.name.isdigit()) == list(
-        "1234"
-    )
+    assert sorted(path.parent.name for path in (bench.folder / "back").rglob("out.txt")) == [
+        f"say={say},code={code},sleep={sleep}" for say, code in (("a", 0), ("b", 3)) for sleep in (0, 0.1)
+    ]
     assert ran(bench) == ["a", "a", "b", "b", "b", "b"]
     assert bench.hibali("runs", "rerun", again["id"], "--failed", "--json", exit=0).last["id"] == again["id"]
 
@@ -111,3 +112,40 @@ def test_a_sweep_without_a_scheduler_can_be_cancelled(bench: Bench) -> None:
     bench.hibali("runs", "cancel", run["id"], exit=0)
     ended = bench.hibali("runs", "wait", run["id"], "--json", exit=7)
     assert ended.lines[-2]["counts"] == {"CANCELLED": 3}
+
+
+def test_tasks_of_other_values_have_other_folders_and_no_result_is_replaced(bench: Bench) -> None:
+    """Two sweeps, a single run and a repetition collect into one folder, whatever their numbers."""
+    results = bench.folder / "back"
+    both = ("--wait", "--collect", "back", "--table", "all.jsonl")
+    bench.answers()
+    (bench.folder / "mended").touch()
+    for say in ("a,b", "c"):
+        bench.run("answers.json", "--param", f"say={say}", *both, exit=0)
+    texts = {each.parent.name: each.read_text() for each in results.rglob("out.txt")}
+    assert texts == {f"say={say}": f"hello\n{say}\n" for say in "abc"}
+    rows = [json.loads(line) for line in (bench.folder / "all.jsonl").read_text().splitlines()]
+    assert [(row["folder"], row["task"]) for row in rows] == [("say=a", 1), ("say=b", 2), ("say=c", 1)]
+
+    (bench.folder / "input.txt").write_text("changed\n")
+    refused = bench.run("answers.json", "--param", "say=a,d", *both, exit=8)
+    assert refused.last["code"] == "other-result"
+    assert "say=a/out.txt" in refused.last["message"]
+    assert {each.parent.name: each.read_text() for each in results.rglob("out.txt")} == texts
+    again = bench.run_ids()[-1]
+    bench.hibali("runs", "collect", again, "back", "--json", exit=8)
+    bench.hibali("runs", "collect", again, "elsewhere", exit=0)
+    assert {each.parent.name: each.read_text() for each in results.rglob("out.txt")} == texts
+
+
+def test_a_single_run_does_not_replace_the_result_of_another_one(bench: Bench) -> None:
+    first = bench.run(bench.answers(say="a", code=3), "--wait", "--collect", "one", exit=7).last
+    assert first["kind"] == "error"
+    [failed] = bench.run_ids()
+    bench.hibali("runs", "collect", failed, "one", exit=7)  # what the failed attempt left
+    (bench.folder / "mended").touch()
+    bench.run(bench.answers(say="b", code=3), "--wait", "--collect", "one", exit=8)
+    bench.run(bench.answers(say="a", code=3), "--wait", "--collect", "one", exit=0)
+    (bench.folder / "one" / "out.txt").write_text("edited\n")
+    bench.run(bench.answers(say="a", code=3), "--new", "--wait", "--collect", "one", exit=8)
+    assert (bench.folder / "one" / "out.txt").read_text() == "edited\n"

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 
 from hibali.config.model import Site, Tier, local_site
-from hibali.errors import HibaliError, NotFoundError, UsageError
+from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali_cli.handlers.runs import grid, tasks_text
+from registry.parameters import Row
 from runs.fast_storage import Fast, FastOptions, choose_fast_storage, task_fast_options
 from runs.model import Chunk, Input, Output, Run, RunStatus, State, Sweep, state_of
 from runs.records import choose_task, one_task
@@ -26,7 +28,8 @@ from runs.schedulers.base import JobVariables, load_scheduler
 from runs.script import array_script, start_script
 from runs.sweeps.collect import choose_tasks
 from runs.sweeps.launch import split_tasks
-from runs.sweeps.table import OutputFile, _as_csv, check_table, seconds_between, write_table
+from runs.sweeps.names import task_names
+from runs.sweeps.table import OutputFile, _as_csv, _read_rows, check_table, seconds_between, write_table
 from tests.support.runs import make_run
 from transfers.entry import Entry, Kind
 from transfers.remote.host import CommandResult, RemoteHost, SmallFile
@@ -248,13 +251,13 @@ def test_outputs_of_all_tasks_are_chosen_from_one_listing() -> None:
         entry("evil/work/out.txt"),
     ]
     outputs = dict.fromkeys((1, 2, 4, 10), (Output("out", "out.txt"),))
-    chosen = choose_tasks(listed, outputs, (1, 4, 10))
-    assert {name: found.path for name, found in chosen.files.items()} == {b"1/out.txt": b"1/work/out.txt"}
-    assert chosen.by_task() == {1: [("out", b"1/out.txt")]}
+    chosen = choose_tasks(listed, outputs, (1, 4, 10), {number: b"sub-%d" % number for number in outputs})
+    assert {name: found.path for name, found in chosen.files.items()} == {b"sub-1/out.txt": b"1/work/out.txt"}
+    assert chosen.by_task() == {1: [("out", b"sub-1/out.txt")]}
     assert {(each.path, each.code) for each in chosen.problems} == {
-        (b"10/out.txt", "output-not-a-file"),
-        (b"10/out.txt", "output-missing"),
-        (b"4/out.txt", "output-missing"),
+        (b"sub-10/out.txt", "output-not-a-file"),
+        (b"sub-10/out.txt", "output-missing"),
+        (b"sub-4/out.txt", "output-missing"),
     }
 
 
@@ -270,7 +273,9 @@ def test_a_table_as_csv(tmp_path: Path) -> None:
     with path.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert rows[0] == {
+        "run": RUN,
         "task": "1",
+        "folder": "1",
         "x": "1",
         "input.state": "v1",
         "state": "SUCCEEDED",
@@ -313,6 +318,65 @@ def test_a_table_as_parquet(tmp_path: Path) -> None:
     write_table(path, run_of(sweep([State.SUCCEEDED, State.FAILED])), OUTPUTS)
     found = parquet.read_table(path).to_pylist()
     assert (found[0]["task"], found[0]["x"], found[0]["out"]) == (1, 1, "r/1/out.txt")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_rows_of_other_tasks_are_kept(tmp_path: Path, suffix: str) -> None:
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / f"all.{suffix}"
+    first = replace(sweep([State.SUCCEEDED, State.FAILED]), names=("sub-1", "sub-2"))
+    second = replace(
+        sweep([State.FAILED, State.SUCCEEDED, State.SUCCEEDED]), names=("sub-1", "sub-2", "sub-3")
+    )
+    write_table(path, run_of(first), OUTPUTS)
+    write_table(path, replace(run_of(second), id="20260102-030405-ffffffff"), {})
+    rows = _read_rows(path)
+    assert [(row["folder"], row["run"][-1], row["state"]) for row in rows] == [
+        ("sub-1", RUN[-1], "SUCCEEDED"),
+        ("sub-2", "f", "SUCCEEDED"),
+        ("sub-3", "f", "SUCCEEDED"),
+    ]
+    assert str(rows[0].get("out.sha256") or rows[0]["outputs"][0]["sha256"]) == "a" * 64
+
+
+def test_a_table_that_hibali_did_not_write_is_not_replaced(tmp_path: Path) -> None:
+    for name, content in (
+        ("a.csv", "x,y\n1,2\n"),
+        ("b.jsonl", "[1]\n"),
+        ("c.csv", "\xff"),
+        ("d.jsonl", "no"),
+    ):
+        path = tmp_path / name
+        path.write_text(content, encoding="latin-1")
+        with pytest.raises(RefusedError, match="table"):
+            check_table(path)
+        with pytest.raises(RefusedError, match="table"):
+            write_table(path, run_of(sweep([State.SUCCEEDED])), {})
+        assert path.read_text(encoding="latin-1") == content
+
+
+def test_the_name_of_a_task_is_made_of_its_values_alone() -> None:
+    values: list[dict[str, Any]] = [
+        {"x": 0.5, "mode": "fast"},
+        {"x": 1, "flag": True},
+        {"in": "bids/sub-1/T1w.nii"},
+        {"in": "bids/sub-2/T1w.nii"},
+        {"say": "a,b=c"},
+        {"say": "a" * 300},
+        {"say": "../x"},
+        {},
+        {"x": 1, "flag": True},
+        {"say": ""},
+    ]
+    names = task_names([Row(each) for each in values])
+    assert names[:2] == ["x=0.5,mode=fast", "x=1,flag=true"]
+    assert names[7:] == ["task", "x=1,flag=true@2", "say="]
+    assert [task_names([Row(each)])[0] for each in values[:8]] == names[:8], "other tasks do not matter"
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9._+=,@-]{4,100}", name) for name in names)
+    assert names[2].startswith("in=T1w.nii@")
+    assert task_names([Row({"x": 1}, name="sub-1/ses-a")]) == ["sub-1/ses-a"]
 
 
 @pytest.mark.parametrize("ended", ["", "yesterday", "2026-01-02"])
