@@ -13,9 +13,10 @@ import functools
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hibali.documents import written_path
 from hibali.errors import UsageError
@@ -91,7 +92,7 @@ def find_schema_problems(schema: Any, values: Any) -> list[Problem]:
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     from referencing.exceptions import Unresolvable  # start-up: slow; stored pipelines need no check
 
-    kind = validator_for(schema, default=jsonschema.Draft4Validator)
+    kind = _with_fast_uniqueness(validator_for(schema, default=jsonschema.Draft4Validator))
     try:
         kind.check_schema(schema)
         found = list(kind(schema, registry=REGISTRY).iter_errors(values))
@@ -127,24 +128,40 @@ def _descriptor_validator() -> Any:
     import jsonschema  # start-up: slow; stored pipelines need no check
 
     schema = Path(boutiques.__file__).parent / "schema" / "descriptor.schema.json"
-    return jsonschema.Draft4Validator(json.loads(schema.read_bytes()))
+    return _with_fast_uniqueness(jsonschema.Draft4Validator)(json.loads(schema.read_bytes()))
+
+
+def _with_fast_uniqueness(kind: Any) -> Any:
+    """Return a validator whose `uniqueItems` takes linear time; jsonschema compares each object with every other."""
+    from jsonschema import ValidationError  # start-up: slow; stored pipelines need no check
+    from jsonschema.validators import extend  # start-up: slow; stored pipelines need no check
+
+    def check(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[Any]:
+        del validator, schema
+        if wanted and isinstance(items, list):
+            written = {json.dumps(each, sort_keys=True) for each in items}
+            if len(written) < len(items):
+                yield ValidationError(f"{items!r} has non-unique elements")
+
+    return extend(kind, {"uniqueItems": check})
 
 
 def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
     """Run the reference validator on a document that matches the schema, and return its errors or its failure."""
-    from boutiques.validator import (  # start-up: slow; stored pipelines need no check
-        DescriptorValidationError,
-        validate_descriptor,
-    )
+    from boutiques import validator  # start-up: slow; stored pipelines need no check
 
     copied = copy.deepcopy(dict(document))
     if copied.get("container-image", {}).get("type") == "rootfs":
         # the validator reads an image name from it; the schema has checked the remaining keys
         del copied["container-image"]
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            validate_descriptor(copied)
-    except DescriptorValidationError as problem:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            mock.patch.object(validator, "validate"),  # it would check the schema again, in quadratic time
+        ):
+            validator.validate_descriptor(copied)
+    except validator.DescriptorValidationError as problem:
         return list(dict.fromkeys(_from_line(line, document) for line in _lines(problem)))
     except (Exception, SystemExit) as problem:  # noqa: BLE001  # any exception rejects the document
         return [Problem("", _shorten(f"the reference validator failed: {_worded(problem)}"))]

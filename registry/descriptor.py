@@ -28,6 +28,7 @@ from registry.problems import DescriptorError, Problem, place_problems
 
 _Part = TypeVar("_Part", Input, OutputFile, Group, Container, EnvironmentVariable, ErrorCode)
 _LARGEST_DOUBLE = sys.float_info.max
+_MOST_ITEMS, _MOST_TOGETHER = 1_000, 10_000  # of one list, and of all lists of a descriptor
 _LARGEST_EXACT = 2**53  # larger integers are not exact as IEEE doubles, the only numbers of RFC 8785
 
 
@@ -52,9 +53,9 @@ def find_problems(document: Any) -> list[Problem]:
     """Return every problem that makes the descriptor invalid. The reference validator runs last."""
     if not isinstance(document, dict):
         return [Problem("", "a descriptor is a JSON object")]
-    unwritable = list(_find_unwritable(document, ()))
-    if unwritable:
-        return unwritable
+    unusable = [*_find_unwritable(document, ()), *_find_excessive(document)]
+    if unusable:
+        return unusable
     shape = find_shape_problems(document)
     rules = find_rule_problems(document)
     if shape:
@@ -76,6 +77,28 @@ def _find_unwritable(value: Any, path: tuple[str | int, ...]) -> Iterator[Proble
         yield Problem(written_path(path), "holds half a surrogate pair, which is not a character")
     elif isinstance(value, int | float) and not -_LARGEST_DOUBLE <= value <= _LARGEST_DOUBLE:
         yield Problem(written_path(path), "is too large for a number")
+
+
+def _find_excessive(document: Mapping[str, Any]) -> list[Problem]:
+    """Find lists that are too long: the rules compare their items with each other. The largest known tools have some hundred inputs."""
+    counts = {key: _count_items(value) for key, value in document.items() if key != "custom"}
+    total = sum(counts.values())
+    found = [
+        Problem(key, f"has {len(document[key]):,} entries; at most {_MOST_ITEMS:,} are possible")
+        for key in counts
+        if isinstance(document[key], list) and len(document[key]) > _MOST_ITEMS
+    ]
+    if total > _MOST_TOGETHER and not found:
+        largest = max(counts, key=lambda key: counts[key])
+        message = f"all lists together have {total:,} items, most of them here; at most {_MOST_TOGETHER:,} are possible"
+        found.append(Problem(largest, message))
+    return found
+
+
+def _count_items(value: Any) -> int:
+    """Return how many items all lists in a value have."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(_count_items(each) for each in inside) + (len(value) if isinstance(value, list) else 0)
 
 
 def _is_text(text: str) -> bool:

@@ -53,6 +53,7 @@ class Sections:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.whole = Part("", document)
         self.inputs = list(_parts(document, "inputs"))
+        self._inputs_by_id = {each.id: each for each in reversed(self.inputs)}
         self.outputs = list(_parts(document, "output-files"))
         self.groups = list(_parts(document, "groups"))
         self.variables = list(_parts(document, "environment-variables"))
@@ -61,7 +62,7 @@ class Sections:
 
     def find_input(self, identifier: str) -> Part | None:
         """Return the first input of that id."""
-        return next((each for each in self.inputs if each.id == identifier), None)
+        return self._inputs_by_id.get(identifier)
 
     @property
     def input_ids(self) -> frozenset[str]:
@@ -227,12 +228,12 @@ INPUT_RULES: tuple[Rule, ...] = (
 
 
 def _members_of_groups(sections: Sections) -> Iterator[Problem]:
+    inputs = sections.input_ids
     for group in sections.groups:
-        members = group.texts("members")
-        for each in dict.fromkeys(members):
-            if each not in sections.input_ids:
+        for each, count in Counter(group.texts("members")).items():
+            if each not in inputs:
                 yield Problem(group.at("members"), f'"{group.id}" member "{each}" does not exist')
-            if members.count(each) > 1:
+            if count > 1:
                 yield Problem(group.at("members"), f'"{group.id}" member "{each}" appears twice')
 
 
@@ -267,7 +268,8 @@ def _groups_do_not_contradict(sections: Sections) -> Iterator[Problem]:
         for another in sections.groups:
             if another is group or not another.is_true("all-or-none"):
                 continue
-            both = [each for each in dict.fromkeys(members) if each in another.texts("members")]
+            others = set(another.texts("members"))
+            both = [each for each in dict.fromkeys(members) if each in others]
             for left, right in permutations(both, 2) if exclusive else ():
                 message = f'mutually-exclusive group "{group.id}" and all-or-none group "{another.id}" cannot both contain input pairs "{left}" and "{right}"'
                 yield Problem(group.at("members"), message)
@@ -305,9 +307,10 @@ def _keys_are_used(sections: Sections) -> Iterator[Problem]:
 
 def _keys_are_apart(sections: Sections) -> Iterator[Problem]:
     keyed = _keyed(sections)
+    keys = dict.fromkeys(each.text("value-key") for each in keyed)
     for part in keyed:
         key = part.text("value-key")
-        for other in dict.fromkeys(each.text("value-key") for each in keyed):
+        for other in keys:
             if other in key and other != key:
                 instead = "give them keys in brackets, such as [INPUT]"
                 yield Problem(part.at("value-key"), f'"{key}" contains "{other}"', instead)
@@ -315,15 +318,17 @@ def _keys_are_apart(sections: Sections) -> Iterator[Problem]:
 
 def _shared_keys_exclude_each_other(sections: Sections) -> Iterator[Problem]:
     """Check that inputs sharing a key exclude each other. The reference checks this only for a group of exactly these."""
-    counts = Counter(each.text("value-key") for each in _keyed(sections))
-    for key, count in counts.items():
-        sharing = {each.id for each in sections.inputs if each.text("value-key") == key}
-        same = [group for group in sections.groups if set(group.texts("members")) == sharing]
-        if count < 2 or (sections.groups and all(group.is_true("mutually-exclusive") for group in same)):
+    owners: dict[str, list[Part]] = {}
+    for part in _keyed(sections):
+        owners.setdefault(part.text("value-key"), []).append(part)
+    for key, parts in owners.items():
+        if len(parts) < 2:
             continue
-        part = [each for each in _keyed(sections) if each.text("value-key") == key][1]
-        instead = "give each its own key, or put them into one mutually-exclusive group"
-        yield Problem(part.at("value-key"), f'"{key}" belongs to 2+ non exclusive IDs', instead)
+        sharing = {each.id for each in parts if each.path.startswith("inputs[")}
+        same = [group for group in sections.groups if set(group.texts("members")) == sharing]
+        if not sections.groups or not all(group.is_true("mutually-exclusive") for group in same):
+            instead = "give each its own key, or put them into one mutually-exclusive group"
+            yield Problem(parts[1].at("value-key"), f'"{key}" belongs to 2+ non exclusive IDs', instead)
 
 
 def _ids_are_unique(sections: Sections) -> Iterator[Problem]:

@@ -269,3 +269,38 @@ def test_references() -> None:
     assert split_reference("tool") == ("tool", None)
     with pytest.raises(UsageError):
         split_reference("tool@")
+
+
+def many_inputs(count: int) -> dict[str, Any]:
+    inputs = [
+        {**make_input(f"i{number}", value_key=f"[I{number}]"), "optional": True} for number in range(count)
+    ]
+    return make_document(" ".join(["x", *(each["value-key"] for each in inputs)]), *inputs)
+
+
+@pytest.mark.timeout(60)
+def test_a_thousand_inputs_are_checked_at_once() -> None:
+    assert find_problems(many_inputs(1_000)) == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("count", [1_001, 4_000, 20_000])
+def test_more_inputs_are_refused_before_they_are_compared(count: int) -> None:
+    problems = [(each.path, each.message) for each in find_problems(many_inputs(count))]
+    assert problems == [("inputs", f"has {count:,} entries; at most 1,000 are possible")]
+
+
+def test_all_lists_together_have_a_limit() -> None:
+    document = make_document(
+        "x [A]", {**make_input("a"), "value-choices": [str(each) for each in range(9_999)]}
+    )
+    assert find_problems(document) == []
+    document["inputs"][0]["value-choices"].append("more")
+    [problem] = find_problems(document)
+    assert (problem.path, "10,001" in problem.message) == ("inputs", True)
+
+
+def test_equal_objects_in_a_list_are_found() -> None:
+    document = make_document("x [A]", make_input("a"))
+    document["error-codes"] = [{"code": 1, "description": "a"}, {"description": "a", "code": 1}]
+    assert "non-unique" in " ".join(each.message for each in find_problems(document))
