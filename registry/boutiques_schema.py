@@ -143,7 +143,7 @@ def _with_fast_uniqueness(kind: Any) -> Any:
             if len(written) < len(items):
                 yield ValidationError(f"{items!r} has non-unique elements")
 
-    return extend(kind, {"uniqueItems": check})
+    return extend(kind, {"uniqueItems": check})  # type: ignore[no-untyped-call]
 
 
 def find_refusals(document: Mapping[str, Any]) -> list[Problem]:
