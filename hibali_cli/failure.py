@@ -197,13 +197,16 @@ def _problems(error: HibaliError) -> dict[str, Any]:
 
 
 def print_error(error: HibaliError) -> None:
-    """Print the error to stderr: what failed, its subject, and what to do next."""
+    """Print the error to stderr: what failed, its subject, its code in brackets, and what to do next.
+
+    The pages of docs/troubleshooting/ are sorted by the codes.
+    """
     if error.code == PIPE_CLOSED:
         return
     mark = "\x1b[31mhibali:\x1b[0m" if coloured(sys.stderr) else "hibali:"
     subject = f"{printable(error.subject)}: " if error.subject else ""
     first, *more = error.message.split("\n")
-    write_message(f"{mark} {subject}{printable(first)}")
+    write_message(f"{mark} {subject}{printable(first)} [{error.code}]")
     for line in more:
         write_message(f"  {printable(line)}")
     if error.hint:
