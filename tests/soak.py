@@ -1,7 +1,8 @@
 """Kill and signal push, pull, sync, run and collect at random moments for a given time: `make soak` (CONTRIBUTING.md).
 
-Every trial starts one command against a real server, sends it one signal, and then checks what users rely on: it ended within
-two seconds, no partial file has a final name, the source did not change, the same command completes, `verify` finds every file,
+Every trial starts one command against a real server and causes one fault: a signal to the command, kills of the workers that carry its
+files (agents, SFTP servers), or a kill of the server, which starts again. Then it checks what users rely on: after a signal the command
+ended within two seconds, no partial file has a final name, the source did not change, the same command completes, `verify` finds every file,
 a dry run lists no actions, and a run was executed once. The same seed makes the same trials.
 """
 
@@ -20,23 +21,37 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hibali.errors import Exit
 from tests.end_to_end.run_tools import Bench, doing
-from tests.services.fixtures import Buckets, Hibali, HibaliHome
-from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
+from tests.services.fixtures import Hibali, HibaliHome
+from tests.services.processes import (
+    MARK,
+    MissingPackageError,
+    ServiceError,
+    descendants_of,
+    end_all,
+    processes_of,
+)
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
+from tests.services.sshd import start_sftp_gateway
 from tests.support.backends import PARTIAL, Backend, add_site, make_backend
 from tests.support.command_signals import ENDS, LIMIT_SECONDS
+from tests.support.restartable_server import RestartableServer, restartable_server
 from tests.support.trees import make_tree, many_files, read_tree
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# what else happens to a transfer, and at which stores
+FAULTS = {"workers": ("local", "ssh", "sftp"), "server": ("ssh", "s3")}
+TRANSFERS = ("push", "pull", "sync")
 STORES = ("local", "ssh", "s3", "sftp")
-SERVERS = {"ssh_server": "ssh", "sftp_server": "sftp", "object_store": "object-store"}
 OPERATIONS = ("push", "pull", "sync", "run", "collect")
+FAULT_ENDS = {0, int(Exit.TRY_LATER), int(Exit.INCOMPLETE)}  # exit codes after a fault that is not a signal
+OUTAGE_SECONDS = 1.0
 RESUME_SECONDS = 180.0  # longer than a lease: the lock of a dead holder has expired by then
 _TRACE = re.compile(rb"Traceback|Exception ignored")
 LARGE_BYTES = 10_000_000
@@ -53,27 +68,27 @@ class ViolationError(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """One command and its signal, all drawn from the seed and the trial's number."""
+    """One command and its fault, all drawn from the seed and the trial's number."""
 
     number: int
     operation: str
     store: str
-    signal: signal.Signals
-    moment: float  # as a share of the command's duration without a signal
+    fault: str  # the name of a signal, or one of FAULTS
+    moment: float  # as a share of the command's duration without a fault
     slowly: bool
     twice: bool
 
     def __str__(self) -> str:
         more = f"{' slowly' if self.slowly else ''}{' twice' if self.twice else ''}"
-        return f"trial {self.number}: {self.operation} {self.store} {self.signal.name}{more} at {self.moment:.2f}"
+        return f"trial {self.number}: {self.operation} {self.store} {self.fault}{more} at {self.moment:.2f}"
 
 
 @dataclass
 class Figures:
-    """The results of one operation with one signal."""
+    """The results of one operation with one fault."""
 
     count: int = 0
-    hit: int = 0  # the command was still running when the signal was sent
+    hit: int = 0  # the command was still running at the fault
     slowest: float = 0.0
     violations: dict[str, int] = field(default_factory=lambda: {"lost": 0, "duplicated": 0, "failed": 0})
 
@@ -82,12 +97,15 @@ def draw(seed: str, number: int, operations: list[str], stores: list[str]) -> Tr
     """Return the trial of that number."""
     chance = random.Random(f"{seed}/{number}")  # noqa: S311 - reproducible, not secret
     operation = operations[number % len(operations)]
-    sites = [store for store in stores if store in {"local", "ssh"}] or ["local"]
+    signals = [number.name for number in SIGNALS]
+    faults = [*signals, *FAULTS] if operation in TRANSFERS else signals
+    fault = faults[number // len(operations) % len(faults)]
+    suited = FAULTS.get(fault, STORES if operation in TRANSFERS else ("local", "ssh"))
     return Trial(
         number,
         operation,
-        chance.choice(sites if operation in {"run", "collect"} else stores),
-        SIGNALS[number // len(operations) % len(SIGNALS)],
+        chance.choice([store for store in stores if store in suited] or ["local"]),
+        fault if set(suited) & set(stores) else signals[0],
         chance.uniform(0.05, 1.0),
         chance.random() < 0.4,
         chance.random() < 0.2,
@@ -118,16 +136,9 @@ class Worker:
         }
         self.hibali = Hibali(HibaliHome(folder / "hibali", home, state, config, runtime, env))
         self.hibali.forks = False
-        self._buckets: list[Buckets] = []
+        self._closing = contextlib.ExitStack()
         self._durations: dict[tuple[str, str, bool], float] = {}
         self._factor = 1.0  # adjusted so that most signals find their command running
-
-        def get_server(name: str) -> Any:
-            server = ensure(session, SERVERS[name])
-            if name != "object_store":
-                return server
-            self._buckets.append(Buckets(server))
-            return self._buckets[-1]
 
         chance = random.Random(f"{seed}/tree")  # noqa: S311 - reproducible, not secret
         self.tree = {
@@ -142,8 +153,10 @@ class Worker:
         }
         self.source = make_tree(folder / "source", self.tree)
         self.backends: dict[str, Backend] = {}
+        self.servers: dict[str, RestartableServer] = {}
+        self._marked = {"local": runtime}  # the folder that marks the processes of a store's workers
         for word in stores:
-            backend = self.backends[word] = make_backend(word, folder, get_server)
+            backend = self.backends[word] = self._backend(word)
             add_site(config, f"site-{word}", backend)
             self.hibali.env.update(backend.env)
             backend.plant("full", self.tree)
@@ -152,6 +165,19 @@ class Worker:
         self.benches = {word: self._bench(word) for word in ("local", "ssh") if word in stores}
         self.runs = {word: self._finished_run(bench) for word, bench in self.benches.items()}
         self._state = self._fingerprint()
+
+    def _backend(self, word: str) -> Backend:
+        """Start a server for this worker only, so that its end concerns no other trial."""
+        own = self.folder / f"server-{word}"
+        own.mkdir()
+        if word in FAULTS["server"]:
+            server = self.servers[word] = self._closing.enter_context(restartable_server(word, own))
+            self._marked[word] = server.folder
+            return server.place
+        if word == "sftp":
+            self._marked[word] = own
+            self._closing.callback(end_all, own)
+        return make_backend(word, self.folder, lambda _: start_sftp_gateway(own, own / "sshd"))
 
     def _bench(self, word: str) -> Bench:
         """Return a bench whose tool adds a line to the run's file each time it is executed."""
@@ -220,7 +246,7 @@ class Worker:
         key = (one.operation, one.store, one.slowly)
         if key not in self._durations:
             plain = Trial(
-                900_000 + len(self._durations), one.operation, one.store, one.signal, 0, one.slowly, False
+                900_000 + len(self._durations), one.operation, one.store, one.fault, 0, one.slowly, False
             )
             began = time.monotonic()
             self.hibali(*self.words(plain), "--json", exit=0)
@@ -243,18 +269,15 @@ class Worker:
         self._factor *= 1.03 if hit else 0.85  # the machine's other load changes
         began = time.monotonic()
         for _ in range(2 if one.twice else 1):
-            with contextlib.suppress(ProcessLookupError):
-                if one.signal == signal.SIGKILL:
-                    os.killpg(process.pid, one.signal)
-                else:
-                    process.send_signal(one.signal)
-        code = process.wait(60)
+            self._cause(one, process.pid)
+        code = process.wait(RESUME_SECONDS)
         seconds = time.monotonic() - began
         stderr = output.with_suffix(".err").read_bytes()
-        if hit and one.signal != signal.SIGKILL:
-            if seconds > LIMIT_SECONDS:
+        ends = FAULT_ENDS if one.fault in FAULTS else ENDS.get(signal.Signals[one.fault])
+        if hit and ends is not None:
+            if seconds > LIMIT_SECONDS and one.fault not in FAULTS:
                 raise ViolationError("failed", f"it ended {seconds:.2f} s after the signal")
-            if code not in ENDS[one.signal] | {0}:
+            if code not in ends | {0}:
                 raise ViolationError("failed", f"it ended with {code}: {stderr.decode(errors='replace')}")
         if _TRACE.search(stderr):
             raise ViolationError("failed", f"a traceback: {stderr.decode(errors='replace')}")
@@ -263,6 +286,21 @@ class Worker:
             output.with_suffix(name).unlink()
         self._clear(one)
         return hit, seconds
+
+    def _cause(self, one: Trial, command: int) -> None:
+        """Cause the fault of a trial."""
+        if one.fault == "server":
+            server = self.servers[one.store]
+            server.stop()
+            time.sleep(OUTAGE_SECONDS)
+            server.start()
+        elif one.fault == "workers":
+            for worker in _workers_of(processes_of(self._marked[one.store]) | descendants_of(command)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if one.fault == "SIGKILL" else os.kill)(command, signal.Signals[one.fault])
 
     def _after(self, one: Trial) -> None:
         if one.operation == "run":
@@ -370,8 +408,7 @@ class Worker:
         """End the processes that the commands left running."""
         self.hibali.end()
         end_all(self.runtime)
-        for buckets in self._buckets:
-            buckets.client.close()
+        self._closing.close()
 
 
 class Soak:
@@ -409,10 +446,10 @@ class Soak:
         except Exception:  # noqa: BLE001 - every other error is a failure, too
             kind, message = "failed", traceback.format_exc()
         with self._guard:
-            found = self.figures.setdefault((one.operation, one.signal.name), Figures())
+            found = self.figures.setdefault((one.operation, one.fault), Figures())
             found.count += 1
             found.hit += hit
-            found.slowest = max(found.slowest, seconds if one.signal != signal.SIGKILL else 0.0)
+            found.slowest = max(found.slowest, seconds if _is_answered(one.fault) else 0.0)
             self.done += 1
             if kind:
                 found.violations[kind] += 1
@@ -429,17 +466,17 @@ class Soak:
                 )
 
     def table(self) -> str:
-        """Return the figures, one line for each operation and signal."""
-        lines = ["operation  signal   count  running  slowest exit  lost  duplicated  failed"]
+        """Return the figures, one line for each operation and fault."""
+        lines = ["operation  fault    count  running  slowest exit  lost  duplicated  failed"]
         for operation in OPERATIONS:
-            for number in SIGNALS:
-                one = self.figures.get((operation, number.name))
+            for fault in (*(number.name for number in SIGNALS), *FAULTS):
+                one = self.figures.get((operation, fault))
                 if one is None:
                     continue
-                slowest = "-" if number == signal.SIGKILL else f"{one.slowest:.2f} s"
+                slowest = f"{one.slowest:.2f} s" if _is_answered(fault) else "-"
                 found = one.violations
                 lines.append(
-                    f"{operation:<9}  {number.name:<7}  {one.count:>5}  {one.hit:>7}  {slowest:>12}"
+                    f"{operation:<9}  {fault:<7}  {one.count:>5}  {one.hit:>7}  {slowest:>12}"
                     f"  {found['lost']:>4}  {found['duplicated']:>10}  {found['failed']:>6}"
                 )
         every = self.figures.values()
@@ -456,7 +493,7 @@ def main(words: list[str]) -> int:
     """Run the trials; return 0 if all checks passed, 1 after a violation or without any trial."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many minutes")
-    parser.add_argument("--kills", type=int, default=300, help="stop after so many trials, one signal each")
+    parser.add_argument("--kills", type=int, default=300, help="stop after so many trials, one fault each")
     parser.add_argument("--seed", default=str(random.randrange(1_000_000)), help="repeat an earlier soak")  # noqa: S311
     parser.add_argument("--jobs", type=int, default=2, help="number of commands at a time")
     parser.add_argument("--only", type=int, help="run only this trial of the seed")
@@ -488,6 +525,22 @@ def main(words: list[str]) -> int:
         for worker in workers:
             worker.close()
         end_session(session)
+
+
+def _is_answered(fault: str) -> bool:
+    """Return whether a command reacts to the fault by ending at once."""
+    return fault not in FAULTS and fault != "SIGKILL"
+
+
+def _workers_of(pids: Iterable[int]) -> list[int]:
+    """Return the processes that carry files: agents, which start from a program text, and SFTP servers."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            title = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"\0-c\0import os,zlib;" in title or b"internal-sftp" in title or b"@notty" in title:
+                found.append(pid)
+    return found
 
 
 def _starts(session: Path, store: str) -> bool:

@@ -128,7 +128,7 @@ def end_all(marked: Path) -> None:
     SIGKILL is safe because the folder with their state is deleted afterwards.
     """
     for _ in range(50):
-        found = _processes_of(marked)
+        found = processes_of(marked)
         if not found:
             return
         for pid in found:
@@ -137,17 +137,15 @@ def end_all(marked: Path) -> None:
         time.sleep(0.02)
 
 
-def _processes_of(marked: Path) -> set[int]:
+def processes_of(marked: Path) -> set[int]:
+    """Return the processes that `end_all` kills."""
     mark = f"{MARK}={marked}/".encode()
     recorded = set((marked / RECORD).read_text().splitlines()) if (marked / RECORD).exists() else set()
-    parents: dict[int, int] = {}
+    parents = _parents()
     found: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or not is_alive(int(entry.name)):
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(entry.name)
-            parents[pid] = int((entry / "stat").read_bytes().rpartition(b") ")[2].split()[1])
+    for pid in parents:
+        entry = Path(f"/proc/{pid}")
+        with contextlib.suppress(OSError):
             if (
                 mark in (entry / "environ").read_bytes()
                 or f"{pid} {start_time(pid)}" in recorded
@@ -156,6 +154,22 @@ def _processes_of(marked: Path) -> set[int]:
                 found.add(pid)
     found = {pid for pid in parents if any(step in found for step in _ancestry(pid, parents))}
     return found - set(_ancestry(os.getpid(), parents))
+
+
+def descendants_of(pid: int) -> set[int]:
+    """Return the processes that descend from this one, without it."""
+    parents = _parents()
+    return {other for other in parents if pid in _ancestry(other, parents)} - {pid}
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of every living process."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and is_alive(int(entry.name)):
+            with contextlib.suppress(OSError, ValueError):
+                parents[int(entry.name)] = int((entry / "stat").read_bytes().rpartition(b") ")[2].split()[1])
+    return parents
 
 
 def _names_in_title(entry: Path, marked: Path) -> bool:

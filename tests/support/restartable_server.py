@@ -30,19 +30,19 @@ class RestartableServer:
         """Start it in the foreground with the command `words`."""
         self.place = place
         self.port = port
-        self._folder = folder
+        self.folder = folder
         self._words = words
         self._environment = environment
         self._ready = ready
 
     def stop(self) -> None:
         """Stop it as a power failure does, with its connections and child processes."""
-        end_all(self._folder)
+        end_all(self.folder)
 
     def start(self) -> None:
         """Start the same server with its data."""
-        log = self._folder / "again.log"
-        pid = start(self._folder, self._words, log, self._environment)
+        log = self.folder / "again.log"
+        pid = start(self.folder, self._words, log, self._environment)
         wait_until(lambda: answers(self.port) and self._ready(), pid, log)
 
 
