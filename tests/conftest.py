@@ -3,13 +3,16 @@
 The fixtures are in tests/services/fixtures.py.
 """
 
+import atexit
 import gc
 import os
+import shutil
 import signal
+import tempfile
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.services.fixtures", "tests.time_budget"]
+pytest_plugins = ["tests.services.fixtures", "tests.time_budget", "tests.untouched_home"]
 
 # Variables that the caller's shell may set and that change results: a git hook sets its repository, a terminal its width.
 # Proxy variables stay, because tests may install packages; the tests' servers are on loopback and need no proxy.
@@ -45,6 +48,11 @@ for _name in list(os.environ):
         del os.environ[_name]
 for _name in ("no_proxy", "NO_PROXY"):
     os.environ[_name] = f"{os.environ[_name]},{_LOCAL}" if os.environ.get(_name) else _LOCAL
+
+# Functions that are called without the fixture `hibali_home` must not write below the tester's home either.
+_own = tempfile.mkdtemp(prefix="hibali-tests-")
+atexit.register(shutil.rmtree, _own, ignore_errors=True)
+os.environ |= {"HIBALI_STATE": f"{_own}/state", "HIBALI_CONFIG": f"{_own}/config.toml"}
 
 # A background shell or nohup ignores these signals, and child processes inherit that; tests interrupt child processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

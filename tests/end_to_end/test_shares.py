@@ -28,6 +28,7 @@ from tests.support.backends import (
     add_site,
     make_backend,
 )
+from tests.support.private_cron import PrivateCron
 from tests.support.trees import make_tree
 from tests.support.waiting import wait_for
 from transfers.agent import acl
@@ -188,7 +189,7 @@ def test_nobody_else_gains_and_what_others_gave_stays(hibali: Any, here: str, br
     assert (0x08, 4322) in acl.unpack(os.getxattr(brain / "a", acl.ACCESS.decode()))
 
 
-def test_a_share_ends_by_a_schedule(hibali: Any, here: str, brain: Path) -> None:
+def test_a_share_ends_by_a_schedule(hibali: Any, here: str, brain: Path, tmp_path: Path) -> None:
     place = f"{here}:{brain}"
     answer = hibali("share", "add", place, "--with", "nobody", "--until", "1s", exit=0)
     assert b"share rm --ended" in answer.err
@@ -211,7 +212,10 @@ def test_a_share_ends_by_a_schedule(hibali: Any, here: str, brain: Path) -> None
     history = [line["operation"] for line in hibali("history", "--json", exit=0).lines if "operation" in line]
     assert history.count("share") == 2
     assert history.count("unshare") == 1
-    hibali("schedule", "add", "shares", "--every", "1h", "--no-check", "--", "share", "rm", "--ended", exit=0)
+    cron = PrivateCron(tmp_path / "cron")
+    words = hibali.command("schedule", "add", "shares", "--every", "1h", "--no-check", "--")
+    subprocess.run([*cron.words, *words, "share", "rm", "--ended"], env=hibali.env, check=True)
+    assert b" schedule run shares --due >>" in (cron.content() or b"")
 
 
 def test_a_share_of_what_is_gone_ends_without_an_error(hibali: Any, here: str, brain: Path) -> None:

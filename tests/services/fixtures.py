@@ -384,6 +384,8 @@ def hibali_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hib
         "XDG_RUNTIME_DIR": runtime,
         "AWS_EC2_METADATA_DISABLED": "true",
         "GIT_CONFIG_NOSYSTEM": "1",
+        "PATH": f"{REPOSITORY}/tests/services/guarded:{os.environ['PATH']}",
+        "HIBALI_TEST_SPOOL": folder / "crontabs",
         MARK: f"{runtime}/",
     }
     for name, value in private.items():

@@ -196,10 +196,10 @@ def test_resources_serve_by_endpoint_or_type() -> None:
 def test_a_record_is_private_and_old_ones_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("HIBALI_STATE", str(tmp_path))
     old, new = (StateRecord("firecrest", "upload", "far", path) for path in (b"/old", b"/new"))
     old.write({"urls": ["https://example.org/?signature=1"]})
-    [file] = (tmp_path / "hibali" / "firecrest").iterdir()
+    [file] = (tmp_path / "firecrest").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     os.utime(file, (0, 0))
