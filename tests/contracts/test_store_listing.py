@@ -165,6 +165,14 @@ def test_a_file_and_a_folder_of_one_name(subject: Subject) -> None:
         assert [one.problem for one in put(store, {b"a": b"file"})] == [None]
         assert subject.files() == {b"a/b": b"below", b"a": b"file"}
         assert file_paths(subject.open()) == [b"a", b"a/b"]
+        found = subject.open(f"{ROOT}/a").stat()
+        assert found is not None
+        assert (found.kind, found.size) == (Kind.FILE, 4)
+        assert [one.problem for one in put(store, {b"a": b""})] == [None]
+        for found in (subject.open(f"{ROOT}/a").stat(), subject.open().stat(b"a")):
+            assert found is not None
+            assert found.kind is Kind.FOLDER, "an empty file must not hide a folder"
+        assert file_paths(subject.open(f"{ROOT}/a")) == [b"b"]
 
 
 def test_planned_replacements_are_cleared(subject: Subject) -> None:

@@ -170,6 +170,17 @@ def test_a_file_is_replaced_by_a_folder_and_back(study: Study) -> None:
 
 
 @pytest.mark.heavy
+def test_an_empty_object_does_not_hide_a_folder(study: Study, tmp_path: Path) -> None:
+    study.make({"x": b"1"})
+    study.push(target="t/fold")
+    study.place.bucket.put("t/fold", b"")
+    answer = study.hibali("pull", "bucket:t/fold", tmp_path / "out", exit=0)
+    assert b"t/fold is an empty object and a folder; the folder is used" in answer.err
+    assert (tmp_path / "out/x").read_bytes() == b"1"
+    assert study.hibali("pull", "bucket:t", tmp_path / "all", "--json", exit=8).last["code"] == "unsafe-name"
+    study.hibali("rm", "bucket:t/fold", exit=2)
+
+
 def test_a_server_without_files_and_folders_of_one_name_removes_one_first(study: Study) -> None:
     study.make({"a": b"a file", "z": b"3"})
     study.push()

@@ -28,7 +28,7 @@ from transfers.stores.ebrains.probe import (
 from transfers.stores.ebrains.requests import CONNECTIONS, DataProxy
 from transfers.stores.ebrains.writing import EbrainsWriter, ObjectRemover, Target
 from transfers.stores.request_store import RequestStore
-from transfers.stores.s3.listing import Cache, Listed, Unlisted, in_order, is_folder_marker
+from transfers.stores.s3.listing import Cache, HidingFiles, Listed, Unlisted, in_order, is_folder_marker
 from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock, find_lock
 from transfers.stores.s3.manifest import NAME as MANIFEST
@@ -90,6 +90,7 @@ class EbrainsStore(RequestStore):
         self._read_verification = Verification.RECORDED
         self._holder: Lease | NoLease = NoLease()
         self._writers: _Writers = []
+        self._hiding = HidingFiles(self._objects.subject, on_event)
         self._cleared: _Paths = []
         self._locks_below: _Paths = []
         self._made = False
@@ -183,13 +184,15 @@ class EbrainsStore(RequestStore):
         return key
 
     def stat(self, path: bytes = b"") -> Entry | None:
-        """See Store. If a file and a folder share the name, return the file, or with `slash` the folder."""
+        """See Store. If a file and a folder share the name, return a file with content, or with `slash` the folder."""
         key = self._key(path) if path else self.root_path
         if not path and (self._slash or not key) and self._is_folder(key):
             return Entry(path, Kind.FOLDER)
         listed = self._objects.find(key) if key else None
         if listed is None:
             return Entry(path, Kind.FOLDER) if self._is_folder(key) else None
+        if not listed.size and self._is_folder(key):
+            return self._hiding.folder(Entry(path, Kind.FOLDER), key)
         entry = self._records.one(path, found_of(listed))
         self._weaken(entry)
         return entry

@@ -36,7 +36,7 @@ from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
 from transfers.stores.s3.errors import problem_of
-from transfers.stores.s3.listing import Cache, Unlisted
+from transfers.stores.s3.listing import Cache, HidingFiles, Unlisted
 from transfers.stores.s3.manifest import ManifestLines
 from transfers.stores.s3.requests import IN_FLIGHT_BYTES
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
@@ -153,6 +153,7 @@ class FilesystemStore(RequestStore):
         )
         # most files of a machine were not written by hibali, so their digests are not recorded
         self._read_verification = Verification.SIZE if files.traits.posix else Verification.RECORDED
+        self._hiding = HidingFiles(files.subject, on_event)
         self._holder: Lease | NoLease = NoLease()
         self._writers: _Writers = []
         self._orphans: _Paths = []
@@ -201,7 +202,7 @@ class FilesystemStore(RequestStore):
         return below(self.root_path, path)
 
     def stat(self, path: bytes = b"") -> Entry | None:
-        """See Store. If a file and a folder share the name, return the file, or with `slash` the folder."""
+        """See Store. If a file and a folder share the name, return a file with content, or with `slash` the folder."""
         full = self._path(path) if path else self.root_path
         found = self._files.stat(full)
         if found is None and not full and self._files.has_bucket():
@@ -210,6 +211,8 @@ class FilesystemStore(RequestStore):
             return Entry(path, Kind.FOLDER)
         if found is None:
             return None
+        if found.kind is Kind.FILE and not found.size and self._has_keys(full):
+            return self._hiding.folder(Entry(path, Kind.FOLDER), full)
         entry = self._records.one(path, found)
         self._weaken(entry)
         return entry

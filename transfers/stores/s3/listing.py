@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from hibali.documents import line_of_json
 from hibali.errors import IncompleteError
+from hibali.events import Listener, Noted
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import Journal, read_records
 from hibali.text import path_from_fields, printable
@@ -204,6 +205,26 @@ class Unlisted:
 def is_folder_marker(listed: Listed) -> bool:
     """Return whether this is another tool's empty object for a folder; `b""` is the root's own."""
     return listed.size == 0 and (not listed.path or listed.path.endswith(b"/"))
+
+
+class HidingFiles:
+    """The empty objects of one root that have the name of a folder, which is used instead; each is noted once."""
+
+    def __init__(self, subject: str, on_event: Listener) -> None:
+        self._subject = subject
+        self._on_event = on_event
+        self._noted: set[bytes] = set()
+
+    def folder(self, entry: Entry, key: bytes) -> Entry:
+        """Return the folder's entry, after a note on the empty object with its key."""
+        if key not in self._noted:
+            self._noted.add(key)
+            self._on_event(
+                Noted(
+                    f"{self._subject}: {printable(key)} is an empty object and a folder; the folder is used."
+                )
+            )
+        return entry
 
 
 def time_of(modified: str) -> int:

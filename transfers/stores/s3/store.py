@@ -41,7 +41,7 @@ from transfers.stores.request_store import RequestStore
 from transfers.stores.s3 import manifest, removing
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
-from transfers.stores.s3.listing import Cache, Listed, Unlisted, in_order, is_folder_marker, pages, time_of
+from transfers.stores.s3.listing import Cache, HidingFiles, Listed, Unlisted, in_order, is_folder_marker, pages, time_of
 from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock
 from transfers.stores.s3.manifest import ManifestLines
@@ -208,6 +208,7 @@ class S3Store(RequestStore):
         self._made = False
         self._is_substore = False
         self._lock_token = ""
+        self._hiding = HidingFiles(requests.subject, on_event)
         self._cleared: _Paths = []
         self._locks_below: _Paths = []
 
@@ -248,14 +249,20 @@ class S3Store(RequestStore):
         return self._prefix() + path
 
     def stat(self, path: bytes = b"") -> Entry | None:
-        """See Store. If a file and a folder share the name, return the file, or with `slash` the folder."""
+        """See Store. If a file and a folder share the name, return the file, or with `slash` the folder.
+
+        An empty file does not hide a folder: other tools store such objects for folders.
+        """
         key = self._key(path) if path else self.root_path
         lookups = [self._stat_file, self._stat_folder]
         if not path and self._slash:
             lookups.reverse()
         try:
-            found = (lookup(path, key) for lookup in lookups)
-            return next((entry for entry in found if entry is not None), None)
+            found = next((entry for lookup in lookups if (entry := lookup(path, key)) is not None), None)
+            if found is None or found.kind is Kind.FOLDER or found.size:
+                return found
+            folder = self._stat_folder(path, key)
+            return found if folder is None else self._hiding.folder(folder, key)
         except AccessError:
             # The response to HEAD has no body and gives no reason; the response to a listing does. And who was
             # given what is below a prefix may list that, but not ask for an object with the prefix's own name.
