@@ -41,7 +41,16 @@ from transfers.stores.request_store import RequestStore
 from transfers.stores.s3 import manifest, removing
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
-from transfers.stores.s3.listing import Cache, HidingFiles, Listed, Unlisted, in_order, is_folder_marker, pages, time_of
+from transfers.stores.s3.listing import (
+    Cache,
+    HidingFiles,
+    Listed,
+    Unlisted,
+    in_order,
+    is_folder_marker,
+    pages,
+    time_of,
+)
 from transfers.stores.s3.lock import NAME as LOCK
 from transfers.stores.s3.lock import S3Lock
 from transfers.stores.s3.manifest import ManifestLines
