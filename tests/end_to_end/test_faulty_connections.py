@@ -141,9 +141,10 @@ def test_data_damaged_during_an_upload_is_sent_again(faulty: Any, name: str) -> 
     assert counts(there.push())["files_moved"] == 0
 
 
-def test_a_lost_answer_to_the_completion_of_a_large_file_is_recovered(faulty: Any) -> None:
-    """Check a server that has assembled the parts while its answer is lost."""
-    fault = Once(lambda exchange: exchange.method == "POST" and "uploadId" in exchange.target, "lose_answer")
+@pytest.mark.parametrize("name", ["lose_answer", "fail_inside"])
+def test_a_completion_of_a_large_file_that_fails_is_repeated(faulty: Any, name: str) -> None:
+    """Check a server that has assembled the parts while its answer is lost, and one whose success contains an error."""
+    fault = Once(lambda exchange: exchange.method == "POST" and "uploadId" in exchange.target, name)
     there, _ = faulty(fault)
     there.make({b"large": MANY})
     there.push()

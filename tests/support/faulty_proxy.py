@@ -27,6 +27,7 @@ FAILED = (
     b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/xml\r\nContent-Length: 41\r\n"
     b"Connection: close\r\n\r\n<Error><Code>InternalError</Code></Error>"
 )
+FAILED_INSIDE = b"HTTP/1.1 200 OK\r\nContent-Length: 41\r\nConnection: close\r\n\r\n" + FAILED[-41:]
 DENIED = (
     b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: 48\r\nConnection: close\r\n\r\n"
     b"<Error><Code>AccessDenied</Code></Error>        "
@@ -45,6 +46,7 @@ class Exchange:
     deny: bool = False  # 403, not forwarded
     refuse: bool = False  # 503, not forwarded
     fail: bool = False  # 500, not forwarded
+    fail_inside: bool = False  # 200 with the same error inside, not forwarded
     lose_answer: bool = False  # the server executes it, and the connection is cut before the answer
     flip_request: bool = False
     flip_answer: bool = False
@@ -323,6 +325,7 @@ class FaultyHttpProxy(_Listener):
             self.exchanges.append(exchange)
             self.fault(exchange)
         said = SLOW_DOWN if exchange.refuse else FAILED if exchange.fail else DENIED if exchange.deny else b""
+        said = FAILED_INSIDE if exchange.fail_inside else said
         if said:
             client.sendall(said)
             return False

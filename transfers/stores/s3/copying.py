@@ -17,7 +17,7 @@ from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
 from transfers.stores.s3.errors import problem_of
 from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
-from transfers.stores.s3.requests import Requests, checksum_of, name_of, parse
+from transfers.stores.s3.requests import Requests, checksum_of
 from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, find_begun, is_exact, known_from
 
 _BATCH = 256
@@ -73,13 +73,10 @@ class BackupCopier:
                 return None
             if response.status == 412:
                 return _CHANGED
-            made = name_of(parse(response.body, self._requests.subject))
+            copied(response, self._requests.subject)
         except HibaliError as problem:
             return problem_of(problem, denied=True)
-        # A response with status 200 may carry an error.
-        return (
-            None if made.endswith("CopyObjectResult") else Problem("not-kept", "the server did not copy it")
-        )
+        return None
 
     def _is_copy(self, copy: Response, entry: Entry) -> bool:
         """Return whether an earlier call copied this object; a copy of a multipart one has another ETag."""

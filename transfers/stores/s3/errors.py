@@ -18,6 +18,24 @@ from transfers.stores.base import Problem
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
+_IS_ERROR = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?<Error[\s>]")
+# The statuses of codes that may come inside an answer with status 200; others count as InternalError.
+_STATUSES = {
+    "AccessDenied": 403,
+    "EntityTooLarge": 400,
+    "EntityTooSmall": 400,
+    "InvalidPart": 400,
+    "InvalidPartOrder": 400,
+    "InvalidRequest": 400,
+    "MalformedXML": 400,
+    "NoSuchBucket": 404,
+    "NoSuchKey": 404,
+    "NoSuchUpload": 404,
+    "NotImplemented": 501,
+    "PreconditionFailed": 412,
+    "ServiceUnavailable": 503,
+    "SlowDown": 503,
+}
 
 FAILED = "server-failed"
 UNREACHABLE = "unreachable"
@@ -125,6 +143,16 @@ def code_in(body: bytes) -> str:
     """Return the error code in a response's XML, or ""."""
     found = _CODE.search(body[:4096].decode("utf-8", "replace"))
     return found.group(1) if found else ""
+
+
+def real_status(status: int, body: bytes) -> int:
+    """Return the status of an answer; a success may contain an error (Amazon S3 API reference, CompleteMultipartUpload).
+
+    Servers send status 200 before a long operation ends, so that the connection stays open.
+    """
+    if status >= 300 or not _IS_ERROR.match(body):
+        return status
+    return _STATUSES.get(code_in(body), 500)
 
 
 def from_obstore(problem: Exception, subject: str) -> HibaliError:

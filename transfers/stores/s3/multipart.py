@@ -332,7 +332,7 @@ class Upload:
         return head.etag
 
     def _complete(self, condition: Mapping[str, str]) -> None:
-        """Send CompleteMultipartUpload; status 200 may carry an error (Amazon S3 API reference)."""
+        """Send CompleteMultipartUpload; an earlier request may have completed it, and its response was lost."""
         etags = [self._etags[number] for number in range(1, len(self._etags) + 1)]
         query = {"uploadId": self.identifier}
         body = complete_document(etags)
@@ -341,10 +341,6 @@ class Upload:
         )
         if response.status == 404:
             self._find_completed(code_in(response.body))
-            return
-        root = parse(response.body, self._requests.subject)
-        if name_of(root) == "Error":
-            raise error_of(500, code_in(response.body), self._requests.subject)
 
     def _find_completed(self, code: str) -> None:
         """Check whether an earlier request completed the missing upload and its response was lost."""
@@ -355,7 +351,7 @@ class Upload:
 
 
 def copied(response: Response, subject: str) -> dict[str, str]:
-    """Parse the response to CopyObject or UploadPartCopy; status 200 may carry an error."""
+    """Parse the response to CopyObject or UploadPartCopy."""
     root = parse(response.body, subject)
     result = fields(root)
     if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in result:

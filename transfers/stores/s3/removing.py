@@ -81,7 +81,7 @@ class ObjectRemover:
         return results
 
     def _remove_batch(self, keys: list[bytes]) -> _Problems:
-        """Remove a batch with DeleteObjects; return nothing if the server does not support it."""
+        """Remove a batch with DeleteObjects; return the keys for which that is final, none if the server does not support it."""
         body = delete_document(keys)
         checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": checksum, "Content-Type": "application/xml"}
@@ -93,8 +93,10 @@ class ObjectRemover:
         results: _Problems = dict.fromkeys(keys)
         for error in children(parse(response.body, self._requests.subject), "Error"):
             key = key_bytes(text(error, "Key"), encoded=False)
-            if key in results:
-                problem = error_of(400, text(error, "Code"), self._requests.subject)
+            problem = error_of(400, text(error, "Code"), self._requests.subject)
+            if problem.transient:
+                results.pop(key, None)  # removed alone, with retries
+            elif key in results:
                 results[key] = Problem(problem.code, problem.message)
         return results
 

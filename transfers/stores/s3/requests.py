@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from transfers.stores.s3.errors import (
     code_in,
     error_of,
     not_partial,
+    real_status,
     unreachable,
 )
 
@@ -218,6 +220,8 @@ class Requests:
 
         def attempt_once() -> Response:
             response = self._send(method, address, dict(headers or {}), body, digest, most, into)
+            if method != "GET" or query:  # the content of an object is nothing else
+                response = replace(response, status=real_status(response.status, response.body))
             if response.status < 300 or response.status in accept:
                 return response
             code = code_in(response.body)
