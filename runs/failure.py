@@ -5,6 +5,7 @@ from __future__ import annotations
 from hibali.errors import HibaliError, OutputsMissingError, RunFailedError, TryLaterError
 from hibali.text import counted
 from runs.model import Run, State, Sweep
+from runs.status import NOT_STARTED
 
 _MOST_NAMED = 10
 
@@ -22,6 +23,8 @@ def find_failure(run: Run) -> HibaliError | None:
             else "was ended"
         )
         why = f" ({run.status.reason})" if run.status.reason else ""
+        if run.status.reason.startswith(NOT_STARTED):
+            how, why = "was", f" {run.status.reason}"
         return RunFailedError(
             "run-failed", f"the tool {how}{why}", subject=run.id, hint=f"hibali runs logs {run.id}"
         )

@@ -16,7 +16,14 @@ from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, one_task, sweep_of, task_folder
 from runs.schedulers.base import UNKNOWN, JobSystem, Phase, Status
 from runs.script import EXIT_NOT_RUN
-from runs.status import CANCEL_REQUESTED, ExitRecord, Observation, read_exit_record, resolve_status
+from runs.status import (
+    CANCEL_REQUESTED,
+    NOT_STARTED,
+    ExitRecord,
+    Observation,
+    read_exit_record,
+    resolve_status,
+)
 from runs.store import RunStore
 from runs.submit import find_job, remove_proxies
 from transfers.remote.host import RemoteHost
@@ -356,6 +363,7 @@ def _query_accounting(
     return {each.key: reported[name] for each in unclear for name in each.accounts if name in reported}
 
 
+_UNMET = b"/unmet"  # in the folder of a run or task: why its tool was not started
 _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
 
 
@@ -366,10 +374,23 @@ def add_reasons(
     run_store: RunStore,
     query: Callable[[Sequence[Run]], Sequence[Run]],
 ) -> dict[Key, Observation]:
-    """Add reasons, like `add_reason`, to the observations of these runs without sweeps."""
-    keys = {(run.id, 0): run for run in runs if run.sweep is None}
+    """Add reasons, like `add_reason`, to the observations of these runs; to those of tasks only why the tool was not started."""
+    known = {run.id: run for run in runs}
+    single = {(run.id, 0): run for run in runs if run.sweep is None}
+    tasks = [
+        key
+        for key, each in seen.items()
+        if key[1] and key[0] in known and _not_started(each) and not each.reason
+    ]
+    folders = [task_folder(known[run_id], number) for run_id, number in tasks]
+    unmet = host.get_all([folder + _UNMET for folder in folders], maximum=1000) if tasks else []
     return {
-        key: add_reason(run, seen[key], host, run_store, query) for key, run in keys.items() if key in seen
+        **{
+            key: add_reason(run, seen[key], host, run_store, query)
+            for key, run in single.items()
+            if key in seen
+        },
+        **{key: _with_unmet(seen[key], text) for key, text in zip(tasks, unmet, strict=True)},
     }
 
 
@@ -386,18 +407,28 @@ def add_reason(
     """
     if seen.state is State.WAITING and run.on_hold:
         return replace(seen, reason=f"on hold: hibali runs release {run.id}")
-    if not run.needs:
+    if not run.needs and not _not_started(seen):
         return seen
     if seen.record is not None:
-        started = seen.record.code != EXIT_NOT_RUN
+        started = not _not_started(seen)
     else:
         disappeared = seen.state in {State.LOST, State.CANCELLED} and not run.submission.cancelled
         started = not disappeared or find_job(host, run.folder) is not None
     failed = None if started else _find_failed(run, run_store, query)
     if failed is not None:
         return replace(seen, state=State.CANCELLED, reason=format_failure(failed))
-    unmet = "" if started else _unmet(host, run)
-    return replace(seen, reason=f"not started: {unmet}") if unmet else seen
+    return seen if started else _with_unmet(seen, host.get(run.folder + _UNMET, maximum=1000))
+
+
+def _not_started(seen: Observation) -> bool:
+    """Return whether the job script, or the start of the tool, ended before the tool."""
+    return seen.record is not None and seen.record.code == EXIT_NOT_RUN
+
+
+def _with_unmet(seen: Observation, unmet: bytes | None) -> Observation:
+    """Add what the job wrote to its file `unmet`."""
+    text = printable((unmet or b"").strip())
+    return replace(seen, reason=f"{NOT_STARTED}: {text}") if text else seen
 
 
 def format_failure(run: Run) -> str:
@@ -411,10 +442,6 @@ def _failed_part(run: Run) -> Run | None:
     if run.sweep is None:
         return run if run.state in _FAILED else None
     return next((one_task(run, number) for number in run.sweep.in_state(*_FAILED)), None)
-
-
-def _unmet(host: RemoteHost, run: Run) -> str:
-    return printable((host.get(run.folder + b"/unmet", maximum=1000) or b"").strip())
 
 
 def _find_failed(

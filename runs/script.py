@@ -220,6 +220,32 @@ def script_head(run: str, directives: Sequence[str]) -> str:
     return "\n".join(["#!/bin/sh", *directives, f"run={run}"]) + CHECK_EARLIER_JOBS
 
 
+# A result of the wrong software is worse than none. As with `set -e`, the left side of `&&` and conditions may fail; unlike with it, so may
+# commands inside functions and sourced files, which are not the user's own lines.
+_CHECK = r"""
+hibali_depth=${#BASH_SOURCE[@]}
+hibali_failed() {
+  [ "${0%/*}" = "$0" ] || printf 'a line of the prologue failed with exit code %d: %s\n' "$@" >"${0%/*}/unmet"
+  printf 'hibali: not started: a line of the prologue failed with exit code %d: %s\n' "$@" >&2
+  exit 75
+}
+trap 'hibali_code=$? hibali_line=$((LINENO-hibali_first))
+[ "${#BASH_SOURCE[@]}" -gt "$hibali_depth" ] || hibali_failed "$hibali_code" "${hibali_lines[hibali_line]}"' ERR
+hibali_first=$((LINENO+1))
+"""
+
+
+def checked_prologue(prologue: Sequence[str]) -> str:
+    """Return lines of bash that run the prologue of a site, and end with 75 (`EXIT_NOT_RUN`) and a message if a line fails.
+
+    In a script, the reason is also written to `unmet` in its folder.
+    """
+    lines = f"hibali_lines=({' '.join(map(shlex.quote, prologue))})"
+    text = "\n".join(prologue)
+    variables = "unset hibali_depth hibali_code hibali_line hibali_lines hibali_first"
+    return f"{lines}{_CHECK}{text}\ntrap - ERR\n{variables}"
+
+
 def start_script(prologue: Sequence[str], start: str) -> str:
     """Return the script that starts the tool in the work folder: the site's prologue, then `start` (a container's line)."""
     for line in prologue:
@@ -235,11 +261,12 @@ def start_script(prologue: Sequence[str], start: str) -> str:
         [
             """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l "$0"; }""",
             "unset HIBALI_LOGIN",
+            checked_prologue(prologue),
         ]
         if prologue
         else []
     )
-    return "\n".join(["#!/bin/sh", *head, *prologue, start]) + "\n"
+    return "\n".join(["#!/bin/sh", *head, start]) + "\n"
 
 
 class ContainerPaths:

@@ -15,6 +15,7 @@ from hibali.retry import growing_intervals, pause
 from hibali.text import printable
 from runs.containers.base import load_container, require_program
 from runs.schedulers.base import load_scheduler
+from runs.script import checked_prologue
 from transfers.remote.host import CommandResult, RemoteHost
 from transfers.stores.base import Lock
 from transfers.stores.open_store import open_store
@@ -77,7 +78,7 @@ class SiteCommands:
         prologue = (self._site.scheduler or SchedulerSettings()).prologue
         if not prologue:
             return tuple(argv)
-        lines = "\n".join(("{", *prologue, "} >&2", 'exec "$@"'))
+        lines = "\n".join(("{", checked_prologue(prologue), "} >&2", 'exec "$@"'))
         return ("bash", "-l", "-c", lines, "hibali", *argv)
 
 

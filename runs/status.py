@@ -16,6 +16,7 @@ from runs.schedulers.base import Phase, Status
 
 # in place of a signal: cancellation was requested before the tool ended, and no signal arrived
 CANCEL_REQUESTED = "cancel"
+NOT_STARTED = "not started"  # the beginning of the reason of a run whose tool was not started
 _MOST_NAMED = 5
 _TIMES = re.compile(r"(\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s (\d{1,9})m(\d{1,2}(?:[.,]\d{1,9})?)s ?")
 

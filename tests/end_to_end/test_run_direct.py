@@ -309,3 +309,19 @@ def test_folders_can_be_inputs_and_outputs(hibali: Any) -> None:
     bench.hibali("runs", "collect", run_id, "back", exit=0)
     found = {path.name: path.read_text() for path in (bench.folder / "back").rglob("*") if path.is_file()}
     assert found == {"a b": "1", "new\nline": "2"}
+
+
+def test_a_failing_line_of_the_prologue_is_the_reason_of_the_failed_run(hibali: Any) -> None:
+    """`module load` at a site without modules gave the result of whatever software was found instead."""
+    bench = Bench(hibali)
+    bench.add_local_site()
+    config = hibali.home.config
+    table = '[sites.here.scheduler]\nname = "direct"\nprologue = ["export A=1", "module_ load FSL"]\n'
+    config.write_text(config.read_text() + table)
+    run, error = bench.run(bench.answers(), "--wait", exit=7).lines[-2:]
+    assert run["state"] == "FAILED"
+    reason = "not started: a line of the prologue failed with exit code 127: module_ load FSL"
+    assert run["tasks"][0]["reason"] == reason
+    assert error["message"] == f"the tool was {reason}"
+    sweep = bench.run(bench.answers(), "--param", "say=a,b", "--wait", exit=7).lines[-2]
+    assert [each["reason"] for each in sweep["tasks"]] == [reason] * 2

@@ -183,3 +183,31 @@ def test_the_prologue_runs_in_a_login_shell_before_the_tool(tmp_path: Path) -> N
     assert (folder / "stdout").read_text() == "login\n"
     with pytest.raises(UsageError):
         start_script(["one\ntwo"], "true")
+
+
+@pytest.mark.parametrize(
+    ("lines", "failed"),
+    [
+        (["module_x load FSL", "export A=1"], "exit code 127: module_x load FSL"),
+        (["load() { return 3; }", "load FSL"], "exit code 3: load FSL"),
+        (["if true; then", "cd /nowhere", "fi"], "exit code 1: cd /nowhere"),
+        (["set -e", "false"], "exit code 1: false"),
+        ([". ./script", "false"], "exit code 1: false"),
+        (
+            ["[ -d /nowhere ] && export A=1", "test -e /nowhere || export A=2", "if false; then", ":", "fi"],
+            "",
+        ),
+    ],
+)
+def test_a_failing_line_of_the_prologue_ends_the_run_before_its_tool(
+    tmp_path: Path, lines: list[str], failed: str
+) -> None:
+    folder = prepare(tmp_path, "true")
+    (folder / "work" / "script").write_text("false\nls /nowhere\ntrue\n")
+    (folder / "start").write_text(start_script(lines, "echo ran"))
+    assert execute(folder, HOME=str(tmp_path)) == (75 if failed else 0)
+    assert (folder / "stdout").read_text() == ("" if failed else "ran\n")
+    unmet = folder / "unmet"
+    assert (unmet.read_text() if unmet.exists() else "") == (
+        f"a line of the prologue failed with {failed}\n" if failed else ""
+    )
