@@ -41,6 +41,11 @@ class Proposal:
     reached: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def prologue(self) -> tuple[str, ...]:
+        """The shell lines that it makes the user's jobs run before each tool."""
+        return tuple(_value(self.table, "scheduler.prologue") or ())
+
 
 @dataclass(frozen=True, slots=True)
 class Passed:
@@ -497,5 +502,7 @@ def _lacking(table: Mapping[str, Any]) -> Iterator[str]:
         yield "The login name is that of your ssh configuration, or --user NAME."
     if "scheduler" in table and "account" not in table["scheduler"]:
         yield "Jobs are charged to your usual account, or to --account NAME."
+    for line in _value(table, "scheduler.prologue") or ():
+        yield f"Each of your jobs runs this line of the profile: {line}"
     if table["kind"] == "s3" and not table["s3"].get("anonymous"):
         yield "Your keys are those of your AWS configuration: aws configure"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import Common
+from hibali_cli.options import Common, accept_prologue_option
 
 
 @command(
@@ -31,6 +31,7 @@ from hibali_cli.options import Common
 @click.option("--to", metavar="SITE[:PATH]", help="The target of the first file.")
 @click.option("--no-push", is_flag=True, help="Send no file.")
 @click.option("--yes", is_flag=True, help="Do not ask questions.")
+@accept_prologue_option
 def init_command(
     common: Common,
     *,
@@ -43,6 +44,7 @@ def init_command(
     to: str | None,
     no_push: bool,
     yes: bool,
+    accept_prologue: bool,
 ) -> int | None:
     """Set up hibali: choose sites known to ssh and rclone, check them, and send a first file.
 
@@ -52,7 +54,7 @@ def init_command(
     from hibali_cli.handlers.init import InitOptions, set_up
     from hibali_cli.handlers.site_import import ImportRequest
 
-    wanted = ImportRequest(source, only, user, account, ssh_config)
+    wanted = ImportRequest(source, only, user, account, ssh_config, accept_prologue)
     return set_up(common, InitOptions(wanted, here, to, push=not no_push, yes=yes))
 
 

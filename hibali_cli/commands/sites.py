@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import SITE, fields_option
-from hibali_cli.options import Common, duration_of
+from hibali_cli.options import Common, accept_prologue_option, duration_of
 
 _ADD_EXAMPLES = [
     (
@@ -242,13 +242,15 @@ _IMPORT_EXAMPLES = [
 @click.option("--ssh-config", metavar="FILE", help="Use FILE instead of ~/.ssh/config.")
 @click.option("--replace", is_flag=True, help="Replace existing sites with the same names.")
 @click.option("--yes", is_flag=True, help="Add them without confirmation.")
+@accept_prologue_option
 def import_command(
-    common: Common, source: str | None, *, origin: str | None, replace: bool, yes: bool, **options: str | None
+    common: Common, source: str | None, *, origin: str | None, replace: bool, yes: bool, **options: Any
 ) -> int | None:
     """Import sites from ssh, rclone, or a profile that a computing centre publishes.
 
     The settings are shown as they would be written. On a terminal hibali asks for confirmation, elsewhere --yes is needed. Passwords
-    and keys are not copied, and hibali does not connect to the hosts; `hibali doctor SITE` does.
+    and keys are not copied, and hibali does not connect to the hosts; `hibali doctor SITE` does. If a profile has shell lines that
+    your jobs run (`prologue`), hibali shows them and asks for that, too.
     """
     from hibali_cli.handlers.site_import import ImportOptions, import_sites
 

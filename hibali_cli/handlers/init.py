@@ -127,7 +127,12 @@ def set_up(common: Common, options: InitOptions) -> int:
             target, folder = choose_target(common.settings(), proposals, options, read_line)
     else:
         target, folder = options.to, options.here or _FOLDER
-    added_sites = [site for _, site in add_proposals(common, proposals, replace=False)]
+    added_sites = [
+        site
+        for _, site in add_proposals(
+            common, proposals, replace=False, accept_prologue=options.request.accept_prologue
+        )
+    ]
     for site in added_sites:
         common.output.info(f"{site.name} was added to {common.settings().path}.")
     problems = _check_all(common, added_sites, interactive=interactive)

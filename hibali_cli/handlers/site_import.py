@@ -31,6 +31,7 @@ class ImportRequest(NamedTuple):
     user: str | None = None
     account: str | None = None
     ssh_config: str | None = None
+    accept_prologue: bool = False
 
 
 def find_sites(settings: Settings, request: ImportRequest) -> list[Found]:
@@ -125,11 +126,13 @@ def show_proposals(common: Common, found: Sequence[Found], proposals: Sequence[P
 
 
 def add_proposals(
-    common: Common, proposals: Sequence[Proposal], *, replace: bool
+    common: Common, proposals: Sequence[Proposal], *, replace: bool, accept_prologue: bool
 ) -> list[tuple[Change, Site]]:
     """Write them to config.toml, all or none: each is checked before the first is written. Raises `RefusedError`."""
     for each in proposals:
-        plan_site(common.config, each.name, each.table, replace=replace)
+        change = plan_site(common.config, each.name, each.table, replace=replace)
+        if each.prologue and change != "same" and not accept_prologue:
+            _require_consent(common, each)
     return [add_site(common.config, each.name, each.table, replace=replace) for each in proposals]
 
 
@@ -152,9 +155,12 @@ def import_sites(common: Common, options: ImportOptions, selection: Mapping[str,
         # sites that the user added already are kept
         chosen = [each for each in chosen if change_of(common, each) is not None]
     new = [each for each in chosen if change_of(common, each) != "same"]
+    names = ", ".join(each.name for each in new)
     added = []
-    if chosen and (options.yes or (new and _agrees(common, [each.name for each in new]))):
-        added = add_proposals(common, chosen, replace=options.replace)
+    if chosen and (options.yes or (new and _confirms(common, f"Add {names}? [y/N] "))):
+        added = add_proposals(
+            common, chosen, replace=options.replace, accept_prologue=request.accept_prologue
+        )
     if common.json:
         for change, site in added:
             common.output.record("site-change", {"name": site.name, "change": change})
@@ -170,10 +176,22 @@ def import_sites(common: Common, options: ImportOptions, selection: Mapping[str,
     return 0
 
 
-def _agrees(common: Common, names: list[str]) -> bool:
+def _require_consent(common: Common, proposal: Proposal) -> None:
+    """Ask whether jobs may run the lines of a profile, which `--yes` does not answer; raises `RefusedError` without consent."""
+    lines = "; ".join(map(printable, proposal.prologue))
+    if not _confirms(common, f"Each of your jobs at {proposal.name} would run: {lines}\nAllow this? [y/N] "):
+        raise RefusedError(
+            "prologue-unconfirmed",
+            f"no site was added: the profile makes each of your jobs run these lines, and you did not allow it: {lines}",
+            subject=proposal.name,
+            hint="If you trust these lines and their publisher, add --accept-prologue",
+        )
+
+
+def _confirms(common: Common, question: str) -> bool:
     """Prompt for confirmation; False without a terminal."""
     if common.json or not has_terminal():
         return False
     with terminal_as_stdout():
-        answer = read_line(f"Add {', '.join(names)}? [y/N] ", lambda _: ["yes", "no"])
+        answer = read_line(question, lambda _: ["yes", "no"])
     return answer.strip().lower() in {"y", "yes"}

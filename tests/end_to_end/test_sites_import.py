@@ -9,6 +9,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.support.terminal import Terminal
 from tests.support.web_server import WebServer
 
 PROFILE = """version = 1
@@ -152,3 +155,42 @@ def test_a_hostile_profile_is_refused_before_anything_is_executed(hibali: Any, t
     assert hibali("sites", "import", "nothing.toml", "--json", exit=3).last["code"] == "no-such-file"
     assert not mark.exists()
     assert not hibali.home.config.exists()
+
+
+PROLOGUE = PROFILE + 'prologue = ["module use /other/modules", "module load x"]\n'
+
+
+@pytest.mark.parametrize("words", [("sites", "import"), ("init", "--no-push", "--from")])
+def test_yes_does_not_let_a_profile_run_lines_in_jobs(
+    hibali: Any, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    profile = tmp_path / "profile.toml"
+    profile.write_text(PROLOGUE + '[sites.more]\nkind = "url"\nurl = "https://h/"\n')
+    shown = hibali("sites", "import", profile, exit=0)
+    assert b"# Each of your jobs runs this line of the profile: module use /other/modules" in shown.out
+    refused = hibali(*words, profile, "--yes", "--json", exit=8).last
+    assert (refused["code"], refused["about"]) == ("prologue-unconfirmed", "cluster")
+    assert "module use /other/modules; module load x" in refused["message"]
+    assert not sites_of(hibali)  # also not the other one
+    hibali("sites", "import", profile, "--only", "more", "--yes", exit=0)
+    hibali("sites", "import", profile, "--yes", "--accept-prologue", exit=0)
+    assert sites_of(hibali)["cluster"]["scheduler"]["prologue"] == [
+        "module use /other/modules",
+        "module load x",
+    ]
+    hibali("sites", "import", profile, "--yes", exit=0)  # nothing is new
+    profile.write_text(PROLOGUE.replace("load x", "load y"))
+    again = hibali("sites", "import", profile, "--yes", "--replace", "--json", exit=8).last
+    assert "module load y" in again["message"]
+
+
+def test_a_person_is_asked_for_the_lines_of_a_profile(hibali: Any) -> None:
+    (hibali.home.folder / "profile.toml").write_text(PROLOGUE)
+    command = hibali.command("sites", "import", "profile.toml", "--yes")
+    for answer, code in (("n", 8), ("y", 0)):
+        terminal = Terminal(command, hibali.env, cwd=hibali.home.folder, columns=120)
+        terminal.until(lambda screen: screen.endswith("Allow this? [y/N]"))
+        assert b"module use /other/modules; module load x" in terminal.written
+        terminal.press(f"{answer}\r".encode())
+        assert terminal.end() == code
+        assert bool(sites_of(hibali)) is (code == 0)
