@@ -245,7 +245,7 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     if globus is not None:
         globus.finish(target)
     if lock is not None:
-        lock.release()
+        lock.finish()
     remember_root(endpoints)
 
 

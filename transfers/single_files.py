@@ -341,6 +341,7 @@ class StoreFiles(SmallFiles):
             ) from None
         try:
             yield
+            lock.finish()
         finally:
             lock.release()
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hibali.errors import AccessError, HibaliError, RefusedError, TryLaterError
 from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, remove
 from tests.support.small_filesystem import small_filesystem
+from tests.support.waiting import wait_for
 from transfers.agent.protocol import code_of
 from transfers.entry import Entry, Kind
 from transfers.stores.base import ListingIncompleteError, Payload, Problem, Store
@@ -206,6 +208,68 @@ def test_a_second_writer_learns_who_holds_the_lock(subject: Subject) -> None:
     assert not [name for name in subject.names() - stays if b".hibali" in name]
 
 
+@pytest.mark.parametrize("writes", [False, True], ids=["end", "write"])
+@pytest.mark.parametrize("replaced", [False, True], ids=["renamed", "replaced"])
+def test_a_target_that_is_renamed_away_is_noticed(subject: Subject, *, replaced: bool, writes: bool) -> None:
+    """Nothing is reported as written that is not at the path, neither while files are committed nor at the end."""
+    store = subject.fresh()
+    if subject.folder is None or not store.facts.locks:
+        return
+    lock = store.lock("test")
+    before = {b"sub/before": b"1"}
+    (committed,) = store.write(payloads_of(items_of([file_entry(b"sub/before", b"1")]), before))
+    assert committed.problem is None
+    subject.folder.rename(subject.folder.with_name("former"))
+    if replaced:
+        subject.folder.mkdir()
+    after = {b"sub/after": b"2"}
+    if writes:
+        with suppress(TryLaterError):
+            results = list(store.write(payloads_of(items_of([file_entry(b"sub/after", b"2")]), after)))
+            assert all(one.problem is not None for one in results)
+    else:
+        with pytest.raises(TryLaterError) as raised:
+            lock.finish()
+        assert raised.value.code == "lease-lost"
+        assert "renamed" in raised.value.message
+    lock.release()
+    former = {path.name for path in subject.folder.with_name("former").rglob("*") if path.is_file()}
+    assert "after" not in former
+
+
+def test_a_whole_file_is_not_stored_in_a_root_that_was_renamed_away(subject: Subject) -> None:
+    store = subject.fresh()
+    if subject.folder is None or not store.facts.whole_files:
+        return
+    assert store.store_whole(file_entry(b"sub/before", b"1"), b"1")
+    subject.folder.rename(subject.folder.with_name("former"))
+    with pytest.raises(HibaliError):
+        store.store_whole(file_entry(b"sub/after", b"2"), b"2")
+
+
+def test_a_folder_of_the_target_that_is_renamed_away_is_noticed(subject: Subject) -> None:
+    store = subject.fresh()
+    if subject.folder is None or not store.facts.locks:
+        return
+    lock = store.lock("test")
+    folder = subject.folder
+
+    def payloads() -> Iterator[Payload]:
+        names = [b"sub/first", b"sub/second"]
+        for number, name in enumerate(names):
+            if number:
+                wait_for((folder / "sub" / "first").exists)
+                (folder / "sub").rename(folder / "former")
+                (folder / "sub").mkdir()
+            item = replace(items_of([file_entry(name, b"1")])[0], number=number)
+            yield from payloads_of([item], {name: b"1"})
+
+    results = {one.item.entry.path: one.problem for one in store.write(payloads())}
+    lock.finish()
+    for name, problem in results.items():
+        assert name == b"sub/first" or (problem is None) is (folder / os.fsdecode(name)).exists()
+
+
 def test_the_same_store_can_be_locked_and_written_again(subject: Subject) -> None:
     store = subject.fresh()
     for number in range(3):
@@ -365,10 +429,3 @@ def test_leftover_partial_files_are_found_by_the_next_run(subject: Subject) -> N
     put(again, {b"sub/large": large})
     assert subject.files() == {b"sub/large": large, b"z": b"1"}
     assert not [name for name in subject.names() if b".hibali" in name]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

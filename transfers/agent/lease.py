@@ -313,7 +313,7 @@ class SharedLease(BorrowedLease):
 
 
 def check_holder(root: Root, folder: int, token: str) -> None:
-    """Raise `LostLeaseError` unless the lock in `folder` has this token and is still below the root."""
+    """Raise `LostLeaseError` unless the lock in `folder` has this token and is still below the root, at its path."""
     found = read_record(folder, _LOCK)
     if found is None or found.get("token") != token:
         raise LostLeaseError("another client holds the lock")
@@ -323,6 +323,12 @@ def check_holder(root: Root, folder: int, token: str) -> None:
         raise LostLeaseError("the lock was removed") from None
     if not os.path.samestat(existing, os.fstat(folder)):
         raise LostLeaseError("the lock was removed")
+    if not root.leads_to():
+        raise LostLeaseError(
+            "{} was renamed, replaced or unmounted, so hibali stopped writing".format(
+                root.path.decode("utf-8", "replace")
+            )
+        )
 
 
 def living_holder(folder: int, clock: float) -> Optional[Tuple[Dict[str, Any], float]]:

@@ -55,7 +55,7 @@ def open_backup(root: Root, path: bytes, into: bytes, roots: Roots) -> Root:
     if real.startswith(own) or own.startswith(real):
         raise RefusedError("backup-overlaps", "the backup folder and the target overlap")
     opened = roots.open(into, make=True)
-    backup = Root(opened.descriptor)
+    backup = opened.root(into)
     if opened.foreign is not None:
         backup.close()
         raise opened.foreign

@@ -68,15 +68,33 @@ def record_of(path: bytes, found: os.stat_result, link: bytes = b"") -> Record:
 
 
 class Root(object):
-    """A folder below which paths are opened; caches open parents. Used by one thread only."""
+    """A folder below which paths are opened; caches open parents. Used by one thread only.
 
-    def __init__(self, descriptor: int) -> None:
+    `path` is the absolute path of the folder where its replacement must be noticed.
+    """
+
+    def __init__(self, descriptor: int, path: bytes = b"") -> None:
         self.descriptor = descriptor
+        self.path = path
         self._open: OrderedDict[bytes, int] = OrderedDict()
 
     def clone(self) -> "Root":
         """Return the same folder for another thread."""
-        return Root(os.dup(self.descriptor))
+        return Root(os.dup(self.descriptor), self.path)
+
+    def leads_to(self, folder: bytes = b"") -> bool:
+        """Return whether the path of a folder below (b"": of the root) still leads to the folder that was opened.
+
+        Otherwise it was renamed, replaced, or unmounted while it was in use.
+        """
+        try:
+            if self.path:
+                found = os.stat(os.path.join(self.path, folder) if folder else self.path)
+            else:
+                found = os.stat(folder or b".", dir_fd=self.descriptor)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(found, os.fstat(self.folder(folder)))
 
     def parent(self, path: bytes, make: bool = False) -> int:  # noqa: FBT001, FBT002  # Python 3.6 style
         """Return a descriptor of the folder of `path`, owned by this root; raises OSError, `UnsafeNameError`.
@@ -195,6 +213,10 @@ class OpenedFolder(NamedTuple):
     inside: bool
     foreign: Optional[RefusedError]
 
+    def root(self, path: bytes) -> Root:
+        """Return it as a root that notices when another folder is at the path by which it was opened."""
+        return Root(self.descriptor, _normal(path))
+
 
 class Roots(object):
     """The configured roots of a site, as absolute paths. They, and what is above them, are trusted."""
@@ -207,9 +229,7 @@ class Roots(object):
 
         Raises OSError, and `RefusedError` for a symlink of another account below a root.
         """
-        path = os.path.normpath(path)
-        if path.startswith(b"//"):
-            path = path[1:]
+        path = _normal(path)
         above = [root for root in self._paths if is_in(path, root)]
         start = above[0] if above else b"/"
         if make:
@@ -359,6 +379,11 @@ def _open_start(path: bytes) -> int:
 def _identity(descriptor: int) -> _Identity:
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
+
+
+def _normal(path: bytes) -> bytes:
+    path = os.path.normpath(path)
+    return path[1:] if path.startswith(b"//") else path
 
 
 def _names(path: bytes) -> List[bytes]:

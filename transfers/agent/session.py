@@ -141,7 +141,7 @@ class Session(object):
             self._reader = None
         if self._root is not None:
             self._root.close()
-        self._root, self._opened_folder, self._root_path = Root(opened.descriptor), opened, path
+        self._root, self._opened_folder, self._root_path = opened.root(path), opened, path
         self._channel.send(protocol.END, {"path": protocol.text_of(os.path.realpath(path))})
 
     def _writable_root(self) -> Root:
@@ -242,12 +242,14 @@ class Session(object):
     def _unlock(self, header: Dict[str, Any]) -> None:
         """Release the lock; `clean`: the listed orphans were removed, `fresh`: there was no journal before.
 
-        The journal is removed if nothing else can be left.
+        With `check`, raise `LostLeaseError` if it was lost. The journal is removed if nothing else can be left.
         """
         self._end_third_party()
         if self._lease is not None:
             walked = self._walked or header.get("fresh")
             tidy = header.get("clean") and walked and self._receiver is None and not self._left
+            if header.get("check"):
+                self._lease.check()
             if tidy and self._lease.is_held() and not journal.read_partial_files(self._opened()):
                 journal.remove_partials_journal(self._opened())
                 journal.end_journal(self._opened())

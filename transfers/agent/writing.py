@@ -200,11 +200,13 @@ def _sync_each(descriptors: List[int]) -> Dict[int, Problem]:
 
 
 def sync_folders(root: Root, paths: List[bytes]) -> Dict[bytes, Problem]:
-    """Make renames in these folders durable; return problems by folder."""
-    failures = {}
+    """Make renames in these folders durable; return problems by folder, also of folders that were moved meanwhile."""
+    failures: Dict[bytes, Problem] = {}
     for path in paths:
         try:
             os.fsync(root.folder(path))
+            if not root.leads_to(path):
+                failures[path] = ["target-changed", "its folder was renamed, replaced or unmounted", False]
         except OSError as problem:
             # Some filesystems cannot sync a folder and report that: nothing more can be done.
             if problem.errno not in (errno.EINVAL, errno.ENOTSUP):

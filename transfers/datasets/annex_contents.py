@@ -175,6 +175,7 @@ class CachedRoot:
             lock = _lock(store)
             try:
                 yield store, below
+                lock.finish()
             finally:
                 lock.release()
 

@@ -141,7 +141,7 @@ def _run(operation: Operation, following: FollowOptions, progress: Progress, sta
     for failed in [*follower.failures(), *follower.unverified()]:
         operation.recorder.record(failed)
     if lock is not None:
-        lock.release()
+        lock.finish()
 
 
 def _listed_target(endpoints: Endpoints, unlisted: list[tuple[bytes, Problem]], *, exists: bool) -> Snapshot:

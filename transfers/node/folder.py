@@ -47,7 +47,7 @@ def open_root(place: Mapping[str, Any]) -> Root:
     opened = roots.open(protocol.bytes_of(place["root"]))
     if opened.foreign is not None:
         raise opened.foreign
-    return Root(opened.descriptor)
+    return opened.root(protocol.bytes_of(place["root"]))
 
 
 class FolderSource(object):

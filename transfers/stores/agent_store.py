@@ -680,10 +680,10 @@ class PosixStore(Store):
         self._channels.start_early(self._connection.round_trip)
         return PosixLock(self)
 
-    def unlock(self) -> None:
+    def unlock(self, *, check: bool = False) -> None:
         """Release the lock, and remove the journal if no partial file is left.
 
-        An interrupted agent releases the lock when it ends.
+        An interrupted agent releases the lock when it ends. With `check`, raise an error if the lock was lost.
         """
         if self._under_way or self._handed_over:
             return
@@ -692,7 +692,7 @@ class PosixStore(Store):
         left = self._left or self._nodes_left or (self._receiver is not None and self._receiver.left)
         left = left or any(one is not None and one.left for one in (self._direct, self._by_gridftp))
         fresh = self._direct is not None and self._direct.fresh
-        self._connection.request("unlock", clean=not left, fresh=fresh)
+        self._connection.request("unlock", clean=not left, fresh=fresh, check=check)
 
     @property
     def _under_way(self) -> bool:
@@ -787,6 +787,12 @@ class PosixLock(Lock):
     def __init__(self, store: PosixStore) -> None:
         self._store = store
         self._held = True
+
+    def finish(self) -> None:
+        """See Lock."""
+        if self._held:
+            self._held = False
+            self._store.unlock(check=True)
 
     def release(self) -> None:
         """See Lock; if the agent ended, it released the lock or the lease expires."""

@@ -311,6 +311,13 @@ class Lock(ABC):
     """A lease on a target; while it is held, no other hibali process writes there (S6)."""
 
     @abstractmethod
+    def finish(self) -> None:
+        """Release the lock after the last change.
+
+        Raise `TryLaterError("lease-lost")` if it was lost, also because another folder is at the target's path.
+        """
+
+    @abstractmethod
     def release(self) -> None:
         """Release the lock; safe to call twice."""
 

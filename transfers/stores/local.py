@@ -110,7 +110,7 @@ class LocalStore(PosixStore):
                 return self._cached_folder
             self._close_folder()
         opened = self.roots.open(self.root_path)
-        self._cached_folder = opened, Root(opened.descriptor)
+        self._cached_folder = opened, opened.root(self.root_path)
         return self._cached_folder
 
     def _close_folder(self) -> None:

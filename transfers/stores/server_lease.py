@@ -75,7 +75,8 @@ def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
 
 
 def lost_lease(
-    subject: str, message: str = "the lock on the target was lost, so hibali stopped writing"
+    subject: str,
+    message: str = "the lock on the target was lost, or the target was renamed or replaced, so hibali stopped writing",
 ) -> TryLaterError:
     """Return the error for a lock that may no longer be ours."""
     return TryLaterError(
@@ -87,6 +88,9 @@ class NoLease(Lock):
     """The lock of a server without lock support; it does nothing."""
 
     held = False
+
+    def finish(self) -> None:
+        """See Lock."""
 
     def release(self) -> None:
         """See Lock."""
@@ -204,6 +208,11 @@ class Lease(Lock):
                 self._lost = True
         if not (self.held and self._sure):
             raise lost_lease(self._subject)
+
+    def finish(self) -> None:
+        """See Lock."""
+        self.check(now=True)
+        self.release()
 
     def release(self) -> None:
         """See Lock. The lock is left to expire if it may belong to another client."""

@@ -619,6 +619,10 @@ class _Held(Lock):
     def __init__(self, store: SftpStore) -> None:
         self._store = store
 
+    def finish(self) -> None:
+        """See Lock."""
+        self._store.unlock()
+
     def release(self) -> None:
         """See Lock; if the server is unreachable, the lease expires."""
         try:

@@ -19,6 +19,7 @@ import pytest
 from tests.services.session import REPOSITORY
 from tests.support.agent_root import open_root
 from transfers.agent.lease import (
+    BorrowedLease,
     Lease,
     LockedError,
     LostLeaseError,
@@ -29,6 +30,7 @@ from transfers.agent.lease import (
 from transfers.agent.listing import Walk
 from transfers.agent.protocol import RefusedError
 from transfers.agent.safe_path import Root
+from transfers.node.folder import open_root as open_job_root
 
 HOLDER = """
 import os, sys, time
@@ -358,6 +360,27 @@ def test_a_lock_that_was_handed_over_stays_for_jobs_and_is_adopted(root: Root) -
     adopted.release()
     with pytest.raises(LostLeaseError):
         job.check()
+
+
+def test_a_lock_is_lost_when_another_folder_is_at_the_path_of_its_target(tmp_path: Path) -> None:
+    """At a login node, at its other agents and at compute nodes."""
+    place = {"roots": [], "root": str(tmp_path / "target")}
+    (tmp_path / "target").mkdir()
+    root = open_job_root(place)
+    held = acquire(root)
+    leases = [held, BorrowedLease(root, held.token), SharedLease(open_job_root(place), held.token)]
+    for lease in leases:
+        lease.check()
+    (tmp_path / "target").rename(tmp_path / "former")
+    for makes in (False, True):
+        if makes:
+            (tmp_path / "target").mkdir()
+        for lease in leases:
+            with pytest.raises(LostLeaseError, match="target was renamed, replaced or unmounted"):
+                lease.check()
+    held.release()
+    assert not any((tmp_path / "former").iterdir())
+    root.close()
 
 
 def test_the_lock_of_jobs_that_are_silent_expires(root: Root, tmp_path: Path) -> None:
