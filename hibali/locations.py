@@ -31,7 +31,7 @@ class Location:
     named; `confined` if hibali may delete there, so that symlinks must not lead out of the site's configured
     root. `roots` are those of all local sites, if no site was named. `through` is where the files are, if
     that is at another site. `logins` are the web servers with a login, for the contents of a dataset on this
-    machine.
+    machine. With `exact_key`, `path` is the key of one object as it is, also if it cannot be a path.
     """
 
     site: Site
@@ -45,6 +45,7 @@ class Location:
     roots: tuple[str, ...] = ()
     through: Location | None = None
     logins: tuple[Site, ...] = ()
+    exact_key: bool = False
 
     @property
     def raw(self) -> bytes:
@@ -53,13 +54,13 @@ class Location:
 
     @property
     def name(self) -> bytes:
-        """The last component in bytes; empty for a root."""
-        return self.raw.rpartition(b"/")[2]
+        """The last component in bytes; empty for a root. An exact key has one component."""
+        return self.raw if self.exact_key else self.raw.rpartition(b"/")[2]
 
     @property
     def parent(self) -> Location:
         """The parent folder; a root, also `~` or a variable alone, is its own parent."""
-        above = self.path.rstrip("/").rpartition("/")[0]
+        above = "" if self.exact_key else self.path.rstrip("/").rpartition("/")[0]
         if self.bucket is None:
             above = above or ("/" if self.path.startswith("/") else self.path)
         through = self.through.parent if self.through is not None and above else None
@@ -73,6 +74,23 @@ class Location:
         return replace(
             self, path=path, text=f"{self.text.removesuffix('/')}/{shown}", slash=False, through=through
         )
+
+
+def read_key(text: str, settings: Settings) -> Location:
+    """Parse SITE:KEY, or without a bucket of the site SITE:BUCKET/KEY; the key may be no path, as `a//b`.
+
+    Raises `UsageError` for another site than an object store, and for `.` and `..`, which URLs cannot have.
+    """
+    typed = os.fsencode(text).decode("utf-8", "surrogateescape")
+    name, colon, path = typed.partition(":")
+    site = settings.sites.get(name) if colon else None
+    if site is None or not kind_of(site).has_keys:
+        _refuse(typed, "an exact key is SITE:KEY at an object store", "Leave out --exact-key.")
+    require_built(site)
+    found = _at_bucket(typed, site, path)
+    if not found.path or not {".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
+        _refuse(typed, "such a key cannot be requested", "Use the server's own tools.")
+    return replace(found, exact_key=True)
 
 
 def read_location(text: str, settings: Settings, *, literal: bool = False) -> Location:
@@ -332,7 +350,13 @@ def _at_object_store(text: str, site: Site, path: str) -> Location:
     slash = not path or path.endswith("/")
     key = path.removesuffix("/")
     if key and any(part in {"", ".", ".."} for part in key.split("/")):
-        _refuse(text, "a key cannot have an empty component, '.' or '..'")
+        hint = "For such a key, cat, cp and rm have the option --exact-key."
+        _refuse(text, "a path cannot have an empty component, '.' or '..'", hint)
+    return replace(_at_bucket(text, site, key), slash=slash)
+
+
+def _at_bucket(text: str, site: Site, key: str) -> Location:
+    """Return the location of a key of a site, which may have a bucket and a prefix."""
     bucket = ""
     if site.s3 is not None:
         bucket = site.s3.bucket or ""
@@ -341,7 +365,7 @@ def _at_object_store(text: str, site: Site, path: str) -> Location:
             if not _BUCKET.fullmatch(bucket):
                 _refuse(text, "the bucket is missing", f"Write {site.name}:BUCKET/KEY")
         key = "/".join(part for part in (site.s3.prefix.strip("/"), key) if part)
-    return Location(site, key, text, slash=slash, bucket=bucket)
+    return Location(site, key, text, bucket=bucket)
 
 
 def _is_read_only(site: Site, path: str) -> bool:

@@ -189,7 +189,7 @@ def _pattern_selector(rules: Rules) -> Selector:
         ) from None
 
     def matches(entry: Entry) -> bool:
-        name = entry.path.decode("utf-8", "surrogateescape")
+        name = entry.path.lstrip(b"/").decode("utf-8", "surrogateescape")  # keys may begin with slashes
         if entry.kind is Kind.FOLDER:
             name += "/"
         return not excluded(name) and (not rules.include or included(name))

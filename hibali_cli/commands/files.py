@@ -11,6 +11,12 @@ from hibali_cli.fields import ENTRY, fields_option
 from hibali_cli.options import Common
 from hibali_cli.transfer_options import add_copying_options
 
+_exact_key = click.option(
+    "--exact-key",
+    is_flag=True,
+    help="Take the (first) SITE:PATH as the exact key of an object, also if it cannot be a path, as a//b.",
+)
+
 
 @command(
     "ls",
@@ -61,7 +67,8 @@ def ls_command(
 )
 @click.argument("locations", metavar="SITE:PATH...", nargs=-1, required=True)
 @click.option("--recall", is_flag=True, help="Also read files that are on tape.")
-def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> int | None:
+@_exact_key
+def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool, exact_key: bool) -> int | None:
     """Write the bytes of files to stdout unchanged.
 
     They are checked against the digest that their site computes or has recorded. Where that fails, or a file is
@@ -69,7 +76,7 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool) -> 
     """
     from hibali_cli.handlers.files import write_contents
 
-    return write_contents(common, locations, recall=recall)
+    return write_contents(common, locations, recall=recall, exact_key=exact_key)
 
 
 @command(
@@ -145,8 +152,9 @@ def mkdir_command(common: Common, location: str) -> int | None:
     help="Refuse to remove more files than this (with --yes, the default is 50).",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
+@_exact_key
 def rm_command(
-    common: Common, location: str, *, recursive: bool, yes: bool, max_delete: str | None, dry_run: bool
+    common: Common, location: str, *, recursive: bool, yes: bool, max_delete: str | None, **flags: bool
 ) -> int | None:
     """Remove a file, or with --recursive a folder and its content, within --max-delete.
 
@@ -156,7 +164,7 @@ def rm_command(
     """
     from hibali_cli.handlers.files import remove_path
 
-    return remove_path(common, location, recursive=recursive, yes=yes, max_delete=max_delete, dry_run=dry_run)
+    return remove_path(common, location, recursive=recursive, yes=yes, max_delete=max_delete, **flags)
 
 
 @command(
@@ -171,6 +179,7 @@ def rm_command(
 @click.argument("source", metavar="SITE:PATH")
 @click.argument("target", metavar="SITE:PATH")
 @add_copying_options
+@_exact_key
 def cp_command(common: Common, source: str, target: str, **options: Any) -> int | None:
     """Copy files within a site, without sending them through this machine.
 

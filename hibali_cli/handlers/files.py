@@ -12,7 +12,7 @@ import click
 from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener
-from hibali.locations import read_location, read_target
+from hibali.locations import read_key, read_location, read_target
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
 from hibali_cli.fields import write_fields
@@ -95,14 +95,15 @@ def _print_entry(common: Common, entry: Entry, style: ListingStyle) -> None:
     common.output.line(details.encode() + name)
 
 
-def write_contents(common: Common, texts: Sequence[str], *, recall: bool) -> int:
+def write_contents(common: Common, texts: Sequence[str], *, recall: bool, exact_key: bool) -> int:
     """Write the bytes of the files to stdout, one after the other; returns the exit code."""
     if common.json:
         raise UsageError(
             "usage", "--json is not possible: the output is the bytes of a file", subject="--json"
         )
     settings = common.settings()
-    locations = [read_location(text, settings) for text in texts]
+    read = read_key if exact_key else read_location
+    locations = [read(text, settings) for text in texts]
     if is_terminal(sys.stdout):
         common = replace(common, progress=False)  # the output itself shows the progress
     for location in locations:
@@ -172,11 +173,18 @@ def make_folder(common: Common, text: str) -> int:
 
 
 def remove_path(
-    common: Common, text: str, *, recursive: bool, yes: bool, max_delete: str | None, dry_run: bool
+    common: Common,
+    text: str,
+    *,
+    recursive: bool,
+    yes: bool,
+    max_delete: str | None,
+    dry_run: bool,
+    exact_key: bool,
 ) -> int:
     """Remove the named file or folder, or only show what would be removed; returns the exit code."""
     settings = common.settings()
-    location = read_target(text, settings)
+    location = (read_key if exact_key else read_target)(text, settings)
     limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
     request = RemovalRequest(location, recursive, limit, tuple(settings.sites.values()))
 

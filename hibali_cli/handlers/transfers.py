@@ -14,7 +14,7 @@ import click
 
 from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError, exit_of_interruption
-from hibali.locations import read_location, read_target
+from hibali.locations import read_key, read_location, read_target
 from hibali.system_errors import unreadable
 from hibali.text import counted
 from hibali_cli.failure import print_error
@@ -123,7 +123,8 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     )
     push_to, no_save = options.pop("push_to"), options.pop("no_save")
     as_type = options.pop("as_type", None)
-    ends = read_location(source, settings), typed_target(read_target(target, settings), as_type)
+    read = read_key if options.pop("exact_key", False) else read_location
+    ends = read(source, settings), typed_target(read_target(target, settings), as_type)
     if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)
     nodes = pop_nodes(options, settings, ends)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hibali.amounts import format_size
 from hibali.errors import Exit
-from hibali.locations import read_location, read_target
+from hibali.locations import read_key, read_location, read_target
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
 from hibali_cli.handlers.transfers import execute_request, request_of, show_receipt
@@ -34,7 +34,8 @@ _WITHOUT: dict[str, Any] = {
 def copy_files(common: Common, source: str, target: str, options: dict[str, Any]) -> int:
     """Copy files within a site, or print the plan; return the exit code."""
     settings = common.settings()
-    check_one_site("cp", read_location(source, settings), read_target(target, settings))
+    read = read_key if options["exact_key"] else read_location
+    check_one_site("cp", read(source, settings), read_target(target, settings))
     dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
     request = copy_within(request_of(common, "cp", source, target, {**options, **_WITHOUT}))
     return execute_request(common, request, dry_run=dry_run, detailed=detailed)

@@ -38,6 +38,7 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> EbrainsSto
         site.name,
         location.raw,
         slash=location.slash,
+        exact=location.exact_key,
         on_event=on_event,
         lease=site.limits.lease_seconds,
     )

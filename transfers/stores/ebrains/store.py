@@ -69,10 +69,14 @@ class EbrainsStore(RequestStore):
         root: bytes,
         *,
         slash: bool = False,
+        exact: bool = False,
         on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
     ) -> None:
-        """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name."""
+        """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name.
+
+        With `exact`, the root and every path is the key of an object, also if it cannot be a path.
+        """
         self._objects = Objects(proxy)
         super().__init__(
             self._objects.get, self._key, threads=CONNECTIONS, name="ebrains", ahead_bytes=_AHEAD_BYTES
@@ -82,6 +86,7 @@ class EbrainsStore(RequestStore):
         self._settings = proxy.settings
         self._site = site
         self._slash = slash
+        self._exact = exact
         self._on_event = on_event
         self._lease = lease
         self._cache = Cache(site, proxy.address, "", root)
@@ -164,7 +169,7 @@ class EbrainsStore(RequestStore):
 
     def _key(self, path: bytes) -> bytes:
         """Return the key of a path. Raise `RefusedError` if the path could climb or is ambiguous (S1)."""
-        return self._safe(path, unsafe_component(path))
+        return self._safe(path, None if self._exact else unsafe_component(path))
 
     def _target_key(self, path: bytes) -> bytes:
         """Return the key of a path to write, with the checks for names."""
@@ -190,8 +195,8 @@ class EbrainsStore(RequestStore):
             return Entry(path, Kind.FOLDER)
         listed = self._objects.find(key) if key else None
         if listed is None:
-            return Entry(path, Kind.FOLDER) if self._is_folder(key) else None
-        if not listed.size and self._is_folder(key):
+            return Entry(path, Kind.FOLDER) if self._is_folder(key) and not self._exact else None
+        if not (listed.size or self._exact) and self._is_folder(key):
             return self._hiding.folder(Entry(path, Kind.FOLDER), key)
         entry = self._records.one(path, found_of(listed))
         self._weaken(entry)

@@ -49,6 +49,7 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> S3Store:
         location.site.name,
         location.raw,
         slash=location.slash,
+        exact=location.exact_key,
         on_event=on_event,
         lease=location.site.limits.lease_seconds,
         swift=location.site.s3 if location.site.s3 and location.site.s3.swift_url else None,

@@ -112,7 +112,9 @@ def raw_key(key: bytes, *, encoded: bool) -> bytes:
 
 
 def is_plain(key: bytes) -> bool:
-    """Return whether XML 1.0 and obstore support this key: UTF-8 without control characters."""
+    """Return whether XML 1.0 and obstore support this key: a path in UTF-8 without control characters."""
+    if b"//" in b"/" + key + b"/":
+        return False
     try:
         return _ODD.search(key.decode()) is None
     except UnicodeDecodeError:

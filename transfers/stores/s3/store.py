@@ -188,12 +188,14 @@ class S3Store(RequestStore):
         root: bytes,
         *,
         slash: bool = False,
+        exact: bool = False,
         on_event: Listener = ignore,
         lease: int = LEASE_SECONDS,
         swift: S3Settings | None = None,
     ) -> None:
         """Set the fields; `root` has no outer slashes; `slash` prefers a folder to a file of that name.
 
+        With `exact`, the root and every path is the key of an object, also if it cannot be a path.
         `swift` has the URL of the account if the server is OpenStack Swift.
         """
         self._bulk = Bulk(requests)
@@ -203,6 +205,7 @@ class S3Store(RequestStore):
         self._requests = requests
         self._site = site
         self._slash = slash
+        self._exact = exact
         self._on_event = on_event
         self._lease = lease
         self._swift = swift
@@ -254,7 +257,8 @@ class S3Store(RequestStore):
 
     def _key(self, path: bytes) -> bytes:
         """Return the key of a path. Raise `RefusedError` if the path could climb or is ambiguous (S1)."""
-        _refuse(unsafe_component(path), path, self._requests.subject)
+        if not self._exact:
+            _refuse(unsafe_component(path), path, self._requests.subject)
         return self._prefix() + path
 
     def stat(self, path: bytes = b"") -> Entry | None:
@@ -263,6 +267,10 @@ class S3Store(RequestStore):
         An empty file does not hide a folder: other tools store such objects for folders.
         """
         key = self._key(path) if path else self.root_path
+        if self._exact and key:
+            # a server that takes `a//b` for `a/b` answers to a HEAD, but does not list the key
+            listed = any(one.path == b"" for one in next(pages(self._requests, key, at_most=1), []))
+            return self._stat_file(path, key) if listed else None
         lookups = [self._stat_file, self._stat_folder]
         if not path and self._slash:
             lookups.reverse()

@@ -76,10 +76,12 @@ class Listing(ServerListing):
             return
         for name, found in self._list_subfolders_ahead(folder, children.names):
             path = below(folder, name)
-            self._refuse_unsafe(name, path)
-            if self._is_own(folder, path):
+            reason = unsafe_component(name)
+            if reason:
+                self.problems.append((path, Problem("unsafe-name", f"it cannot be a path: {reason}")))
+            elif self._is_own(folder, path):
                 continue
-            if found.size < 0:
+            elif found.size < 0:
                 self.problems.append((path, _why(found)))
             else:
                 yield found.entry(path)
@@ -101,13 +103,6 @@ class Listing(ServerListing):
             if len(coming) > _NAMES_AHEAD:
                 yield coming.popleft()
         yield from coming
-
-    def _refuse_unsafe(self, name: bytes, path: bytes) -> None:
-        reason = unsafe_component(name)
-        if reason:
-            raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._files.subject
-            )
 
 
 def _why(found: Found) -> Problem:
