@@ -9,7 +9,7 @@ import ast
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hibali.errors import UsageError
@@ -19,6 +19,9 @@ from registry.formats.docopt_usage import leave_default_to_tool, suggests_file
 _FLAGS = frozenset({"store_true", "store_false", "store_const", "append_const", "count"})
 _SHOWN_ONLY = frozenset({"help", "version"})
 _MISSING = object()
+_PATH_TYPE = re.compile(r"path|(?<!profil)file|dir(?!ecti)|folder", re.IGNORECASE)
+_PATH_METAVARS = frozenset({"FILE", "PATH", "DIR", "FOLDER", "DIRECTORY"})
+_PATH_HELP = re.compile(r"\b(?:path|file|folder|directory)\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -50,37 +53,104 @@ class Argument:
 
 @dataclass(slots=True)
 class Program:
-    """What the source says about its command line."""
+    """What the source says about one command line."""
 
     description: str = ""
     arguments: list[Argument] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)  # of subparsers, in order
     required_groups: set[int] = field(default_factory=set)
+    line: int = 0
+    function: str = ""  # in which the parser is made
 
 
-def read_program(source: str, subject: str) -> Program:
-    """Find the calls of argparse in a program. Raise `UsageError`."""
+def read_program(source: str, subject: str, function: str = "") -> Program:
+    """Find the calls of argparse in a program. Raise `UsageError`.
+
+    Args:
+        source: The program.
+        subject: Its file, as errors name it.
+        function: The function that starts it, "" if that is unknown; it chooses among several parsers.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError("no-usage", "it is not a Python program", subject=subject) from None
     found = _Reader()
     found.visit(tree)
-    if not found.program.arguments:
+    program = found.choose(subject, function)
+    if not program.arguments:
         message = "the program has no add_argument with literal names"
         raise UsageError("no-usage", message, subject=subject)
-    found.program.description = found.program.description or (ast.get_docstring(tree) or "").strip()
-    return found.program
+    program.description = program.description or (ast.get_docstring(tree) or "").strip()
+    return program
 
 
 class _Reader(ast.NodeVisitor):
-    """Follow the names to which parsers and groups are assigned; an unknown name is the main parser."""
+    """Follow the names to which parsers and groups are assigned.
+
+    `_programs` has one entry for each parser that is made; the first is that of unknown names, such as the parameters of functions.
+    """
 
     def __init__(self) -> None:
-        self.program = Program()
-        self._parsers: dict[str, str] = {}  # of variables
+        self._programs = [Program()]
+        self._parsers: dict[
+            str, tuple[int, str]
+        ] = {}  # of variables: the number of the program, and the command
         self._groups: dict[str, int] = {}
         self._count = 0
+        self._required: set[int] = set()
+        self._parents: list[
+            tuple[int, str, int]
+        ] = []  # a program and its command, and the parser whose arguments it has, too
+        self._function = ""
+
+    def choose(self, subject: str, function: str) -> Program:
+        """Return the only command line; raise `UsageError` for a source of several programs."""
+        parents = {parent for _, _, parent in self._parents}
+        numbers = [
+            number
+            for number, each in enumerate(self._programs)
+            if number and number not in parents and (each.arguments or each.commands)
+        ]
+        numbers = [each for each in numbers if self._programs[each].function == function] or numbers
+        if len(numbers) > 1:
+            lines = ", ".join(str(self._programs[each].line) for each in numbers)
+            raise UsageError(
+                "no-usage",
+                f"it makes several parsers, of different programs (lines {lines})",
+                subject=subject,
+                hint="Copy the program that you need, with its parser, into a file of its own.",
+            )
+        unknown = self._programs[0]
+        if not numbers:
+            return unknown
+        chosen = self._programs[numbers[0]]
+        chosen.arguments = sorted([*unknown.arguments, *chosen.arguments], key=lambda each: each.line)
+        chosen.commands += unknown.commands
+        chosen.arguments = [*self._inherited(numbers[0]), *chosen.arguments]
+        chosen.required_groups = self._required
+        return chosen
+
+    def _inherited(self, number: int) -> list[Argument]:
+        """Return the arguments of the parents of a program and of its commands; a parent is made before, so that this ends."""
+        found: list[Argument] = []
+        for child, command, parent in self._parents:
+            if child == number and parent < len(self._programs):
+                theirs = (
+                    [*self._inherited(parent), *self._programs[parent].arguments] if parent != number else []
+                )
+                found += [replace(each, parser=command or each.parser) for each in theirs]
+        return found
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Forget the parsers that a parameter hides."""
+        before = dict(self._parsers), dict(self._groups), self._function
+        for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            self._parsers.pop(each.arg, None)
+            self._groups.pop(each.arg, None)
+        self._function = node.name
+        self.generic_visit(node)
+        self._parsers, self._groups, self._function = before
 
     def visit_Assign(self, node: ast.Assign) -> None:
         """Remember what a variable holds."""
@@ -90,29 +160,41 @@ class _Reader(ast.NodeVisitor):
 
     def _assign(self, name: str, call: ast.Call) -> None:
         method, owner = _method(call)
+        number, _ = owned = self._parsers.get(owner, (0, ""))
         self._parsers.pop(name, None)
         self._groups.pop(name, None)
-        if method == "add_parser" and (command := _literal(call.args[0]) if call.args else None):
-            self._parsers[name] = str(command)
+        if method.endswith("ArgumentParser"):
+            self._programs.append(Program(_description(call), line=call.lineno, function=self._function))
+            self._parsers[name] = len(self._programs) - 1, ""
+            self._add_parents(call, *self._parsers[name])
+        elif method == "add_subparsers":
+            self._parsers[name] = number, ""
+        elif method == "add_parser" and (command := _literal(call.args[0]) if call.args else None):
+            self._parsers[name] = number, str(command)
         elif method in {"add_argument_group", "add_mutually_exclusive_group"}:
-            self._parsers[name] = self._parsers.get(owner, "")
+            self._parsers[name] = owned
             if owner in self._groups:
                 self._groups[name] = self._groups[owner]
             if method == "add_mutually_exclusive_group":
                 self._count += 1
                 self._groups[name] = self._count
                 if any(each.arg == "required" and _literal(each.value) is True for each in call.keywords):
-                    self.program.required_groups.add(self._count)
+                    self._required.add(self._count)
+
+    def _add_parents(self, call: ast.Call, number: int, command: str) -> None:
+        for each in call.keywords:
+            if each.arg == "parents" and isinstance(each.value, ast.List | ast.Tuple):
+                names = [ast.unparse(one) for one in each.value.elts]
+                known = [self._parsers[name][0] for name in names if name in self._parsers]
+                self._parents += [(number, command, parent) for parent in known]
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Note arguments, commands and the description."""
+        """Note arguments and commands."""
         method, owner = _method(node)
-        if method == "ArgumentParser":
-            for each in node.keywords:
-                if each.arg == "description" and isinstance(text := _literal(each.value), str):
-                    self.program.description = self.program.description or text.strip()
-        elif method == "add_parser" and node.args and isinstance(name := _literal(node.args[0]), str):
-            self.program.commands.append(name)
+        number, _ = self._parsers.get(owner, (0, ""))
+        if method == "add_parser" and node.args and isinstance(name := _literal(node.args[0]), str):
+            self._programs[number].commands.append(name)
+            self._add_parents(node, number, name)
         elif method == "add_argument":
             self._add(node, owner)
         self.generic_visit(node)
@@ -128,16 +210,17 @@ class _Reader(ast.NodeVisitor):
                 computed.add(each.arg or "**")
             else:
                 options[each.arg] = value
-        self.program.arguments.append(
-            Argument(
-                tuple(map(str, names)),
-                options,
-                frozenset(computed),
-                node.lineno,
-                self._parsers.get(owner, ""),
-                self._groups.get(owner),
-            )
+        number, command = self._parsers.get(owner, (0, ""))
+        named, group = tuple(map(str, names)), self._groups.get(owner)
+        self._programs[number].arguments.append(
+            Argument(named, options, frozenset(computed), node.lineno, command, group)
         )
+
+
+def _description(call: ast.Call) -> str:
+    """Return the description that a call gives to its parser, "" without a literal one."""
+    texts = [_literal(each.value) for each in call.keywords if each.arg == "description"]
+    return texts[0].strip() if texts and isinstance(texts[0], str) else ""
 
 
 def _method(call: ast.Call) -> tuple[str, str]:
@@ -329,13 +412,18 @@ def _type_of(draft: Draft, argument: Argument) -> Mapping[str, Any]:
     if kind.partition("(")[0].endswith("FileType"):
         draft.note(argument.names[0], "the tool writes this file: add it to output-files")
         return {"type": "String"}
-    if kind not in {"", "str"} and not kind.endswith("Path"):
-        draft.note(argument.names[0], f"its type {kind[:60]} is unknown: it is a String")
-        return {"type": "String"}
-    if suggests_file(argument.name):
-        draft.note(
-            argument.names[0],
-            "its name suggests a file that the tool reads; otherwise make it a String",
-        )
+    signs = {
+        "name": suggests_file(argument.name),
+        "type": _PATH_TYPE.search(kind),
+        "metavar": str(argument.options.get("metavar")) in _PATH_METAVARS,
+    }
+    sign = next((each for each, found in signs.items() if found), "")
+    if sign and "out" not in argument.name.lower():
+        message = f"its {sign} suggests a file that the tool reads; otherwise make it a String"
+        draft.note(argument.names[0], message)
         return {"type": "File"}
+    if kind not in {"", "str"} and not _PATH_TYPE.search(kind):
+        draft.note(argument.names[0], f"its type {kind[:60]} is unknown: it is a String")
+    elif _PATH_HELP.search(str(argument.options.get("help"))):
+        draft.note(argument.names[0], "its help names a file or folder: make it a File if the tool reads it")
     return {"type": "String"}

@@ -129,3 +129,79 @@ def test_only_programs_with_argparse_are_read() -> None:
         with pytest.raises(UsageError) as found:
             read_program(source, "x.py")
         assert found.value.code == "no-usage"
+
+
+TWO = """
+import argparse
+def first():
+    parser = argparse.ArgumentParser(description="First.")
+    parser.add_argument("--one")
+    return parser
+def second():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--two")
+"""  # fmt: skip
+
+
+def test_separate_programs_of_one_file_are_not_merged() -> None:
+    with pytest.raises(UsageError, match=r"several parsers, of different programs \(lines 4, 8\)"):
+        read_program(TWO, "x.py")
+    program = read_program(TWO, "x.py", "first")
+    assert ([each.name for each in program.arguments], program.description) == (["one"], "First.")
+
+
+def test_parsers_that_are_parents_give_their_arguments() -> None:
+    source = """
+import argparse
+def add_common(parser):
+    parser.add_argument("--quiet", action="store_true")
+base = argparse.ArgumentParser(add_help=False)
+base.add_argument("--seed", type=int)
+parser = argparse.ArgumentParser(parents=[base])
+parser.add_argument("--rounds", type=int)
+add_common(parser)
+"""
+    pipeline, _ = pipeline_of(source)
+    assert [each.id for each in pipeline.inputs] == ["seed", "quiet", "rounds"]
+    values = {"seed": 1, "quiet": True, "rounds": 2}
+    assert parse(source, pipeline, values) == values
+
+
+def test_a_parent_of_commands_gives_its_arguments_to_each() -> None:
+    source = """
+import argparse
+base = argparse.ArgumentParser(add_help=False)
+base.add_argument("--seed", type=int)
+parser = argparse.ArgumentParser()
+sub = parser.add_subparsers(dest="command")
+fit = sub.add_parser("fit", parents=[base])
+fit.add_argument("--rounds", type=int)
+apply = sub.add_parser("apply", parents=[base])
+"""
+    pipeline, _ = pipeline_of(source)
+    assert parse(source, pipeline, {"command": "fit", "seed": 1}) == {
+        "command": "fit",
+        "seed": 1,
+        "rounds": None,
+    }
+    assert parse(source, pipeline, {"command": "apply", "seed_2": 1}) == {"command": "apply", "seed": 1}
+    assert find_invocation_problems(pipeline, {"command": "apply", "seed": 1})
+
+
+def test_values_that_look_like_files_are_files_or_have_a_hint() -> None:
+    source = """
+import argparse, os.path as op
+from functools import partial
+p = argparse.ArgumentParser()
+p.add_argument("--ts", type=op.abspath)
+p.add_argument("--plan", type=partial(existing_file, p))
+p.add_argument("--atlas", metavar="FILE")
+p.add_argument("--license", help="The path of your license.")
+p.add_argument("--out_ts", type=op.abspath)
+p.add_argument("--direction", type=direction)
+"""
+    pipeline, notes = pipeline_of(source)
+    kinds = {each.id: each.kind for each in pipeline.inputs}
+    files = {"ts": "File", "plan": "File", "atlas": "File"}
+    assert kinds == {**files, "license": "String", "out_ts": "String", "direction": "String"}
+    assert {"--ts", "--plan", "--atlas", "--license", "--direction"} <= set(notes)

@@ -83,3 +83,76 @@ def test_a_folder_without_an_entry_point_is_a_clear_error(tmp_path: Path, docker
         import_description(app, "", Naming())
     assert found.value.code == "no-entry-point"
     assert import_description(app, "", Naming(command="/run.py")).document["command-line"].endswith("]")
+
+
+OWN = RUN.replace("output_dir", "out_dir") + 'parser.add_argument("--rounds", type=int)\n'
+ENTRY = 'FROM python:3\nCOPY . /code\nRUN pip install /code\nENTRYPOINT ["{}"]\n'
+FUNCTION = OWN.replace("\n", "\n    ").replace("#!/usr/bin/env python3", "def main():")
+
+
+def app_of(folder: Path, dockerfile: str, files: dict[str, str]) -> Path:
+    app = folder / "Own"
+    for name, text in {"Dockerfile": dockerfile, **files}.items():
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        (app / name).write_text(text)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "files"),
+    [
+        (ENTRY.format("run_own.py"), {"scripts/run_own.py": OWN}),
+        (ENTRY.format("/code/bin/run_own"), {"bin/run_own": OWN}),
+        ("COPY tools/run.py /run_own\nENTRYPOINT /run_own\n", {"tools/run.py": OWN}),
+        (
+            ENTRY.format("own"),
+            {"setup.py": "setup(entry_points={'console_scripts': ['own = own.cli:main']})", "own/cli.py": FUNCTION},
+        ),
+        (ENTRY.format("own"), {"pyproject.toml": '[project.scripts]\nown = "own.cli:main"', "src/own/cli.py": FUNCTION}),
+        (
+            ENTRY.format("own"),
+            {"setup.cfg": "console_scripts =\n    own=own.run:main", "own/run.py": "from .parser import p", "own/parser.py": OWN},
+        ),
+        ('ENTRYPOINT ["python", "-m", "own"]\n', {"own/__main__.py": OWN}),
+    ],
+)  # fmt: skip
+def test_the_program_is_found_as_docker_and_pip_do(
+    tmp_path: Path, dockerfile: str, files: dict[str, str]
+) -> None:
+    document = import_description(app_of(tmp_path, dockerfile, files), "", Naming()).document
+    assert {each["id"]: each["type"] for each in document["inputs"]} == {
+        "bids_dir": "File",
+        "out_dir": "String",
+        "analysis_level": "String",
+        "participant_label": "String",
+        "skip_bids_validator": "Flag",
+        "rounds": "Number",
+    }
+    assert document["command-line"].startswith("mkdir -p [OUT_DIR] && ")
+    assert "missing" not in document["description"]
+    assert read_descriptor(json.dumps(document).encode(), "app").outputs[0].path_template == "[OUT_DIR]"
+
+
+def test_an_app_whose_folders_are_options_gets_them_as_such(tmp_path: Path) -> None:
+    source = OWN.replace('"bids_dir"', '"--bids_dir"').replace('"out_dir"', '"--output_dir"')
+    app = app_of(tmp_path, ENTRY.format("run.py"), {"scripts/run.py": source})
+    document = import_description(app, "", Naming()).document
+    pipeline = read_descriptor(json.dumps(document).encode(), "app")
+    values = {"bids_dir": "/data", "output_dir": "out", "analysis_level": "group"}
+    script = render_script(pipeline, check_invocation(pipeline, values))
+    assert script.splitlines()[-1].split() == (
+        ["mkdir", "-p", "out", "&&", "run.py", "group", "--bids_dir", "/data", "--output_dir", "out"]
+    )
+
+
+def test_arguments_that_cannot_be_found_are_marked_as_missing(tmp_path: Path) -> None:
+    app = app_of(tmp_path, ENTRY.format("own"), {"own.sh": "exec true"})
+    made = import_description(app, "", Naming())
+    assert "are missing" in made.document["description"]
+    assert [each.path for each in made.notes] == ["inputs", "container-image"]
+    app = app_of(tmp_path, ENTRY.format("own"), {"setup.py": "'own=own:main'", "own.py": "import sys"})
+    with pytest.raises(UsageError, match="no add_argument"):
+        import_description(app, "", Naming())
+    app = app_of(tmp_path, ENTRY.format("own"), {"own.py": 'p = ArgumentParser()\np.add_argument("--x")'})
+    with pytest.raises(UsageError, match="takes no bids_dir"):
+        import_description(app, "", Naming())
