@@ -51,7 +51,6 @@ from transfers.stores.web_login import (
     authorize,
     has_login,
     has_password,
-    login_of,
 )
 from transfers.stores.webdav.requests import WebdavClient, elsewhere
 from transfers.stores.webdav.store import DavStore
@@ -518,4 +517,4 @@ def _web(site: Site) -> Web:
 def _webdav_client(site: Site, on_event: Listener) -> WebdavClient:
     scheme, _, rest = (site.url or "").partition(":")
     url = f"{_WEBDAV_SCHEMES[scheme]}:{rest}"
-    return WebdavClient(url, site.name, login_of(site, secure=scheme == "davs"), on_event)
+    return WebdavClient(url, site.name, authorize(site), on_event)

@@ -13,6 +13,7 @@ from hibali.errors import HibaliError, IncompleteError
 from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response
 from transfers.pipeline.shared_memory import allocate_buffer
 from transfers.stores.request_store import Got, changed
+from transfers.stores.s3.credentials import Credentials
 from transfers.stores.s3.errors import from_obstore, not_partial
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of, is_plain
 
@@ -38,7 +39,7 @@ class Bulk:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._stores: dict[bool, Any] = {}
+        self._stores: dict[tuple[bool, Credentials | None], Any] = {}
         self._opening = threading.Lock()
 
     def put(
@@ -56,10 +57,11 @@ class Bulk:
             return self._requests.request("PUT", key, headers=headers, body=content, sha256=sha256).etag
         import obstore
 
-        store = self._open(checksum=checksum)
-        found = self._tried(
-            lambda: obstore.put(store, key.decode(), content, attributes=dict(metadata), use_multipart=False)
-        )
+        def send() -> Any:
+            store = self._open(checksum=checksum)  # with the keys of now
+            return obstore.put(store, key.decode(), content, attributes=dict(metadata), use_multipart=False)
+
+        found = self._tried(send)
         return (found["e_tag"] or "").strip('"')
 
     def get(
@@ -84,10 +86,10 @@ class Bulk:
     def _get_plain(self, key: bytes, etag: str | None, most: int) -> Got:
         import obstore
 
-        store = self._open(checksum=False)
         options: dict[str, Any] = {"if_match": f'"{etag}"'} if etag else {}
 
         def read() -> Got:
+            store = self._open(checksum=False)
             found = obstore.get(store, key.decode(), options=options)  # type: ignore[arg-type]  # not built by obstore
             meta = found.meta
             # One piece if the server sends what was listed; an endless response gets no second one.
@@ -132,14 +134,16 @@ class Bulk:
         return self._requests.tried(attempt_once)
 
     def _open(self, *, checksum: bool) -> Any:
-        found = self._stores.get(checksum)
+        credentials = self._requests.source.current()
+        kind = checksum, credentials
+        found = self._stores.get(kind)
         if found is None:
             with self._opening:
-                found = self._stores.get(checksum) or self._make(checksum=checksum)
-                self._stores[checksum] = found
+                found = self._stores.get(kind) or self._make(credentials, checksum=checksum)
+                self._stores[kind] = found
         return found
 
-    def _make(self, *, checksum: bool) -> Any:
+    def _make(self, credentials: Credentials | None, *, checksum: bool) -> Any:
         from obstore.store import S3Store
 
         endpoint = self._requests.endpoint
@@ -158,10 +162,17 @@ class Bulk:
         if endpoint.authorities:
             client["root_certificate"] = Path(endpoint.authorities).read_bytes()
         more: dict[str, Any] = {"checksum_algorithm": "SHA256"} if checksum else {}
-        if self._requests.source.current() is None:
+        if credentials is None:
             more["skip_signature"] = True
         else:
-            more |= {"skip_signature": False, "credential_provider": self._credentials}
+            # no time at which they expire: then other keys have another client
+            keys = {
+                "access_key_id": credentials.access_key,
+                "secret_access_key": credentials.secret_key,
+                "token": credentials.token,
+                "expires_at": None,
+            }
+            more |= {"skip_signature": False, "credential_provider": lambda: keys}
         return S3Store(
             self._requests.bucket,
             endpoint=endpoint.url,
@@ -172,14 +183,3 @@ class Bulk:
             retry_config=_RETRIES,
             **more,
         )
-
-    def _credentials(self) -> Any:
-        """Return the same keys in obstore's format."""
-        found = self._requests.source.current()
-        assert found is not None
-        return {
-            "access_key_id": found.access_key,
-            "secret_access_key": found.secret_key,
-            "token": found.token,
-            "expires_at": found.expires,
-        }

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class Credentials:
     access_key: str
     secret_key: str
     token: str | None = None
-    expires: datetime | None = None
+    expires: datetime | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return "Credentials(...)"
@@ -43,23 +43,47 @@ class CredentialSource:
         self._lock = threading.Lock()
         self._known: Credentials | None = None
         self._chain: Any = None
+        self._expired: Credentials | None = None  # no others were found in place of these
+
+    @property
+    def renews(self) -> bool:
+        """Whether `renew` may find other keys."""
+        return bool(self._settings.credentials_command) or self._chain is not None
 
     def current(self) -> Credentials | None:
         """Return keys valid for some minutes, None for anonymous access. Raise `AccessError`."""
         if self._settings.anonymous:
             return None
         with self._lock:
-            if self._chain is not None:
+            return self._obtain()
+
+    def renew(self, expired: Credentials | None) -> bool:
+        """Obtain other keys, because the server says that these have expired; return whether there are others.
+
+        The source is asked once for the same keys, however many threads were rejected.
+        """
+        if expired is None or expired == self._expired:
+            return False
+        with self._lock:
+            if self._obtain() == expired:
+                self._known = self._chain = None
+                if self._obtain() == expired:
+                    self._expired = expired
+                    return False
+        return True
+
+    def _obtain(self) -> Credentials:
+        if self._chain is not None:
+            return self._from_chain()
+        if self._known is None or _ends_soon(self._known):
+            if self._settings.credentials_command:
+                self._known = self._from_command()
+                return self._known
+            self._known = self._from_environment()
+            if self._known is None:
+                self._chain = self._find_chain()
                 return self._from_chain()
-            if self._known is None or _ends_soon(self._known):
-                if self._settings.credentials_command:
-                    self._known = self._from_command()
-                    return self._known
-                self._known = self._from_environment()
-                if self._known is None:
-                    self._chain = self._find_chain()
-                    return self._from_chain()
-            return self._known
+        return self._known
 
     def _from_command(self) -> Credentials:
         """Run the command for AWS process credentials (AWS SDKs reference, "Process credential provider")."""

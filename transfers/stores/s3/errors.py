@@ -40,7 +40,7 @@ _STATUSES = {
 FAILED = "server-failed"
 UNREACHABLE = "unreachable"
 
-_EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})
+EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})
 _WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidSecurity"})
 _FULL = frozenset(
     {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientStorage"}
@@ -88,7 +88,7 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
                 "not-supported", f"the server does not support this request ({status_text})", subject=subject
             )
         return TryLaterError("busy", f"the server is busy or failing ({status_text})", subject=subject)
-    if code in _EXPIRED | _WRONG_KEYS or status in {401, 403}:
+    if code in EXPIRED | _WRONG_KEYS or status in {401, 403}:
         return _denied(code, status_text, subject)
     if code in _ELSEWHERE or 300 <= status < 400:
         return UsageError(
@@ -107,7 +107,7 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
 
 
 def _denied(code: str, status_text: str, subject: str) -> AccessError:
-    if code in _EXPIRED:
+    if code in EXPIRED:
         return AccessError(
             "expired",
             f"the credentials have expired ({status_text})",

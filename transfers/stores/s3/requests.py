@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 from xml.sax.saxutils import escape
 
 from hibali import documents
-from hibali.errors import HibaliError
+from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener, ignore
 from hibali.http import (
     MAX_ERROR_BYTES,
@@ -32,6 +32,7 @@ from hibali.request_limits import RequestLimit
 from hibali.retry import Result, with_retries
 from transfers.stores.s3.credentials import Credentials, CredentialSource, Endpoint
 from transfers.stores.s3.errors import (
+    EXPIRED,
     UNREACHABLE,
     bad_certificate,
     code_in,
@@ -145,6 +146,7 @@ _CONNECT_SECONDS = 10
 _ATTEMPTS = 5  # attempts for each request, for every client library (decision 09),
 _PATIENCE_SECONDS = 45.0  # the last attempt starts before this
 _READ_SECONDS = 120
+_UNEXPLAINED = frozenset({301, 400, 401, 403})  # statuses of answers to HEAD, which have no body
 _LEAST_PATIENCE = RESPONSE_SECONDS  # minimum for a complete response
 
 
@@ -224,14 +226,23 @@ class Requests:
             response = self._send(method, address, dict(headers or {}), body, digest, most, into)
             if method != "GET" or query:  # the content of an object is nothing else
                 response = replace(response, status=real_status(response.status, response.body))
-            if response.status < 300 or response.status in accept:
+            accepted = response.status < 300 or response.status in accept
+            if method == "HEAD" and response.status in _UNEXPLAINED and (self.source.renews or not accepted):
+                response = self._explained(response, address, key, dict(headers or {}))
+            code = code_in(response.body) if response.status >= 300 else ""
+            if accepted and code not in EXPIRED:
                 return response
-            code = code_in(response.body)
             if not code and method == "HEAD" and response.status == 404 and not key:
                 code = "NoSuchBucket"
             raise error_of(response.status, code, self.subject)
 
         return self.tried(attempt_once, urgent=urgent)
+
+    def _explained(self, response: Response, address: str, key: bytes, headers: dict[str, str]) -> Response:
+        """Return the answer to HEAD with a body that gives the reason, as the answer to a GET of the first byte has it."""
+        url = address if key else f"{address}?list-type=2&max-keys=1"
+        found = self._send("GET", url, {**headers, "Range": "bytes=0-0"}, b"", EMPTY_SHA256)
+        return replace(response, body=found.body if found.status >= 300 else b"")
 
     def get_presigned(self, url: str) -> Response:
         """Request the first byte of an object with nothing but a presigned URL; the status is the caller's to judge."""
@@ -243,7 +254,12 @@ class Requests:
 
         def attempt_in_turn() -> Result:
             with self._limit.turn(urgent=urgent):
-                return attempt()
+                used = self.source.current()
+                try:
+                    return attempt()
+                except AccessError as problem:
+                    problem.transient = problem.code == "expired" and self.source.renew(used)
+                    raise
 
         try:
             found = with_retries(

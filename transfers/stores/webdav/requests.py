@@ -9,7 +9,7 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from hibali.events import Listener, ignore
 from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, request_timeout
 from hibali.retry import pause, with_retries
-from transfers.stores.web_login import Login, header_of
+from transfers.stores.web_login import Authorization
 
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -74,7 +74,11 @@ class WebdavClient:
     """One server below one URL; thread-safe. Every path is unquoted bytes below that URL."""
 
     def __init__(
-        self, url: str, subject: str, login: Login | None = None, on_event: Listener = ignore
+        self,
+        url: str,
+        subject: str,
+        authorization: Authorization | None = None,
+        on_event: Listener = ignore,
     ) -> None:
         """Set the fields; `url` is http or https, `subject` names the site in errors."""
         parts = urlsplit(url)
@@ -82,8 +86,8 @@ class WebdavClient:
         self.origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.base = "/" + quote_from_bytes(unquote_to_bytes(parts.path).strip(b"/"), safe=_SAFE)
         self._on_event = on_event
-        self._login = {} if login is None else {"Authorization": header_of(login)}
-        self._client = HttpClient(self.origin, subject, headers=self._login)
+        self._authorization = authorization
+        self._client = HttpClient(self.origin, subject)
 
     def target(self, path: bytes, *, folder: bool = False) -> str:
         """Return the request target for a path; with `folder` it ends in a slash."""
@@ -133,19 +137,22 @@ class WebdavClient:
             len(body) + content, _RESPONSE_SECONDS if receive is None else _LISTING_SECONDS
         )
 
-        def attempt_once() -> Response:
+        def attempt_once(*, renews: bool = True) -> Response:
             target = self.target(path, folder=folder)
+            login = self._login()
             for _ in range(_MOST_REDIRECTS + 1):
                 response = self._client.request(
                     method,
                     target,
-                    headers=headers,
+                    headers={**(headers or {}), **login},
                     body=body,
                     limit=limit,
                     seconds=seconds,
                     receive=receive,
                     begin=begin,
                 )
+                if renews and self._renewed(response, login):
+                    return attempt_once(renews=False)
                 if response.status not in {301, 302, 307, 308}:
                     return self._judged(response, accept)
                 target = self._follow(target, response)
@@ -158,10 +165,23 @@ class WebdavClient:
 
         An error of `pieces` is raised, and the upload ends incomplete.
         """
-        response = self._client.upload(self.target(path), pieces, size, headers)
+        login = self._login()
+        response = self._client.upload(self.target(path), pieces, size, {**headers, **login})
+        if self._renewed(response, login):
+            message = "the login expired during the upload"
+            raise IncompleteError("token-expired", message, subject=self.subject, transient=True)
         if response.status >= 300:
             raise error_of(response.status, self.subject)
         return response
+
+    def _login(self) -> dict[str, str]:
+        return {} if self._authorization is None else {"Authorization": self._authorization.header()}
+
+    def _renewed(self, response: Response, login: Mapping[str, str]) -> bool:
+        """Return whether the server refused this login, and there is another one now."""
+        if response.status != 401 or self._authorization is None:
+            return False
+        return self._authorization.renew(login["Authorization"])
 
     def close(self) -> None:
         """Close all connections."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,3 +129,88 @@ def test_an_object_whose_deletion_failed_in_a_batch_is_deleted_alone(
     assert (results[b"root/a"], results[b"root/c"]) == (None, None)
     assert isinstance(results[b"root/b"], Problem)
     assert [path for method, path in server.seen if method == "DELETE"] == ["/b/root/a"]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> tuple[list[str], Path]:
+    """Return a credentials_command that gives KEY1, then KEY2 and so on, and the file with how often it was asked."""
+    script, count = tmp_path / "credentials.py", tmp_path / "asked"
+    script.write_text(_COMMAND)
+    return [sys.executable, str(script), str(count)], count
+
+
+def expiring(server: ScriptedServer, status: int = 400) -> Callable[..., Answer]:
+    """Reject the keys KEY1 as expired; a HEAD has no body that could say so."""
+
+    def respond(method: str, path: str, query: dict[str, list[str]]) -> Answer:
+        assert path, query
+        if "Credential=KEY1/" in server.headers[-1]["authorization"]:
+            return status, {}, b"" if method == "HEAD" else error("ExpiredToken")
+        return 200, {"ETag": '"e"', "Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}, b"x"
+
+    return respond
+
+
+@pytest.mark.parametrize("status", [400, 403])
+@pytest.mark.parametrize("how", ["get", "head", "accepting", "put", "bulk get", "bulk put"])
+def test_keys_that_expire_in_the_middle_are_replaced(
+    server: ScriptedServer, open_bucket: Any, command: Any, how: str, status: int
+) -> None:
+    words, asked = command
+    store = open_bucket(credentials_command=tuple(words))
+    requests, bulk = requests_of(store), store._bulk
+    acts: dict[str, Callable[[], Any]] = {
+        "get": lambda: requests.request("GET", b"root/a"),
+        "head": lambda: requests.request("HEAD", b"root/a"),
+        "accepting": lambda: requests.request("HEAD", b"root/a", accept=(403, 404)),
+        "put": lambda: requests.request("PUT", b"root/a", body=b"x"),
+        "bulk get": lambda: bulk.get(b"root/a", most=1),
+        "bulk put": lambda: bulk.put(b"root/a", b"x", {}, sha256="", checksum=False),
+    }
+    server.respond = lambda *_: (200, {"ETag": '"e"', "Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}, b"x")
+    acts[how]()
+    server.respond = expiring(server, status)
+    found = acts[how]()
+    assert getattr(found, "status", 200) == 200
+    acts[how]()
+    assert asked.read_text() == "2"
+
+
+def test_threads_whose_keys_expired_ask_the_command_once(
+    server: ScriptedServer, open_bucket: Any, command: Any
+) -> None:
+    words, asked = command
+    requests = requests_of(open_bucket(credentials_command=tuple(words)))
+    server.respond = expiring(server)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: requests.request("GET", b"root/%d" % number), range(16)))
+    assert asked.read_text() == "2"
+
+
+def test_a_command_that_prints_the_expired_keys_again_is_asked_once_more(
+    server: ScriptedServer, open_bucket: Any, tmp_path: Path
+) -> None:
+    asked = tmp_path / "asked"
+    same = json.dumps({"Version": 1, "AccessKeyId": "KEY1", "SecretAccessKey": "planted-secret"})
+    words = ("sh", "-c", f"echo . >> {asked}; echo '{same}'")
+    requests = requests_of(open_bucket(credentials_command=words))
+    server.respond = expiring(server)
+    for _ in range(2):
+        with pytest.raises(AccessError) as caught:
+            requests.request("GET", b"root/a")
+        assert caught.value.code == "expired"
+    assert asked.read_text().count(".") == 2
+    assert len(server.seen) == 2
+
+
+def test_a_profile_is_read_again_when_its_keys_expired(
+    server: ScriptedServer, open_bucket: Any, command: Any, hibali_home: Any
+) -> None:
+    words, asked = command
+    folder = hibali_home.home / ".aws"
+    folder.mkdir()
+    (folder / "config").write_text(f"[profile lab]\ncredential_process = {' '.join(words)}\n")
+    requests = requests_of(open_bucket(profile="lab"))
+    server.respond = expiring(server)
+    assert requests.request("GET", b"root/a").status == 200
+    assert asked.read_text() == "2"

@@ -13,10 +13,11 @@ import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from transfers.entry import Entry, Kind, Verification
+from transfers.stores.web_login import Authorization, Login, header_of
 from transfers.stores.webdav.files import Files, found_of, known_value, tag_of
 from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
 from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
-from transfers.stores.webdav.requests import Login, WebdavClient
+from transfers.stores.webdav.requests import WebdavClient
 
 FILE = (
     "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{size}</D:getcontentlength>"
@@ -208,7 +209,7 @@ def server(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tu
 @contextlib.contextmanager
 def files_at(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[Files, list[str]]]:
     with server(respond) as (url, seen):
-        client = WebdavClient(url, "lab", Login("me", "secret"))
+        client = WebdavClient(url, "lab", Authorization(lambda: header_of(Login("me", "secret"))))
         yield Files(client), seen
         client.close()
 
@@ -311,3 +312,25 @@ def test_a_server_that_denies_writing_is_read_only() -> None:
     with files_at(respond) as (files, seen):
         assert probe_server(files, b"") == ServerSupport()
     assert not [line for line in seen if line.startswith(("PUT", "MOVE", "LOCK"))]
+
+
+def test_a_login_that_expires_in_the_middle_is_asked_again() -> None:
+    tokens = iter(["Bearer first", "Bearer second", "Bearer third"])
+
+    def respond(method: str, path: str, headers: dict[str, str]) -> Answer:
+        assert method, path
+        return (200, {}, b"x") if headers.get("Authorization") in accepted else (401, {}, b"")
+
+    accepted = {"Bearer first"}
+    with server(respond) as (url, seen):
+        client = WebdavClient(url, "lab", Authorization(lambda: next(tokens)))
+        assert client.request("GET", b"a").body == b"x"
+        accepted = {"Bearer second"}
+        assert client.request("GET", b"a").body == b"x"
+        assert len(seen) == 3
+        accepted = {"Bearer third"}
+        with pytest.raises(IncompleteError) as caught:
+            client.put(b"a", iter([b"x"]), 1, {})
+        assert (caught.value.code, caught.value.transient) == ("token-expired", True)
+        assert client.put(b"a", iter([b"x"]), 1, {}).status == 200
+        client.close()
