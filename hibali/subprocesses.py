@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -215,6 +216,17 @@ class Process:
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
+
+    def rest_of_output(self, patience: float) -> bytes | None:
+        """Return what it prints until it ends; None if it still runs after `patience` seconds, or prints more than 64 KiB."""
+        text, deadline = bytearray(), time.monotonic() + patience
+        with contextlib.suppress(OSError, ValueError):
+            while select.select([self.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                chunk = self.stdout.read(4096)
+                text += chunk
+                if not chunk or len(text) > _STDERR_TAIL_BYTES:
+                    return bytes(text) if not chunk else None
+        return None
 
     def end(self, patience: float = 5.0) -> int:
         """Close its input, wait, then kill it; returns the exit code."""

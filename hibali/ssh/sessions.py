@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from hibali import subprocesses
@@ -24,7 +24,8 @@ from hibali.files import control_folder, lock_file
 from hibali.rate_limits import Refusals, note_use
 from hibali.retry import pause, with_retries
 from hibali.ssh import connect_helper
-from hibali.ssh.gsi import explain_gss, ready_proxy, without_debug
+from hibali.ssh.explain import ended_session, explain_ssh
+from hibali.ssh.gsi import ready_proxy
 from hibali.ssh.login_pace import LoginPace
 
 # What ssh prints after a login without a proxy, at LogLevel VERBOSE (sshconnect2.c, ssh_userauth2).
@@ -106,6 +107,7 @@ def options_for_address(address: Address) -> list[str]:
 _PROMPT_LOCK = threading.Lock()
 # ssh then continues without its socket and would wait for ever: the login of a killed call created one first.
 _SOCKET_EXISTS = b"already exists, disabling multiplexing"
+_WORDS_SECONDS = 30.0
 LOGIN_SECONDS = 120.0  # time for a user to enter a second factor
 
 _FAST_CIPHER = (
@@ -320,6 +322,8 @@ class Login:
     def explain(self, errors: bytes) -> HibaliError:
         """Return the error for a channel that ended with ssh's exit code 255."""
         problem = explain_ssh(errors, self._settings.command, self.host)
+        if problem.code == "host-key":
+            problem = explain_ssh(errors + self._offered_key(), self._settings.command, self.host)
         if self._settings.auth == "gsi" and problem.code == "login-refused":
             problem.hint = (
                 "The proxy itself is valid. Check that its identity (grid-proxy-info -identity) is registered at the site, and that "
@@ -330,6 +334,21 @@ class Login:
         if not self.shared:
             self._note_refusal(problem)
         return problem
+
+    def explain_end(self, status: int, output: bytes, subject: str) -> HibaliError | None:
+        """Return the error for a session that ended before any program of hibali answered; see `ended_session`."""
+        return ended_session(status, output, shlex.join([*self._settings.command, self.host]), subject)
+
+    def words_of_server(self) -> bytes:
+        """Return what the server prints instead of starting a program: it discards the standard error of SFTP servers."""
+        finished = subprocesses.run(self.argv("sftp-server"), timeout=_WORDS_SECONDS)
+        return b"" if b"sftp connections only" in finished.stdout else finished.stderr + finished.stdout
+
+    def _offered_key(self) -> bytes:
+        """Return ssh's debug messages about an unknown host key, which has its fingerprint only in these; no login is tried."""
+        argv = [*self._command, "-o", "LogLevel=DEBUG1", *_options(), *_prompt_options(False)]
+        argv += ["-o", "ControlPath=none", "-o", "ConnectTimeout=30", "--", self.host, "true"]
+        return subprocesses.run(argv, timeout=LOGIN_SECONDS).stderr
 
     def _is_up(self) -> bool:
         if not self._socket.exists():
@@ -495,50 +514,3 @@ def _prompt_options(may_prompt: bool) -> list[str]:  # noqa: FBT001  # the one t
     if may_prompt:
         return ["-o", "StrictHostKeyChecking=ask"]
     return ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
-
-
-def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError:
-    """Translate ssh's exit code 255 by its messages on standard error."""
-    stderr = errors.decode("utf-8", "replace")
-    text = without_debug(stderr)
-    last = text.splitlines()[-1].strip() if text else "ssh gave no reason"
-    manual_command = shlex.join([*command, host])
-    if found := explain_gss(stderr, subject=host, manual_command=shlex.join([*command, "-v", host])):
-        return found
-    if "Host key verification failed" in text or "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
-        return AccessError(
-            "host-key",
-            "the key of the host is unknown or has changed",
-            subject=host,
-            hint=f"Compare it with the site's published key, then log in once yourself: {manual_command}",
-        )
-    denied = (
-        "Permission denied (",  # ssh's own message: a remote shell prints "Permission denied" about files
-        "Permission denied, please try again",
-        "Too many authentication failures",
-        "No more authentication methods",
-        "no mutual signature",
-    )
-    if any(phrase in text for phrase in denied):
-        return AccessError(
-            "login-refused",
-            f"the login was refused, or needs a password or code: {last}",
-            subject=host,
-            hint=f"Log in once yourself: {manual_command}",
-        )
-    if any(
-        phrase in text
-        for phrase in (
-            "Bad configuration option",
-            "Can't open user config file",
-            "Bad owner or permissions",
-            "Unable to negotiate with",
-        )
-    ):
-        return UsageError(
-            "ssh-configuration",
-            last,
-            subject=host,
-            hint=f"Correct the site's ssh settings. To try: {manual_command}",
-        )
-    return TryLaterError("unreachable", last, subject=host, hint=f"To try: {manual_command}")

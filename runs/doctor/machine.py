@@ -129,7 +129,7 @@ def _log_in(
 
 
 def _report_failure(checks: StepList, problem: HibaliError, known: bool | None) -> None:  # noqa: FBT001  # None: unknown
-    if problem.code == "host-key":
+    if problem.code in {"host-key", "host-key-changed"}:
         checks.fault("host key", problem)
         checks.skip(LOGIN_STEPS[3:], "the host key was not accepted")
         return
@@ -141,7 +141,7 @@ def _report_failure(checks: StepList, problem: HibaliError, known: bool | None) 
             "in no known_hosts file",
             "Log in once with ssh, and compare the key with the one that the site publishes.",
         )
-    if isinstance(problem, AccessError) or problem.code in _OF_LOGINS:
+    if problem.code != "session-refused" and (isinstance(problem, AccessError) or problem.code in _OF_LOGINS):
         checks.fault("login", problem)
         checks.skip(LOGIN_STEPS[4:], "the login failed")
         return

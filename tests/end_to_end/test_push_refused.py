@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,16 @@ def test_an_unknown_host_key_is_4(transfers_to: Any, ssh_server: Any) -> None:
     config.write_text(ssh_server.config.read_text().replace(f"{ssh_server.folder}/known_hosts", "/dev/null"))
     words = json.dumps(["ssh", "-F", str(config)])
     site(there, "strange", f'kind = "ssh"\n[sites.strange.ssh]\nhost = "far"\ncommand = {words}')
-    assert stopped(there, 4, "push", there.source, "strange:data")["code"] == "host-key"
+    error = stopped(there, 4, "push", there.source, "strange:data")
+    assert (error["code"], "not known here yet" in error["message"]) == ("host-key", True)
+    assert fingerprint(Path(ssh_server.folder, "host_key.pub")) in error["message"]
+    assert error["hint"].endswith(f"logging in once yourself: ssh -F {config} far")
+
+
+def fingerprint(key: Path) -> str:
+    return (
+        subprocess.run(["ssh-keygen", "-lf", key], check=True, capture_output=True).stdout.decode().split()[1]
+    )
 
 
 @pytest.mark.parametrize(("server", "transport"), [("ssh_server", "agent"), ("sftp_server", "sftp")])
@@ -174,9 +184,13 @@ def test_a_host_with_a_changed_key_is_4_and_gets_no_data(
         f'kind = "ssh"\n[sites.moved.ssh]\nhost = "far"\ncommand = {words}\ntransport = "{transport}"',
     )
     error = stopped(there, 4, "push", there.source, f"moved:{there.root}")
-    assert (error["code"], error["about"]) == ("host-key", "far")
+    assert (error["code"], error["about"]) == ("host-key-changed", "far")
+    assert fingerprint(Path(sshd.folder, "host_key.pub")) in error["message"]
+    assert f"line 1 of {known}" in error["message"]
     assert there.place.names("") == set()
     assert known.read_text().count(other) == len(hosts)  # the new key was not stored
+    subprocess.run(shlex.split(error["hint"].split("`")[1]), check=True, capture_output=True)
+    assert other not in known.read_text()
 
 
 def test_a_wrong_key_to_a_bucket_is_4_and_is_not_printed(bucket_there: Transfers) -> None:

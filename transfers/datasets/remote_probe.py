@@ -19,8 +19,8 @@ from urllib.parse import unquote, urlsplit
 from hibali.annex_key import key_of_name
 from hibali.errors import AccessError, HibaliError, IncompleteError
 from hibali.files import private_folder, state_folder, write_atomic
+from hibali.ssh.explain import explain_ssh
 from hibali.ssh.gsi import without_debug
-from hibali.ssh.sessions import explain_ssh
 from hibali.subprocesses import CommandResult, run, without_secrets
 from hibali.text import counted, printable
 from transfers.datasets.repository import Repository, git_environment, run_git

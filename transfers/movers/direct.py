@@ -14,7 +14,8 @@ from hibali.config.model import Reached, Site
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Event, Listener, Noted, ignore
 from hibali.locations import Location, guarded_roots
-from hibali.ssh.sessions import explain_ssh, unattended_options
+from hibali.ssh.explain import ended_session, explain_ssh
+from hibali.ssh.sessions import unattended_options
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.movers.stream import ProgressReport, StreamMover
@@ -183,11 +184,15 @@ def _unreached(reply: dict[str, Any], reached: Reached, host: str, here: Site, t
     if status == 255:  # ssh's exit code
         found = explain_ssh(output.encode("utf-8", "replace"), reached.command, host)
         kind = type(found)
+        if found.code == "host-key-changed":
+            hint = f"At {here.name}: {found.hint}"
         return kind(
             found.code, f"{here.name} cannot reach {host}: {found.message}", subject=subject, hint=hint
         )
     if status == 127:  # the shell's exit codes
         return NotFoundError("no-python", f"python3 cannot be started at {host}", subject=subject, hint=hint)
+    if refused := ended_session(status, output.encode("utf-8", "replace"), login_command, subject):
+        return refused
     reason = output.splitlines()[-1][-300:] if output else f"status {status}"
     return TryLaterError(
         "no-agent", f"the agent cannot start at {host}: {reason}", subject=subject, hint=hint

@@ -114,6 +114,7 @@ def _empty_string(found: re.Match[str]) -> str:
 UNMEASURED = 60.0  # seconds: the round trip of a connection that has answered no request yet
 _CHATTER = 1024 * 1024  # the limit for output of start-up files before the agent's first frame
 _START_SECONDS = 90.0
+_END_SECONDS = 2.0
 _SIGNALLED = 128  # a shell adds the number of the signal that killed a program to this
 
 
@@ -145,6 +146,9 @@ class Connection:
         self._closed = threading.Event()
         self.lost = False  # True after the agent ended unexpectedly
         self._greeted = False
+        self._chatter = (
+            bytearray()
+        )  # what start-up files, or a server that refuses, printed before the first frame
         self.data_bytes = 0
         self.round_trip = UNMEASURED  # seconds; the shortest round trip so far
         self._posted: list[str] = []
@@ -185,7 +189,7 @@ class Connection:
 
     def _skip_chatter(self, nonce: bytes) -> None:
         """Skip what remote start-up files print, byte by byte at the end so that no frame is consumed."""
-        seen = bytearray()
+        seen = self._chatter
         deadline = time.monotonic() + _START_SECONDS
         while not seen.endswith(nonce):
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
@@ -339,7 +343,9 @@ class Connection:
     def _end_error(self) -> HibaliError:
         """Return the error that explains the agent's end, from the messages of ssh or python."""
         self.lost = self.lost or not self._closed.is_set()
-        code = self._process.end(patience=2.0)
+        if not self._greeted:
+            self._chatter += self._process.rest_of_output(_END_SECONDS) or b""
+        code = self._process.end(_END_SECONDS)
         errors = self._process.errors
         if self._login is not None and code == 255:
             return self._login.explain(errors)
@@ -352,17 +358,21 @@ class Connection:
                 subject=self.subject,
                 hint="Set `python` of the site to a Python 3.6 or later.",
             )
+        reason = printable(output.splitlines()[-1])[-300:] if output else f"status {code}"
+        if not self._greeted:
+            return self._not_started(code, errors, reason)
         if 0 < code < _SIGNALLED:
-            return self._failed(output, code)
+            return agent_failed(reason, self.subject)
         return TryLaterError(
             "connection-lost", f"the agent ended: {text or f'status {code}'}", subject=self.subject
         )
 
-    def _failed(self, output: str, status: int) -> HibaliError:
-        """Return the error for an agent that exited with a status: a new login would not help."""
-        reason = printable(output.splitlines()[-1])[-300:] if output else f"status {status}"
-        if self._greeted:
-            return agent_failed(reason, self.subject)
+    def _not_started(self, status: int, errors: bytes, reason: str) -> HibaliError:
+        """Return the error for an agent that never answered: a new login would not help."""
+        if self._login is not None and status >= 0:
+            output = errors + b"\n" + bytes(self._chatter)
+            if refused := self._login.explain_end(status, output, self.subject):
+                return refused
         return TryLaterError(
             "agent-not-started",
             f"hibali's agent cannot start: {reason}",

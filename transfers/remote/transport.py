@@ -31,7 +31,7 @@ Opened = TypeVar("Opened")
 # Errors of an agent that never started: the server offers only SFTP, a wrapper refuses with a message
 # on its standard output and exits 0, or python3 is missing. A lost or refused login is not among them.
 _NOT_STARTED = frozenset(
-    {"no-python", "agent-not-started", "connection-lost", "no-answer", "startup-output", "protocol"}
+    {"no-python", "agent-not-started", "session-refused", "no-answer", "startup-output", "protocol"}
 )
 
 

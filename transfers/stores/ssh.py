@@ -82,11 +82,11 @@ def _start_agent(
 
 
 def lost_after_login(problem: TryLaterError) -> TryLaterError:
-    """Return the error for a connection lost after an accepted login: a retry may succeed."""
+    """Return the error for a connection lost after an accepted login: a later call may succeed."""
     if problem.code != "unreachable":
         return problem
     return TryLaterError(
-        "connection-lost",
+        problem.code,
         f"the connection was lost just after the login: {problem.message}",
         subject=problem.subject,
         hint=problem.hint,

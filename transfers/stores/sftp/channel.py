@@ -152,6 +152,8 @@ def extensions_of(content: bytes) -> dict[bytes, bytes]:
 _LONGEST_PACKET = 1 << 20  # OpenSSH's own packets end at 256 KiB
 _UNDER_WAY = 16 * 1024 * 1024  # bytes requested or sent without a reply yet
 _REQUESTS = 2048
+_END_SECONDS = 2.0
+_OF_SSH = 255
 
 
 class StatusError(Exception):
@@ -217,6 +219,7 @@ class Channel:
         self._next = 0
         self._failure: HibaliError | None = None
         self._closed = False
+        self._head = b""  # the last packet's length, or the first bytes of a text
         self.data_bytes = 0
         try:
             self.extensions = self._greet()
@@ -241,9 +244,19 @@ class Channel:
                 raise MalformedPacketError("its first packet is not VERSION")
             return extensions_of(content)
         except (OSError, EOFError):
-            raise self.end_error() from None
+            raise self._refusal(b"") or self.end_error() from None
         except MalformedPacketError as problem:
-            raise self.broken(str(problem)) from None
+            text = self._process.rest_of_output(_END_SECONDS)
+            refused = None if text is None else self._refusal(self._head + text)
+            raise refused or self.broken(str(problem)) from None
+
+    def _refusal(self, text: bytes) -> HibaliError | None:
+        """Return the error of a server that ended the session before it answered; None for ssh's own errors."""
+        code = self._process.end(patience=_END_SECONDS)
+        if self.login is None or not 0 <= code < _OF_SSH:
+            return None
+        output = self._process.errors + text
+        return self.login.explain_end(code, output or self.login.words_of_server(), self.subject)
 
     def request(
         self, kind: int, content: bytes, data: bytes | memoryview = b"", *, weight: int = 0
@@ -277,7 +290,8 @@ class Channel:
             view = view[self._process.stdin.write(view) :]
 
     def _packet(self) -> tuple[int, bytes]:
-        length = int.from_bytes(_exactly(self._process.stdout, 4), "big")
+        self._head = _exactly(self._process.stdout, 4)
+        length = int.from_bytes(self._head, "big")
         if not 1 <= length <= _LONGEST_PACKET:
             raise MalformedPacketError("it sent data that is not an SFTP packet")
         content = _exactly(self._process.stdout, length)
@@ -325,7 +339,7 @@ class Channel:
             return TryLaterError("connection-lost", "the connection was closed", subject=self.subject)
         code = self._process.end(patience=2.0)
         errors = self._process.errors
-        if self.login is not None and code == 255:
+        if self.login is not None and code == _OF_SSH:
             return self.login.explain(errors)
         text = printable(errors.decode("utf-8", "replace").strip())[-300:]
         return TryLaterError(

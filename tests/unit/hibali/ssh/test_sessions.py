@@ -7,7 +7,8 @@ import pytest
 
 from hibali.config.model import Limits, SshSettings
 from hibali.errors import AccessError
-from hibali.ssh.sessions import Login, explain_ssh, prefer_cipher
+from hibali.ssh.explain import explain_ssh
+from hibali.ssh.sessions import Login, prefer_cipher
 
 COMMAND = ("ssh", "-F", "my config")
 
@@ -26,6 +27,17 @@ COMMAND = ("ssh", "-F", "my config")
         ),
         ("Permission denied (gssapi-keyex,gssapi-with-mic)", "login-refused", 4),
         ("Host key verification failed.", "host-key", 4),
+        (
+            "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\nHost key verification failed.",
+            "host-key-changed",
+            4,
+        ),
+        (
+            "Your account has expired; please contact your system administrator.\nConnection closed by ::1 port 22",
+            "session-refused",
+            4,
+        ),
+        ("Accounts that have expired are deleted.\nConnection closed by ::1 port 22", "unreachable", 5),
         ("Unable to negotiate with ::1 port 22: no matching host key type found.", "ssh-configuration", 2),
         ("Can't open user config file x: No such file or directory", "ssh-configuration", 2),
         ("/home/u/.ssh/config: line 3: Bad configuration option: prot", "ssh-configuration", 2),
