@@ -82,6 +82,7 @@ REFUSED = frozenset(
         "generic",
         "git",
         "github",
+        "hibali",  # shows the sites of config.toml, also this one
         "http",
         "https",
         "jlab",

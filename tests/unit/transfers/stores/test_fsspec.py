@@ -45,6 +45,7 @@ def settings_of(text: str) -> FsspecSettings:
         'url = "simplecache::gs://study"',
         'url = "simplecache://study"',
         'url = "reference://study"',
+        'url = "hibali://lake/x"',
         'url = "sftp://me:planted@host/x"',
         'url = "gs://study?x=1"',
         'url = "file://relative"',
