@@ -1,7 +1,7 @@
 """Kill and signal push, pull, sync, run and collect at random moments for a given time: `make soak` (CONTRIBUTING.md).
 
 Every trial starts one command against a real server and causes one fault: a signal to the command, kills of the workers that carry its
-files (agents, SFTP servers), or a kill of the server, which starts again. Then it checks what users rely on: after a signal the command
+files (agents, SFTP servers), a kill of the server, which starts again, or a target or source that is renamed away. Then it checks what users rely on: after a signal the command
 ended within two seconds, no partial file has a final name, the source did not change, the same command completes, `verify` finds every file,
 a dry run lists no actions, and a run was executed once. The same seed makes the same trials.
 """
@@ -46,11 +46,18 @@ from tests.support.trees import make_tree, many_files, read_tree
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # what else happens to a transfer, and at which stores
-FAULTS = {"workers": ("local", "ssh", "sftp"), "server": ("ssh", "s3")}
+_FOLDERS = ("local", "ssh", "sftp")
+FAULTS = {"workers": _FOLDERS, "server": ("ssh", "s3"), "target": _FOLDERS, "source": _FOLDERS}
+RENAMED = frozenset({"target", "source"})  # the folder that the fault renames away
 TRANSFERS = ("push", "pull", "sync")
 STORES = ("local", "ssh", "s3", "sftp")
 OPERATIONS = ("push", "pull", "sync", "run", "collect")
-FAULT_ENDS = {0, int(Exit.TRY_LATER), int(Exit.INCOMPLETE)}  # exit codes after a fault that is not a signal
+FAULT_ENDS = {
+    0,
+    int(Exit.TRY_LATER),
+    int(Exit.INCOMPLETE),
+    int(Exit.NOT_FOUND),
+}  # exit codes after a fault that is not a signal
 OUTAGE_SECONDS = 1.0
 RESUME_SECONDS = 180.0  # longer than a lease: the lock of a dead holder has expired by then
 _TRACE = re.compile(rb"Traceback|Exception ignored")
@@ -272,6 +279,8 @@ class Worker:
             self._cause(one, process.pid)
         code = process.wait(RESUME_SECONDS)
         seconds = time.monotonic() - began
+        if one.fault in RENAMED:
+            self._rename_back(one)
         stderr = output.with_suffix(".err").read_bytes()
         ends = FAULT_ENDS if one.fault in FAULTS else ENDS.get(signal.Signals[one.fault])
         if hit and ends is not None:
@@ -279,6 +288,8 @@ class Worker:
                 raise ViolationError("failed", f"it ended {seconds:.2f} s after the signal")
             if code not in ends | {0}:
                 raise ViolationError("failed", f"it ended with {code}: {stderr.decode(errors='replace')}")
+        if one.fault in RENAMED and code == 0 and not self._target(one).items() >= self.tree.items():
+            raise ViolationError("lost", "it succeeded, but files are missing at the target")
         if _TRACE.search(stderr):
             raise ViolationError("failed", f"a traceback: {stderr.decode(errors='replace')}")
         self._after(one)
@@ -298,9 +309,31 @@ class Worker:
             for worker in _workers_of(processes_of(self._marked[one.store]) | descendants_of(command)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker, signal.SIGKILL)
+        elif one.fault in RENAMED:
+            folder = self._folder(one)
+            away = folder.with_name(f"{folder.name}-away")
+            if folder.exists() and not away.exists():  # a new target is created after the plan
+                folder.rename(away)
         else:
             with contextlib.suppress(ProcessLookupError):
                 (os.killpg if one.fault == "SIGKILL" else os.kill)(command, signal.Signals[one.fault])
+
+    def _folder(self, one: Trial) -> Path:
+        """Return the folder that the fault renames."""
+        backend: Any = self.backends[one.store]
+        if one.fault == "source":
+            return self.source if one.operation == "push" else Path(backend.at("full"))
+        return (
+            self.folder / f"t{one.number}" if one.operation == "pull" else Path(backend.at(f"t{one.number}"))
+        )
+
+    def _rename_back(self, one: Trial) -> None:
+        """Restore the folder that the fault renamed; SFTP may have begun another one at its path."""
+        folder = self._folder(one)
+        away = folder.with_name(f"{folder.name}-away")
+        if away.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            away.rename(folder)
 
     def _after(self, one: Trial) -> None:
         if one.operation == "run":

@@ -12,6 +12,7 @@ import pytest
 from tests.schemas import check_lines
 from tests.support.transfers import Transfers, actions, counts
 from tests.support.trees import Folder, walk_paths
+from transfers.agent import acl
 
 MODES = {
     b"private": 0o600,
@@ -52,6 +53,42 @@ def test_permissions_of_files_and_folders_are_kept(folder_there: Transfers, tmp_
     assert modes_of(tmp_path / "back") == MODES
     again = there.push("--modes", "keep", "--dry-run", "--detailed-exit-code")
     assert actions(again) == {}
+
+
+@pytest.mark.parametrize(
+    "word", ["local", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("ssh", "sftp"))]
+)
+def test_nobody_gains_a_right_by_kept_permissions(word: str, transfers_to: Any) -> None:
+    """A folder's default list gives what the bits of the group allow, also to a replaced file and one whose content stays."""
+    there = transfers_to(word)
+    make(there)
+    there.root.mkdir()
+    member = acl.Person((acl.GROUP, 4321), 54321, {4321})
+    default = acl.granted(acl.from_mode(0o750), member.key, 7)
+    try:
+        os.setxattr(there.root, acl.DEFAULT.decode(), acl.pack(default))
+    except OSError:
+        pytest.skip("this filesystem has no access control lists")
+
+    def readable() -> set[bytes]:
+        found = ((name, there.root / os.fsdecode(name)) for name in MODES)
+        lists = ((name, acl.read_list(os.fsencode(path), path.stat().st_mode)) for name, path in found)
+        return {name for name, one in lists if acl.may(one, (0, 0), member, acl.READ)}
+
+    there.push("--modes", "keep")
+    assert modes_of(there.root) == MODES
+    assert readable() == {name for name, mode in MODES.items() if mode & 0o040}
+    assert actions(there.push("--modes", "keep", "--dry-run")) == {}
+    wide = there.root / "group" / "shared"
+    os.setxattr(wide, acl.ACCESS.decode(), acl.pack({**default, (acl.MASK, acl.NO_ID): 0}))
+    (there.source / "private").write_bytes(b"replaced")
+    assert there.push("--modes", "keep").last["files_adjusted"] == 1
+    assert modes_of(there.root) == MODES
+    assert b"private" not in readable()
+    if word != "sftp":  # the server's own chmod uncovers entries that the mask had covered
+        assert b"group/shared" not in readable()
+    there.push()
+    assert b"private" not in readable()
 
 
 def test_only_permissions_are_set_if_nothing_else_differs(folder_there: Transfers) -> None:

@@ -149,11 +149,19 @@ def test_new_and_replaced_files_inherit_a_share(hibali: Any, here: str, brain: P
         assert read_as_other(brain / name) == (source / name).read_text(), name
     (source / "a").write_text("again")
     hibali("push", "--modes", "keep", source, f"{here}:{brain}", exit=0)
-    assert read_as_other(brain / "a") == "again", "the mode 0600 cut the mask"
-    assert read_as_other(brain / "large") is not None
+    assert read_as_other(brain / "a") is None, "the mode 0600 is private"
+    assert read_as_other(brain / "large") is None
+    (source / "a").chmod(0o640)
+    (source / "sub" / "another").write_text("another")
+    (source / "sub" / "another").chmod(0o640)
+    hibali("push", "--modes", "keep", source, f"{here}:{brain}", exit=0)
+    assert read_as_other(brain / "sub" / "another") == "another"
+    assert read_as_other(brain / "a") is None, "its list had become ineffective"
+    hibali("share", "add", f"{here}:{brain}", "--with", "nobody", exit=0)
+    assert read_as_other(brain / "a") == "again"
     hibali("share", "rm", f"{here}:{brain}", "--with", "nobody", exit=0)
     assert read_as_other(brain / "a") is None
-    assert (brain / "a").stat().st_mode & 0o777 == 0o600
+    assert (brain / "a").stat().st_mode & 0o777 == 0o640
 
 
 def test_write_access_and_replacing_it_by_read_access(hibali: Any, here: str, brain: Path) -> None:

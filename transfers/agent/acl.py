@@ -158,9 +158,9 @@ def read_default(path: bytes) -> Optional[Acl]:
 
 
 def set_bits(descriptor: int, mode: int) -> None:
-    """Set permission bits like chmod(2), which would also cut what further accounts may do.
+    """Set permission bits like chmod(2): the bits of the group limit every further account, too.
 
-    The bits of the group are those of the owning group: what others were given explicitly stays in effect.
+    Unlike after chmod(2) the owning group has these bits itself, and nobody gets back what the mask had taken away.
     """
     acl = _own_list(descriptor)
     if acl is None:
@@ -172,7 +172,8 @@ def set_bits(descriptor: int, mode: int) -> None:
 def set_first_bits(descriptor: int, mode: int, replaced: Optional[bytes], folder: bytes) -> None:
     """Set permission bits of a new file, which keeps what its folder, or the file that it replaces, gives to others.
 
-    It was created with few bits, and they cut what it inherited.
+    It was created with few bits, and they cut what it inherited. The bits of the group limit everybody but the
+    owner and the others, so that a private file stays private below a default list.
     """
     if _own_list(descriptor) is None:
         os.fchmod(descriptor, mode)
@@ -186,7 +187,11 @@ def set_first_bits(descriptor: int, mode: int, replaced: Optional[bytes], folder
 def _with_bits(acl: Acl, mode: int) -> Acl:
     new = _masked(acl)
     new.update(from_mode(mode))
-    return _with_mask(new)
+    if any(tag in (USER, GROUP) for tag, _ in new):
+        new[_MASK] = mode >> 3 & 7
+    else:
+        new.pop(_MASK, None)
+    return new
 
 
 def set_like(descriptor: int, replaced: bytes, mode: int, execute: bool) -> None:  # noqa: FBT001  # Python 3.6 style
