@@ -453,7 +453,15 @@ def _add_key(script: ShellText, context: TemplateContext, key: Key, following: s
     owner = context.find_owner(key)
     if isinstance(owner, OutputFile) and is_produced(context, owner):
         script.add_author_text(owner.flag + owner.flag_separator if owner.flag else "")
-        script.add_value(output_text(context, owner), owner.id, before=following)
+        script.add_value(
+            output_text(context, owner),
+            owner.id,
+            before=following,
+            has_own_wildcards=not any(
+                is_value and _WILDCARD.search(text)
+                for text, is_value, _ in _fill_path(context, owner, frozenset())
+            ),
+        )
     elif isinstance(owner, Input) and _is_present(context, owner):
         _add_input(script, context, owner, following)
     else:

@@ -12,7 +12,9 @@ from hibali.errors import UsageError
 from registry import advice
 from registry.advice import read_suggested
 from registry.boutiques_schema import find_refusals, find_shape_problems
+from registry.command_line import render_script
 from registry.descriptor_rules import find_rule_problems
+from registry.invocation import Invocation
 from registry.pipeline import (
     Container,
     EnvironmentVariable,
@@ -112,8 +114,33 @@ def _is_text(text: str) -> bool:
 def find_advice(raw: bytes, subject: str) -> list[Problem]:
     """Return advice on a valid descriptor, by line. Raises `JsonProblemError`."""
     document = read_json(raw, subject)
-    found = place_problems(advice.find_advice(document), raw) if isinstance(document, dict) else []
+    known = [*advice.find_advice(document), *_advise_on_use(document)] if isinstance(document, dict) else []
+    found = place_problems(known, raw)
     return sorted([*found, *find_repeated_advice(raw)], key=lambda each: each.line)
+
+
+def _advise_on_use(document: Mapping[str, Any]) -> Iterator[Problem]:
+    """Advise on defaults that hibali refuses where the command line has them, and on patterns that the tool gets as they are."""
+    try:
+        pipeline = make_pipeline(document, b"")
+    except UsageError:
+        return
+    for number, each in enumerate(pipeline.inputs):
+        if each.default is None:
+            continue
+        try:
+            render_script(pipeline, Invocation({each.id: each.default}, {}), work_folder="/work")
+        except UsageError as problem:
+            if problem.subject != each.id:
+                continue
+            message = f'the default of "{each.id}" is refused: {problem.message}'
+            instead = "give another default, or move the key out of the quotes"
+            yield Problem(f"inputs[{number}].default-value", message, instead, advice=True)
+    for number, output in enumerate(pipeline.outputs):
+        if output.value_key and output.value_key in pipeline.command_template and "*" in output.path_template:
+            message = f'the tool gets the pattern of "{output.id}" as it is, not the names that match it'
+            instead = "give the output a path without wildcards, or remove its value-key"
+            yield Problem(f"output-files[{number}].path-template", message, instead, advice=True)
 
 
 def find_repeated_advice(raw: bytes) -> list[Problem]:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hibali.errors import UsageError
+from hibali.errors import HibaliError, UsageError
 from registry.boutiques_schema import find_schema_problems
+from registry.command_line import build_command_line
 from registry.invocation import (
     Need,
+    check_invocation,
     find_input_problems,
     find_invocation_problems,
     find_lasting_problems,
@@ -40,6 +42,7 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Values:
     for each in pipeline.inputs if complete else ():
         if each.id not in values:
             values = _add_if_valid(pipeline, values, each.id)
+    values = _make_runnable(pipeline, values)
     problems = find_invocation_problems(pipeline, values)
     if problems:
         raise UsageError(
@@ -50,6 +53,56 @@ def make_example(pipeline: Pipeline, *, complete: bool = False) -> Values:
             hint=f"`hibali pipelines show {pipeline.reference}` lists the requirements and exclusions of the inputs.",
         )
     return {each.id: values[each.id] for each in pipeline.inputs if each.id in values}
+
+
+def _make_runnable(pipeline: Pipeline, values: Values) -> Values:
+    """Replace values, such as defaults, that are refused where the command line or the path of an output has them."""
+    for _ in pipeline.inputs:
+        try:
+            build_command_line(pipeline, check_invocation(pipeline, values), work_folder="/work")
+        except UsageError as problem:
+            replaced = _replace_refused(pipeline, values, problem.subject)
+            if replaced is None and problem.code == "unquotable-value":
+                raise UsageError(
+                    "no-example",
+                    f"no values were found that can be used in the command line: {problem.message}",
+                    subject=f"{pipeline.reference}: {problem.subject}",
+                    hint="Ask the author of the pipeline to move the key out of the quotes.",
+                ) from None
+            if replaced is None:
+                break
+            values = replaced
+        except HibaliError:
+            break  # no values change this
+        else:
+            break
+    return values
+
+
+def _replace_refused(pipeline: Pipeline, values: Values, subject: str) -> Values | None:
+    """Return the values with another one for the input, or for an input in the output, of that id; None without one."""
+    output = next((each for each in pipeline.outputs if each.id == subject), None)
+    templates = [output.path_template, *(path for _, path in output.conditions)] if output else []
+    for tool_input in pipeline.inputs:
+        in_path = tool_input.value_key and any(tool_input.value_key in each for each in templates)
+        if tool_input.id != subject and not in_path:
+            continue
+        now = values.get(tool_input.id, tool_input.default)
+        others = [each for each in _example_values(replace(tool_input, default=None)) if each != now]
+        for value in [*others, *([None] if tool_input.optional else [])]:
+            found = {**values, tool_input.id: value}
+            if not find_invocation_problems(pipeline, found) and _runs(pipeline, found, subject):
+                return found
+    return None
+
+
+def _runs(pipeline: Pipeline, values: Values, subject: str) -> bool:
+    """Return whether the values are not refused because of this input or output."""
+    try:
+        build_command_line(pipeline, check_invocation(pipeline, values), work_folder="/work")
+    except HibaliError as problem:
+        return problem.subject != subject
+    return True
 
 
 def satisfy_input(

@@ -9,6 +9,7 @@ from hibali.errors import UsageError
 from hibali.text import printable
 
 _SAFE = re.compile(r"[A-Za-z0-9_./:=@%+,-]*")
+_SAFE_PATTERN = re.compile(r"[A-Za-z0-9_./:=@%+,*?\[\]-]*")
 _PLAIN_SEPARATOR = re.compile(r"""(?:[A-Za-z0-9_./:=@%+, \t-]|\\[^\n]|'[^'\n]*'|"[^"$`\\\n]*")*""")
 _QUIET_SEPARATOR = re.compile(r"[A-Za-z0-9_./:=@%+, -]*")
 _RESERVED = frozenset(
@@ -101,10 +102,12 @@ class ShellText:
         for character in text:
             self._read(character)
 
-    def add_value(self, value: str, subject: str, *, before: str = "") -> None:
+    def add_value(
+        self, value: str, subject: str, *, before: str = "", has_own_wildcards: bool = False
+    ) -> None:
         """Append a value as one word or a part of one; `before` is the author's character that follows.
 
-        Raises `UsageError` where the value cannot be quoted safely.
+        With `has_own_wildcards`, wildcards in it are the author's, who could have written them there. Raises `UsageError` where the value cannot be quoted safely.
         """
         if self._is_plain():
             self._add_quietly(_quote(value, self._previous, before))
@@ -115,7 +118,8 @@ class ShellText:
         names_end = self._delimiter is not None or self._angles == 2
         if names_end or (self._previous == "$" and self._expands()):
             raise _unquotable(subject, location, "no value can be inserted there")
-        if not _SAFE.fullmatch(value) or (self._escaped and (not value or self._top() == _ANSI)):
+        safe = _SAFE_PATTERN if has_own_wildcards and not self._escaped else _SAFE
+        if not safe.fullmatch(value) or (self._escaped and (not value or self._top() == _ANSI)):
             raise _unquotable(
                 subject, location, "there a value can only have ASCII letters, digits and _./:=@%+,-"
             )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from hibali.errors import UsageError
+from registry.command_line import build_command_line
+from registry.descriptor import find_advice, read_descriptor
 from registry.example import make_example
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
-from tests.properties.descriptors import make_input, make_tool
+from tests.properties.descriptors import make_document, make_input, make_tool
 
 GROUP = {"id": "g", "name": "G", "members": ["p", "q"]}
 PAIR = (make_input("p", optional=True), make_input("q", optional=True))
@@ -127,3 +130,53 @@ def test_an_unsatisfiable_descriptor_is_reported() -> None:
     with pytest.raises(UsageError) as refused:
         make_example(tool)
     assert refused.value.code == "no-example"
+
+
+def tool_with(command: str, *inputs: Any, output: str = "", shell: str = "/bin/sh") -> Any:
+    document = {**make_document(command, *inputs), "shell": shell}
+    if output:
+        document["output-files"] = [{"id": "o", "name": "o", "path-template": output, "value-key": "[O]"}]
+    return read_descriptor(json.dumps(document).encode(), "x")
+
+
+@pytest.mark.parametrize(
+    "command", ['t "[A]"/[O]', 't "$(echo [O])"', "t '[O]' [A]", "t `ls [O]` [A]", "t [A] [O]"]
+)
+def test_the_wildcard_of_an_author_is_no_fault_of_the_values(command: str) -> None:
+    tool = tool_with(command, make_input("a"), output="[A]_*.nii")
+    values = make_example(tool)
+    made = build_command_line(tool, check_invocation(tool, values))
+    assert "a_*.nii" in made.script
+    assert [(each.path, each.is_pattern) for each in made.outputs] == [("a_*.nii", True)]
+    if command != "t [A] [O]":
+        with pytest.raises(UsageError, match="letters, digits"):
+            build_command_line(tool, check_invocation(tool, {"a": "b*"}))
+
+
+def test_an_example_has_no_default_that_is_refused_where_it_is_used() -> None:
+    given = make_input("a", default_value="f(x)", optional=True)
+    tool = tool_with('t "$(echo [A])" [B]', given, make_input("b"))
+    for complete in (False, True):
+        values = make_example(tool, complete=complete)
+        assert values["a"] == "a"
+        build_command_line(tool, check_invocation(tool, values))
+    chosen = make_input("a", default_value="f(x)", optional=True, value_choices=["f(x)", "(y)"])
+    tool = tool_with('t "$(echo [A])"', chosen)
+    assert make_example(tool) == {"a": None}
+    build_command_line(tool, check_invocation(tool, make_example(tool)))
+    outside = tool_with("t [A] [O]", make_input("a", default_value="/tmp/x"), output="[A]")
+    assert make_example(outside) == {"a": "a"}
+
+
+def test_an_example_that_nothing_makes_runnable_is_refused() -> None:
+    tool = tool_with('t "$(echo [A])"', make_input("a", value_choices=["f(x)"]))
+    with pytest.raises(UsageError, match="no values were found"):
+        make_example(tool)
+
+
+def test_validation_advises_on_what_cannot_be_used() -> None:
+    document = make_document('t "$(echo [A])" [O]', make_input("a", default_value="f(x)", optional=True))
+    document["output-files"] = [{"id": "o", "name": "o", "path-template": "x_*", "value-key": "[O]"}]
+    found = {each.path: each.message for each in find_advice(json.dumps(document).encode(), "x")}
+    assert "inside $( )" in found["inputs[0].default-value"]
+    assert "as it is" in found["output-files[0].path-template"]
