@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from runs.model import Key, Run, State, Sweep, task_record_id
 from runs.queue_places import QueuePlaces, holder_of
 from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, one_task, sweep_of, task_folder
-from runs.schedulers.base import UNKNOWN, JobSystem, Phase, Status
+from runs.schedulers.base import UNKNOWN, JobSystem, Phase, Status, memory_reason
 from runs.script import EXIT_NOT_RUN
 from runs.status import (
     CANCEL_REQUESTED,
@@ -202,8 +203,15 @@ def query_runs(
     ]
     started = host.get_all([each.folder + b"/again" for each in stopped], maximum=1) if stopped else []
     restarted = {each.key for each, content in zip(stopped, started, strict=True) if content is not None}
-    unclear = [each for each in subjects if each.key not in records and _is_unclear(each)]
+    unclear = [
+        each
+        for each in subjects
+        if (each.key not in records or each.status.phase is Phase.KILLED) and _is_unclear(each)
+    ]
     accounted = _query_accounting(host, scheduler, unclear)
+    accounted |= _killed_for_memory(
+        host, [each for each in unclear if each.key not in {*records, *accounted}]
+    )
     return {
         each.key: _resolve(
             each, records.get(each.key), accounted.get(each.key), restarted=each.key in restarted
@@ -348,13 +356,13 @@ def _best(statuses: Sequence[Status]) -> Status:
 
 
 def _is_unclear(subject: Subject) -> bool:
-    """Return whether to query accounting; for a task only if the queue does not know it, because there are many."""
-    return subject.status.phase is Phase.UNKNOWN if subject.key[1] else not subject.is_in_queue
+    """Return whether to query accounting; not for cancelled tasks, because there are many."""
+    return not subject.is_in_queue and not (subject.key[1] and subject.status.phase is Phase.CANCELLED)
 
 
 def _query_accounting(
     host: RemoteHost, scheduler: JobSystem, unclear: Sequence[Subject]
-) -> Mapping[Key, Status]:
+) -> dict[Key, Status]:
     if not unclear:
         return {}
     since = min(each.run.created for each in unclear)[:10]
@@ -364,6 +372,29 @@ def _query_accounting(
 
 
 _UNMET = b"/unmet"  # in the folder of a run or task: why its tool was not started
+# what Slurm, PBS and the kernel's messages in them write to the log of a job that they kill for its memory
+_MEMORY = re.compile(
+    rb"exceeded (?:job |step )?memory limit(?: \((\d{1,18}) > (\d{1,18})\))?|oom[-_]kill|job killed: \S*mem\b",
+    re.IGNORECASE,
+)
+
+
+def _killed_for_memory(host: RemoteHost, unclear: Sequence[Subject]) -> dict[Key, Status]:
+    """Return the single runs whose job left the reason in its log, which is all there is without accounting."""
+    ended = [
+        each for each in unclear if not each.key[1] and each.status.phase in {Phase.ENDED, Phase.UNKNOWN}
+    ]
+    logs = host.get_all([each.folder + b"/scheduler.log" for each in ended]) if ended else []
+    found = {}
+    for each, log in zip(ended, logs, strict=True):
+        match = _MEMORY.search(log or b"")
+        if match is not None:
+            used, limit = (int(group) if group else None for group in match.groups())
+            reason = memory_reason(used, limit)
+            found[each.key] = Status(Phase.KILLED, each.status.native or "killed", reason, memory_bytes=used)
+    return found
+
+
 _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
 
 

@@ -144,7 +144,9 @@ def _resolve(
     if best.phase is Phase.CANCELLED or (cancel_accepted and best.phase is Phase.UNKNOWN):
         return Observation(State.CANCELLED, best.native, best.reason)
     if best.phase is Phase.KILLED:
-        return Observation(State.FAILED, best.native, f"ended by the scheduler: {best.native}")
+        return Observation(State.FAILED, best.native, _why(best))
+    if best.phase is Phase.BROKEN:
+        return Observation(State.LOST, best.native, _why_broken(best))
     if best.phase is Phase.WAITING or best.phase is Phase.RUNNING:
         # accounting lags behind the queue, which no longer has the job
         return Observation(
@@ -185,9 +187,17 @@ def _resolve_signalled(best: Status, record: ExitRecord, *, cancelled: bool, res
     if best.phase is Phase.RUNNING:
         # the scheduler has not reported the reason yet
         return Observation(State.RUNNING, best.native, best.reason)
-    if restarted or best.phase in {Phase.WAITING, Phase.BROKEN}:
+    if best.phase is Phase.BROKEN:
+        return Observation(State.LOST, best.native, _why_broken(best), record)
+    if restarted or best.phase is Phase.WAITING:
+        # the job is followed, and does nothing when it starts again
+        state = State.LOST if restarted else State.WAITING
+        more = f" ({best.reason})" if best.reason else ""
         return Observation(
-            State.LOST, best.native, "the scheduler stopped the tool and requeued the job", record
+            state,
+            best.native,
+            f"the scheduler stopped the tool and requeued the job{more}",
+            record if restarted else None,
         )
     reason = _why(best)
     if record.code == 0:
@@ -209,7 +219,13 @@ def format_missing_outputs(missing: Sequence[str]) -> str:
 
 
 def _why(best: Status) -> str:
-    return f"ended by the scheduler: {best.native}" if best.phase is Phase.KILLED else best.reason
+    if best.phase is not Phase.KILLED:
+        return best.reason
+    return ", ".join(["ended by the scheduler: " + best.native, *filter(None, [best.reason])])
+
+
+def _why_broken(best: Status) -> str:
+    return ", ".join([f"the scheduler ended the job: {best.native}", *filter(None, [best.reason])])
 
 
 def read_exit_record(content: bytes | None, run: str) -> ExitRecord | None:

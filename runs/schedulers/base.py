@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from hibali.amounts import format_size
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.plugins import load
 from hibali.text import printable
@@ -56,6 +57,13 @@ class Status:
 
 
 UNKNOWN = Status(Phase.UNKNOWN, "")
+
+
+def memory_reason(used: int | None, requested: int | None) -> str:
+    """Return the reason of a job that was killed for its memory, with the bytes that are known."""
+    amounts = ("used", used), ("requested", requested)
+    known = ", ".join(f"{word} {format_size(amount)}" for word, amount in amounts if amount)
+    return f"out of memory: {known}" if known else "out of memory"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from runs.schedulers.base import (
     SubmitResult,
     Submitting,
     check_directive,
+    memory_reason,
     placement_options,
     query_failed,
     task_number,
@@ -250,7 +251,7 @@ class Slurm(Scheduler):
             "--parsable2",
             f"--starttime={_day_before(since)}",
             chosen,
-            "--format=JobID,State,ExitCode,TotalCPU,MaxRSS",
+            "--format=JobID,State,ExitCode,TotalCPU,MaxRSS,ReqMem",
         )
 
     def read_accounting(self, finished: CommandResult) -> Mapping[str, Status] | None:
@@ -262,8 +263,9 @@ class Slurm(Scheduler):
         if finished.exit_code != 0:
             return None
         found: dict[str, Status] = {}
+        requested: dict[str, int | None] = {}
         for line in lines:
-            identifier, state, code, cpu, memory = [*line.split("|"), *[""] * 4][:5]
+            identifier, state, code, cpu, memory, limit = [*line.split("|"), *[""] * 5][:6]
             job, _, step = identifier.partition(".")
             if step and job in found:
                 peak = max(found[job].memory_bytes or 0, _bytes_of(memory) or 0)
@@ -271,8 +273,14 @@ class Slurm(Scheduler):
             elif not step and _JOB.fullmatch(job):
                 native = state.split(" ", 1)[0]  # "CANCELLED by 1000"
                 status = _status(native, "" if code in {"", "0:0"} else f"exit code {code}", queued=False)
+                if native == "FAILED" and code.startswith(
+                    "0:"
+                ):  # the job's own script was killed, and left no exit record
+                    status = replace(status, phase=Phase.KILLED, reason=f"signal {code[2:]}")
                 found[job] = replace(status, cpu_seconds=_seconds_of(cpu))
-        return found if found or not lines else None
+                requested[job] = _bytes_of(limit.rstrip("n"))  # of a node; of a core it ends with c
+        explained = {job: _with_memory(each, requested[job]) for job, each in found.items()}
+        return explained if found or not lines else None
 
     def cancel_argv(self, job: str) -> tuple[str, ...]:
         """Return the command; scancel exits with 0 for a job that has ended, too."""
@@ -305,6 +313,15 @@ def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:
     for identifier, details in _records("squeue", finished):
         native, _, reason = details.partition(":")
         yield identifier, _status(native, reason, queued=True)
+
+
+def _with_memory(status: Status, requested: int | None) -> Status:
+    """Name the memory as the reason of a job that was killed for it: by control groups, or by Slurm itself (OverMemoryKill)."""
+    used = status.memory_bytes
+    killed = status.native == "FAILED" and status.phase is Phase.KILLED
+    if status.native == "OUT_OF_MEMORY" or (killed and used and requested and used >= requested):
+        return replace(status, reason=memory_reason(used, requested))
+    return status
 
 
 def _status(native: str, reason: str, *, queued: bool) -> Status:

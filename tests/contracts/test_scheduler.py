@@ -247,6 +247,33 @@ def test_slurm_usage_is_summed_over_job_steps() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("lines", "phase", "reason"),
+    [
+        (  # as Slurm 22.05 with JobAcctGatherParams=OverMemoryKill
+            b"1|FAILED|0:9|00:00.002||50M\n1.batch|CANCELLED by 0|0:9|00:00.002|317120K|\n",
+            Phase.KILLED,
+            "out of memory: used 325 MB, requested 52.4 MB",
+        ),
+        (b"1|FAILED|0:9|00:00.002||500M\n1.batch|CANCELLED by 0|0:9||317120K|\n", Phase.KILLED, "signal 9"),
+        (
+            b"1|OUT_OF_MEMORY|0:125|||1Gn\n1.batch|OUT_OF_MEMORY|0:125||1000K|\n",
+            Phase.KILLED,
+            "out of memory: used 1.0 MB, requested 1.1 GB",
+        ),
+        (b"1|OUT_OF_MEMORY|0:125|||0\n", Phase.KILLED, "out of memory"),
+        (b"1|FAILED|9:0|||50M\n", Phase.ENDED, "exit code 9:0"),
+        (b"1|TIMEOUT|0:0|||50M\n1.batch|CANCELLED|0:15||90M|\n", Phase.KILLED, ""),
+    ],
+)
+def test_slurm_accounting_tells_a_job_that_was_killed_for_its_memory(
+    lines: bytes, phase: Phase, reason: str
+) -> None:
+    found = load_scheduler("slurm").read_accounting(CommandResult(0, lines, b""))
+    assert found is not None
+    assert (found["1"].phase, found["1"].reason) == (phase, reason)
+
+
 def test_slurm_accounting_query_starts_one_day_early_for_any_time_zone() -> None:
     for since, start in (("2026-03-01", "2026-02-28"), ("2026-01-01", "2025-12-31"), ("no date", "no date")):
         argv = load_scheduler("slurm").accounting_argv(["7"], "", since)

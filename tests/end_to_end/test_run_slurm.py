@@ -136,7 +136,9 @@ def test_a_requeued_job_does_nothing_and_is_never_reported_as_success(bench: Ben
     job = (folder / "started" / "job").read_text().strip()
     requeue_job(slurm, job)
     wait_until((folder / "exit.json").exists)
-    assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"
+    [task] = bench.hibali("runs", "show", run_id, "--json", exit=0).last["tasks"]
+    assert task["state"] == "WAITING"
+    assert task["reason"].startswith("the scheduler stopped the tool and requeued the job")
     wait_until(lambda: start_job_now(slurm, job))
     wait_until((folder / "again").exists, 150.0)
     assert bench.hibali("runs", "wait", run_id, "--json", exit=5).last["code"] == "run-lost"

@@ -197,11 +197,27 @@ def test_success_and_cancellation_need_evidence(
         assert cancelled or said_cancelled
 
 
-def test_a_requeued_job_is_lost() -> None:
-    assert resolve_status(status(Phase.WAITING), record(143, "TERM"), None).state is State.LOST
+def test_a_requeued_job_is_followed_until_it_has_done_nothing() -> None:
+    waiting = resolve_status(status(Phase.WAITING), record(143, "TERM"), None)
+    assert (waiting.state, "requeued" in waiting.reason) == (State.WAITING, True)
+    assert resolve_status(status(Phase.RUNNING), record(143, "TERM"), None).state is State.RUNNING
     assert resolve_status(status(Phase.ENDED), record(143, "TERM"), None, restarted=True).state is State.LOST
     assert resolve_status(status(Phase.KILLED), record(143, "TERM"), None).state is State.FAILED
     assert resolve_status(status(Phase.ENDED), record(3), None, restarted=True).state is State.FAILED
+
+
+@pytest.mark.parametrize("left", [None, record(143, "TERM")])
+def test_a_job_that_a_node_or_another_job_ended_is_not_called_requeued(left: ExitRecord | None) -> None:
+    for native in ("PREEMPTED", "NODE_FAIL"):
+        seen = resolve_status(Status(Phase.BROKEN, native), left, None)
+        assert (seen.state, seen.reason) == (State.LOST, f"the scheduler ended the job: {native}")
+
+
+@pytest.mark.parametrize("left", [None, record(137)])
+def test_the_reason_of_a_killed_job_is_what_the_scheduler_says(left: ExitRecord | None) -> None:
+    killed = Status(Phase.KILLED, "OUT_OF_MEMORY", "out of memory")
+    seen = resolve_status(Status(Phase.ENDED, "FAILED"), left, killed)
+    assert (seen.state, seen.reason) == (State.FAILED, "ended by the scheduler: OUT_OF_MEMORY, out of memory")
 
 
 @pytest.mark.parametrize(

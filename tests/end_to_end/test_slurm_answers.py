@@ -1,0 +1,78 @@
+"""Test runs whose Slurm answers as real clusters did: wrappers around the real commands give the answers that were seen there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.run_tools import Bench
+from tests.services.processes import SYSTEM_PATH
+from tests.support.waiting import wait_for
+
+Lie = Callable[..., Bench]
+
+
+@pytest.fixture
+def lie(hibali: Any, slurm: Any, tmp_path: Path) -> Iterator[Lie]:
+    """Return a function that adds the cluster as a site of this machine, with scripts in place of some of its commands.
+
+    In a script `$REAL` is the real command.
+    """
+
+    def lying(**scripts: str) -> Bench:
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        for name, script in scripts.items():
+            wrapper = programs / name
+            real = shutil.which(name, path=SYSTEM_PATH)
+            wrapper.write_text(f"#!/bin/sh\nREAL={real}\n{script}\n")
+            wrapper.chmod(0o755)
+        hibali.env |= {**slurm.env, "PATH": f"{programs}:{os.environ['PATH']}"}
+        bench = Bench(hibali)
+        bench.add_site(
+            "here",
+            f'kind = "local"\nwork = "{bench.folder}/work"\n[sites.here.scheduler]\nname = "slurm"\n'
+            'directives = ["--mem=50"]\n[sites.here.limits]\npoll = "1s"',
+        )
+        return bench
+
+    yield lying
+    environment = {**os.environ, **slurm.env}
+    for path in (hibali.home.state / "runs").glob("*.jsonl"):
+        subprocess.run(["scancel", f"--name={path.stem}"], env=environment, check=False)
+
+
+def folder_of(bench: Bench) -> Path:
+    [run_id] = bench.run_ids()
+    return bench.folder / "work" / "runs" / run_id
+
+
+KILLED = 'case "$*" in *--jobs=*) id=${*#*--jobs=}; id=${id%% *}; echo "$id:FAILED:JobLaunchFailure" ;; *) exec $REAL "$@" ;; esac'
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_job_killed_for_its_memory_failed_with_the_memory_as_its_reason(lie: Lie, accounting: bool) -> None:
+    """Slurm 22.05 with OverMemoryKill: the script is killed, too, and leaves no exit record."""
+    sacct = (
+        'id=${*#*--jobs=}; id=${id%% *}; echo "$id|FAILED|0:9|00:00.002||50M"; echo "$id.batch|CANCELLED by 0|0:9||317120K|"'
+        if accounting
+        else "echo 'Slurm accounting storage is disabled' >&2; exit 1"
+    )
+    bench = lie(squeue=KILLED, sacct=sacct)
+    run_id = bench.run(bench.answers(sleep=20), exit=0).last["id"]
+    if not accounting:
+        wait_for((folder_of(bench) / "scheduler.log").exists)
+        line = "slurmstepd-vm: error: StepId=1.batch exceeded memory limit (324730880 > 52428800), being killed\n"
+        (folder_of(bench) / "scheduler.log").write_text(line)
+    run, error = bench.hibali("runs", "wait", run_id, "--json", exit=7).lines[-2:]
+    assert run["state"] == "FAILED"
+    reason = "ended by the scheduler: FAILED, out of memory: used 325 MB, requested 52.4 MB"
+    assert run["tasks"][0]["reason"] == reason
+    assert run["tasks"][0]["memory_bytes"] == 317120 * 1024 if accounting else 324730880
+    assert reason in error["message"]
