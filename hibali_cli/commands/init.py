@@ -27,7 +27,9 @@ from hibali_cli.options import Common, accept_prologue_option
 @click.option("--user", metavar="NAME", help="Log in to the sites of a profile as NAME.")
 @click.option("--account", metavar="A", help="Charge jobs at the sites of a profile to this account.")
 @click.option("--ssh-config", metavar="FILE", help="Use FILE instead of ~/.ssh/config.")
-@click.option("--here", metavar="FOLDER", help="The local folder that becomes a site (default: ~/hibali).")
+@click.option(
+    "--here", metavar="FOLDER", help="The local folder that becomes a site (default: ~/hibali-data)."
+)
 @click.option("--to", metavar="SITE[:PATH]", help="The target of the first file.")
 @click.option("--no-push", is_flag=True, help="Send no file.")
 @click.option("--yes", is_flag=True, help="Do not ask questions.")

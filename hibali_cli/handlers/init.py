@@ -39,14 +39,14 @@ from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
 from runs.batch_systems import choosing, find_batch_systems
 from runs.doctor.network import Step, StepList, StepStatus
-from runs.doctor.site import diagnose_site
+from runs.doctor.site import WantsJob, diagnose_site
 
 _WIDTH = max(len(status) for status in StepStatus)
 _NAMES = max(map(len, ("settings", "connection", "credentials", "transport", "scheduler", "container")))
 _COLOURS = {StepStatus.OK: "32", StepStatus.WARNING: "33", StepStatus.FAULT: "31", StepStatus.NOT_TRIED: "2"}
 
 
-def run_checks(common: Common, site: Site, *, job: bool) -> StepList:
+def run_checks(common: Common, site: Site, *, job: WantsJob) -> StepList:
     """Check the site and show each step as it ends."""
     checks = StepList(lambda step: _show(common, step))
     with listening(common, f"doctor {site.name}") as on_event:
@@ -54,7 +54,7 @@ def run_checks(common: Common, site: Site, *, job: bool) -> StepList:
     return checks
 
 
-def check_and_show(common: Common, site: Site, *, job: bool) -> int:
+def check_and_show(common: Common, site: Site, *, job: WantsJob) -> int:
     """Check the site and show each step as it ends; returns 0, or raises the worst problem."""
     checks = run_checks(common, site, job=job)
     worst = checks.worst()
@@ -66,7 +66,7 @@ def check_and_show(common: Common, site: Site, *, job: bool) -> int:
     warnings = sum(step.status is StepStatus.WARNING for step in checks.steps)
     remark = f", with {counted(warnings, 'warning')}" if warnings else ""
     common.output.info(f"{site.name} works{remark}.")
-    if not job and site.scheduler is not None:
+    if job is False and site.scheduler is not None:
         common.output.info(f"To test a job, too: hibali doctor {site.name} --job")
     return 0
 
@@ -91,7 +91,7 @@ def _show(common: Common, step: Step) -> None:
 
 _LOCAL = "this-machine"  # a code without a message
 _FIRST = "hibali-first"
-_FOLDER = "~/hibali"
+_FOLDER = "~/hibali-data"  # ~/hibali is a usual name for a clone or a virtual environment
 _CONTENT = b"The first file that hibali sent from this account.\n"
 _NONE = frozenset({"", "none", "no", "n"})
 
@@ -309,7 +309,8 @@ def check_on_request(common: Common, name: str, *, job: bool | None) -> int | No
     runs_jobs = kind_of(site).has_machine
     if job and not runs_jobs:
         raise click.UsageError(f"A site of kind {site.kind} cannot run jobs.")
-    if job is None:
-        can_prompt = runs_jobs and site.scheduler is not None and not common.json and has_terminal()
-        job = can_prompt and click.confirm(f"Also run a test job of one minute at {name}?", err=True)
-    return check_and_show(common, site, job=job)
+    can_prompt = runs_jobs and site.scheduler is not None and not common.json and has_terminal()
+    if job is None and can_prompt:
+        question = f"Also run a test job of one minute at {name}?"
+        return check_and_show(common, site, job=lambda: click.confirm(question, err=True))
+    return check_and_show(common, site, job=bool(job))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from hibali.config.kinds import kind_of
@@ -187,8 +188,11 @@ _WEB = ("name", "connection", "endpoint")
 _PORTS = {"https": 443, "davs": 443, "http": 80, "dav": 80}
 
 
-def diagnose_site(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
-    """Run all steps of a site of this kind, with `job` including a test job, and record the outcome.
+WantsJob = bool | Callable[[], bool]  # asked after all other steps, if a job can run
+
+
+def diagnose_site(checks: StepList, site: Site, on_event: Listener, *, job: WantsJob) -> None:
+    """Run all steps of a site of this kind, with `job` including a test job as the last one, and record the outcome.
 
     Reports every `HibaliError` as a fault.
     """
@@ -196,7 +200,7 @@ def diagnose_site(checks: StepList, site: Site, on_event: Listener, *, job: bool
     record_check(site, "doctor", checks.problems())
 
 
-def _run_steps(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
+def _run_steps(checks: StepList, site: Site, on_event: Listener, *, job: WantsJob) -> None:
     try:
         require_built(site)
     except HibaliError as problem:
@@ -206,7 +210,6 @@ def _run_steps(checks: StepList, site: Site, on_event: Listener, *, job: bool) -
     rate_limits.start_afresh(site)
     if kind_of(site).has_machine:
         _check_machine(checks, site, on_event, job=job)
-        check_without_login(checks, site, on_event)
     elif site.s3 is not None:
         check_bucket(checks, site, on_event)
     elif site.url is not None:
@@ -217,25 +220,38 @@ def _run_steps(checks: StepList, site: Site, on_event: Listener, *, job: bool) -
         _check_store(checks, site, on_event)
 
 
-def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: bool) -> None:
+def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: WantsJob) -> None:
     found = check_login(checks, site, on_event)
     if found is None:
-        checks.skip([*machine.MACHINE_STEPS, *(["job"] if job else [])], "the machine was not reached")
+        checks.skip(
+            [*machine.MACHINE_STEPS, *(["job"] if job is True else [])], "the machine was not reached"
+        )
+        check_without_login(checks, site, on_event)
         return
     with contextlib.closing(rate_limits.counted(found, site.name)) as host:
         machine.check_machine(checks, site, host)
-        if not job:
-            return
-        failed = [name for name in ("writes", "room", "scheduler") if checks.has_fault(name)]
-        if failed:
-            checks.skip(["job"], f"it needs steps that failed: {', '.join(failed)}")
-            return
-        try:
-            require_built_for_runs(site)
-        except HibaliError as problem:
+        check_without_login(checks, site, on_event)
+        if _wants_job(checks, site, job):
+            machine.run_job(
+                checks, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event
+            )
+
+
+def _wants_job(checks: StepList, site: Site, job: WantsJob) -> bool:
+    """Return whether to run the test job; add the step `job` if it is wanted and impossible."""
+    if job is False:
+        return False
+    failed = [name for name in ("writes", "room", "scheduler") if checks.has_fault(name)]
+    if failed:
+        checks.skip(["job"] if job is True else [], f"it needs steps that failed: {', '.join(failed)}")
+        return False
+    try:
+        require_built_for_runs(site)
+    except HibaliError as problem:
+        if job is True:
             checks.fault("job", problem)
-            return
-        machine.run_job(checks, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event)
+        return False
+    return job if isinstance(job, bool) else job()
 
 
 def _check_web(checks: StepList, site: Site, on_event: Listener) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.services.session import REPOSITORY
 from tests.support.terminal import Terminal
 
 
@@ -54,8 +56,17 @@ def test_without_a_terminal_init_asks_nothing_and_a_first_file_arrives(hibali: A
     hibali("init", "--yes", "--here", "/proc/no", exit=2)
 
 
+def test_the_first_folder_is_not_the_virtual_environment_of_the_quickstart(hibali: Any) -> None:
+    quickstart = (REPOSITORY / "docs/quickstart.md").read_text()
+    [environment] = set(re.findall(r"python3 -m venv ~/(\S+)", quickstart))
+    (hibali.home.home / environment).mkdir()
+    hibali("init", "--yes", exit=0)
+    assert list((hibali.home.home / environment).iterdir()) == []
+    assert (hibali.home.home / "hibali-data/hibali-first/hello.txt").exists()
+
+
 def test_an_existing_site_named_here_is_kept_and_used(hibali: Any) -> None:
-    folder = hibali.home.home / "hibali"
+    folder = hibali.home.home / "hibali-data"
     hibali.home.config.write_text(
         f'version = 1\n[sites.here]\nkind = "local"\ndefault_root = "data"\nroots = {{data = "{folder}"}}\n'
     )
@@ -110,6 +121,11 @@ def test_import_and_doctor_ask_for_confirmation(hibali: Any) -> None:
     hibali("sites", "add", "here", "--local", folder, "--scheduler", "direct", "--no-check", exit=0)
     terminal = Terminal(hibali.command("doctor", "here"), hibali.env, cwd=folder, columns=120, rows=40)
     terminal.until(lambda screen: screen.endswith("Also run a test job of one minute at here? [y/N]:"))
+    assert b" container " in terminal.written, "the question comes after the steps"
     terminal.press(b"y\r")
     assert terminal.end() == 0
     assert b" and was removed" in terminal.written
+    hibali("sites", "add", "lost", "--local", folder / "none", "--scheduler", "lsf", "--no-check", exit=0)
+    unable = Terminal(hibali.command("doctor", "lost"), hibali.env, cwd=folder, columns=120, rows=40)
+    assert unable.end() == 3
+    assert b"Also run" not in unable.written, "a job is offered only where it can run"
