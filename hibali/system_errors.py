@@ -84,6 +84,12 @@ _ALL: Final = (
     Explanation("too-many-names", "the file has as many hard links as the filesystem allows", ""),
     Explanation("other-device", "source and target are on different filesystems", ""),
     Explanation("file-busy", "the file is in use by a program", _WAIT, TryLaterError),
+    Explanation(
+        "resource-busy",
+        "the system is using it: another filesystem is mounted there, or another program is",
+        "To see mounts: findmnt",
+        TryLaterError,
+    ),
     Explanation("not-supported", "the filesystem does not support this", "Choose another filesystem."),
     Explanation(
         "stale",
@@ -152,7 +158,7 @@ _CODES: Final[Mapping[int, str]] = MappingProxyType(
         errno.EMLINK: "too-many-names",
         errno.EXDEV: "other-device",
         errno.ETXTBSY: "file-busy",
-        errno.EBUSY: "file-busy",
+        errno.EBUSY: "resource-busy",
         errno.EOPNOTSUPP: "not-supported",
         errno.ENOSYS: "not-supported",
     }

@@ -40,6 +40,7 @@ from transfers.planner import (
     plan_transfer,
     replaced_entries,
 )
+from transfers.protected_roots import check_mounts
 from transfers.reconnect import Reconnection, is_lost
 from transfers.recorded_digests import MissingRecords, find_cut_off, recorded_digests
 from transfers.request import Request
@@ -130,7 +131,7 @@ def plan_only(
             raise IncompleteError(
                 "plan-incomplete", message, subject=problem.subject, hint=problem.hint
             ) from problem
-        check_plan(plan, request.rules, request.target.text)
+        _check_plan(operation, endpoints, plan)
         if save is not None:
             from transfers.plan_file import write_plan  # start-up: only for saved plans
 
@@ -226,7 +227,7 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     plan = operation.reconnection.until_done(lambda: make_plan(operation, endpoints), anew=True)
     if operation.restarted or endpoints.nodes is not None:
         _count_own_files_as_moved(recorder.receipt)
-    check_plan(plan, request.rules, request.target.text)
+    _check_plan(operation, endpoints, plan)
     if request.protect is not None:
         other = other_contents(plan, endpoints.source, endpoints.target_side)
         if other:
@@ -409,6 +410,14 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
         from_record = any(side.used for side in remembering)
         operation.kept_verification = Verification.RECORDED if from_record else Verification.DIGEST
     return plan
+
+
+def _check_plan(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> None:
+    """Refuse a plan that is unsafe, deletes too much, or deletes on another filesystem than the target's root."""
+    subject = operation.request.target.text
+    check_plan(plan, operation.request.rules, subject)
+    if plan.deletions.count:
+        check_mounts(plan.deletions, endpoints.target, subject)
 
 
 def _connects_early(operation: Operation, endpoints: Endpoints) -> bool:

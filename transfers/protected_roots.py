@@ -12,7 +12,10 @@ from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, ignore
 from hibali.files import state_folder
 from hibali.locations import Location, work_path
-from transfers.agent.identity import INSIDE, SAME, Identity, child, relation, this_machine
+from hibali.text import printable
+from transfers.actions import Action
+from transfers.agent.identity import INSIDE, SAME, Identity, child, mounts_below, relation, this_machine
+from transfers.agent.safe_path import is_in
 from transfers.overlap import (
     AMAZON,
     host_name,
@@ -53,6 +56,28 @@ def check_read_only_roots(target: Location, root_path: bytes, on_event: Listener
                 subject=target.text,
                 hint=f"Name another target, or remove the root from sites.{site.name}.read_only.",
             )
+
+
+def check_mounts(deletions: Iterable[Action], target: Store, subject: str) -> None:
+    """Raise `RefusedError` if anything to delete is on another filesystem than the target's root."""
+    top = target.stat()
+    points = [below for identity in target.identities() for below in mounts_below(identity)]
+    for action in deletions:
+        entry = action.entry
+        point = next((point for point in points if is_in(entry.path, point)), b"")
+        if point or (top is not None and entry.device and entry.device != top.device):
+            raise mounted_error(point or entry.path, subject)
+
+
+def mounted_error(path: bytes, subject: str) -> RefusedError:
+    """Return the error for a deletion on a filesystem that is mounted at `path`; b"": at the subject itself."""
+    position = f"at {printable(path)}" if path else "here"
+    return RefusedError(
+        "another-filesystem",
+        f"another filesystem is mounted {position}",
+        subject=subject,
+        hint="Nothing was changed. Unmount it, remove its contents separately, or leave it out of a transfer with --exclude.",
+    )
 
 
 def path_relation(path: bytes, root: bytes) -> str | None:

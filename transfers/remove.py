@@ -11,11 +11,16 @@ from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Deleted, Ended, Listener, Listing, Planned, ignore
 from hibali.locations import Location, check_writable
-from hibali.text import counted, printable
-from transfers.agent import protocol
+from hibali.text import counted
+from transfers.agent.identity import mounts_below
 from transfers.entry import Entry, Kind, deepest_first
 from transfers.journal import Receipt, Recorder, target_line
-from transfers.protected_roots import check_named, check_read_only_roots, check_unprotected
+from transfers.protected_roots import (
+    check_named,
+    check_read_only_roots,
+    check_unprotected,
+    mounted_error,
+)
 from transfers.rules import DeleteLimit
 from transfers.spool import EntrySpool
 from transfers.stores.base import ListingIncompleteError, Lock, Store, unsafe_component
@@ -169,11 +174,11 @@ class Removal:
                 hint="To remove it with its contents, add --recursive.",
             )
         top = above.stat()
-        mounts = [] if identity is None else identity["places"][1:]
+        mounts = [] if identity is None else mounts_below(identity)
         if mounts:
-            raise self._mounted_error(protocol.bytes_of(mounts[0][2]))
+            raise mounted_error(mounts[0], location.text)
         if top is not None and top.device != found.device:
-            raise self._mounted_error(b"")
+            raise mounted_error(b"", location.text)
         self._open(location)
         return found
 
@@ -200,18 +205,9 @@ class Removal:
             return plan
         for entry in deepest_first(_with_missing(self.store.list()), lambda entry: entry):
             if entry.kind is Kind.FOLDER and entry.device != found.device:
-                raise self._mounted_error(entry.path)
+                raise mounted_error(entry.path, self._request.location.text)
             plan.add(entry)
         return plan
-
-    def _mounted_error(self, path: bytes) -> RefusedError:
-        position = f"at {printable(path)}" if path else "here"
-        return RefusedError(
-            "another-filesystem",
-            f"another filesystem is mounted {position}",
-            subject=self._request.location.text,
-            hint="Remove its contents separately, or unmount it.",
-        )
 
     def check_limit(self, plan: RemovalPlan) -> None:
         """Raise `RefusedError` if more files than the limit would be removed."""

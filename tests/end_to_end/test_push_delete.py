@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.small_filesystem import mounted, small_filesystem
 from tests.support.transfers import Transfers, counts, failed
 from tests.support.trees import Folder, read_tree
 
@@ -32,6 +33,30 @@ def test_nothing_is_deleted_without_delete(there: Transfers) -> None:
     there.make({b"ours": b"3"})
     assert counts(there.push())["files_deleted"] == 0
     assert there.there() == {b"theirs": b"1", b"sub/theirs": b"2", b"ours": b"3"}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["folder", "files"])
+def test_nothing_is_deleted_on_a_filesystem_that_is_mounted_in_the_target(
+    local_there: Transfers, *, inside: bool
+) -> None:
+    """Whether the source lacks the whole folder or only its files, and also when the same filesystem is mounted again."""
+    there = local_there
+    there.make({b"a": b"1", b"mounted": Folder()} if inside else {b"a": b"1"})
+    there.place.plant("data", {b"a": b"1", b"mounted": Folder()})
+    point = there.root / "mounted"
+    refusal = "another-filesystem", "--delete", "--max-delete", "100%"
+    with small_filesystem(point, "size=1m"):
+        (point / "precious").write_bytes(b"2")
+        answer = refused(there, *refusal)
+        assert "mounted" in answer.last["message"]
+        there.push("--delete", "--max-delete", "100%", "--dry-run", exit=8)
+        there.push("--delete", "--max-delete", "100%", "--exclude", "mounted")
+        assert there.there() == {b"a": b"1", b"mounted/precious": b"2"}
+    elsewhere = there.folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_bytes(b"3")
+    with mounted(elsewhere, point):
+        refused(there, *refusal)
 
 
 def test_delete_makes_the_target_equal_to_the_source(there: Transfers) -> None:

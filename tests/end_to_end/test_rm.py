@@ -17,7 +17,8 @@ from tests.support.transfers import Transfers, actions, counts, failed
 from tests.support.trees import HOSTILE_NAMES, Folder, Link, many_files
 from tests.support.waiting import wait_for
 from transfers.agent.lease import this_process
-from transfers.agent.protocol import partial_name
+from transfers.agent.protocol import RefusedError, partial_name
+from transfers.agent.writing import remove_tree
 
 TREE = {b"keep": b"1", b"gone/a": b"22", b"gone/sub/b": b"333", b"gone/sub/-r": b"4", b"gone-too": b"5"}
 KEPT = {b"keep": b"1", b"gone-too": b"5"}
@@ -333,6 +334,11 @@ def test_another_filesystem_in_the_tree_is_not_removed(local_there: Transfers) -
             answer = there.hibali("rm", "-r", "-y", place, "--json", exit=8)
             assert answer.last["code"] == "another-filesystem"
         assert there.there() == {b"t/a": b"1", b"t/mounted/precious": b"2"}
+        opened = os.open(there.root, os.O_RDONLY)
+        with pytest.raises(RefusedError, match="mounted"):
+            remove_tree(opened, b"t")
+        os.close(opened)
+        assert (there.root / "t/mounted/precious").exists()
 
 
 def test_a_killed_removal_is_resumed(folder_there: Transfers) -> None:

@@ -85,6 +85,11 @@ def _places(identity: Identity) -> List[Place]:
     ]
 
 
+def mounts_below(identity: Identity) -> List[bytes]:
+    """Return the mount points below a folder, relative to it."""
+    return [below for _, _, below in _places(identity)[1:]]
+
+
 def _folders(real: bytes) -> Tuple[List[List[int]], bool]:
     found = []  # type: List[List[int]]
     at = b"/"

@@ -288,7 +288,7 @@ _CODES = {
     errno.EMLINK: "too-many-names",
     errno.EXDEV: "other-device",
     errno.ETXTBSY: "file-busy",
-    errno.EBUSY: "file-busy",
+    errno.EBUSY: "resource-busy",
     errno.EOPNOTSUPP: "not-supported",
     errno.ENOSYS: "not-supported",
 }

@@ -12,7 +12,10 @@ from transfers.agent.safe_path import Root
 
 
 def remove_tree(parent: int, name: bytes) -> None:
-    """Remove a name and all below it, never through a symlink; absent is a success. Raises OSError."""
+    """Remove a name and all below it, never through a symlink; absent is a success.
+
+    Raises OSError, and `RefusedError` where another filesystem is mounted.
+    """
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -22,6 +25,8 @@ def remove_tree(parent: int, name: bytes) -> None:
         return
     descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
+        if os.fstat(descriptor).st_dev != os.fstat(parent).st_dev:
+            raise RefusedError("another-filesystem", "another filesystem is mounted in it")
         for child in os.listdir(descriptor):
             remove_tree(descriptor, os.fsencode(child))
     finally:
