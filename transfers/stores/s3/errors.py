@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from html import unescape
+from typing import NamedTuple
 
 from hibali import http
 from hibali.errors import (
@@ -14,10 +17,16 @@ from hibali.errors import (
     TryLaterError,
     UsageError,
 )
+from hibali.subprocesses import without_secrets
+from hibali.text import printable
 from transfers.stores.base import Problem
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,2000})")
+_REGION = re.compile(r"<Region>([a-z0-9-]{1,40})</Region>|expecting '([a-z0-9-]{1,40})'")
+_PLAIN_REGION = re.compile(r"[a-z0-9-]{1,40}")
+_MOST_MESSAGE = 300  # characters of a server's explanation that are shown
 _IS_ERROR = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?<Error[\s>]")
 # The statuses of codes that may come inside an answer with status 200; others count as InternalError.
 _STATUSES = {
@@ -47,15 +56,51 @@ _FULL = frozenset(
 )
 _CORRUPT = frozenset({"XAmzContentSHA256Mismatch", "BadDigest", "InvalidDigest", "IncompleteBody"})
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "OperationAborted"})
-_ELSEWHERE = frozenset({"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed"})
+_ELSEWHERE = frozenset(
+    {
+        "AuthorizationHeaderMalformed",
+        "IllegalLocationConstraintException",
+        "PermanentRedirect",
+        "TemporaryRedirect",
+    }
+)
 
 
-def error_of(status: int, code: str, subject: str) -> HibaliError:
+class Said(NamedTuple):
+    """What an answer says about an error: its code, its explanation, and the right region of the bucket; "" if it does not."""
+
+    code: str = ""
+    explanation: str = ""
+    region: str = ""
+
+
+def said_in(answer: str, headers: Mapping[str, str] | None = None) -> Said:
+    """Return what the XML of an answer, or a text that contains it, says; the explanation is shortened and safe to print (S16, S17)."""
+    code, message, region = (pattern.search(answer) for pattern in (_CODE, _MESSAGE, _REGION))
+    explanation = ""
+    if message is not None:
+        words = " ".join(unescape(message.group(1)).split()).rstrip(".")
+        explanation = printable(without_secrets(words).encode("utf-8", "surrogateescape"))[:_MOST_MESSAGE]
+    found = region.group(1) or region.group(2) if region is not None else ""
+    return Said(
+        code.group(1) if code else "", explanation, found or (headers or {}).get("x-amz-bucket-region", "")
+    )
+
+
+def error_of(status: int, said: Said, subject: str) -> HibaliError:
     """Return the error for an S3 response (Amazon S3 API reference, "Error responses").
 
-    It repeats only the response's code: the text may hold keys, signatures or an attacker's text.
+    `subject` is the site, with the bucket after a colon.
     """
-    status_text = code or f"status {status}"
+    reason = said.code or f"status {status}"
+    if said.explanation:
+        reason += f": {said.explanation}"
+    return _of_code(said, reason, subject) or _of_status(status, said, reason, subject)
+
+
+def _of_code(said: Said, reason: str, subject: str) -> HibaliError | None:
+    """Return the error of a code that says more than the status; None for others."""
+    code = said.code
     if code == "NoSuchBucket":
         return NotFoundError(
             "no-such-bucket",
@@ -70,60 +115,80 @@ def error_of(status: int, code: str, subject: str) -> HibaliError:
             subject=subject,
             hint="Set this machine's clock.",
         )
-    if code in _FULL or status == 507:
-        return IncompleteError(
-            "no-space", f"the store is full or over its quota ({status_text})", subject=subject
-        )
+    if code == "KeyTooLongError":
+        message = f"the name is too long for the server ({reason})"
+        return IncompleteError("name-too-long", message, subject=subject)
+    if code in _FULL:
+        return _no_space(reason, subject)
     if code in _CORRUPT:
         return IncompleteError(
-            "corrupt", f"the server received damaged data ({status_text})", subject=subject, transient=True
+            "corrupt", f"the server received damaged data ({reason})", subject=subject, transient=True
         )
-    if code == "InternalError" or status == 500:
-        return TryLaterError(
-            FAILED, f"the server failed to process the request ({status_text})", subject=subject
+    if code in EXPIRED | _WRONG_KEYS:
+        return _denied(code, reason, subject)
+    return _elsewhere(said, reason, subject) if code in _ELSEWHERE else None
+
+
+def _of_status(status: int, said: Said, reason: str, subject: str) -> HibaliError:
+    if said.code == "InternalError" or status == 500:
+        return TryLaterError(FAILED, f"the server failed to process the request ({reason})", subject=subject)
+    if status == 501:
+        return IncompleteError(
+            "not-supported", f"the server does not support this request ({reason})", subject=subject
         )
-    if code in _BUSY or status in {408, 429} or status >= 500:
-        if status == 501:
-            return IncompleteError(
-                "not-supported", f"the server does not support this request ({status_text})", subject=subject
-            )
-        return TryLaterError("busy", f"the server is busy or failing ({status_text})", subject=subject)
-    if code in EXPIRED | _WRONG_KEYS or status in {401, 403}:
-        return _denied(code, status_text, subject)
-    if code in _ELSEWHERE or 300 <= status < 400:
-        return UsageError(
-            "wrong-endpoint",
-            f"the bucket has another endpoint or region ({status_text}); redirects are not followed",
-            subject=subject,
-            hint="Correct endpoint and region of the site in config.toml.",
-        )
+    if status == 507:
+        return _no_space(reason, subject)
+    if said.code in _BUSY or status in {408, 429} or status >= 500:
+        return TryLaterError("busy", f"the server is busy or failing ({reason})", subject=subject)
+    if status in {401, 403}:
+        return _denied(said.code, reason, subject)
+    if 300 <= status < 400:
+        return _elsewhere(said, reason, subject)
     if status == 404:
         return NotFoundError("vanished", "the object does not exist", subject=subject)
     if status == 412:
         return IncompleteError("source-changed", "it changed at the same time", subject=subject)
-    return IncompleteError(
-        "refused-by-server", f"the server refused the request ({status_text})", subject=subject
+    return IncompleteError("refused-by-server", f"the server refused the request ({reason})", subject=subject)
+
+
+def _no_space(reason: str, subject: str) -> IncompleteError:
+    return IncompleteError("no-space", f"the store is full or over its quota ({reason})", subject=subject)
+
+
+def _elsewhere(said: Said, reason: str, subject: str) -> UsageError:
+    if _PLAIN_REGION.fullmatch(said.region):
+        return UsageError(
+            "wrong-endpoint",
+            f"the bucket is in the region {said.region}, which is not that of the site ({reason})",
+            subject=subject,
+            hint=f"Set its region: hibali config set sites.{subject.partition(':')[0]}.s3.region {said.region}",
+        )
+    return UsageError(
+        "wrong-endpoint",
+        f"the bucket has another endpoint or region ({reason}); redirects are not followed",
+        subject=subject,
+        hint="Correct endpoint and region of the site in config.toml.",
     )
 
 
-def _denied(code: str, status_text: str, subject: str) -> AccessError:
+def _denied(code: str, reason: str, subject: str) -> AccessError:
     if code in EXPIRED:
         return AccessError(
             "expired",
-            f"the credentials have expired ({status_text})",
+            f"the credentials have expired ({reason})",
             subject=subject,
             hint="Get new credentials, then run the same command again.",
         )
     if code in _WRONG_KEYS:
         return AccessError(
             "bad-credentials",
-            f"the server rejected the access keys ({status_text})",
+            f"the server rejected the access keys ({reason})",
             subject=subject,
             hint="Check the site's profile, credentials_command, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         )
     return AccessError(
         "denied",
-        f"the server denied access ({status_text})",
+        f"the server denied access ({reason})",
         subject=subject,
         hint="Ask the bucket's owner for access.",
     )
@@ -141,8 +206,7 @@ def bad_certificate(subject: str) -> AccessError:
 
 def code_in(body: bytes) -> str:
     """Return the error code in a response's XML, or ""."""
-    found = _CODE.search(body[:4096].decode("utf-8", "replace"))
-    return found.group(1) if found else ""
+    return said_in(body[:4096].decode("utf-8", "replace")).code
 
 
 def real_status(status: int, body: bytes) -> int:
@@ -160,8 +224,7 @@ def from_obstore(problem: Exception, subject: str) -> HibaliError:
     text = str(problem)
     status = _STATUS.search(text)
     if status:
-        code = _CODE.search(text)
-        return error_of(int(status.group(1)), code.group(1) if code else "", subject)
+        return error_of(int(status.group(1)), said_in(text), subject)
     if isinstance(problem, HibaliError):
         return problem
     if "certificate" in text:

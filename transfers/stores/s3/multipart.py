@@ -19,7 +19,7 @@ from hibali.http import Bytes, Response
 from hibali.ledger import Journal, now, read_records
 from hibali.text import path_fields, path_from_fields
 from transfers.agent.lease import boot_identifier, has_ended, this_process
-from transfers.stores.s3.errors import code_in, error_of
+from transfers.stores.s3.errors import Said, code_in, error_of
 from transfers.stores.s3.requests import (
     CHECKSUM,
     Requests,
@@ -347,7 +347,7 @@ class Upload:
         head = self._requests.request("HEAD", self._key, accept=(404,))
         same = head.headers.get("content-length") == str(self._size)
         if head.status >= 300 or not same or not head.etag.endswith(f"-{len(self._etags)}"):
-            raise error_of(404, code, self._requests.subject)
+            raise error_of(404, Said(code), self._requests.subject)
 
 
 def copied(response: Response, subject: str) -> dict[str, str]:
@@ -355,7 +355,7 @@ def copied(response: Response, subject: str) -> dict[str, str]:
     root = parse(response.body, subject)
     result = fields(root)
     if name_of(root) not in {"CopyObjectResult", "CopyPartResult"} or "ETag" not in result:
-        raise error_of(500, code_in(response.body), subject)
+        raise error_of(500, Said(code_in(response.body)), subject)
     return result
 
 

@@ -22,7 +22,7 @@ from hibali.text import printable
 from transfers.entry import Entry, Kind
 from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.stores.base import is_own_name
-from transfers.stores.s3.errors import code_in, error_of
+from transfers.stores.s3.errors import Said, code_in, error_of
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.requests import Requests
 
@@ -246,7 +246,7 @@ class BucketSharing(Sharing):
         if response.status == 404 and code in {"", "NoSuchBucketPolicy"}:
             return {}
         if response.status == 404:
-            raise error_of(404, code, requests.subject)
+            raise error_of(404, Said(code), requests.subject)
         try:
             policy = json.loads(response.body)
             if not isinstance(policy, dict):

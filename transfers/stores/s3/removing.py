@@ -13,7 +13,7 @@ from hibali.ledger import now as moment
 from transfers.entry import Entry, Kind, enclosing
 from transfers.stores.base import CleanupResult, Leftover, Problem, is_own_name
 from transfers.stores.s3 import lock
-from transfers.stores.s3.errors import error_of, problem_of
+from transfers.stores.s3.errors import Said, error_of, problem_of
 from transfers.stores.s3.listing import is_folder_marker, pages, time_of
 from transfers.stores.s3.multipart import BegunUpload, Pending, abort, begun_at, forget, pending_uploads
 from transfers.stores.s3.requests import Requests, children, delete_document, is_plain, key_bytes, parse, text
@@ -93,7 +93,7 @@ class ObjectRemover:
         results: _Problems = dict.fromkeys(keys)
         for error in children(parse(response.body, self._requests.subject), "Error"):
             key = key_bytes(text(error, "Key"), encoded=False)
-            problem = error_of(400, text(error, "Code"), self._requests.subject)
+            problem = error_of(400, Said(text(error, "Code")), self._requests.subject)
             if problem.transient:
                 results.pop(key, None)  # removed alone, with retries
             elif key in results:

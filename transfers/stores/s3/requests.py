@@ -30,15 +30,17 @@ from hibali.http import (
 )
 from hibali.request_limits import RequestLimit
 from hibali.retry import Result, with_retries
+from hibali.text import printable
 from transfers.stores.s3.credentials import Credentials, CredentialSource, Endpoint
 from transfers.stores.s3.errors import (
     EXPIRED,
     UNREACHABLE,
+    Said,
     bad_certificate,
-    code_in,
     error_of,
     not_partial,
     real_status,
+    said_in,
     unreachable,
 )
 
@@ -229,12 +231,17 @@ class Requests:
             accepted = response.status < 300 or response.status in accept
             if method == "HEAD" and response.status in _UNEXPLAINED and (self.source.renews or not accepted):
                 response = self._explained(response, address, key, dict(headers or {}))
-            code = code_in(response.body) if response.status >= 300 else ""
-            if accepted and code not in EXPIRED:
+            said = (
+                said_in(response.body.decode("utf-8", "replace"), response.headers)
+                if response.status >= 300
+                else Said()
+            )
+            if accepted and said.code not in EXPIRED:
                 return response
-            if not code and method == "HEAD" and response.status == 404 and not key:
-                code = "NoSuchBucket"
-            raise error_of(response.status, code, self.subject)
+            if not said.code and method == "HEAD" and response.status == 404 and not key:
+                said = Said("NoSuchBucket")
+            named = f"/{printable(key)}" if said.code == "KeyTooLongError" else ""
+            raise error_of(response.status, said, self.subject + named)
 
         return self.tried(attempt_once, urgent=urgent)
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from hibali.config.model import S3Settings, Site
-from hibali.errors import AccessError
+from hibali.errors import AccessError, HibaliError, UsageError
 from hibali.locations import Location
+from hibali.subprocesses import remember_secret
 from tests.support.scripted_server import ScriptedServer
 from transfers.stores.base import Problem
 from transfers.stores.s3.kind import open_store
@@ -214,3 +215,63 @@ def test_a_profile_is_read_again_when_its_keys_expired(
     server.respond = expiring(server)
     assert requests.request("GET", b"root/a").status == 200
     assert asked.read_text() == "2"
+
+
+SSE_C = (
+    "The object was stored using a form of Server Side Encryption. The correct parameters must be provided."
+)
+KMS = "User: arn:aws:iam::1:user/me is not authorized to perform: kms:Decrypt"
+MALFORMED = "<Message>The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-south-2'</Message>"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
+@pytest.mark.parametrize(
+    ("status", "code", "text"), [(400, "InvalidRequest", SSE_C), (403, "AccessDenied", KMS)]
+)
+def test_the_explanation_of_the_server_is_shown(
+    server: ScriptedServer, open_bucket: Any, method: str, status: int, code: str, text: str
+) -> None:
+    server.respond = lambda *_: (status, {}, error(code, f"<Message>{text}</Message>"))
+    with pytest.raises(HibaliError) as caught:
+        requests_of(open_bucket()).request(method, b"root/a")
+    assert f"{code}: {text.rstrip('.')}" in caught.value.message
+
+
+def test_an_explanation_is_short_and_shows_neither_secrets_nor_control_characters(
+    server: ScriptedServer, open_bucket: Any
+) -> None:
+    remember_secret("planted-secret")
+    text = "&#27;[31m planted-secret &lt;b&gt; " + "x" * 1500
+    server.respond = lambda *_: (400, {}, error("InvalidRequest", f"<Message>{text}</Message>"))
+    with pytest.raises(HibaliError) as caught:
+        requests_of(open_bucket()).request("GET", b"root/a")
+    assert "planted-secret" not in caught.value.message
+    assert "\x1b" not in caught.value.message
+    assert "<b>" in caught.value.message
+    assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (400, {}, error("AuthorizationHeaderMalformed", "<Message>x</Message><Region>eu-south-2</Region>")),
+        (400, {}, error("AuthorizationHeaderMalformed", MALFORMED)),
+        (301, {"x-amz-bucket-region": "eu-south-2"}, error("PermanentRedirect")),
+    ],
+)
+def test_the_right_region_is_proposed(
+    server: ScriptedServer, open_bucket: Any, method: str, status: int, headers: dict[str, str], body: bytes
+) -> None:
+    server.respond = lambda *_: (status, headers, body)
+    with pytest.raises(UsageError) as caught:
+        requests_of(open_bucket()).request(method, b"root/a")
+    assert caught.value.hint.endswith("hibali config set sites.lab.s3.region eu-south-2")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
+def test_a_name_that_is_too_long_is_named(server: ScriptedServer, open_bucket: Any, method: str) -> None:
+    server.respond = lambda *_: (400, {}, error("KeyTooLongError", "<Message>Your key is too long</Message>"))
+    with pytest.raises(HibaliError) as caught:
+        requests_of(open_bucket()).request(method, b"root/scan")
+    assert (caught.value.code, caught.value.subject) == ("name-too-long", "lab:b/root/scan")

@@ -24,7 +24,7 @@ from transfers.stores.s3.credentials import (
     find_endpoint,
     parse_process_credentials,
 )
-from transfers.stores.s3.errors import error_of, from_obstore, problem_of
+from transfers.stores.s3.errors import Said, error_of, from_obstore, problem_of
 from transfers.stores.s3.listing import Listed, in_order
 from transfers.stores.s3.manifest import Cursor, Known, from_metadata, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, part_bytes
@@ -171,11 +171,11 @@ def test_anonymous_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         (412, "PreconditionFailed", IncompleteError, "source-changed"),
         (301, "PermanentRedirect", UsageError, "wrong-endpoint"),
         (501, "NotImplemented", IncompleteError, "not-supported"),
-        (400, "KeyTooLongError", IncompleteError, "refused-by-server"),
+        (400, "KeyTooLongError", IncompleteError, "name-too-long"),
     ],
 )
 def test_every_s3_error_is_translated(status: int, code: str, kind: type[HibaliError], word: str) -> None:
-    found = error_of(status, code, "site:b")
+    found = error_of(status, Said(code), "site:b")
     assert (type(found), found.code, found.subject) == (kind, word, "site:b")
     text = f"Generic S3 error: status code: {status} Odd: <Error><Code>{code}</Code><Message>planted-secret"
     other = from_obstore(Exception(text if code else text.replace("<Code></Code>", "")), "site:b")
@@ -184,12 +184,12 @@ def test_every_s3_error_is_translated(status: int, code: str, kind: type[HibaliE
 
 
 def test_only_errors_of_one_entry_become_its_problem() -> None:
-    assert problem_of(error_of(400, "BadDigest", "x")).retryable
-    assert problem_of(error_of(507, "", "x")).code == "no-space"
-    assert problem_of(error_of(403, "AccessDenied", "x"), denied=True).code == "denied"
+    assert problem_of(error_of(400, Said("BadDigest"), "x")).retryable
+    assert problem_of(error_of(507, Said(), "x")).code == "no-space"
+    assert problem_of(error_of(403, Said("AccessDenied"), "x"), denied=True).code == "denied"
     for status, code in ((403, "AccessDenied"), (404, "NoSuchBucket"), (503, "SlowDown")):
         with pytest.raises(HibaliError):
-            problem_of(error_of(status, code, "x"))
+            problem_of(error_of(status, Said(code), "x"))
 
 
 def test_valid_manifest_lines_are_kept_and_others_dropped() -> None:
