@@ -71,6 +71,7 @@ class PlanOptions(SelectOptions, total=False):
     specials: Literal["fail", "skip"]
     xattrs: bool
     hard_links: bool
+    keep_empty_folders: bool
     recall: bool
     require_proof: Literal["digest", "recorded", "claimed", "size"] | Verification
 

@@ -147,6 +147,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Preserve hard links; the content of a file with several names is sent once.",
     ),
     click.option(
+        "--keep-empty-folders",
+        is_flag=True,
+        help="In a bucket, store each empty folder as an empty object NAME/, as rclone and others do.",
+    ),
+    click.option(
         "--xattrs", is_flag=True, help="Also transfer extended attributes of the user namespace (user.*)."
     ),
     click.option(

@@ -269,7 +269,7 @@ class _Merge:
     def _unable(self, entry: Entry) -> list[Conflict] | None:
         """Return why this entry cannot be transferred, [] if the rules skip it, None if it can."""
         facts = self._target_facts
-        if entry.kind is Kind.FOLDER and not facts.folders:
+        if entry.kind is Kind.FOLDER and not facts.folders and not self._rules.keep_empty_folders:
             return []
         if entry.kind is Kind.SPECIAL:
             if self._rules.specials == "skip":

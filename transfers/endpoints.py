@@ -381,6 +381,13 @@ def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[s
                 subject=subject,
                 hint="Leave out --modes keep. Nothing was changed.",
             )
+    if rules.keep_empty_folders and not (target.folders or target.folder_markers):
+        raise RefusedError(
+            "cannot-keep-empty-folders",
+            "this endpoint cannot store empty folders",
+            subject=subjects[1],
+            hint="Leave out --keep-empty-folders; their number is then reported. Nothing was changed.",
+        )
     for facts, subject in zip((source, target), subjects, strict=True):
         if rules.xattrs and not facts.attributes:
             raise _no_attributes(subject)

@@ -71,6 +71,7 @@ class Receipt:
     files_linked: int = 0
     files_deleted: int = 0
     files_failed: int = 0
+    empty_folders: int = 0  # of the source, that the target cannot store
     packs_made: int = 0
     proof_moved: Verification | None = None
     proof_tree: Verification | None = None

@@ -252,6 +252,7 @@ def _copying(request: MoveRequest, found: Entry) -> Request:
         modes="keep" if facts.modes else "execute",
         hard_links=facts.hard_links and found.kind is Kind.FOLDER,
         xattrs=attributes,
+        keep_empty_folders=facts.folder_markers,
     )
     target = _exact_target(request, found)
     return copy_within(Request("mv", request.source, target, rules, exact=True))

@@ -350,6 +350,9 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
     recorder.record(plan.planned())
     for failure in plan.failures():
         recorder.record(failure)
+    if plan.empty_folders and not request.rules.keep_empty_folders:
+        recorder.receipt.empty_folders = plan.empty_folders
+        recorder.record(Noted(_empty_folders_left(request, endpoints, plan.empty_folders), kept=True))
     if plan.odd_keys and request.rules.delete:
         recorder.record(
             Noted(
@@ -365,6 +368,11 @@ def make_plan(operation: Operation, endpoints: Endpoints) -> TransferPlan:
             )
         )
     return plan
+
+
+def _empty_folders_left(request: Request, endpoints: Endpoints, count: int) -> str:
+    way = "; to store them, add --keep-empty-folders" if endpoints.target.facts.folder_markers else ""
+    return f"{request.target.text}: not stored, because there are only objects: {counted(count, 'empty folder')}{way}"
 
 
 def _check_above(target: Store, location: Location) -> None:

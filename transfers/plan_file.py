@@ -182,6 +182,7 @@ def rules_record(rules: Rules) -> Line:
         "modes": rules.modes,
         "xattrs": rules.xattrs,
         "hard_links": rules.hard_links,
+        "keep_empty_folders": rules.keep_empty_folders,
         "recall": rules.recall,
         "specials": rules.specials,
         "require_proof": rules.require_proof,
@@ -378,6 +379,7 @@ def read_rules(record: Any) -> Rules:
         modes=modes,
         xattrs=_read_optional_boolean(record, "xattrs"),
         hard_links=_read_optional_boolean(record, "hard_links"),
+        keep_empty_folders=_read_optional_boolean(record, "keep_empty_folders"),
         recall=_read_optional_boolean(record, "recall"),
         require_proof=None if verification is None else Verification(verification),
     )

@@ -192,6 +192,7 @@ class TransferPlan:
     files_to_delete: int = 0
     target_files: int = 0
     annex_links: int = 0
+    empty_folders: int = 0  # that the target does not store, or stores as markers
     odd_keys: int = 0
     unlisted: Unlisted = field(default_factory=list)
     announce: Callable[[int], None] | None = None
@@ -340,6 +341,9 @@ def _decide_all(
     wanted = track_missing(rules.files_from, listing, missing) if rules.files_from else listing
     from_source = _counted_source(wanted, rules, selected, plan)
     from_target = _counted_target(existing, plan)
+    if not target.facts.folders:
+        from_source = _only_empty_folders(from_source, rules, selected, plan)
+        from_target = (e for e in from_target if e.kind is not Kind.FOLDER or rules.keep_empty_folders)
     if target.facts.folds_case:
         folded = FoldedNames()
         from_source = folded.watch(from_source, plan.conflicts, selected)
@@ -418,6 +422,32 @@ def _counted_source(
             plan.bytes += entry.size
             plan.annex_links += b".git/annex/objects/" in entry.link and entry.kind is Kind.LINK
         yield first_names.mark(entry) if counted and rules.hard_links else entry
+
+
+def _only_empty_folders(
+    entries: Iterable[Entry], rules: Rules, selected: Selector, plan: TransferPlan
+) -> Iterator[Entry]:
+    """Count folders without an entry to transfer, and yield them if they are kept, but no other folders."""
+    skipped = {Kind.LINK if rules.links == "skip" else None, Kind.SPECIAL}
+    folder: Entry | None = None
+    for entry in entries:
+        wanted = entry.kind not in skipped and selected(entry)
+        if folder is not None and (wanted or not entry.order.startswith(folder.order)):
+            if not entry.order.startswith(folder.order):
+                yield from _empty_folder(folder, rules, plan)
+            folder = None
+        if entry.kind is not Kind.FOLDER:
+            yield entry
+        elif wanted:
+            folder = entry
+    if folder is not None:
+        yield from _empty_folder(folder, rules, plan)
+
+
+def _empty_folder(folder: Entry, rules: Rules, plan: TransferPlan) -> Iterator[Entry]:
+    plan.empty_folders += 1
+    if rules.keep_empty_folders:
+        yield folder
 
 
 def _counted_target(entries: Iterable[Entry], plan: TransferPlan) -> Iterator[Entry]:

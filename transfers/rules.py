@@ -128,6 +128,7 @@ class Rules:
         files_from: the only names to select, with everything below a named folder.
         newer_ns: files with an earlier time are not selected, in nanoseconds since the epoch.
         modes: transferred permission bits: the execute bit of files, or all nine of files and folders.
+        keep_empty_folders: store empty folders as objects `NAME/` where the target has no folders.
         recall: whether files are read whose content is not on disk.
     """
 
@@ -145,6 +146,7 @@ class Rules:
     modes: Literal["execute", "keep"] = "execute"
     xattrs: bool = False
     hard_links: bool = False
+    keep_empty_folders: bool = False
     recall: bool = False
     specials: Literal["fail", "skip"] = "fail"
     require_proof: Verification | None = None

@@ -101,6 +101,7 @@ def check_request(request: Request) -> None:
         "--delete": rules.delete,
         "--checksum": rules.checksum,
         "--files-from": rules.files_from is not None,
+        "--keep-empty-folders": rules.keep_empty_folders,
         "--backup-dir": request.backup is not None,
     }
     for option, is_set in refused.items():

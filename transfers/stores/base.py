@@ -41,6 +41,7 @@ class Facts:
     write_verification: Verification  # the best verification when writing to this store
     ordered: bool = True  # the server lists in canonical order
     folders: bool = True  # can store empty folders
+    folder_markers: bool = False  # without `folders`: can store an empty folder as an object `NAME/`
     file_and_folder: bool = False  # can store a file and a folder with the same name
     links: bool = True  # can store symlinks
     modes: bool = True  # can store permission bits

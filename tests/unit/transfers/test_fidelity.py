@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hibali.errors import RefusedError
@@ -22,6 +24,13 @@ def test_unsupported_metadata_is_refused_before_the_transfer() -> None:
     with pytest.raises(RefusedError) as refused:
         check_fidelity(Rules(modes="keep"), FACTS, PLAIN, ("a", "b"))
     assert (refused.value.code, refused.value.subject) == ("cannot-keep-modes", "b")
+    rules, keys = Rules(keep_empty_folders=True), replace(FACTS, folders=False)
+    check_fidelity(rules, keys, FACTS, ("a", "b"))
+    check_fidelity(rules, FACTS, replace(keys, folder_markers=True), ("a", "b"))
+    with pytest.raises(RefusedError) as refused:
+        check_fidelity(rules, FACTS, keys, ("a", "b"))
+    assert (refused.value.code, refused.value.subject) == ("cannot-keep-empty-folders", "b")
+    assert read_rules(rules_record(rules)).keep_empty_folders
 
 
 def test_a_folder_comes_after_its_contents() -> None:

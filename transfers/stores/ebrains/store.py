@@ -220,7 +220,7 @@ class EbrainsStore(RequestStore):
         first = next(ordered, None)
         if first is None:
             self._check_root()
-        for listed in self._data(ordered if first is None else chain((first,), ordered), unlisted):
+        for listed in unlisted.data(ordered if first is None else chain((first,), ordered)):
             if listed.size < 0:
                 yield Entry(listed.path.removesuffix(b"/"), Kind.FOLDER)
                 continue
@@ -238,15 +238,6 @@ class EbrainsStore(RequestStore):
                     self._records.nested.add(listed.path.removesuffix(_MANIFEST))
                 elif is_lock(listed.path):
                     self._locks_below.append(self._prefix() + listed.path)
-                yield listed
-
-    def _data(self, ordered: Iterable[Listed], unlisted: Unlisted) -> Iterator[Listed]:
-        """Skip hibali's own names and other tools' folder markers; keys that cannot be paths are `unlisted`."""
-        for listed in ordered:
-            path = listed.path.removesuffix(b"/") if listed.size < 0 else listed.path
-            if is_own_name(path) or is_folder_marker(listed):
-                continue
-            if unlisted.is_path(listed):
                 yield listed
 
     def _prefix(self) -> bytes:

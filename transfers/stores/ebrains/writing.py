@@ -196,6 +196,8 @@ class ObjectRemover(EntryRemover):
         return None
 
     def remove_folder(self, path: bytes) -> Problem | None:
-        """Do nothing."""
-        del path
+        """Remove the empty object for a folder, if there is one."""
+        found = self._objects.stat(path + b"/")
+        if found is not None and not found.size:
+            self._objects.delete(path + b"/")
         return None

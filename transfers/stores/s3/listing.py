@@ -22,7 +22,7 @@ from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import Journal, read_records
 from hibali.text import path_from_fields, printable
 from transfers.entry import Entry, Kind
-from transfers.stores.base import MISSING, ListingIncompleteError, Problem, unsafe_component
+from transfers.stores.base import MISSING, ListingIncompleteError, Problem, is_own_name, unsafe_component
 from transfers.stores.s3.manifest import Known, known_of, record_of
 from transfers.stores.s3.requests import Requests, cut_rows, fields, key_bytes, name_of, parse, raw_key, text
 
@@ -173,11 +173,31 @@ class Unlisted:
         self._known: list[tuple[Entry, Problem]] = []
         self._more = 0
 
-    def is_path(self, listed: Listed) -> bool:
+    def data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
+        """Yield files, and folders with size -1; skip hibali's own names, and add keys that cannot be paths.
+
+        Empty objects that other tools store for folders, and `--keep-empty-folders`, are folders.
+        """
+        for listed in ordered:
+            path, size, _, _ = listed
+            if size > 0 and b".hibali" not in path and unsafe_component(path) is None:
+                yield listed  # nearly all
+                continue
+            if is_folder_marker(listed):
+                if not path:
+                    continue  # the root's own
+                listed = listed._replace(size=-1)  # noqa: PLW2901  # a folder, as of a shallow listing
+            if is_own_name(path.removesuffix(b"/") if listed.size < 0 else path):
+                continue
+            if self._is_path(listed):
+                yield listed
+
+    def _is_path(self, listed: Listed) -> bool:
         """Return whether the key is safe as a path; another one is added."""
         reason = unsafe_component(listed.path.removesuffix(b"/") if listed.size < 0 else listed.path)
         if reason is not None:
-            entry = Entry(listed.path, Kind.FILE, max(listed.size, 0), time_of(listed.modified))
+            path = listed.path or b"/"  # never the root
+            entry = Entry(path, Kind.FILE, max(listed.size, 0), time_of(listed.modified))
             key = printable(self._prefix + listed.path)
             self._add(entry, Problem("unsafe-name", f"the key {key} cannot be a path: {reason}"))
         return reason is None

@@ -73,6 +73,7 @@ def facts_of(support: ServerSupport | None, root: bytes, read_verification: Veri
         read_verification=read_verification,
         write_verification=write,
         folders=False,
+        folder_markers=True,
         file_and_folder=seen.file_and_folder,
         links=False,
         modes=seen.metadata,

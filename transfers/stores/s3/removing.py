@@ -37,26 +37,26 @@ class ObjectRemover:
     def remove(
         self, entries: Iterable[Entry], check: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store.remove; folders need no request. `check` raises if the lock was lost."""
+        """See Store.remove; of folders, markers are removed. `check` raises if the lock was lost."""
         coming = iter(entries)
         while batch := list(islice(coming, _BATCH)):
             check()
-            files = [entry for entry in batch if entry.kind is not Kind.FOLDER]
-            existence = dict(
-                zip((e.path for e in files), self._pool.map(self._check_existence, files), strict=True)
+            existence = list(self._pool.map(self._check_existence, batch))
+            keys = [self._entry_key(entry) for entry in batch]
+            results = self.remove_keys(
+                [key for key, found in zip(keys, existence, strict=True) if found is True]
             )
-            existing = [path for path, found in existence.items() if found is True]
-            results = self.remove_keys([self._key_of(path) for path in existing])
-            for entry in batch:
-                found = existence.get(entry.path)
-                if found is True:
-                    found = results.get(self._key_of(entry.path))
-                yield entry, found if isinstance(found, Problem) else None
+            for entry, key, found in zip(batch, keys, existence, strict=True):
+                problem = results.get(key) if found is True else found
+                yield entry, problem if isinstance(problem, Problem) else None
+
+    def _entry_key(self, entry: Entry) -> bytes:
+        return self._key_of(entry.path) + (b"/" if entry.kind is Kind.FOLDER else b"")
 
     def _check_existence(self, entry: Entry) -> bool | Problem:
         """Return whether the object exists; a problem if it changed since the listing."""
         try:
-            head = self._requests.request("HEAD", self._key_of(entry.path), accept=(404,))
+            head = self._requests.request("HEAD", self._entry_key(entry), accept=(404,))
         except HibaliError as problem:
             return problem_of(problem, denied=True)
         if head.status == 404:

@@ -47,7 +47,6 @@ from transfers.stores.s3.listing import (
     Listed,
     Unlisted,
     in_order,
-    is_folder_marker,
     pages,
     time_of,
 )
@@ -334,7 +333,7 @@ class S3Store(RequestStore):
         first = next(ordered, None)
         if first is None:
             self._check_root()
-        data = self._data(ordered if first is None else chain((first,), ordered), unlisted)
+        data = unlisted.data(ordered if first is None else chain((first,), ordered))
         for entry in self._records.entries(data, nested, unlisted, shallow=shallow):
             if entry.digest is None and entry.kind is Kind.FILE:
                 self._weaken(entry)
@@ -348,18 +347,6 @@ class S3Store(RequestStore):
                     nested.append(listed.path.removesuffix(_MANIFEST))
                 elif removing.is_lock(listed.path):
                     self._locks_below.append(self._prefix() + listed.path)
-                yield listed
-
-    def _data(self, ordered: Iterable[Listed], unlisted: Unlisted) -> Iterator[Listed]:
-        """Skip hibali's own names and other tools' folder markers; keys that cannot be paths are `unlisted`."""
-        for listed in ordered:
-            path, size, _, _ = listed
-            if size > 0 and b".hibali" not in path and unsafe_component(path) is None:
-                yield listed  # nearly all
-                continue
-            if is_own_name(path.removesuffix(b"/") if size < 0 else path) or is_folder_marker(listed):
-                continue
-            if unlisted.is_path(listed):
                 yield listed
 
     def _check_root(self) -> None:
@@ -480,7 +467,7 @@ class S3Store(RequestStore):
         try:
             self._holder.check(now=True)
             for entry, problem in self._removing.remove(entries, self._holder.check):
-                if problem is None:
+                if problem is None and entry.kind is not Kind.FOLDER:
                     removed.add(entry.path, b"")
                 yield entry, problem
         finally:

@@ -330,9 +330,12 @@ class S3Writer(RequestWriter):
         self._committed(item, known._replace(etag=etag), verification)
 
     def _make_folder(self, item: Item) -> None:
-        """Remove a conflicting object; the folder itself needs no object."""
+        """Remove a conflicting object, which a folder with content replaces; an empty one gets a marker."""
         try:
             self._write_target.clear_conflicts(item)
+            if not item.clear:
+                key = self._write_target.key_of(item.entry.path) + b"/"
+                self._write_target.requests.request("PUT", key)
         except HibaliError as problem:
             self._fail(item, problem_of(problem))
             return

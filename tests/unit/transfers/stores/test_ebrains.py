@@ -362,6 +362,12 @@ def test_keys_that_climb_are_reported(name: str, opened: Open) -> None:
     assert (path.decode(), problem.code) == (name, "unsafe-name")
 
 
+def test_a_folder_marker_is_a_folder(opened: Open) -> None:
+    rows = [{**ROW, "name": "x/", "bytes": 0}, {**ROW, "name": "x/a"}]
+    found = [(entry.path, entry.kind) for entry in opened(once(rows)).list()]
+    assert found == [(b"x", Kind.FOLDER), (b"x/a", Kind.FILE)]
+
+
 def test_names_of_operations_are_not_written(opened: Open) -> None:
     """A PUT of KEY/copy copies the object KEY, and KEY/multipart begins an upload of it."""
     operations = [b"a/copy", b"a/multipart", b"a/multipart/x", b"a/multipart/x/1"]

@@ -15,6 +15,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from tests.support.scripted_server import ScriptedServer
 from transfers.entry import Entry, Kind, Verification
+from transfers.rules import select_all
 from transfers.stores.base import Item, ListingIncompleteError, Unit
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.store import S3Store
@@ -78,9 +79,19 @@ def test_an_unsafe_key_is_reported_with_its_whole_name(
     assert caught.value.selected(lambda entry: entry.path == b"aa") == []
 
 
-def test_an_empty_folder_marker_is_skipped(server: ScriptedServer, store: S3Store) -> None:
+def test_a_folder_marker_is_a_folder(server: ScriptedServer, store: S3Store) -> None:
     server.respond = always(listing(contents("root/", "root/x/", size=0) + contents("root/x/a")))
-    assert [entry.path for entry in store.list()] == [b"x/a"]
+    assert [(entry.path, entry.kind) for entry in store.list()] == [(b"x", Kind.FOLDER), (b"x/a", Kind.FILE)]
+
+
+def test_content_under_the_name_of_the_root_is_reported(server: ScriptedServer, store: S3Store) -> None:
+    server.respond = always(listing(contents("root/", "root/a")))
+    listed = store.list()
+    assert next(listed).path == b"a"
+    with pytest.raises(ListingIncompleteError) as caught:
+        next(listed)
+    assert "the key root/ cannot be a path" in caught.value.message
+    assert caught.value.selected(select_all)
 
 
 def test_an_unsorted_listing_is_sorted(server: ScriptedServer, store: S3Store) -> None:
