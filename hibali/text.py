@@ -25,6 +25,12 @@ def printable(text: str | bytes) -> str:
     return "".join(_shown(character) for character in decoded)
 
 
+def one_line(output: bytes, most: int = 500) -> str:
+    """Return the end of a program's output as one printable line, its lines joined by semicolons."""
+    lines = (line.strip() for line in output[-most:].splitlines())
+    return "; ".join(printable(line) for line in lines if line)
+
+
 def without_controls(text: str) -> str:
     """Escape text that is partly `printable` already: backslashes are kept."""
     if text.isascii() and text.isprintable():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali import __version__
-from hibali.errors import IncompleteError, TryLaterError
+from hibali.errors import IncompleteError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.ledger import new_identifier, not_started
 from hibali.locks import FolderLock
@@ -23,6 +23,7 @@ from runs.dependencies import check_needs, dependency_jobs
 from runs.images import SiteImages, find_image
 from runs.inputs import Identity, identify_at_site
 from runs.model import Input, Output, Pilot, Run, State, ignore_run
+from runs.options import resource_argv
 from runs.pilot.setup import prepare_pilot, record_pilot
 from runs.prepare import Prepared, prepare
 from runs.queue_limits import submit_chunks, submit_run
@@ -114,7 +115,19 @@ def launch(
         request = request.with_workload(inputs=tuple(inputs)).with_job(proxy=run.submission.proxy)
         if isinstance(host, ServiceHost):
             return submit_to_service(host, run_store, request, run, on_event)
-        return _stage_and_submit(launcher, request, identities, run)
+        try:
+            return _stage_and_submit(launcher, request, identities, run)
+        except UsageError as refusal:
+            raise _with_typed_options(refusal, request) from None
+
+
+def _with_typed_options(refusal: UsageError, request: Request) -> UsageError:
+    """Return a rejection that names the options of the command line that requested resources."""
+    typed = dict.fromkeys(each.partition("=")[0] for each in resource_argv(request.job.resources))
+    if refusal.code != "submission-rejected" or not typed:
+        return refusal
+    hint = f"Correct {', '.join(typed)}, or the site's [scheduler] table for what was not typed."
+    return UsageError(refusal.code, refusal.message, subject=refusal.subject, hint=hint)
 
 
 def request_key(request: Request, host: RemoteHost) -> str:

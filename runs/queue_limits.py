@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from hibali.config.model import Limits
-from hibali.errors import NotFoundError, TryLaterError
+from hibali.errors import NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.text import as_text, counted, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
@@ -25,6 +25,7 @@ from runs.submit import (
     attempt_age,
     cancel_begun,
     cancel_unsubmitted,
+    end_rejected,
     find_job,
     find_submission,
     submit_once,
@@ -161,7 +162,11 @@ def submit_run(
         age=attempt_age(run_store, run.id) if run.submission.begun else math.inf,
         record_attempt=partial(run_store.note, run.id, ATTEMPT),
     )
-    job = _submit_job(host, scheduler, run.site, holder_of(run.id), submission, limits, on_event)
+    try:
+        job = _submit_job(host, scheduler, run.site, holder_of(run.id), submission, limits, on_event)
+    except UsageError as refusal:
+        end_rejected(host, run_store, run, refusal)
+        raise
     return run_store.note(run.id, "submitted", {"job": job})
 
 
@@ -267,6 +272,9 @@ def submit_chunks(
             break
         try:
             run = _submit_chunk(host, scheduler, run_store, run, chunk, limits, on_event, begun=begun)
+        except UsageError as refusal:
+            end_rejected(host, run_store, run, refusal)
+            raise
         except TryLaterError as problem:
             if problem.code != "scheduler-busy" or not run.job:
                 raise

@@ -12,7 +12,7 @@ from hibali.errors import IncompleteError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.retry import growing_intervals, pause
-from hibali.text import printable
+from hibali.text import one_line
 from runs.containers.base import load_container, require_program
 from runs.schedulers.base import load_scheduler
 from runs.script import checked_prologue
@@ -58,7 +58,7 @@ class SiteCommands:
             return finished
         program = next(argument for argument in argv if argument != "env" and "=" not in argument)
         require_program(program, finished)
-        stderr = printable(finished.stderr.strip()[-500:])
+        stderr = one_line(finished.stderr)
         if any(text in finished.stderr.lower() for text in _NO_SPACE):
             raise IncompleteError(
                 "no-space",

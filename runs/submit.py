@@ -296,7 +296,9 @@ def remove_proxy(host: RemoteHost, run: Run, number: int = 0) -> None:
         return
 
 
-def cancel_tasks(run_store: RunStore, run: Run, numbers: Iterable[int]) -> Run:
+def cancel_tasks(
+    run_store: RunStore, run: Run, numbers: Iterable[int], reason: str = "it was never submitted"
+) -> Run:
     """Record that these tasks of a sweep are never submitted."""
     cancelled = sorted(numbers)
     if not cancelled:
@@ -304,7 +306,7 @@ def cancel_tasks(run_store: RunStore, run: Run, numbers: Iterable[int]) -> Run:
     change = {
         "state": State.CANCELLED,
         "native": "",
-        "reason": "it was never submitted",
+        "reason": reason,
         "tasks": write_ranges(cancelled),
     }
     run = run_store.note(run.id, "tasks", {"changes": [change], "ends": []})
@@ -315,6 +317,7 @@ def cancel_tasks(run_store: RunStore, run: Run, numbers: Iterable[int]) -> Run:
 
 
 _PATIENCE_SECONDS = 5.0
+_ENDED = tuple(state for state in State if state.ended)
 
 
 def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
@@ -323,6 +326,19 @@ def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
         return cancel_tasks(run_store, run, run.sweep.tasks)
     seen = Observation(State.CANCELLED, "", "cancelled before it was submitted")
     return run_store.note(run.id, "seen", seen.to_fields())
+
+
+def end_rejected(host: RemoteHost, run_store: RunStore, run: Run, refusal: HibaliError) -> None:
+    """Record that the scheduler refuses a run or the rest of a sweep for good: the corrected command starts a new run."""
+    reason = f"never submitted: {refusal.message}"
+    if run.sweep is None:
+        remove_proxy(host, run)
+        run = run_store.note(run.id, "seen", Observation(State.CANCELLED, "", reason).to_fields())
+    else:
+        left = {number for chunk in run.sweep.unsubmitted() for number in chunk.tasks}
+        run = cancel_tasks(run_store, run, left - {*run.sweep.in_state(*_ENDED)}, reason)
+    if run.state.ended:
+        run_store.note(run.id, "reported")
 
 
 def cancel_begun(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, run: Run) -> Run:

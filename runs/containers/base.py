@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from hibali.errors import AccessError, RefusedError, TryLaterError, UsageError
 from hibali.plugins import load
-from hibali.text import printable
+from hibali.text import one_line, printable
 from registry.command_line import is_safe_variable, needs_consent
 from registry.pipeline import Container as Wanted
 from registry.pipeline import Pipeline
@@ -371,9 +371,9 @@ def read_inspected(runtime: str, finished: CommandResult) -> Image | None:
         if _DENIED in finished.stderr.lower():
             raise AccessError(
                 "runtime-denied",
-                f"{runtime} cannot be used by this account: {printable(finished.stderr.strip()[-300:])}",
+                f"{runtime} cannot be used by this account: {one_line(finished.stderr, 300)}",
             )
-        message = printable(finished.stderr.strip()[-500:])
+        message = one_line(finished.stderr)
         raise TryLaterError("runtime-silent", f"{runtime} failed: {message}")
     try:
         found = json.loads(finished.stdout)[0]

@@ -17,7 +17,7 @@ from hibali.events import Listener
 from hibali.ledger import new_identifier
 from hibali.locations import work_path
 from hibali.retry import pause
-from hibali.text import counted, printable
+from hibali.text import counted, one_line, printable
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
 from runs.batch_systems import choosing, find_batch_systems
@@ -488,7 +488,7 @@ def _check_container(checks: StepList, site: Site, host: RemoteHost) -> None:
         if finished.exit_code == 127:
             raise missing_program(site.name, program)
         if finished.exit_code != 0:
-            message = printable(finished.stderr.strip()[-200:])
+            message = one_line(finished.stderr, 200)
             hint = f"To try it, log in there and run: {program} --version"
             raise IncompleteError(
                 "container-fails", f"{program} fails: {message}", subject=site.name, hint=hint

@@ -20,7 +20,7 @@ from hibali.events import Listener
 from hibali.plugins import load
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.system_errors import reason_of
-from hibali.text import printable
+from hibali.text import one_line, printable
 from runs.site_health import most_important
 
 
@@ -102,7 +102,7 @@ def query_ssh_config(command: Sequence[str], host: str) -> dict[str, str]:
     finished = subprocesses.run([*command, "-G", "--", host], timeout=15)
     if finished.exit_code == 0:
         return read_ssh_options(finished.stdout.decode("utf-8", "replace"))
-    message = printable(finished.stderr.strip()[-300:])
+    message = one_line(finished.stderr, 300)
     if b"onfiguration" in finished.stderr or b"config" in finished.stderr:
         hint = f"Correct ~/.ssh/config; then: {' '.join(command)} -G {host}"
         raise UsageError("ssh-configuration", message or "ssh gave no reason", subject=host, hint=hint)

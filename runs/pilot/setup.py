@@ -16,7 +16,7 @@ from hibali.documents import canonical_json
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Listener, Noted
 from hibali.locations import Location
-from hibali.text import as_bytes, as_text, counted, printable
+from hibali.text import as_bytes, as_text, counted, one_line, printable
 from runs.fast_storage import FastOptions
 from runs.inputs import Identity, identify_local
 from runs.model import Pilot, Run
@@ -188,7 +188,7 @@ def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> st
         except ValueError:
             reply = None
     if not isinstance(reply, dict) or reply.get("hyperqueue") != f"v{VERSION}":
-        because = printable((finished.stderr or finished.stdout).strip()[-500:])
+        because = one_line(finished.stderr or finished.stdout)
         raise UsageError(
             "no-pilot-there",
             f"HyperQueue cannot be loaded by {python}: {because or finished.exit_code}",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from hibali.amounts import format_size
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.plugins import load
-from hibali.text import printable
+from hibali.text import one_line
 from transfers.remote.host import CommandResult, RemoteHost
 
 JOB_ID = re.compile(r"[A-Za-z0-9][][A-Za-z0-9._:+-]{0,127}")  # PBS writes arrays as 12[].server
@@ -385,7 +385,7 @@ class Scheduler(BatchSystem):
 
 
 def _last_words(finished: CommandResult) -> str:
-    return printable(finished.stderr.strip()[-500:])
+    return one_line(finished.stderr)
 
 
 def load_scheduler(name: str) -> Scheduler:
@@ -463,12 +463,22 @@ exit "$code"
 """
 
 
+_USAGE = 255  # exit(-1), as sbatch and bsub end after an error in their options
+_JOB_LIMIT = re.compile(
+    rb"submit ?jobs?|submit ?limit|number of jobs|max_u?_?jobs|already have", re.IGNORECASE
+)
+_QUEUE_HINT = (
+    "This account has as many jobs in the queue as it may. Set `queued_jobs` in the site's [limits] table to less than"
+    " that limit: hibali then waits for a place."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Submitting:
     """The properties of a scheduler's submission: its program and name, and patterns of its errors.
 
     `unclear` matches errors after which the job may still have been accepted, `later` those where a retry may
-    help; `stopped` are exit codes of an interrupted program.
+    help unless `never` matches, too; `stopped` are exit codes of an interrupted program.
     """
 
     program: str
@@ -476,13 +486,14 @@ class Submitting:
     unclear: re.Pattern[bytes]
     later: re.Pattern[bytes]
     stopped: frozenset[int] = frozenset()
+    never: re.Pattern[bytes] | None = None
 
     def read(self, finished: CommandResult, job: str | None) -> SubmitResult:
         """Interpret the output; `job` is the id found in it."""
         if job is not None and finished.exit_code == 0:
             return Submitted(job)
         output = finished.stderr + b"\n" + finished.stdout
-        message = printable((finished.stderr.strip() or finished.stdout.strip())[-2000:])
+        message = one_line(finished.stderr.strip() or finished.stdout, 2000)
         if finished.exit_code == 127:
             return NotSubmitted(
                 UsageError(
@@ -492,11 +503,17 @@ class Submitting:
                 )
             )
         stopped = finished.exit_code <= 0 or finished.exit_code in self.stopped
+        if finished.exit_code == _USAGE and re.search(rf"(?m)^{self.program}: ".encode("ascii"), output):
+            stopped = False  # it refused its options, and sent nothing
         if stopped or job is not None or self.unclear.search(output):
             return Unclear(message or f"{self.program} printed no job id")
-        if self.later.search(output):
+        if self.later.search(output) and not (self.never and self.never.search(output)):
             return NotSubmitted(
-                TryLaterError("scheduler-busy", f"{self.system} did not accept the job: {message}")
+                TryLaterError(
+                    "scheduler-busy",
+                    f"{self.system} did not accept the job: {message}",
+                    hint=_QUEUE_HINT if _JOB_LIMIT.search(output) else "",
+                )
             )
         return NotSubmitted(
             UsageError(
@@ -509,10 +526,10 @@ class Submitting:
 
 def query_failed(program: str, finished: CommandResult) -> TryLaterError:
     """Return the error for a failed query."""
-    message = finished.stderr.strip() or finished.stdout.strip()
+    message = one_line(finished.stderr.strip() or finished.stdout)
     return TryLaterError(
         "scheduler-silent",
-        f"{program} failed with exit code {finished.exit_code}: {printable(message[-500:])}",
+        f"{program} failed with exit code {finished.exit_code}: {message}",
         hint="The run is not affected. Try again later.",
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hibali.errors import TryLaterError, UsageError
-from hibali.text import printable
+from hibali.text import one_line, printable
 from runs.schedulers.base import (
     UNKNOWN,
     Job,
@@ -245,7 +245,7 @@ class Direct(Scheduler):
         job = check_job_id(fields[-1]) if fields else None
         if finished.exit_code == 0 and job is not None and job.count(":") == 3:
             return Submitted(job)
-        message = printable((finished.stdout + finished.stderr).strip()[-500:])
+        message = one_line(finished.stdout + finished.stderr)
         if finished.exit_code in {65, 66, 67, 127}:
             return NotSubmitted(
                 UsageError(
@@ -314,7 +314,7 @@ def _status_lines(finished: CommandResult) -> list[tuple[str, str, str]]:
     if finished.exit_code != 0:
         raise TryLaterError(
             "scheduler-silent",
-            f"the site did not list its processes: {printable(finished.stderr[-500:])}",
+            f"the site did not list its processes: {one_line(finished.stderr)}",
         )
     lines = (line.split(" ", 2) for line in finished.stdout.decode("ascii", "replace").splitlines())
     return [(parts[0], parts[1], parts[2] if len(parts) > 2 else "") for parts in lines if len(parts) > 1]

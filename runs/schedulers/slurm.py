@@ -78,6 +78,8 @@ _SUBMITTING = Submitting(
         rb"|slurm backup controller in standby",
         re.IGNORECASE,
     ),
+    # limits of a job itself, which Slurm refuses with the same words as too many jobs (DenyOnLimit)
+    never=re.compile(rb"error: (?:Assoc|QOS)(?!\w*Submit)\w+\s*$", re.MULTILINE),
     stopped=frozenset({124, *range(128, 256)}),  # exit codes of timeout(1), and of shells after a signal
 )
 _ARRAY_LIMIT = re.compile(rb"^MaxArraySize\s*=\s*([0-9]{1,9})\s*$", re.MULTILINE)

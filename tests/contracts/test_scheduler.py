@@ -317,6 +317,49 @@ def test_unclear_slurm_submissions_are_looked_up() -> None:
     assert answer.error.transient
 
 
+@pytest.mark.parametrize(
+    "stderr",
+    [  # of sbatch 22.05, which ends with 255 before it sends anything
+        b"sbatch: unrecognized option '--bogus=1'\nTry \"sbatch --help\" for more information\n",
+        b"sbatch: error: Invalid --time specification\n",
+        b"Invalid time specification (pos=0): nonsense\nsbatch: error: Invalid --begin specification\n",
+        b"sbatch: error: Invalid --mem specification\n",
+    ],
+)
+def test_options_that_sbatch_refuses_are_rejected_at_once(stderr: bytes) -> None:
+    answer = load_scheduler("slurm").read_submit(CommandResult(255, b"", stderr))
+    assert isinstance(answer, NotSubmitted)
+    assert isinstance(answer.error, UsageError)
+    assert "\\n" not in answer.error.message
+    assert answer.error.message.count("; ") == stderr.count(b"\n") - 1
+    lost = b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+    for unclear in (b"", b"ssh: connection closed\n", lost):
+        assert isinstance(load_scheduler("slurm").read_submit(CommandResult(255, b"", unclear)), Unclear)
+    for code in (124, 130, 143):
+        assert isinstance(load_scheduler("slurm").read_submit(CommandResult(code, b"", stderr)), Unclear)
+
+
+_POLICY = (
+    b"sbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
+    b" (job submit limit, user's size and/or time limits)\n"
+)
+
+
+def test_too_many_jobs_name_the_setting_that_waits_for_a_place() -> None:
+    full = load_scheduler("slurm").read_submit(
+        CommandResult(1, b"", b"sbatch: error: AssocMaxSubmitJobLimit\n" + _POLICY)
+    )
+    assert isinstance(full, NotSubmitted)
+    assert full.error.transient
+    assert "queued_jobs" in full.error.hint
+    for limit in (b"QOSMaxWallDurationPerJobLimit", b"AssocGrpCpuLimit"):
+        never = load_scheduler("slurm").read_submit(
+            CommandResult(1, b"", b"sbatch: error: " + limit + b"\n" + _POLICY)
+        )
+        assert isinstance(never, NotSubmitted)
+        assert isinstance(never.error, UsageError)
+
+
 def directives_of(name: str, **wanted: Any) -> list[str]:
     """Return the directives for these resources, without their prefixes."""
     return [line.partition(" ")[2] for line in load_scheduler(name).directives(Resources(**wanted))]

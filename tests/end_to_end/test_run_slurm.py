@@ -114,7 +114,7 @@ def test_a_job_whose_submission_reply_was_lost_is_found(killing_bench: Bench, sl
     assert jobs_of(slurm, run_id) == 1
 
 
-def test_a_rejected_submission_reports_the_reason_and_the_corrected_site_continues(
+def test_a_rejected_submission_reports_the_reason_and_the_corrected_site_starts_the_run(
     bench: Bench, slurm: Any
 ) -> None:
     config = bench.hibali.home.config
@@ -124,8 +124,8 @@ def test_a_rejected_submission_reports_the_reason_and_the_corrected_site_continu
     assert refused["code"] == "submission-rejected"
     assert "nowhere" in refused["message"]
     config.write_text(right)
-    bench.run("answers.json", "--wait", exit=0)
-    [run_id] = bench.run_ids()
+    run_id = bench.run("answers.json", "--wait", exit=0).last["id"]
+    assert len(bench.run_ids()) == 2  # the rejected one ended
     assert jobs_of(slurm, run_id) == 1
 
 

@@ -76,3 +76,27 @@ def test_a_job_killed_for_its_memory_failed_with_the_memory_as_its_reason(lie: L
     assert run["tasks"][0]["reason"] == reason
     assert run["tasks"][0]["memory_bytes"] == 317120 * 1024 if accounting else 324730880
     assert reason in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("--directive=--bogus=1",), ("unrecognized option", "--directive")),
+        (("--partition=nowhere",), ("invalid partition specified: nowhere; sbatch: error", "--partition")),
+        (("--param", "say=a,b", "--directive=--begin=x"), ("Invalid --begin specification", "--directive")),
+    ],
+)
+def test_a_rejected_job_ends_its_run_at_once_and_the_corrected_command_starts_one(
+    lie: Lie, tmp_path: Path, typed: tuple[str, ...], words: tuple[str, str]
+) -> None:
+    """sbatch ends with 255 for errors in its options: this was searched for minutes and submitted again."""
+    bench = lie(sbatch='echo called >>"${0%/*}/calls"; exec $REAL "$@"')
+    refused = bench.run(bench.answers(), *typed, exit=2).last
+    assert refused["code"] == "submission-rejected"
+    assert words[0] in refused["message"]
+    assert words[1] in refused["hint"]
+    assert (tmp_path / "programs" / "calls").read_text() == "called\n"
+    [run] = [each for each in bench.hibali("runs", "list", "--json", exit=0).lines if each["kind"] == "run"]
+    assert (run["state"], words[0] in run["tasks"][0]["reason"]) == ("CANCELLED", True)
+    ended = bench.run("answers.json", "--wait", exit=0).last
+    assert ended["id"] != run["id"]
