@@ -23,15 +23,21 @@ from hibali.errors import UsageError
 from hibali.text import nearest
 from registry.problems import Problem
 
-OLD, NEW = "0.4", "0.5"
+OLD, NEW, STYX = "0.4", "0.5", "0.5+styx"
 
 
-def upgrade_document(document: Any, subject: str) -> dict[str, Any]:
-    """Convert a descriptor of schema 0.4 to 0.5, keeping the order of its keys; raises `UsageError` for any other schema."""
-    if not isinstance(document, dict) or document.get("schema-version") not in (OLD, float(OLD)):
+def upgrade_document(document: Any, subject: str) -> tuple[dict[str, Any], list[Problem]]:
+    """Convert a descriptor of schema 0.4, or of Styx's extension of 0.5, to 0.5, keeping the order of its keys.
+
+    Also returns what was lost or assumed. Raises `UsageError` for any other schema.
+    """
+    version = document.get("schema-version") if isinstance(document, dict) else None
+    if version == STYX:
+        return _without_styx(document)
+    if version not in (OLD, float(OLD)):
         raise UsageError(
             "not-schema-04",
-            f'only descriptors with "schema-version": "{OLD}" can be upgraded',
+            f'only descriptors with "schema-version": "{OLD}" or "{STYX}" can be upgraded',
             subject=subject,
             hint="To check a descriptor of another schema: hibali pipelines validate FILE",
         )
@@ -43,7 +49,43 @@ def upgrade_document(document: Any, subject: str) -> dict[str, Any]:
         suggested = upgraded.get("suggested-resources")
         known = suggested if isinstance(suggested, dict) else {}
         upgraded["suggested-resources"] = {**known, "walltime-estimate": upgraded.pop("walltime-estimate")}
-    return upgraded
+    return upgraded, []
+
+
+# Keys of Styx's extension (github.com/styx-api, the schema of 2025), and what is lost without them; inputs that are commands stay, and
+# are problems of the result.
+_STYX_KEYS = {
+    "stdout-output": "removed: what the tool prints is in the log of each run (`hibali runs logs ID`)",
+    "stderr-output": "removed: what the tool prints is in the log of each run (`hibali runs logs ID`)",
+}
+_STYX_INPUT_KEYS = {
+    "mutable": "removed: if the tool changes this file in place, the change is lost",
+    "resolve-parent": "removed: if the tool reads files beside this one, make the folder the input",
+}
+
+
+def _without_styx(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Remove what Styx adds to schema 0.5; return what this changes, too."""
+    upgraded = {**document, "schema-version": NEW}
+    changes = [Problem(key, text) for key, text in _STYX_KEYS.items() if upgraded.pop(key, None) is not None]
+    if "tool-version" not in upgraded:
+        upgraded["tool-version"] = "unknown"
+        changes.append(Problem("tool-version", 'it has none: "unknown" was written'))
+    inputs = document.get("inputs")
+    if isinstance(inputs, list):
+        upgraded["inputs"] = [
+            {key: value for key, value in each.items() if key not in _STYX_INPUT_KEYS}
+            if isinstance(each, dict)
+            else each
+            for each in inputs
+        ]
+        changes += [
+            Problem(f"inputs[{number}].{key}", text)
+            for number, each in enumerate(inputs)
+            for key, text in _STYX_INPUT_KEYS.items()
+            if isinstance(each, dict) and each.get(key)
+        ]
+    return upgraded, changes
 
 
 def _upgrade_container(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,7 +301,7 @@ def _instead_of_choice(error: Any) -> str:
 
 def _instead_of_version(version: Any) -> str:
     text = str(version)
-    if text == OLD:
+    if text in {OLD, STYX}:
         return f"`hibali pipelines upgrade FILE` writes it as {NEW}"
     if text in {"0.1", "0.2", "0.3"}:
         return f"hibali cannot upgrade schema {text}: rewrite the descriptor for {NEW}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -70,6 +71,13 @@ class Catalogue:
         Raises `DescriptorError` with every problem, and `RefusedError` `immutable-version` when different content
         has that name@version.
         """
+        if name is not None and name.startswith("-"):
+            raise UsageError(
+                "unusable-pipeline-name",
+                "a name must not begin with a dash, because commands would read it as an option",
+                subject=printable(name),
+                hint=f"--name {shlex.quote(name.lstrip('-') or 'NAME')}",
+            )
         if isinstance(source, Path):
             source, subject = read_file_bytes(source), str(source)
         pipeline = self._store(read_descriptor(source, subject, name))

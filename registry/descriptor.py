@@ -25,6 +25,7 @@ from registry.pipeline import (
     Pipeline,
     catalogue_name,
     catalogue_version,
+    name_of_title,
 )
 from registry.problems import DescriptorError, Problem, place_problems
 
@@ -179,7 +180,7 @@ def make_pipeline(document: Mapping[str, Any], raw: bytes, name: str | None = No
     digest = digest_document(document)
     container = document.get("container-image")
     return Pipeline(
-        name=catalogue_name(document["name"] if name is None else name),
+        name=name_of_title(document["name"]) if name is None else catalogue_name(name),
         version=catalogue_version(document["tool-version"]),
         digest=digest,
         title=document["name"],

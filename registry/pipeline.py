@@ -192,6 +192,11 @@ def catalogue_name(title: str) -> str:
     return name
 
 
+def name_of_title(title: str) -> str:
+    """Return the catalogue name for an author's title: without dashes at its beginning, where commands have options (`-tool`)."""
+    return catalogue_name(_OUTSIDE_NAME.sub("-", title.lower()).lstrip("-") or title)
+
+
 def catalogue_version(version: str) -> str:
     """Convert the author's version to a folder name: runs outside `[A-Za-z0-9._+-]` become `-`; raises `UsageError`."""
     return _checked_component(_OUTSIDE_VERSION.sub("-", version), version, "version")

@@ -554,11 +554,15 @@ def test_command(
     "upgrade",
     examples=[
         ("hibali pipelines upgrade old.json > new.json", "Convert a descriptor from schema 0.4 to 0.5."),
+        (
+            "hibali pipelines upgrade niwrap.json > new.json",
+            "Convert one of Styx (0.5+styx); changes are named.",
+        ),
     ],
 )
 @click.argument("file")
 def upgrade_command(common: Common, file: str) -> int | None:
-    """Convert an older descriptor to the current schema.
+    """Convert an older descriptor, or one of Styx, to the current schema.
 
     The result is written to stdout; FILE is not changed. If the result is not valid, its errors are shown and nothing is written.
     """

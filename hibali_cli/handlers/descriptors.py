@@ -18,12 +18,15 @@ from registry.problems import DescriptorError, InvocationError, Problem, read_fi
 
 def upgrade_descriptor(common: Common, file: str) -> int | None:
     """Print an older descriptor in the current schema."""
-    upgraded = upgrade_document(read_json_file(Path(file)), file)
+    upgraded, changes = upgrade_document(read_json_file(Path(file)), file)
     text = json.dumps(upgraded, indent=4)
     read_descriptor(text.encode(), file)
     if common.json:
-        common.output.record("descriptor", {"file": file, "descriptor": upgraded})
+        records = [each.to_record() for each in changes]
+        common.output.record("descriptor", {"file": file, "descriptor": upgraded, "changes": records})
     else:
+        for each in changes:
+            common.output.warn(f"{file}: {each}")
         common.output.text(text + "\n")
     return None
 

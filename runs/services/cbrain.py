@@ -16,7 +16,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import printable
 from registry.descriptor import digest_document
-from registry.pipeline import Pipeline, catalogue_name, catalogue_version
+from registry.pipeline import Pipeline, catalogue_version, name_of_title
 from runs.model import Output
 from runs.schedulers.base import UNKNOWN, Phase, Status
 from runs.services.base import (
@@ -310,7 +310,7 @@ def _with_ids(value: Any, kind: object) -> Any:
 
 def _plain(title: str) -> str:
     try:
-        return catalogue_name(title)
+        return name_of_title(title)
     except HibaliError:
         return ""
 

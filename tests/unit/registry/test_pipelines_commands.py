@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from registry.pipeline import split_reference
 from tests.properties.descriptors import make_document, make_input
 
 ROOT = Path(__file__).parents[3]
@@ -203,7 +204,7 @@ def test_two_titles_with_one_catalogue_name_are_reported(hibali: Hibali, tmp_pat
         added = hibali("pipelines", "add", write(tmp_path / "tool.json", tool))
         assert (added.returncode, "'脑 Tool'" in added.stderr) == (0, number == 2)
     named = hibali(
-        "pipelines", "add", write(tmp_path / "tool.json", {**tool, "tool-version": "3"}), "--name", "-tool"
+        "pipelines", "add", write(tmp_path / "tool.json", {**tool, "tool-version": "3"}), "--name", "tool"
     )
     assert (named.returncode, "脑" in named.stderr) == (0, False)
 
@@ -243,6 +244,39 @@ def test_an_old_descriptor_is_upgraded_without_changing_its_file(hibali: Hibali,
     [reported] = records(hibali("pipelines", "upgrade", file, "--json"))
     assert reported["descriptor"]["suggested-resources"] == {"walltime-estimate": 60}
     assert json.loads((tmp_path / "old.json").read_text()) == old
+
+
+def test_a_descriptor_of_styx_is_upgraded_and_the_changes_are_named(hibali: Hibali, tmp_path: Path) -> None:
+    given = make_input("a", "File", mutable=True, resolve_parent=False)
+    document = make_document("-tool [A]", given, name="-3dTool", schema_version="0.5+styx")
+    del document["tool-version"]
+    document["stdout-output"] = {"id": "info", "name": "Info"}
+    file = write(tmp_path / "styx.json", document)
+    assert "pipelines upgrade" in hibali("pipelines", "validate", file).stderr
+    done = hibali("pipelines", "upgrade", file)
+    for word in ("stdout-output: removed", "tool-version: it has none", "inputs[0].mutable: removed"):
+        assert word in done.stderr
+    assert "resolve-parent" not in done.stderr  # it said nothing
+    (tmp_path / "new.json").write_text(done.stdout)
+    assert hibali("pipelines", "add", "new.json").stdout.split()[0] == "3dtool@unknown"
+    [reported] = records(hibali("pipelines", "upgrade", file, "--json"))
+    assert [each["path"] for each in reported["changes"]] == [
+        "stdout-output",
+        "tool-version",
+        "inputs[0].mutable",
+    ]
+    document["inputs"].append(make_input("b", type={"id": "sub", "command-line": "sub", "inputs": []}))
+    refused = hibali("pipelines", "upgrade", write(tmp_path / "styx.json", document))
+    assert (refused.returncode, refused.stdout, "inputs[1].type" in refused.stderr) == (2, "", True)
+
+
+def test_a_name_that_looks_like_an_option_becomes_another_one(hibali: Hibali, tmp_path: Path) -> None:
+    file = write(tmp_path / "tool.json", make_document("tool [A]", make_input("a"), name="-(tool)"))
+    assert hibali("pipelines", "add", file).stdout.split()[0] == "tool-@1.0"
+    refused = hibali("pipelines", "add", file, "--name=-tool")
+    assert (refused.returncode, "must not begin with a dash" in refused.stderr) == (2, True)
+    assert "--name tool" in refused.stderr
+    assert split_reference("-tool@1") == ("-tool", "1")  # stored by an earlier version
 
 
 def test_advice_is_shown_and_can_be_made_an_error(hibali: Hibali, tmp_path: Path) -> None:
