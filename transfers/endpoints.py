@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from hibali.text import printable
 from transfers.actions import name_problem
 from transfers.agent.identity import Identity
 from transfers.datasets.view import DatasetStore, dataset_view
-from transfers.entry import Kind, Verification, weakest
+from transfers.entry import Entry, Kind, Verification, weakest
 from transfers.journal import Recorder
 from transfers.movers.globus_route import globus_between
 from transfers.movers.stream import StreamMover
@@ -307,8 +307,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
             subject=target.text,
             hint="Choose another name. Nothing was moved.",
         )
-    existing = opened.stat(name)
-    if existing is not None and existing.kind is Kind.FOLDER:
+    if _leads_to_folder(opener, target.child(name) if target.slash else target, opened.stat(name)):
         raise UsageError(
             "is-a-folder",
             "a folder with that name already exists",
@@ -319,6 +318,15 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
         raise UsageError("delete-one-file", "--delete cannot be used with a single file", subject=source.text)
     folder = opener.register(opener.packs.parent(store, source))
     return _endpoints(opener, store, SingleSource(folder, source.name, name), (opened, plain))
+
+
+def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) -> bool:
+    """Return whether the target is a folder, or a symlink that leads to one."""
+    if existing is None or existing.kind is not Kind.LINK:
+        return existing is not None and existing.kind is Kind.FOLDER
+    with closing(opener.open(replace(target, confined=False))) as store:
+        found = store.stat()
+    return found is not None and found.kind is Kind.FOLDER
 
 
 def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Store, Store]) -> Endpoints:

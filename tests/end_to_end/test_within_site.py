@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hibali as api
 from tests.end_to_end.conftest import MakeTransfers
 from tests.end_to_end.test_rm import lock_of, plant_lock
 from tests.support.backends import FolderBackend, add_site, make_backend
 from tests.support.small_filesystem import small_filesystem
 from tests.support.strace import LINK, RENAME, UNLINK, kill_at, require_strace
 from tests.support.transfers import Transfers
-from tests.support.trees import Link
+from tests.support.trees import Link, make_tree, read_tree
 
 TREE = {b"a": b"1", b"sub/b": b"22", b"sub/deep/c": b"333"}
 MOVER = {"local": "stream", "ssh": "direct", "s3": "server", "webdav": "server"}
@@ -55,6 +57,33 @@ def test_a_copy_stays_at_the_site_and_is_verified(each_store: Transfers) -> None
     assert there.verify("there:data/two").last["files"] == 3
     answer = there.hibali("cp", "-n", "there:data/one", "there:data/two", "--detailed-exit-code", exit=0)
     assert b"keep 3" in answer.err
+
+
+@pytest.mark.parametrize("word", ["local", "ssh", "sftp"])
+def test_a_file_is_not_sent_in_place_of_a_symlink_to_a_folder(
+    transfers_to: MakeTransfers, tmp_path: Path, word: str
+) -> None:
+    """It is refused as at a folder, by every command and in Python; a symlink to a file or to nothing is replaced."""
+    there = transfers_to(word)
+    there.make({b"a": b"1"})
+    file, here = there.source / "a", tmp_path / "here"
+    tree = {b"folder/kept": b"2", b"one": b"1", b"link": Link(b"folder"), b"again": Link(b"link")}
+    there.place.plant("data", {**tree, b"broken": Link(b"nothing"), b"to-file": Link(b"one")})
+    make_tree(here, tree)
+    calls = [("push", file, f"there:data/{name}") for name in ("folder", "link", "again")]
+    calls += [("pull", "there:data/one", here / "link"), ("sync", "there:data/one", "there:data/link")]
+    calls += [("cp", "there:data/one", "there:data/link")] if word != "sftp" else []
+    for words in calls:
+        answer = refused(there, "is-a-folder", *words, exit=2)
+        assert answer.last["hint"].endswith("/")
+    with pytest.raises(api.UsageError):
+        api.push(file, "there:data/link")
+    assert read_tree(here) == read_tree(make_tree(tmp_path / "before", tree))
+    there.hibali("push", file, "there:data/link/", exit=0)
+    assert there.place.read("data", b"folder/a") == b"1"
+    for name in ("broken", "to-file"):
+        there.hibali("push", file, f"there:data/{name}", exit=0)
+        assert not (there.root / name).is_symlink()
 
 
 def test_a_site_that_cannot_copy_is_refused_with_the_command_that_can(transfers_to: MakeTransfers) -> None:
