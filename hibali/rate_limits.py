@@ -15,8 +15,10 @@ from pathlib import Path
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, TryLaterError
+from hibali.events import Listener, Noted
 from hibali.files import write_atomic
 from hibali.ledger import ledger_folder, now, read_records
+from hibali.retry import pause
 from hibali.text import counted, printable
 
 _HOUR = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2})\.jsonl")
@@ -126,6 +128,18 @@ class Refusals:
                 subject=self._subject,
                 hint="To try now: hibali sites check SITE",
             )
+
+    def wait(self, longest: float, on_event: Listener) -> None:
+        """Wait for the end of a pause of at most `longest` seconds; a longer one is left to `check`."""
+        known = self.read()
+        left = known.until - time.time()
+        if 0 < left <= longest:
+            on_event(
+                Noted(
+                    f"{self._subject} refused requests ({known.because}): waiting {left:.0f} s before the next one"
+                )
+            )
+            pause(left)
 
     def refused(self, because: str) -> None:
         """Record one more refusal."""

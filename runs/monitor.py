@@ -12,7 +12,14 @@ from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, ignore_run
-from runs.poll import add_reasons, observations_of, query_runs, record_observations, update
+from runs.poll import (
+    add_reasons,
+    observations_of,
+    query_runs,
+    read_ends,
+    record_observations,
+    update,
+)
 from runs.queue_limits import can_submit_more, submit_more, submit_waiting
 from runs.rate_limits import SharedPolling
 from runs.records import sweep_of, task_folder
@@ -238,7 +245,12 @@ class _Watch:
         """Query these runs together with all others at the site that have jobs; return whether one of these changed its state."""
         queried = [run for run in open_runs if run.job]
         others = polling.others(self._run_store, {run.id for run in open_runs})
-        seen = query_runs(host, self._scheduler, queried, thorough=not self._polled, others=others)
+        try:
+            seen = query_runs(host, self._scheduler, queried, thorough=not self._polled, others=others)
+        except TryLaterError:
+            seen = read_ends(host, queried)
+            if not seen:
+                raise
         query = partial(update, host, self._scheduler, self._run_store)
         seen |= add_reasons([*queried, *others], seen, host, self._run_store, query)
         remove_proxies(host, [*queried, *others], seen)
@@ -256,7 +268,7 @@ class _Watch:
         for run in open_runs:
             if run.sweep is not None:
                 self._record_sweep(host, run, observations_of(run, seen), step)
-            elif run.job:
+            elif (run.id, 0) in seen:
                 changed_state = self._record_run(host, run, seen[run.id, 0], step) or changed_state
         return changed_state
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hibali.documents import read_json
-from hibali.errors import HibaliError, NotFoundError
+from hibali.errors import HibaliError, NotFoundError, TryLaterError
 from hibali.text import printable, write_ranges
 from runs.model import Key, Run, State, Sweep, task_record_id
 from runs.queue_places import QueuePlaces, holder_of
@@ -218,6 +218,29 @@ def query_runs(
         )
         for each in subjects
     }
+
+
+def read_ends(host: RemoteHost, runs: Sequence[Run]) -> dict[Key, Observation]:
+    """Return the runs and tasks that ended by themselves, by their exit records alone, because the scheduler does not answer.
+
+    A record of a tool that a signal ended, or whose run was cancelled, needs the scheduler's answer, too.
+    """
+    wanted: dict[Key, tuple[Run, bytes, str]] = {}
+    for run in runs:
+        if run.sweep is None:
+            wanted[run.id, 0] = run, run.folder, run.id
+            continue
+        for number in run.sweep.positions():
+            if not run.sweep.tasks[number].state.final:
+                wanted[run.id, number] = run, task_folder(run, number), task_record_id(run.id, number)
+    paths = [folder + b"/exit.json" for _, folder, _ in wanted.values()]
+    contents = host.get_all(paths, maximum=_RECORD_BYTES) if paths else []
+    found = {}
+    for (key, (run, _, record_id)), content in zip(wanted.items(), contents, strict=True):
+        record = read_exit_record(content, record_id)
+        if record is not None and not record.signal and not run.submission.cancelled:
+            found[key] = resolve_status(UNKNOWN, record, None)
+    return found
 
 
 def _resolve(
@@ -496,16 +519,29 @@ def _find_failed(
 
 
 def update(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, runs: Sequence[Run]) -> list[Run]:
-    """Query runs once and record changes; return the runs as they are now. LOST is recorded without waiting."""
+    """Query runs once and record changes; return the runs as they are now. LOST is recorded without waiting.
+
+    If the scheduler does not answer, the ends that exit records prove are recorded before its error is raised for the other runs.
+    """
     queried = [run for run in runs if run.job]
     if not queried:
         return list(runs)
-    seen = query_runs(host, scheduler, queried)
+    silent = None
+    try:
+        seen = query_runs(host, scheduler, queried)
+    except TryLaterError as problem:
+        seen, silent = read_ends(host, queried), problem
     seen |= add_reasons(queried, seen, host, run_store, partial(update, host, scheduler, run_store))
     remove_proxies(host, queried, seen)
-    return [
-        record_observations(run_store, run, observations_of(run, seen)) if run.job else run for run in runs
-    ]
+    now = {
+        run.id: record_observations(run_store, run, found)
+        for run in queried
+        if (found := observations_of(run, seen))
+    }
+    updated = [now.get(run.id, run) for run in runs]
+    if silent is not None and not all(run.state.final for run in updated if run.job):
+        raise silent
+    return updated
 
 
 def observations_of(run: Run, seen: Mapping[Key, Observation]) -> dict[int, Observation]:

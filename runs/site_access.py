@@ -92,6 +92,7 @@ def update_runs(
                         run.id: run for run in _submit_next(host, run_store, now, site.limits, on_event)
                     }
         except HibaliError as problem:
+            fresh |= {run.id: run_store.load(run.id) for run in group}  # exit records may have proven ends
             warn(f"{name} could not be queried: {problem.message}")
     return [fresh[run.id] for run in runs]
 

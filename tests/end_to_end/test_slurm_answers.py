@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,24 @@ def test_a_rejected_job_ends_its_run_at_once_and_the_corrected_command_starts_on
     assert (run["state"], words[0] in run["tasks"][0]["reason"]) == ("CANCELLED", True)
     ended = bench.run("answers.json", "--wait", exit=0).last
     assert ended["id"] != run["id"]
+
+
+SILENT = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+def test_ends_are_reported_while_squeue_fails_and_a_short_pause_is_waited_for(lie: Lie) -> None:
+    """The exit record at the site says how a run ended, but it was read only after an answer of the scheduler."""
+    bench = lie(squeue=SILENT)
+    ended = bench.run(bench.answers(sleep=1), "--wait", "--collect", "back", exit=0).last
+    assert ended["state"] == "SUCCEEDED"
+    assert (bench.folder / "back" / "out.txt").exists()
+    until = time.time() + 3
+    folder = bench.hibali.home.state / "sites" / "here"
+    refused = {"schema": 1, "times": 5, "because": "connect failure", "until": until}
+    (folder / "refusals.json").write_text(json.dumps(refused))
+    run = bench.run(bench.answers(code=3), "--param", "say=a,b", "--wait", exit=7).lines[-2]
+    assert [task["exit_code"] for task in run["tasks"]] == [3, 3]
+    assert time.time() >= until
+    left = bench.run(bench.answers(say="left"), exit=0).last
+    wait_for((bench.folder / "work" / "runs" / left["id"] / "exit.json").exists)
+    bench.hibali("runs", "collect", left["id"], "left", exit=0)
