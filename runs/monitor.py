@@ -9,7 +9,7 @@ from functools import partial
 
 from hibali.config.model import Limits
 from hibali.errors import HibaliError, TryLaterError
-from hibali.events import Listener, Retried, ignore
+from hibali.events import Listener, Noted, Retried, ignore
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, ignore_run
 from runs.poll import (
@@ -190,6 +190,7 @@ class _Watch:
         self._limits = limits
         self._on_event = on_event
         self._waited: dict[str, float] = {}
+        self._reasons: dict[str, frozenset[str]] = {}
         self._doubts: dict[Key, float] = {}
         self._over: set[str] = set()
         self._last: dict[str, Run] = {}
@@ -213,12 +214,31 @@ class _Watch:
                 if now.waits or can_submit_more(now):
                     changed_state = self._submit_run(host, now) or changed_state
         runs = [self._run_store.load(run.id) for run in runs]
+        for run in runs:
+            self._note_reason(run)
         self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
             return None
         if changed_state and all(run.sweep is None for run in runs):
             intervals.restart()
         return self._pause_after(step)
+
+    def _note_reason(self, run: Run) -> None:
+        """Note once why a job waits that may never start, and again when the scheduler's reason changes."""
+        statuses = [run.status] if run.sweep is None else run.sweep.tasks.values()
+        waiting = {each.reason for each in statuses if each.state is State.WAITING and each.reason}
+        before = self._reasons.get(run.id, frozenset())
+        blocking = self._scheduler.blocking
+        if waiting == before or not blocking or not (before or any(map(blocking.fullmatch, waiting))):
+            return
+        self._reasons[run.id] = frozenset(waiting)
+        if waiting:
+            reasons = ", ".join(sorted(waiting))
+            self._on_event(
+                Noted(
+                    f"{run.id} waits in the queue: {reasons}. If it can never start, end it: hibali runs cancel {run.id}"
+                )
+            )
 
     def _pause_after(self, step: float) -> float:
         """Return the pause before the next query: short while a run may reappear."""

@@ -180,9 +180,11 @@ class JobSystem(ABC):
 
     Attributes:
         name: Its name, as runs record it.
+        blocking: Matches reasons for which a job may wait for ever, None if it gives none.
     """
 
     name: ClassVar[str]
+    blocking: ClassVar[re.Pattern[str] | None] = None
 
     @abstractmethod
     def query(self, host: RemoteHost, jobs: Sequence[str], arrays: Sequence[str]) -> JobStates:

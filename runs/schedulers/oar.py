@@ -77,6 +77,7 @@ class Oar(Scheduler):
     """Submit with oarsub, and poll with oarstat."""
 
     name = "oar"
+    blocking = re.compile(r".*cannot find enough resources.*", re.IGNORECASE)
     programs = ("oarsub", "oarstat", "oardel")
     commands = ("oarsub", "oarstat", "oardel", "oarresume", "oarnodes")
     variables = JobVariables(

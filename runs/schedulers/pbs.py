@@ -116,6 +116,7 @@ class Pbs(Scheduler):  # no accounting: it is in files of the server, and qstat 
     """Submit with qsub, and poll with qstat: OpenPBS and Torque."""
 
     name = "pbs"
+    blocking = re.compile(r".*(?:can never run|exceeds).*", re.IGNORECASE)
     programs = ("qsub", "qstat", "qdel")
     commands = ("qsub", "qstat", "qdel", "qrls", "qalter", "qselect", "tracejob")
     variables = JobVariables(

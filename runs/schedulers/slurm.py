@@ -125,6 +125,12 @@ class Slurm(Scheduler):
     programs = ("sbatch", "squeue", "scancel")
     commands = ("sbatch", "squeue", "scancel", "sacct", "scontrol", "sinfo")
     launcher = ("srun",)
+    # squeue(1), "JOB REASON CODES": what only another request, an administrator or the end of other jobs of the account changes
+    blocking = re.compile(
+        r"Partition(?:Config|Down|Inactive|NodeLimit|TimeLimit)|(?:Assoc|QOS)\w+|(?:Account|QOS)NotAllowed|Invalid(?:Account|QOS)"
+        r"|BadConstraints|ReqNodeNotAvail.*|NodeDown|MaxMemPerLimit|DependencyNeverSatisfied|ReservationDeleted|JobHeldAdmin"
+        r"|.*(?:held state|requeued held).*"
+    )
     variables = VARIABLES
 
     def directives(self, resources: Resources) -> tuple[str, ...]:

@@ -123,3 +123,22 @@ def test_ends_are_reported_while_squeue_fails_and_a_short_pause_is_waited_for(li
     left = bench.run(bench.answers(say="left"), exit=0).last
     wait_for((bench.folder / "work" / "runs" / left["id"] / "exit.json").exists)
     bench.hibali("runs", "collect", left["id"], "left", exit=0)
+
+
+def test_waiting_says_once_why_a_job_cannot_start(lie: Lie) -> None:
+    bench = lie()
+    run_id = bench.run(bench.answers(), "--cores", "100", exit=0).last["id"]
+    waited = bench.hibali("runs", "wait", run_id, "--max-time", "5s", exit=5)
+    assert waited.err.count(b"PartitionConfig") == 1
+    assert f"hibali runs cancel {run_id}".encode() in waited.err
+    bench.hibali("runs", "cancel", run_id, exit=0)
+
+
+def test_too_many_jobs_in_the_queue_name_the_setting(lie: Lie) -> None:
+    """With AccountingStorageEnforce=limits and MaxSubmitJobs."""
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    said = f"sbatch: error: AssocMaxSubmitJobLimit\\nsbatch: error: Batch job submission failed: {policy}\\n"
+    bench = lie(sbatch=f'printf "%b" "{said}" >&2; exit 1')
+    refused = bench.run(bench.answers(), exit=5).last
+    assert refused["code"] == "scheduler-busy"
+    assert "queued_jobs" in refused["hint"]
