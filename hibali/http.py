@@ -356,6 +356,7 @@ class HttpClient:
             {**self._headers, **headers},
             retries=False,
             redirect=False,
+            assert_same_host=False,  # without TLS, a proxy gets the whole URL
             preload_content=False,
             decode_content=False,
         )
@@ -403,7 +404,7 @@ class HttpClient:
         except (SSLError, ssl.SSLError):
             raise bad_certificate(self._subject) from None
         except (HTTPError, OSError, UnicodeError) as problem:
-            raise unreachable(self._subject, _reason(problem)) from None
+            raise failure_of(problem, self._subject) from None
 
 
 def open_pool(origin: SplitResult, context: ssl.SSLContext | None, address: str = "") -> HTTPConnectionPool:
@@ -429,6 +430,48 @@ def unreachable(subject: str, reason: str = "", *, address: str = "URL") -> TryL
         f"the server cannot be reached{f': {reason}' if reason else ''}",
         subject=subject,
         hint=f"Check the {address} and the network.",
+    )
+
+
+# Classes of all client libraries, by name: importing them takes too long.
+_OF_PROXIES = frozenset(
+    {"ClientHttpProxyError", "ClientProxyConnectionError", "ProxyConnectionError", "ProxyError"}
+)
+_OF_CUT_ANSWERS = frozenset(
+    {"ChunkedEncodingError", "ClientPayloadError", "IncompleteRead", "IncompleteReadError"}
+)
+
+
+def failure_of(problem: BaseException, subject: str, *, address: str = "URL") -> TryLaterError:
+    """Return the error for an exception of a client library: a proxy that failed, an answer that broke off, or no answer."""
+    if _classes_of(problem) & _OF_CUT_ANSWERS:
+        return truncated(subject)
+    return proxy_failure(problem, subject) or unreachable(subject, _reason(problem), address=address)
+
+
+def proxy_failure(problem: BaseException, subject: str) -> TryLaterError | None:
+    """Return the error for a proxy that cannot be reached or refuses; None for other exceptions of a client library."""
+    if not _classes_of(problem) & _OF_PROXIES:
+        return None
+    found = (value for name, value in urllib.request.getproxies().items() if name in {"http", "https", "all"})
+    # without their logins (S16)
+    hosts = " or ".join(sorted({printable(each.rpartition("@")[2].rpartition("//")[2]) for each in found}))
+    return TryLaterError(
+        "unreachable",
+        f"the proxy {hosts} failed: {_reason(problem)}",
+        subject=subject,
+        hint="Correct the variables HTTPS_PROXY and HTTP_PROXY, or name the host in NO_PROXY.",
+    )
+
+
+def _classes_of(problem: BaseException) -> set[str]:
+    return {kind.__name__ for each in _causes(problem) for kind in type(each).__mro__}
+
+
+def truncated(subject: str) -> TryLaterError:
+    """Return the error for an answer that has less content than its head says."""
+    return TryLaterError(
+        "connection-lost", "the connection was lost before the server's answer was complete", subject=subject
     )
 
 
@@ -458,7 +501,8 @@ def _ended_unanswered(problem: BaseException) -> bool:
 
 def _reason(problem: BaseException) -> str:
     for each in _causes(problem):
-        if isinstance(each, OSError) and (each.strerror or each.args):
+        # the text of a library's own exception may contain a URL with a login; http.client's has none
+        if isinstance(each, OSError) and (each.strerror or (each.args and type(each) is OSError)):
             return printable(each.strerror or str(each.args[-1]))
     return printable(type(problem).__name__)
 

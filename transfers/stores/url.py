@@ -23,6 +23,7 @@ from hibali.http import (
     MAX_ERROR_BYTES,
     RESPONSE_SECONDS,
     bad_certificate,
+    failure_of,
     request_timeout,
     too_long,
     too_slow,
@@ -244,7 +245,7 @@ class Web:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return bad_certificate(self.subject)
         if status is None:
-            return unreachable(self.subject)
+            return failure_of(problem, self.subject)
         if status in _BUSY:
             return unreachable(self.subject, f"status {status}")
         return IncompleteError(

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
-from hibali.http import Bytes, Response, unreachable
+from hibali.http import Bytes, Response, truncated
 from transfers.entry import Kind
 from transfers.pipeline.shared_memory import allocate_buffer
 from transfers.stores.ebrains.requests import DataProxy
@@ -291,7 +291,7 @@ class _Reading:
         def attempt_once() -> Response:
             response = self._request(take, keep=keep)
             if self.received < min(self._length, self.total - self._offset):
-                raise unreachable(self._proxy.subject)  # the answer was cut off
+                raise truncated(self._proxy.subject)
             return response
 
         try:

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Iterator
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
-from hibali.http import bad_certificate, unreachable
+from hibali.http import bad_certificate, failure_of
 from hibali.system_errors import code_of, message_of
 from transfers.stores.webdav.requests import error_of
 
@@ -28,6 +28,7 @@ _NO_LOGIN = frozenset(
 _NO_ANSWER = frozenset(
     {
         "ClientConnectionError",
+        "ClientPayloadError",
         "ConnectTimeoutError",
         "EndpointConnectionError",
         "FSTimeoutError",
@@ -99,10 +100,9 @@ def _known(problem: BaseException, subject: str) -> HibaliError | None:
     if isinstance(problem, OSError) and problem.errno in _LOCAL:
         code = code_of(problem.errno)
         return IncompleteError(code, message_of(code), subject=subject)
-    if names & _NO_ANSWER or isinstance(problem, ConnectionError | TimeoutError | EOFError):
-        return unreachable(subject, address="URL and the options of the site")
-    if isinstance(problem, OSError) and "gaierror" in names:
-        return unreachable(subject, address="URL and the options of the site")
+    no_answer = names & _NO_ANSWER or isinstance(problem, ConnectionError | TimeoutError | EOFError)
+    if no_answer or (isinstance(problem, OSError) and "gaierror" in names):
+        return failure_of(problem, subject, address="URL and the options of the site")
     if isinstance(problem, NotImplementedError):
         return IncompleteError(
             "not-supported", "the filesystem does not support this request", subject=subject

@@ -18,6 +18,7 @@ from hibali.errors import (
     RefusedError,
     TryLaterError,
 )
+from hibali.http import proxy_failure
 from hibali.text import printable
 
 CONFLICT = "globus-conflict"  # error code: an identical transfer is active
@@ -43,7 +44,7 @@ def explain(problem: GlobusAPIError | NetworkError, site: Site, subject: str) ->
     client = site.globus.client if site.globus is not None else None
     assert client is not None
     if isinstance(problem, NetworkError):
-        return TryLaterError(
+        return proxy_failure(problem.underlying_exception, subject) or TryLaterError(
             "unreachable", f"Globus cannot be reached ({type(problem).__name__})", subject=subject
         )
     if isinstance(problem, AuthAPIError):

@@ -194,11 +194,6 @@ def _denied(code: str, reason: str, subject: str) -> AccessError:
     )
 
 
-def unreachable(subject: str) -> TryLaterError:
-    """Return the error for a missing or incomplete response."""
-    return http.unreachable(subject, address="endpoint")
-
-
 def bad_certificate(subject: str) -> AccessError:
     """Return the error for an invalid server certificate."""
     return http.bad_certificate(subject, "AWS_CA_BUNDLE")
@@ -229,7 +224,9 @@ def from_obstore(problem: Exception, subject: str) -> HibaliError:
         return problem
     if "certificate" in text:
         return bad_certificate(subject)
-    return unreachable(subject)
+    if "response body" in text:  # it broke off
+        return http.truncated(subject)
+    return http.unreachable(subject, address="endpoint")
 
 
 def not_partial(subject: str) -> IncompleteError:

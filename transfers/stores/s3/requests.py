@@ -23,9 +23,11 @@ from hibali.http import (
     Bytes,
     Deadline,
     Response,
+    failure_of,
     read_at_most,
     request_timeout,
     too_long,
+    truncated,
     watched,
 )
 from hibali.request_limits import RequestLimit
@@ -41,7 +43,6 @@ from transfers.stores.s3.errors import (
     not_partial,
     real_status,
     said_in,
-    unreachable,
 )
 
 if TYPE_CHECKING:
@@ -316,13 +317,13 @@ class Requests:
                     content = self._read(method, found, lowered, length if found.status_code == 206 else most)
             except SSLError:
                 raise bad_certificate(self.subject) from None
-            except (BotoCoreError, HTTPError, HTTPException, OSError):
-                raise unreachable(self.subject) from None
+            except (BotoCoreError, HTTPError, HTTPException, OSError) as problem:
+                raise failure_of(problem, self.subject, address="endpoint") from None
         announced = lowered.get("content-length", "")
         complete = found.status_code < 300 or len(content) < MAX_ERROR_BYTES
         arrived = len(content) + received
         if method != "HEAD" and complete and announced.isdigit() and int(announced) != arrived:
-            raise unreachable(self.subject)  # botocore accepts a truncated response
+            raise truncated(self.subject)  # botocore accepts it
         return Response(found.status_code, lowered, content, received)
 
     def _read(self, method: str, found: Any, headers: Mapping[str, str], most: int) -> bytes:
