@@ -96,6 +96,24 @@ def read_size(text: str) -> int:
     return int(float(number) * step ** " KMGTP".index(prefix.upper() or " "))
 
 
+NONE = "none"  # a resource that is not requested although the author or the site suggests it
+_MIB = 1024**2
+
+
+def read_memory(amount: str | int) -> int:
+    """Return the memory of a job in MiB, rounded up, 0 for `none`; raises ValueError for less than 1 MiB."""
+    if amount == NONE:
+        return 0
+    size = read_size(amount) if isinstance(amount, str) else amount
+    if size < _MIB:
+        digits = re.match(r"[0-9.]+", str(amount))
+        meant = (
+            f"{digits[0]}M was probably meant" if digits and float(digits[0]) else "`none` requests no memory"
+        )
+        raise ValueError(f"{amount} is less than 1 MiB: {meant}")
+    return -(-size // _MIB)
+
+
 def split_command(text: str) -> tuple[str, ...]:
     """Split a command line into arguments as a shell does, without a shell; raises ValueError."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Literal, Unpack
 
-from hibali.amounts import read_job_time, read_size
+from hibali.amounts import NONE, read_job_time, read_memory
 from hibali.cancellation import Cancellation
 from hibali.config.settings import site_for_runs
 from hibali.documents import read_json_file
@@ -49,11 +49,11 @@ from transfers.journal import Receipt
 
 Values = Mapping[str, Any]
 
-_MIB = 1024**2
-
 
 class JobOptions(CallOptions, total=False):
     """The resources of a job, as the options of `hibali run` with these names; missing ones have defaults.
+
+    "none" requests no nodes, tasks, cores, memory, time or gpus, although the author or the site suggests some.
 
     Attributes:
         memory: for each node, in bytes or as text such as "16G".
@@ -68,12 +68,12 @@ class JobOptions(CallOptions, total=False):
         pilot: run the tasks of a sweep inside one job after the other, at most so many.
     """
 
-    nodes: int
-    tasks: int
-    cores: int
+    nodes: int | Literal["none"]
+    tasks: int | Literal["none"]
+    cores: int | Literal["none"]
     memory: int | str
     time: int | str
-    gpus: int
+    gpus: int | Literal["none"]
     partition: str
     account: str
     reservation: str
@@ -444,17 +444,15 @@ def _resources(given: Mapping[str, Any]) -> Resources:
         check_directive(text)
     try:
         memory, seconds = given.get("memory"), given.get("time")
-        memory = read_size(memory) if isinstance(memory, str) else memory
-        seconds = read_job_time(seconds) if isinstance(seconds, str) else seconds
+        memory = None if memory is None else read_memory(memory)
+        seconds = read_job_time(seconds) if isinstance(seconds, str) and seconds != NONE else seconds
     except ValueError as problem:
         raise UsageError("usage", str(problem)) from None
-    names = ("nodes", "tasks", "cores", "gpus", "partition", "account", "reservation")
-    return Resources(
-        memory_megabytes=None if memory is None else -(-memory // _MIB),
-        seconds=seconds,
-        directives=directives,
-        **{name: given.get(name) for name in names},
-    )
+    counts = {name: given.get(name) for name in ("nodes", "tasks", "cores", "gpus")}
+    amounts = {"memory_megabytes": memory, "seconds": seconds, **counts}
+    texts = {name: given.get(name) for name in ("partition", "account", "reservation")}
+    requested: dict[str, Any] = {name: 0 if each == NONE else each for name, each in amounts.items()}
+    return Resources(directives=directives, **requested, **texts)
 
 
 def _follow(call: Call, runs: list[model.Run]) -> None:

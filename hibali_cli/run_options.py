@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.amounts import read_job_time, read_size
+from hibali.amounts import NONE, read_job_time, read_memory
 from hibali.errors import UsageError
 from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
 
@@ -21,15 +21,23 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Any], Any]
 
-_MIB = 1024**2
-_GPU_COUNT = click.IntRange(0, 1024)
-_COUNT = click.IntRange(1, 1_000_000)
+
+class _Count(click.IntRange):
+    """A count, or `none`, which is 0: the resource is not requested although the author or the site suggests it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        return 0 if value == NONE else super().convert(value, param, ctx)
+
+
+_GPU_COUNT = _Count(0, 1024)
+_COUNT = _Count(1, 1_000_000)
 _LONGEST_NAME = 200
 
 
 def _read_time_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
     try:
-        return None if text is None else read_job_time(text)
+        return 0 if text == NONE else None if text is None else read_job_time(text)
     except ValueError as problem:
         raise click.BadParameter(str(problem), context, option) from None
 
@@ -37,16 +45,18 @@ def _read_time_option(context: click.Context, option: click.Parameter, text: str
 def _read_memory_option(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
     """Return MiB, rounded up: the scheduler may kill a job that uses more than it requested."""
     try:
-        size = None if text is None else read_size(text)
+        return None if text is None else read_memory(text)
     except ValueError as problem:
         raise click.BadParameter(str(problem), context, option) from None
-    if size == 0:
-        raise click.BadParameter("must be more than 0", context, option)
-    return None if size is None else -(-size // _MIB)
 
 
 _RESOURCE_OPTIONS: tuple[Decorator, ...] = (
-    click.option("--nodes", type=_COUNT, metavar="N", help="The number of nodes."),
+    click.option(
+        "--nodes",
+        type=_COUNT,
+        metavar="N",
+        help="The number of nodes; `none` requests no resource that the author suggests, also with the next options.",
+    ),
     click.option(
         "--tasks", type=_COUNT, metavar="N", help="The number of MPI tasks, started by the site's launcher."
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hibali.amounts import NONE
 from runs.fast_storage import FastOptions
 from runs.schedulers.base import Resources
 
@@ -98,14 +99,16 @@ def resource_argv(resources: Resources) -> tuple[str, ...]:
         "nodes": resources.nodes,
         "tasks": resources.tasks,
         "cores": resources.cores,
-        "memory": None if resources.memory_megabytes is None else f"{resources.memory_megabytes}M",
-        "time": None if resources.seconds is None else f"{resources.seconds}s",
+        "memory": resources.memory_megabytes and f"{resources.memory_megabytes}M",
+        "time": resources.seconds and f"{resources.seconds}s",
         "gpus": resources.gpus,
         "partition": resources.partition,
         "account": resources.account,
         "reservation": resources.reservation,
     }
-    options = [f"--{name}={value}" for name, value in amounts.items() if value is not None]
+    options = [
+        f"--{name}={NONE if value == 0 else value}" for name, value in amounts.items() if value is not None
+    ]
     return (*options, *(f"--directive={text}" for text in resources.directives))
 
 

@@ -18,6 +18,8 @@ from runs.containers.base import Container
 from runs.schedulers.base import Resources
 
 _MIB = 1024**2
+_MOST_MEMORY = 1024**3  # MiB
+_MOST_SECONDS = 10 * 366 * 86400
 _MOST = 1_000_000_000  # of any resource: larger numbers are mistakes that schedulers cannot read
 _NAMES = tuple(each.name for each in fields(Resources) if each.name not in {"directives", "own"})
 # Options of a launcher after the site's own, unless these contain {tasks} themselves: srun(1) (which does not take over
@@ -84,7 +86,7 @@ def decide_resources(
 ) -> DecidedResources:
     """Decide all resources, pure; `wanted` are those of the command line. The site's directives come first.
 
-    `gpus` 0 on the command line removes other requests for GPUs. An author's cores are those of the whole
+    0 on the command line removes the requests of the author and the site. An author's cores are those of the whole
     tool, shared among its tasks. Raises `UsageError` for impossible numbers.
     """
     wanted = wanted or Resources()
@@ -101,8 +103,9 @@ def decide_resources(
             value = getattr(layer, name)
             if value is not None:
                 chosen[name], origins[name] = value, origin
-    if chosen.get("gpus") == 0:
-        del chosen["gpus"], origins["gpus"]
+    for name in [name for name, value in chosen.items() if value == 0]:
+        del chosen[name], origins[name]
+    _check_amounts(chosen)
     if origins.get("cores") is Origin.DESCRIPTOR:
         chosen["cores"] = math.ceil(chosen["cores"] / chosen.get("tasks", 1))
     directives = (*settings.directives, *wanted.directives)
@@ -112,6 +115,23 @@ def decide_resources(
         len(settings.directives),
         suggested=authors,
     )
+
+
+def _check_amounts(chosen: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for numbers that no site has, which schedulers read as others or never fulfil."""
+    for name, most, shown in (
+        ("memory_megabytes", _MOST_MEMORY, "1 PiB of memory for each node"),
+        ("seconds", _MOST_SECONDS, "ten years"),
+        *((name, _MOST, f"{_MOST} {name}") for name in ("nodes", "tasks", "cores", "gpus")),
+    ):
+        value = chosen.get(name, 1)
+        if not 0 < value <= most:
+            raise UsageError(
+                "bad-resources",
+                f"the request is more than {shown}" if value > 0 else f"{value} is not a number of {name}",
+                subject={"memory_megabytes": "memory", "seconds": "time"}.get(name, name),
+                hint="Correct the option, or the value in the site's [scheduler] table.",
+            )
 
 
 def find_launcher(requested: Resources, argv: tuple[str, ...]) -> tuple[str, ...]:

@@ -186,6 +186,15 @@ def test_a_run_is_started_waited_for_read_and_collected(bench: Bench) -> None:
     assert api.run(bench.reference, {"in": str(source), "sleep": 1}, site="here", name="first").id != run.id
 
 
+def test_resources_are_checked_and_withdrawn_as_on_the_command_line(bench: Bench) -> None:
+    source = bench.folder / "input.txt"
+    source.write_text("hello\n")
+    for given in ({"memory": 500}, {"memory": "500"}, {"memory": -1}, {"memory": 10**18}, {"cores": -1}):
+        with pytest.raises(api.UsageError):
+            api.run(bench.reference, {"in": str(source)}, site="here", **given)  # type: ignore[arg-type]
+    assert api.run(bench.reference, {"in": str(source)}, site="here", memory="none", cores="none").wait()
+
+
 def test_no_result_of_another_run_or_task_is_replaced(bench: Bench) -> None:
     source, results = bench.folder / "input.txt", bench.folder / "results"
     source.write_text("hello\n")

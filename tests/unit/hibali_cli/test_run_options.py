@@ -53,8 +53,20 @@ def test_options_are_read_and_written_again() -> None:
     assert (read(), resource_argv(read())) == (Resources(), ())
 
 
+def test_resources_that_the_author_suggests_can_be_withdrawn() -> None:
+    words = [f"--{name}=none" for name in ("nodes", "tasks", "cores", "memory", "time", "gpus")]
+    requested = read(*words)
+    assert requested == Resources(nodes=0, tasks=0, cores=0, memory_megabytes=0, seconds=0, gpus=0)
+    assert read(*resource_argv(requested)) == requested
+
+
+def test_too_little_memory_names_what_was_probably_meant() -> None:
+    with pytest.raises(click.BadParameter, match="500M was probably meant"):
+        read("--memory", "500")
+
+
 def test_memory_is_never_rounded_down() -> None:
-    assert read("--memory", "1").memory_megabytes == 1
+    assert read("--memory", "1M").memory_megabytes == 1
     assert read("--memory", "1048577").memory_megabytes == 2
 
 
@@ -66,6 +78,8 @@ def test_memory_is_never_rounded_down() -> None:
         ("--time", "90"),
         ("--memory", "much"),
         ("--memory", "0"),
+        ("--memory", "500"),
+        ("--memory", "500K"),
         ("--cores", "0"),
         ("--nodes", "-1"),
         ("--tasks", "1.5"),

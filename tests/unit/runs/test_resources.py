@@ -8,6 +8,7 @@ from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import RefusedError, UsageError
 from registry.pipeline import Resources as Suggested
 from runs.containers.base import load_container
+from runs.options import resource_argv
 from runs.resources import Origin, check_gpus, decide_resources, find_launcher, show_value
 from runs.schedulers.base import Resources, load_scheduler
 
@@ -156,6 +157,32 @@ def test_gpus_that_a_site_lacks_are_rejected(requested: int, gpus: Gpus | None, 
         check_gpus(Resources(gpus=requested), gpus, load_container(word), "here")
     assert (refused.value.code, refused.value.exit) == (code, 8)
     check_gpus(Resources(), gpus, load_container(word), "here")
+
+
+def test_every_amount_of_the_author_can_be_withdrawn() -> None:
+    names = ("nodes", "tasks", "cores", "memory_megabytes", "seconds", "gpus")
+    found = decide_resources(AUTHOR, SITE, Resources(**dict.fromkeys(names, 0)))
+    assert {name: getattr(found.resources, name) for name in names} == dict.fromkeys(names)
+    assert not found.origins.keys() & set(names)
+    assert found.shortfalls() == []
+    assert resource_argv(Resources(**dict.fromkeys(names, 0))) == tuple(
+        f"--{name}=none" for name in ("nodes", "tasks", "cores", "memory", "time", "gpus")
+    )
+
+
+@pytest.mark.parametrize(
+    ("requested", "subject"),
+    [
+        (Resources(memory_megabytes=1024**3 + 1), "memory"),
+        (Resources(seconds=11 * 366 * 86400), "time"),
+        (Resources(cores=10**12), "cores"),
+        (Resources(nodes=-1), "nodes"),
+    ],
+)
+def test_absurd_amounts_are_refused_before_anything_is_sent(requested: Resources, subject: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        decide_resources(Suggested(), SchedulerSettings(), requested)
+    assert refused.value.subject == subject
 
 
 def test_gpus_can_be_declined() -> None:
