@@ -92,11 +92,11 @@ class SiteFiles:
             return act(call)
 
     def location(self, call: Call, path: str) -> Location:
-        """Return the location of SITE/PATH. Raises `UsageError`."""
+        """Return the location of SITE/PATH, in which `$` is an ordinary character. Raises `UsageError`."""
         name, _, rest = path.partition("/")
         if not name:
             raise UsageError("bad-location", "the site is missing: hibali://SITE/PATH", subject=path)
-        return call.location(f"{call.settings.site(name).name}:{rest}")
+        return call.recorded(os.fsencode(f"{call.settings.site(name).name}:{rest}"))
 
     @contextmanager
     def _in_folder(self, location: Location) -> Iterator[tuple[Store, bytes]]:
@@ -156,7 +156,8 @@ class SiteFiles:
             entries = list(store.list(shallow=not recursive))
             if recursive and not store.facts.folders:
                 entries += _folders_of(entries)
-        named = [(below(path, entry.name), entry) for entry in entries]
+        literal = not kind_of(found.location.site).has_keys
+        named = [(_listed(path, entry.name, literal=literal), entry) for entry in entries]
         return [(name, self._behind(call, name, entry)) for name, entry in named]
 
     def _behind(self, call: Call, path: str, entry: Entry) -> Entry:
@@ -289,6 +290,12 @@ def _folders_of(entries: Sequence[Entry]) -> list[Entry]:
 def below(folder: str, name: str) -> str:
     """Return the path of a name below a folder; the folder for ""."""
     return f"{folder.rstrip('/') if folder else folder}/{name}" if name else folder
+
+
+def _listed(folder: str, name: str, *, literal: bool) -> str:
+    """Return the path of a listed name; with `literal` no name at the top of the site means a home or another root."""
+    protected = literal and name.startswith(("~", "@")) and "/" not in folder.rstrip("/")
+    return below(folder, f"./{name}" if protected else name)
 
 
 def changed(path: str) -> HibaliError:

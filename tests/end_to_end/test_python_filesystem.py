@@ -221,3 +221,25 @@ def test_wildcards_of_the_filesystem_match_as_fsspec_has_them(
         )
     assert files.glob("there/data/**/c.txt", maxdepth=2) == ["there/data/a/c.txt"]
     assert files.glob("there/data/" + "*_" * 20 + ".nii") == []
+
+
+@pytest.mark.parametrize("word", ["local", "s3", pytest.param("webdav", marks=pytest.mark.heavy)])
+def test_every_name_that_is_listed_can_be_read_replaced_and_removed(
+    transfers_to: Any, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    there = transfers_to(word)
+    for name, value in there.place.env.items():
+        monkeypatch.setenv(name, value)
+    names = (b"$x", b"a$HOME", b"${y}", b"~", b"~me", b"@root", b"sub/$z", b"sub/~", b"sub/@data")
+    there.place.plant("", {name: name for name in names})
+    found = HibaliFileSystem(str(there.hibali.home.config), skip_instance_cache=True)
+    listed = found.find("there")
+    assert {found.cat_file(each) for each in listed} == set(names)
+    assert found.find("there/sub") == [each for each in listed if "/sub/" in each]
+    for each in listed:
+        found.pipe_file(each, b"new")
+    assert set(there.place.files("").items()) == {(name, b"new") for name in names}
+    for each in found.ls("there", detail=False):
+        found.rm(each, recursive=True)
+    assert there.place.files("") == {}
+    found.close()
