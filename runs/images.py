@@ -323,7 +323,11 @@ def find_image(
     elif pinned is not None:
         found = stage_pinned(name, images, pinned)
     else:
-        found = _require(images.find_name(name), name)
+        before = first_image(pipeline, images.site, name)
+        staged = images.find_name(name)
+        if staged is None and before is not None:  # staged with --image by an earlier command
+            staged = images.find_id(f"sha256:{before}")
+        found = _require(staged, name)
         _compare(pipeline, name, (found.id, *found.digests))
     accepted = bool(image_option) or pinned is not None
     _compare_pin(pipeline, images.site, name, found.id.removeprefix("sha256:"), accepted=accepted)
@@ -348,7 +352,9 @@ def stage_archive(pipeline: Pipeline, name: str, images: SiteImages, archive: Pa
     """Stage the image of an archive, unless that was done before."""
     held = read_archive(archive, name)
     _compare(pipeline, name, (held.record.id, *held.digests))
-    return images.stage(held.record, lambda: archive)
+    staged = images.stage(held.record, lambda: archive)
+    _compare_pin(pipeline, images.site, name, staged.id.removeprefix("sha256:"), accepted=True)
+    return staged
 
 
 def _require(found: Staged | None, name: str) -> Staged:

@@ -168,8 +168,21 @@ def identify_local(path: Path) -> Identity:
 
     Raises `NotFoundError`, and `UsageError` for anything but a file or folder.
     """
+    found = _stat(path)
+    content = LocalContent()
+    if stat.S_ISREG(found.st_mode):
+        digest = content.of_file(os.fsencode(path), found)
+        return Identity(f"sha256:{digest}", digest, {b"": digest}, found.st_size)
+    if stat.S_ISDIR(found.st_mode):
+        digest, files, size = content.of_tree(os.fsencode(path))
+        return Identity(f"tree:{digest}", digest, files, size)
+    raise UsageError("bad-input", "an input must be a file or a folder", subject=printable(os.fsencode(path)))
+
+
+def _stat(path: Path) -> os.stat_result:
+    """Return the status of an input; raises `NotFoundError`, and `UsageError` if it cannot be read."""
     try:
-        found = path.stat()
+        return path.stat()
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(
             "no-such-input",
@@ -179,14 +192,6 @@ def identify_local(path: Path) -> Identity:
         ) from None
     except OSError as problem:
         raise unreadable(os.fsencode(path), problem) from None
-    content = LocalContent()
-    if stat.S_ISREG(found.st_mode):
-        digest = content.of_file(os.fsencode(path), found)
-        return Identity(f"sha256:{digest}", digest, {b"": digest}, found.st_size)
-    if stat.S_ISDIR(found.st_mode):
-        digest, files, size = content.of_tree(os.fsencode(path))
-        return Identity(f"tree:{digest}", digest, files, size)
-    raise UsageError("bad-input", "an input must be a file or a folder", subject=printable(os.fsencode(path)))
 
 
 def identify_elsewhere(location: Location, found: Entry | None) -> Identity:
@@ -478,6 +483,22 @@ def locate_files(
     if missing:
         raise _all_of(missing)
     return _numbered(found)
+
+
+def require_local(located: Sequence[Located]) -> None:
+    """Raise `NotFoundError` with all files of this machine that do not exist, without reading any."""
+    missing = []
+    for each in located:
+        path = (
+            Path(os.fsdecode(each.place.raw)) if each.place.typed_local and each.run_input is None else None
+        )
+        if path is not None and not path.is_symlink():  # an annexed file is fetched when the run begins
+            try:
+                _stat(path)
+            except NotFoundError as problem:
+                missing.append(problem)
+    if missing:
+        raise _all_of(missing)
 
 
 def locate_for_site(located: Sequence[Located], site: Site, settings: Settings) -> list[Located]:

@@ -27,6 +27,7 @@ from runs.inputs import (
     locate_files,
     locate_for_site,
     locate_inputs,
+    require_local,
 )
 from runs.model import Run
 from runs.options import RequestedJob, RunOptions, SweepOptions, proxy_argv, resource_argv
@@ -77,6 +78,8 @@ def read_request(
         first = load_dependencies(options)
     if located is None:
         located = locate_inputs(invocation, settings, compute.site, identify=identify)
+        if not identify:
+            require_local(located)
     else:
         located = locate_for_site(located, compute.site, settings)
     typed = typed_request(file, located, options.image).to_fields()
@@ -110,6 +113,8 @@ def read_sweep_request(
     if located is None:
         several = several_allowed(workload.tasks)
         located = locate_files(workload.inputs, settings, compute.site, identify=identify, several=several)
+        if not identify:
+            require_local(located)
     else:
         located = locate_for_site(located, compute.site, settings)
     typed = typed_request(file, located, options.image, sweep.each, sweep.parameters).to_fields()

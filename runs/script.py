@@ -246,6 +246,10 @@ def checked_prologue(prologue: Sequence[str]) -> str:
     return f"{lines}{_CHECK}{text}\ntrap - ERR\n{variables}"
 
 
+# Set in a user's .bashrc, these change how shells split words and what Python programs load: a prologue may set them for tools.
+_FORGET = "unset CDPATH IFS PYTHONHOME PYTHONPATH PYTHONSTARTUP"
+
+
 def start_script(prologue: Sequence[str], start: str) -> str:
     """Return the script that starts the tool in the work folder: the site's prologue, then `start` (a container's line)."""
     for line in prologue:
@@ -260,11 +264,11 @@ def start_script(prologue: Sequence[str], start: str) -> str:
     head = (
         [
             """[ -n "${HIBALI_LOGIN:-}" ] || { export HIBALI_LOGIN=1; exec bash -l "$0"; }""",
-            "unset HIBALI_LOGIN",
+            f"{_FORGET} HIBALI_LOGIN",
             checked_prologue(prologue),
         ]
         if prologue
-        else []
+        else [_FORGET]
     )
     return "\n".join(["#!/bin/sh", *head, start]) + "\n"
 

@@ -56,7 +56,9 @@ def convert_bids_app(folder: Path, *, name: str, version: str, command: str) -> 
         }
     )
     found_version = version or _read_text(folder / "version").strip() or "unknown"
-    image = f"bids/{title.lower()}" + ("" if found_version == "unknown" else f":{found_version}")
+    tag = re.sub(r"[^A-Za-z0-9_.-]+", "-", found_version).lstrip(".-")[:128]
+    repository = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "app"
+    image = f"bids/{repository}" + ("" if found_version == "unknown" or not tag else f":{tag}")
     draft.note("container-image", f"assumed: {image}, as the images of github.com/BIDS-Apps")
     more: dict[str, Any] = {"container-image": {"type": "docker", "image": image}}
     description = program.description or f"BIDS app {title}."

@@ -14,8 +14,9 @@ from typing import Any
 
 from hibali.documents import canonical_digest
 from hibali.errors import NotFoundError, UsageError
-from hibali.events import Listener
+from hibali.events import Listener, Noted
 from hibali.locations import Location
+from hibali.text import printable
 from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
 from runs.model import Run, State
@@ -89,6 +90,11 @@ def _labels(folder: Location, prefix: str, on_event: Listener) -> list[str]:
         match = _LABEL.fullmatch(entry.path.rstrip(b"/"))
         if match is not None and match[1].decode("ascii") == prefix and entry.kind is not Kind.FILE:
             found.append(match[2].decode("ascii"))
+        elif entry.path.startswith(f"{prefix}-".encode("ascii")) and entry.kind is not Kind.FILE:
+            name = printable(entry.path)
+            on_event(
+                Noted(f"{folder.text}: {name} is left out: a label has only ASCII letters, digits and +")
+            )
     return sorted(found)
 
 

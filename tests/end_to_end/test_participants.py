@@ -143,9 +143,22 @@ def test_a_missing_image_is_named_before_anything_runs(hibali: Any) -> None:
     study = Study(hibali, 2)
     study.bench.add_local_site()
     (study.folder / "bids/sub-002/anat/T1w.txt").unlink()
-    answer = hibali(*study.line("--json"), exit=3).last
-    assert "sub-002" in json.dumps(answer)
+    (study.folder / "bids/sub-001/anat/T1w.txt").unlink()
+    for more in ((), ("--dry-run",)):
+        answer = json.dumps(hibali(*study.line("--json", *more), exit=3).last)
+        assert "sub-001" in answer
+        assert "sub-002" in answer
     assert study.times_run() == {}
+
+
+def test_participants_that_are_left_out_are_named(hibali: Any) -> None:
+    study = Study(hibali, 1)
+    study.bench.add_local_site()
+    (study.folder / "bids/sub-001_old/anat").mkdir(parents=True)
+    (study.folder / "bids/sub-x.json").touch()
+    shown = hibali(*study.line("--dry-run"), exit=0)
+    assert b"sub-001_old is left out" in shown.err
+    assert b"sub-x" not in shown.err
 
 
 def test_options_that_contradict_each_other_are_refused(hibali: Any) -> None:

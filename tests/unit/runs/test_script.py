@@ -211,3 +211,25 @@ def test_a_failing_line_of_the_prologue_ends_the_run_before_its_tool(
     assert (unmet.read_text() if unmet.exists() else "") == (
         f"a line of the prologue failed with {failed}\n" if failed else ""
     )
+
+
+@pytest.mark.parametrize("prologue", [(), ("export PYTHONPATH=/of/the/site",)])
+def test_a_tool_does_not_get_what_a_bashrc_sets_for_shells_and_python(
+    tmp_path: Path, prologue: tuple[str, ...]
+) -> None:
+    lines = "export PYTHONPATH=/mine PYTHONHOME=/mine IFS=_ CDPATH=/ OTHER=kept\n"
+    (tmp_path / ".bash_profile").write_text(lines)
+    (tmp_path / "start").write_text(start_script(prologue, "a=x_y; printf '<%s>' $a; exec env"))
+    mine = {"PYTHONPATH": "/mine", "PYTHONHOME": "/mine", "IFS": "_", "CDPATH": "/", "OTHER": "kept"}
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **mine}
+    done = subprocess.run(
+        ["/bin/sh", tmp_path / "start"], env=env, check=True, capture_output=True, text=True
+    )
+    seen = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    assert done.stdout.startswith("<x_y>")
+    assert "OTHER=kept" in done.stdout
+    assert {name: seen.get(name) for name in ("PYTHONHOME", "CDPATH", "IFS")} == dict.fromkeys(
+        ("PYTHONHOME", "CDPATH", "IFS")
+    )
+    assert ("PYTHONPATH=/of/the/site" in done.stdout) is bool(prologue)
+    assert "PYTHONPATH=/mine" not in done.stdout

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from hibali.config.model import SchedulerSettings, Site
-from hibali.errors import IncompleteError, RefusedError, TryLaterError, UsageError
+from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from registry.images.archive import read_archive
 from registry.images.record import ImageRecord
 from runs.containers.apptainer import Apptainer
-from runs.images import SiteImages, open_images
+from runs.images import SiteImages, find_image, open_images
 from runs.stage import Synchroniser
+from tests.properties.descriptors import make_input, make_tool
 from tests.services.image import write_image
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
@@ -145,3 +146,17 @@ def test_an_unsupported_format_is_reported(bench: Bench) -> None:
 
     with pytest.raises(UsageError, match="cannot use"):
         bench.images(Picky("apptainer")).stage(bench.record, lambda: bench.archive)
+
+
+def test_an_archive_that_was_accepted_before_need_not_be_named_again(bench: Bench) -> None:
+    image = {"type": "docker", "image": "localhost/a:1"}
+    pipeline = make_tool("t [A]", make_input("a"), container_image=image)
+    runtime = Apptainer("apptainer")
+    with pytest.raises(NotFoundError, match="not at the site"):
+        find_image(pipeline, runtime, bench.images(), "", None)
+    staged = find_image(pipeline, runtime, bench.images(), str(bench.archive), None)
+    bench.archive.unlink()
+    assert find_image(pipeline, runtime, bench.images(), "", None) == replace(staged, fresh=False)
+    other = make_tool("u [A]", make_input("a"), container_image=image)
+    with pytest.raises(NotFoundError, match="not at the site"):
+        find_image(other, runtime, bench.images(), "", None)  # it was accepted for another pipeline

@@ -156,3 +156,10 @@ def test_arguments_that_cannot_be_found_are_marked_as_missing(tmp_path: Path) ->
     app = app_of(tmp_path, ENTRY.format("own"), {"own.py": 'p = ArgumentParser()\np.add_argument("--x")'})
     with pytest.raises(UsageError, match="takes no bids_dir"):
         import_description(app, "", Naming())
+
+
+def test_a_folder_with_any_name_gives_the_name_of_an_image(tmp_path: Path) -> None:
+    app = app_of(tmp_path, ENTRY.format("run.py"), {"scripts/run.py": OWN, "version": "1.0+git é"})
+    app = app.rename(tmp_path / "My_App+++(2)")
+    document = import_description(app, "", Naming()).document
+    assert document["container-image"]["image"] == "bids/my-app-2:1.0-git-"
