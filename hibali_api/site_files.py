@@ -24,12 +24,14 @@ from hibali_api.os_errors import NoSuchFileError, UnfinishedError, as_os_error
 from hibali_api.transfers import check_receipt
 from transfers.entry import Entry, Kind, enclosing
 from transfers.operation import synchronise
+from transfers.protected_roots import check_root_exists
 from transfers.reconnect import is_lost
 from transfers.remove import RemovalRequest, remove
 from transfers.request import Request
 from transfers.rules import DeleteLimit, Rules
 from transfers.single_files import differs, make_place
 from transfers.stores.base import PACK_BYTES, Item, Payload, Store, Unit
+from transfers.stores.open_store import open_store
 
 Result = TypeVar("Result")
 Range = tuple[int, int]
@@ -221,6 +223,7 @@ class SiteFiles:
             try:
                 return store.store_whole(entry, content)
             except NotFoundError:  # the folder is missing
+                check_root_exists(location.parent, store, open_store)
                 store.make_root()
             return store.store_whole(entry, content)
 

@@ -143,8 +143,9 @@ def reach_machine(site: Site, report: SiteReport, on_event: Listener) -> tuple[R
 def _check_machine(site: Site, programs: Sequence[str], host: RemoteHost, report: SiteReport) -> None:
     report.facts.update({name: fact for name, fact in host.facts().items() if fact})
     for name, path in site.roots.items():
-        _check_folder(site, host, report, f"root {name}", path, needed=True)
-    _check_folder(site, host, report, "work", site.work, needed=False)
+        hint = f"Mount it, correct config.toml, or create it: hibali mkdir {site.name}:@{name}"
+        _check_folder(site, host, report, f"root {name}", path, hint)
+    _check_folder(site, host, report, "work", site.work)
     if not isinstance(host, AgentHost):
         return  # a forced command shows only by a request whether it allows a program, which costs time
     for program, found in host.which(programs).items():
@@ -164,15 +165,16 @@ def missing_program(site: str, program: str) -> NotFoundError:
 
 
 def _check_folder(
-    site: Site, host: RemoteHost, report: SiteReport, label: str, path: str, *, needed: bool
+    site: Site, host: RemoteHost, report: SiteReport, label: str, path: str, hint: str = ""
 ) -> None:
+    """Report the path of a folder; with a `hint` what to do if it is missing, it has to exist."""
     if path.startswith("@"):
         name, _, below = path[1:].partition("/")
         path = f"{site.roots.get(name, '')}/{below}"
     try:
         expanded = host.expand(path)
         report.facts[label] = expanded.decode("utf-8", "replace")
-        if needed and host.stat(expanded) is None:
+        if hint and host.stat(expanded) is None:
             raise NotFoundError(
                 "no-such-folder", f"the {label} does not exist", subject=f"{site.name}:{path}"
             )
@@ -184,7 +186,7 @@ def _check_folder(
                 problem.code,
                 f"the {label} does not exist",
                 subject=f"{site.name}:{path}",
-                hint="Correct config.toml.",
+                hint=hint or "Correct config.toml.",
             )
         )
 

@@ -31,7 +31,7 @@ from transfers.overlap import (
 )
 from transfers.packs.view import PackAwareOpener, PackedStore, refuse_packed
 from transfers.planner import missing_source
-from transfers.protected_roots import check_read_only_roots, path_relation
+from transfers.protected_roots import check_read_only_roots, check_root_exists, path_relation
 from transfers.request import Request
 from transfers.rules import Rules
 from transfers.shards.service import NodesRequest
@@ -239,6 +239,8 @@ class _Opener:
         plain = self.open(location)
         self._to_close.append(plain)
         plain.become_target()
+        if plain.stat() is None:
+            check_root_exists(location, plain, self.open)
         _check_scheduled_root(request, location, plain)
         if isinstance(plain, DatasetStore):
             plain.receive(request.saving)

@@ -18,7 +18,7 @@ from transfers.history.index import has_begun
 from transfers.journal import Receipt, Recorder, source_line, target_line
 from transfers.operation import plan_only, synchronise
 from transfers.planner import TransferPlan
-from transfers.protected_roots import check_read_only_roots, is_whole
+from transfers.protected_roots import check_read_only_roots, check_root_exists, is_whole
 from transfers.recorded_digests import recorded_digests
 from transfers.remove import Removal, RemovalPlan, RemovalRequest, remove
 from transfers.request import Request
@@ -123,6 +123,8 @@ class _Renaming:
         self._source = source
         self._target = _exact_target(request, self.found)
         self._new_path, self.exists = _check_target(self._target, on_event)
+        if not self.exists:
+            check_root_exists(self._target, self.store, open_store)
         if self.exists and not _has_begun(request):
             raise _exists(self._target)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
-from hibali.errors import RefusedError, UsageError
+from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
 from hibali.files import state_folder
-from hibali.locations import Location, work_path
+from hibali.locations import Location, path_at, work_path
 from hibali.text import printable
 from transfers.actions import Action
 from transfers.agent.identity import INSIDE, SAME, Identity, child, mounts_below, relation, this_machine
@@ -78,6 +78,43 @@ def mounted_error(path: bytes, subject: str) -> RefusedError:
         subject=subject,
         hint="Nothing was changed. Unmount it, remove its contents separately, or leave it out of a transfer with --exclude.",
     )
+
+
+def check_root_exists(target: Location, store: Store, open_place: Callable[[Location], Store]) -> None:
+    """Raise `NotFoundError` if the configured root of a target does not exist: it may not be mounted, or is misspelled.
+
+    Args:
+        target: a folder that does not exist.
+        store: the opened target.
+        open_place: opens the root where the store is not on a host.
+    """
+    roots = [(path, name) for name, path in target.site.roots.items() if _is_below(target, path)]
+    if target.typed_local or not store.facts.folders or not roots:
+        return
+    path, name = max(roots, key=lambda root: len(root[0]))
+    root = path.encode("utf-8", "surrogateescape")
+    if store.facts.machine:
+        found = store.identify([root])[0]
+        exists = found is None or found["exists"]
+    else:
+        with closing(open_place(path_at(target.site, root))) as opened:
+            exists = opened.stat() is not None
+    if not exists:
+        raise NotFoundError(
+            "no-such-folder",
+            f"the root {path} does not exist, so nothing was written; is it mounted?",
+            subject=target.text,
+            hint=f"To create it: hibali mkdir {target.site.name}:@{name}",
+        )
+
+
+def is_root(location: Location) -> bool:
+    """Return whether a location is a configured root itself."""
+    return location.path.rstrip("/") in {path.rstrip("/") for path in location.site.roots.values()}
+
+
+def _is_below(target: Location, root: str) -> bool:
+    return path_relation(target.raw, root.encode("utf-8", "surrogateescape")) == "in"
 
 
 def path_relation(path: bytes, root: bytes) -> str | None:

@@ -19,7 +19,7 @@ from hibali.system_errors import reason_of
 from hibali.text import printable
 from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import group_units
-from transfers.protected_roots import check_read_only_roots
+from transfers.protected_roots import check_read_only_roots, check_root_exists, is_root
 from transfers.stores.base import (
     PACK_BYTES,
     Committed,
@@ -242,6 +242,8 @@ def make_place(location: Location, on_event: Listener = ignore) -> bool:
         if found is not None:
             raise _in_the_way(location)
         check_read_only_roots(location, store.root_path, on_event)
+        if not is_root(location):
+            check_root_exists(location, store, open_store)
         try:
             store.make_root()
         except (IncompleteError, RefusedError) as problem:

@@ -17,7 +17,7 @@ from hibali.config.importers import Proposal, name_site
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.config.settings import Settings
-from hibali.errors import HibaliError, UsageError
+from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.subprocesses import has_terminal
 from hibali.system_errors import reason_of
@@ -255,12 +255,15 @@ def _choose_scheduler(common: Common, site: str, scheduler: str, *, interactive:
 
 
 def _local_site(common: Common, folder: str, *, interactive: bool) -> str:
-    """Return the site of a local folder, an existing or a new one; the folder is created."""
+    """Return the site of a local folder, an existing or a new one. Only hibali's own proposal is created."""
     path = Path(folder).expanduser().absolute()
     settings = common.settings()
     for site in settings.sites.values():
         if site.kind == "local" and site.default_root and site.roots[site.default_root] == str(path):
             return site.name
+    if folder != _FOLDER and not path.exists():
+        hint = f"Is it mounted? To create it: {shlex.join(['mkdir', '-p', str(path)])}"
+        raise NotFoundError("no-such-folder", "it does not exist", subject=str(path), hint=hint)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

@@ -56,8 +56,8 @@ def check_and_print(common: Common, site: Site) -> None:
 
 
 def as_access_or_later(problem: HibaliError) -> HibaliError:
-    """Return the problem with exit 4 or 5, or 2 where the settings are invalid."""
-    if int(problem.exit) in {2, 4, 5}:
+    """Return the problem with exit 4 or 5, with 2 where the settings are invalid, and 3 where something does not exist."""
+    if int(problem.exit) in {2, 3, 4, 5}:
         return problem
     return TryLaterError(
         problem.code, problem.message, subject=problem.subject, hint=problem.hint, transient=problem.transient

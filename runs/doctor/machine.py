@@ -327,7 +327,7 @@ def _with_hint(problem: HibaliError, message: str, hint: str) -> HibaliError:
 
 
 def _nearest_folder(host: RemoteHost, path: bytes) -> bytes:
-    """Return the folder, or its nearest existing parent, because missing roots are created when needed."""
+    """Return the folder, or its nearest existing parent, because a missing `work` folder is created when needed."""
     while path.strip(b"/"):
         found = host.stat(path)
         if found is not None and found.kind is Kind.FOLDER:

@@ -53,7 +53,7 @@ def test_without_a_terminal_init_asks_nothing_and_a_first_file_arrives(hibali: A
     assert "0 files (0 B) moved" in hibali(*line.split()[1:], exit=0).err.decode()
     assert hibali("ls", "this-machine:hibali-first", exit=0).out == b"hello.txt\n"
     assert "here:" not in again
-    hibali("init", "--yes", "--here", "/proc/no", exit=2)
+    hibali("init", "--yes", "--here", "/proc/no", exit=3)
 
 
 def test_the_first_folder_is_not_the_virtual_environment_of_the_quickstart(hibali: Any) -> None:
@@ -67,6 +67,7 @@ def test_the_first_folder_is_not_the_virtual_environment_of_the_quickstart(hibal
 
 def test_an_existing_site_named_here_is_kept_and_used(hibali: Any) -> None:
     folder = hibali.home.home / "hibali-data"
+    folder.mkdir()
     hibali.home.config.write_text(
         f'version = 1\n[sites.here]\nkind = "local"\ndefault_root = "data"\nroots = {{data = "{folder}"}}\n'
     )

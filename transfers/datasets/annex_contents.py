@@ -20,7 +20,7 @@ from hibali.text import printable
 from transfers.actions import name_problem
 from transfers.entry import Entry, Kind, weakest
 from transfers.movers.stream import StreamMover
-from transfers.protected_roots import check_read_only_roots
+from transfers.protected_roots import check_read_only_roots, check_root_exists
 from transfers.reconnect import is_lost
 from transfers.single_files import download_file, write_content
 from transfers.stores.base import (
@@ -105,6 +105,7 @@ class CachedRoot:
             if not store.facts.writable:
                 raise RefusedError("read-only-site", "this site can only be read", subject=self.location.text)
             check_read_only_roots(self.location, store.root_path, self.on_event)
+            check_root_exists(self.location, store, open_store)
             self._checked = True
         return store
 

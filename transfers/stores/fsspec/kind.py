@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hibali.config.kinds import StoreKind
 from hibali.config.model import Site
+from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
 from transfers.stores.fsspec.settings import FsspecSettings
 
@@ -55,8 +56,9 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
     try:
         facts["url"] = site.own.url
         facts["implementation"] = files.implementation
-        if store.stat() is None:
-            store.make_root()
+        if store.stat() is None and store.facts.folders:
+            hint = f"Correct the URL, or create it: hibali mkdir {site.name}:"
+            raise NotFoundError("no-such-folder", "it does not exist", subject=site.own.url, hint=hint)
         add_facts(store.probe(refresh=True), facts)
     finally:
         store.close()

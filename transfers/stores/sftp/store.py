@@ -10,7 +10,16 @@ from hibali.locations import Location
 from hibali.system_errors import hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.agent.identity import BOOT, LONGEST, MOUNTS, Identity, identity_of, places_of, read_mounts
+from transfers.agent.identity import (
+    BOOT,
+    LONGEST,
+    MOUNTS,
+    Identity,
+    Mount,
+    identity_of,
+    places_of,
+    read_mounts,
+)
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind
 from transfers.stores.base import (
@@ -326,7 +335,11 @@ class SftpStore(Store):
         real = (
             None if path.startswith(b"$") else self._resolve(expand(self._client, path)) for path in paths
         )
-        return [None if path is None else identity_of(machine, places_of(path, table)) for path in real]
+        return [None if path is None else self._identity_of(machine, path, table) for path in real]
+
+    def _identity_of(self, machine: str, path: bytes, table: list[Mount]) -> Identity:
+        exists = self._client.stat(path, follow=True) is not None
+        return identity_of(machine, places_of(path, table), exists=exists)
 
     def _account(self) -> str:
         login = self._client.channel.login
