@@ -115,7 +115,7 @@ def test_several_tasks_are_started_by_the_site_s_launcher() -> None:
     assert words[5:] == ["/bin/sh", "-c", alone]
     assert "#SBATCH --ntasks=4\n" in four.job_script
     own = prepared({}, PODMAN, wanted=Resources(tasks=2), mpi=("ibrun", "-np", "{tasks}"))
-    assert own.start.splitlines()[-1].startswith("exec ibrun -np 2 /bin/sh -c ")
+    assert own.start.splitlines()[2].startswith("exec ibrun -np 2 /bin/sh -c ")
     assert "--network=host" in own.start
 
 
