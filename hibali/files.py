@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -93,10 +94,45 @@ def control_folder() -> Path:
     return private_folder(Path(tempfile.gettempdir()) / f"hibali-{os.geteuid()}")
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+    """Open a regular file, never through a symlink; anything else, which others may have put there, is refused at once.
+
+    A FIFO is not waited for. Raises an OSError that names `path`.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, mode)
+    except OSError as problem:
+        if problem.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
+            raise _not_regular(path) from None
+        raise
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise _not_regular(path)
+    return descriptor
+
+
+def _not_regular(path: Path) -> OSError:
+    return OSError(errno.EMEDIUMTYPE, os.strerror(errno.EMEDIUMTYPE), str(path))
+
+
+def read_regular(path: Path, maximum: int = 64 << 20) -> bytes:
+    """Return up to `maximum` bytes of a state file, -1 for all; raises an OSError that names `path`, also for what is no regular file."""
+    with os.fdopen(open_regular(path), "rb", buffering=0) as stream:
+        try:
+            return stream.read(maximum) or b""
+        except OSError as problem:
+            problem.filename = str(path)
+            raise
+
+
 @contextlib.contextmanager
 def lock_file(path: Path) -> Iterator[int]:
     """Lock out other processes and threads by a file in a local folder, where flock(2) is reliable; yields its descriptor."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor

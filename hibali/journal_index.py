@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hibali.errors import RefusedError
 from hibali.files import sync_folder
 from hibali.ledger import journal_names
+from hibali.system_errors import reason_of
+from hibali.unreadable import UnreadableStateError, note_unreadable, unreadable
 
 if TYPE_CHECKING:
     import sqlite3
@@ -51,7 +53,8 @@ class JournalIndex:
         path: the file of the index, in a private folder.
         version: differs whenever `columns` or the meaning of their values changed.
         columns: their names; those in `indexed` can be searched without reading all rows.
-        read: returns the row of a journal; None for a file that is not a journal yet. May raise OSError.
+        read: returns the row of a journal; None for a file that is not a journal. Raises OSError or
+            `UnreadableStateError` for an unreadable one, which each query reports (hibali.unreadable).
     """
 
     def __init__(
@@ -165,10 +168,19 @@ class JournalIndex:
     def _rows(self, changed: Iterable[tuple[str, tuple[int, int]]]) -> Iterator[tuple[Value, ...]]:
         """Read journals; each was looked at before, so that a row is outdated if its journal grows meanwhile."""
         for name, state in changed:
-            with contextlib.suppress(OSError):
-                row = self._read(self._journals / f"{name}{_SUFFIX}")
-                if row is not None:
-                    yield name, row.settled, *state, *map(_storable, row.values)
+            path = self._journals / f"{name}{_SUFFIX}"
+            try:
+                row = self._read(path)
+            except FileNotFoundError:
+                continue
+            except OSError as problem:
+                note_unreadable(unreadable(path, f"it cannot be read: {reason_of(problem)}"))
+                continue
+            except UnreadableStateError as problem:
+                note_unreadable(problem)
+                continue
+            if row is not None:
+                yield name, row.settled, *state, *map(_storable, row.values)
 
     def _write(self, connection: sqlite3.Connection) -> None:
         """Replace the stored index atomically; a failure, such as a full disk, is ignored."""

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +15,16 @@ from typing import Any, Self
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
-from hibali.files import _write_all, private_folder, state_folder, sync_folder
+from hibali.files import (
+    _write_all,
+    open_regular,
+    private_folder,
+    state_folder,
+    sync_folder,
+    write_atomic,
+)
 from hibali.system_errors import reason_of, transient_error
+from hibali.unreadable import damaged_line, note_unreadable
 
 _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _IDENTIFIER_START = re.compile(r"[0-9a-f-]{1,64}")
@@ -93,14 +101,21 @@ def not_started(problem: OSError, path: Path) -> HibaliError:
 class Journal:
     """An append-only JSON-lines file, kept open by the only process that writes it."""
 
-    def __init__(self, path: Path) -> None:
-        """Open it for appending, 0600, never through a symlink; raises `RefusedError` where that fails."""
+    def __init__(self, path: Path, *first: Mapping[str, Any]) -> None:
+        """Open it for appending, 0600, never through a symlink; raises `RefusedError` where that fails.
+
+        With `first` the journal is new, and appears with these records or not at all: what is empty or
+        cut short in its first line was then damaged later.
+        """
         self.path = path
         self._unsynced = 0
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self._descriptor = os.open(path, flags, 0o600)
-            _end_torn_line(path, self._descriptor)
+            if first:
+                write_atomic(
+                    path, b"".join(line_of_json(dict(each)).encode("ascii") + b"\n" for each in first)
+                )
+            self._descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            _end_torn_line(self._descriptor)
             sync_folder(path.parent)
         except OSError as problem:
             raise not_started(problem, path) from None
@@ -138,25 +153,29 @@ class Journal:
         self.close()
 
 
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the records of a journal, oldest first, ignoring a line that a crash cut short; empty for a missing file."""
+def read_records(path: Path, *, is_cache: bool = False) -> Iterator[dict[str, Any]]:
+    """Read the records of a journal, oldest first; empty for a missing file.
+
+    A line that a crash cut short is ignored. One that was damaged is reported (hibali.unreadable), unless the file
+    `is_cache`: then what it said is found out again. Raises an OSError that names the file.
+    """
     try:
-        stream = path.open("rb")
+        stream = os.fdopen(open_regular(path), "rb")
     except FileNotFoundError:
         return
     with stream, _naming(path):
-        yield from records_in(stream)
+        yield from records_in(stream, None if is_cache else path)
 
 
 def read_more_records(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
     """Read the records after `start` bytes of a journal, and return them with the end of its last complete line."""
     try:
-        with _naming(path), path.open("rb") as stream:
+        with _naming(path), os.fdopen(open_regular(path), "rb") as stream:
             stream.seek(start)
             whole, newline, _ = stream.read().rpartition(b"\n")
     except FileNotFoundError:
         return [], 0
-    return list(records_in(whole.splitlines())), start + len(whole) + len(newline)
+    return list(records_in(whole.splitlines(), path)), start + len(whole) + len(newline)
 
 
 @contextlib.contextmanager
@@ -169,20 +188,30 @@ def _naming(path: Path) -> Iterator[None]:
         raise
 
 
-def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Parse the lines of a journal; incomplete ones are skipped."""
-    for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):
+def records_in(lines: Iterable[bytes], path: Path | None = None) -> Iterator[dict[str, Any]]:
+    """Parse the lines of a journal; incomplete ones are skipped, and damaged ones of the whole journal `path` are reported."""
+    for number, line in enumerate(lines, start=1):
+        try:
             record = json.loads(line)
-            if isinstance(record, dict):
+        except (ValueError, RecursionError) as problem:
+            damaged = not _is_torn(line.rstrip(b"\n"), problem)
+        else:
+            damaged = not isinstance(record, dict)
+            if not damaged:
                 yield record
+        if damaged and path is not None:
+            note_unreadable(damaged_line(path, number))
 
 
-def _end_torn_line(path: Path, descriptor: int) -> None:
+def _is_torn(line: bytes, problem: Exception) -> bool:
+    """Return whether a crash may have cut the line short: then nothing has relied on it."""
+    if not line.startswith(b"{") or b"\0" in line:
+        return not line
+    return not line.endswith(b"}") or getattr(problem, "pos", 0) >= len(line)
+
+
+def _end_torn_line(descriptor: int) -> None:
     """End a line that a crash cut short, so that the next record has its own line."""
     size = os.fstat(descriptor).st_size
-    if size:
-        with path.open("rb") as stream:
-            stream.seek(size - 1)
-            if stream.read(1) != b"\n":
-                _write_all(descriptor, b"\n")
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        _write_all(descriptor, b"\n")

@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from hibali.documents import line_of_json, read_json
-from hibali.errors import TryLaterError
-from hibali.files import write_atomic
+from hibali.errors import TryLaterError, UsageError
+from hibali.files import read_regular, write_atomic
 from hibali.retry import growing_intervals, pause
+from hibali.unreadable import unreadable
 
 if TYPE_CHECKING:  # start-up: lists of pipelines have no events
     from hibali.events import Listener
@@ -130,10 +131,12 @@ def _numbers(folder: Path) -> list[int]:
 def _read(path: Path) -> Holder | None:
     """Return the holder, or None where the lock is free."""
     try:
-        found: dict[str, Any] = read_json(path.read_bytes(), str(path))
+        found: dict[str, Any] = read_json(read_regular(path), str(path))
         return None if found.get("free") else Holder(**found)
     except FileNotFoundError:
         return None  # another process took the next number
+    except (OSError, UsageError, TypeError, AttributeError):
+        raise unreadable(path, "the lock is damaged, so its holder is unknown") from None
 
 
 def has_ended(holder: Holder, own: Holder) -> bool:

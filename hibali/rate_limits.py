@@ -16,7 +16,7 @@ from pathlib import Path
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted
-from hibali.files import write_atomic
+from hibali.files import open_regular, read_regular, write_atomic
 from hibali.ledger import ledger_folder, now, read_records
 from hibali.retry import pause
 from hibali.text import counted, printable
@@ -38,8 +38,7 @@ def note_use(*names: str, request: str, times: int = 1) -> None:
         path = folder / f"{at[:13]}.jsonl"
         if not path.exists():
             _forget_old(folder, at)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             if os.fstat(descriptor).st_size < _MOST_BYTES:
                 os.write(descriptor, line + b"\n")
@@ -55,7 +54,7 @@ def read_uses(names: Iterable[tuple[str, ...]], since: datetime) -> Counter[str]
     for each in names:
         for path, hour in _hours(ledger_folder(*each, "usage")):
             if hour >= first:
-                for record in read_records(path):
+                for record in read_records(path, is_cache=True):
                     _add(found, record, start)
     return found
 
@@ -111,7 +110,7 @@ class Refusals:
     def read(self) -> Refused:
         """Return the current record."""
         try:
-            found = json.loads(self._path().read_bytes())
+            found = json.loads(read_regular(self._path()))
             return Refused(int(found["times"]), str(found["because"]), float(found["until"]))
         except (HibaliError, OSError, ValueError, KeyError, TypeError, RecursionError):
             return Refused()

@@ -74,6 +74,7 @@ _ALL: Final = (
         "Check the path, or move that file away.",
         RefusedError,
     ),
+    Explanation("not-a-file", "it is a pipe, socket or device instead of a file", "Move it away."),
     Explanation("folder-in-the-way", "a folder with the name of this file exists", "Move the folder away."),
     Explanation("folder-not-empty", "the folder is not empty", "To see what it contains: ls -la"),
     Explanation(
@@ -136,6 +137,7 @@ _CODES: Final[Mapping[int, str]] = MappingProxyType(
         errno.ELOOP: "symlink-in-the-way",
         errno.ENOTDIR: "not-a-folder",
         errno.EISDIR: "folder-in-the-way",
+        errno.EMEDIUMTYPE: "not-a-file",  # of open_regular (files.py)
         errno.ENOTEMPTY: "folder-not-empty",
         errno.EEXIST: "in-the-way",
         errno.ENAMETOOLONG: "name-too-long",

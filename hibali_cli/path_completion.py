@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hibali.errors import HibaliError
-from hibali.files import write_atomic
+from hibali.files import open_regular, read_regular, write_atomic
 from hibali.ledger import journal_names, ledger_folder
 from hibali.text import printable
 from registry.invocation import write_typed
@@ -132,7 +132,7 @@ def places_like(site: str, typed: str) -> Iterator[str]:
 
 def _names_in(site: str, folder: str) -> list[str]:
     try:
-        record = json.loads(_file(site, folder).read_bytes())
+        record = json.loads(read_regular(_file(site, folder)))
         return [name for name in record["names"] if isinstance(name, str)]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
@@ -143,7 +143,7 @@ def _moved_places(site: str) -> Iterator[str]:
     folder = ledger_folder("operations")
     for name in sorted(journal_names(folder), reverse=True)[:_MOST_OPERATIONS]:
         try:
-            with (folder / f"{name}.jsonl").open("rb") as stream:
+            with os.fdopen(open_regular(folder / f"{name}.jsonl"), "rb") as stream:
                 record = json.loads(stream.readline(_FIRST_LINE))
             ends = [record["source"], record["target"]]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):

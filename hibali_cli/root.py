@@ -7,11 +7,12 @@ import contextlib
 import click
 
 from hibali.errors import Exit, HibaliError
+from hibali.unreadable import collect_unreadable
 from hibali_cli.command import folder_group
 from hibali_cli.commands import MODULES
 from hibali_cli.failure import render_failure
 from hibali_cli.interruption import end_interruptions, interruption, listen_for_interruption, note_exit
-from hibali_cli.output import discard_results, flush_results
+from hibali_cli.output import Output, discard_results, flush_results
 from hibali_cli.version import show_version
 
 
@@ -44,13 +45,18 @@ root.params.insert(
 def run_command(arguments: list[str]) -> int:
     """Run one command line in this process; returns its exit code, 0 only when all of stdout was written."""
     json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
-    try:
-        listen_for_interruption(lambda failure: _render(failure, json=json))
-        code = _invoke(arguments)
-        end_interruptions()
-    except BaseException as failure:  # noqa: BLE001  # the last one to see it: everything is rendered
-        end_interruptions()
-        code = render_failure(interruption() or failure, json=json)
+    with collect_unreadable() as unreadable:
+        try:
+            listen_for_interruption(lambda failure: _render(failure, json=json))
+            code = _invoke(arguments)
+            end_interruptions()
+        except BaseException as failure:  # noqa: BLE001  # the last one to see it: everything is rendered
+            end_interruptions()
+            failure = interruption() or failure
+            code = render_failure(failure, json=json)
+            unreadable.pop(getattr(failure, "subject", ""), None)
+    for path, damage in unreadable.items():
+        Output().warn(f"{path}: {damage.reason}. {damage.hint}")
     try:
         flush_results()
     except HibaliError as failure:

@@ -277,7 +277,7 @@ class Catalogue:
     def _read(self, name: str, version: str, pins: _PinsRead | None = None) -> Pipeline:
         path = Path(self._folders.descriptor(name, version))
         try:
-            raw = read_file_bytes(path)
+            raw = read_file_bytes(path, of_state=True)
         except NotFoundError:
             raise self._missing(f"{name}@{version}", name) from None
         pinned = (self._pins.read() if pins is None else pins).get((name, version))
@@ -301,7 +301,8 @@ class Catalogue:
     def _held_digest(self, name: str, version: str) -> str | None:
         """Return the digest of the stored descriptor, `''` for one that cannot be read, None where none is stored."""
         try:
-            return _digest_of(read_file_bytes(Path(self._folders.descriptor(name, version))))
+            file = Path(self._folders.descriptor(name, version))
+            return _digest_of(read_file_bytes(file, of_state=True))
         except NotFoundError:
             return None
 

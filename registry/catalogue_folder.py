@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hibali.documents import line_of_json, read_json_file
+from hibali.documents import line_of_json, read_json
 from hibali.errors import HibaliError, IncompleteError, RefusedError
-from hibali.files import check_private_file, private_folder, sync_folder, write_atomic
+from hibali.files import check_private_file, private_folder, read_regular, sync_folder, write_atomic
 from hibali.ledger import Journal, now, read_more_records
 from hibali.retry import pause
 from hibali.system_errors import reason_of
@@ -48,8 +48,8 @@ def read_deprecation(file: str) -> Deprecation | None:
     if not os.path.exists(file):  # noqa: PTH110  # called for every version of a list, and Path is slow
         return None
     try:
-        found = read_json_file(Path(file))
-    except HibaliError:
+        found = read_json(read_regular(Path(file)), file)
+    except (HibaliError, OSError):
         return Deprecation("", "")
     return parse_deprecation(found)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hibali.documents import MAXIMUM_BYTES, find_lines, written_path
 from hibali.errors import NotFoundError, UsageError
+from hibali.files import open_regular
 from hibali.system_errors import unreadable
 from hibali.text import printable
 
@@ -82,10 +84,13 @@ class InvocationError(ProblemsError):
         )
 
 
-def read_file_bytes(path: Path, maximum: int = MAXIMUM_BYTES) -> bytes:
-    """Read an untrusted file, at most one byte over the limit; raises `NotFoundError`, `UsageError`."""
+def read_file_bytes(path: Path, maximum: int = MAXIMUM_BYTES, *, of_state: bool = False) -> bytes:
+    """Read an untrusted file, at most one byte over the limit; raises `NotFoundError`, `UsageError`.
+
+    A file that a user names may be a pipe, one `of_state` is a regular file.
+    """
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") if of_state else path.open("rb") as stream:
             return stream.read(maximum + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError("no-such-file", "the file does not exist", subject=str(path)) from None

@@ -116,7 +116,7 @@ class Overview:
         if self._known is None:
             check_private_file(self._path, "the cached summaries of the catalogue")
             self._known = {}
-            for record in read_records(self._path):
+            for record in read_records(self._path, is_cache=True):
                 self._lines += 1
                 try:
                     summary = Summary(*(str(record[field]) for field in _FIELDS))

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.documents import MAXIMUM_BYTES, line_of_json, read_json
-from hibali.errors import HibaliError
+from hibali.errors import HibaliError, RefusedError
+from hibali.locations import work_path
 from hibali.plugins import plugin_names
+from hibali.signing import is_signed, sign
 from hibali.text import path_fields, printable
 from runs.clean import check_work_folder
 from runs.model import RUN_ID, Run
@@ -50,6 +53,7 @@ _TEXTS = ("pipeline", "pipeline_digest", "name", "scheduler", "container")
 def write_run_manifest(host: RemoteHost, folder: bytes, run_store: RunStore, run: Run) -> None:
     """Write the run manifest into the run's folder: its first record in the ledger, without bulky fields and the tasks of a sweep."""
     manifest = {**run_store.records(run.id)[0], "kind": "run-card", "ledger": socket.gethostname()}
+    manifest["mark"] = sign(_NAME.decode(), run.id.encode("ascii"))
     if run.sweep is not None:
         manifest["sweep"] = True
     content = line_of_json(manifest).encode("ascii")
@@ -161,6 +165,36 @@ def find_unknown_runs(host: RemoteHost, site: Site, run_store: RunStore) -> Iter
         run_id = name.decode("ascii", "replace")
         if RUN_ID.fullmatch(run_id) and not run_store.knows(run_id):
             yield _inspect(host, site, run_id, runs + b"/" + name)
+
+
+def refuse_unrecorded(host: RemoteHost, site: Site, run_store: RunStore, key: str) -> None:
+    """Raise `RefusedError` if this ledger has lost the record of a run of the same command, or of any run that may be at the site.
+
+    The run's manifest says so. Without a work folder, the ledger alone knows its runs.
+    """
+    run_store.require_known(site.name)
+    if not kind_of(site).has_work_folder:
+        return
+    runs, known = host.expand(work_path(site)) + b"/runs/", {each.encode() for each in run_store.ids()}
+    names = [
+        name for name in host.names(runs) if name not in known and RUN_ID.fullmatch(name.decode("latin-1"))
+    ]
+    contents = host.get_all([runs + name + _NAME for name in names], maximum=_BULKY_BYTES)
+    for name, content in zip(names, contents, strict=True):
+        if content is not None and key.encode() in content and _is_own(name, content):
+            raise RefusedError(
+                "unrecorded-run",
+                "this ledger started the same command before and has lost the record of that run",
+                subject=f"{site.name}:{printable(runs + name)}",
+                hint=f"To start another run, add --new. To record it again: hibali runs adopt {name.decode()}",
+            )
+
+
+def _is_own(run_id: bytes, content: bytes) -> bool:
+    """Return whether this ledger wrote the manifest of a run."""
+    with contextlib.suppress(HibaliError, AttributeError):
+        return is_signed(_NAME.decode(), run_id, str(read_json(content, "run.json").get("mark")))
+    return False
 
 
 def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundRun:

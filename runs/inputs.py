@@ -56,7 +56,7 @@ class LocalContent:
     def __init__(self) -> None:
         self._known: dict[str, str] = {
             record["mark"]: record["digest"]
-            for record in read_records(_digests_path())
+            for record in read_records(_digests_path(), is_cache=True)
             if isinstance(record.get("mark"), str) and isinstance(record.get("digest"), str)
         }
 

@@ -15,7 +15,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.ledger import new_identifier, not_started
 from hibali.locks import FolderLock
 from hibali.text import as_bytes, as_text, path_fields, printable
-from runs.adopt import write_run_manifest
+from runs.adopt import refuse_unrecorded, write_run_manifest
 from runs.batch_systems import check_scheduler_chosen
 from runs.cache.entries import expected_wait
 from runs.clean import make_work_folder
@@ -97,6 +97,8 @@ def launch(
         pilot = _find_pilot(request, host, run)
         if run is None:
             check_scheduler_chosen(request.compute.site, host)
+            if not request.new:
+                refuse_unrecorded(host, request.compute.site, run_store, key)
             check_needs(host, request.compute.jobs, run_store, request.job.dependencies.needs)
             contents = reuse.contents(request, identities) if reuse else [each.content for each in identities]
             run = _begin(request, inputs, identities, contents, run_store, key)

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
-from hibali.files import write_atomic
+from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder
 from hibali.locks import wait_for_lock
 from runs.model import RUN_ID
@@ -53,7 +53,7 @@ class QueuePlaces:
         for name in sorted(os.listdir(self._folder)):  # noqa: PTH208  # read before each submission
             if _HOLDER.fullmatch(name):
                 with contextlib.suppress(OSError, ValueError):
-                    found[name] = int((self._folder / name).read_bytes())
+                    found[name] = int(read_regular(self._folder / name))
         return found
 
     def reserve(

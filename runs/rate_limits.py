@@ -17,6 +17,7 @@ from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
+from hibali.files import open_regular
 from hibali.ledger import ledger_folder
 from hibali.rate_limits import Refusals, Refused, note_use, read_uses
 from hibali.ssh.sessions import login_name, login_refusals
@@ -152,7 +153,7 @@ def bytes_transferred(site: str, since: datetime) -> int:
 
 def _receipt(path: Path) -> dict[str, Any]:
     """Return the last line; empty for an operation that has not ended, or was killed."""
-    with path.open("rb") as stream:
+    with os.fdopen(open_regular(path), "rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - _TAIL))
         lines = stream.read().splitlines()

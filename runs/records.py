@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 from hibali.documents import canonical_digest
 from hibali.errors import NotFoundError, UsageError
+from hibali.files import read_regular
+from hibali.ledger import records_in
+from hibali.system_errors import reason_of
 from hibali.text import as_bytes, path_from_fields, printable, read_ranges, write_ranges
+from hibali.unreadable import unreadable
 from runs.model import (
     DAEMON_CONTAINERS,
     FROM_RUN,
@@ -48,6 +54,32 @@ def fold_records(run_id: str, records: Iterable[Mapping[str, Any]]) -> Run:
     if run is None:
         raise _no_such_run(run_id)
     return run
+
+
+def read_run(run_id: str, path: Path) -> Run:
+    """Read a run from its journal.
+
+    Raises:
+        NotFoundError: There is no such journal.
+        UnreadableStateError: Its content is not that of a run: the run may exist, but nothing is known of it.
+    """
+    reason = "the record of this run is damaged"
+    try:
+        lines = read_regular(path, -1).splitlines()
+        records = list(records_in(lines))
+        run = fold_records(run_id, records)
+        if len(records) < len(lines):
+            deque(records_in(lines, path), maxlen=0)  # reports the damaged ones
+        return run
+    except FileNotFoundError:
+        raise _no_such_run(run_id) from None
+    except NotFoundError:
+        pass
+    except OSError as problem:
+        reason = f"the record of this run cannot be read: {reason_of(problem)}"
+    except (LookupError, ValueError, TypeError, AttributeError):
+        pass
+    raise unreadable(path, reason)
 
 
 def _begin(record: Mapping[str, Any]) -> Run:

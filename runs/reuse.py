@@ -60,8 +60,8 @@ class Reuse:
         same = RunFilter(
             states=(State.SUCCEEDED,), pipeline_digest=request.workload.pipeline.digest, single=True
         )
-        for run_id in reversed(find_run_ids(same)):
-            run, record = self._run_store.load(run_id), self._run_store.records(run_id)[0]
+        for run in self._run_store.load_all(reversed(find_run_ids(same))):
+            record = self._run_store.records(run.id)[0]
             inputs = record.get("inputs", ())
             if [[each["id"], each["name"]] for each in inputs] != names:
                 continue

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hibali.errors import NotFoundError
 from hibali.journal_index import IndexRow, JournalIndex, Value
-from hibali.ledger import ledger_folder, read_records
-from runs.model import RUN_ID, Run, State
-from runs.records import fold_records
+from hibali.ledger import ledger_folder
+from runs.model import RUN_ID, State
+from runs.records import read_run
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_VERSION = 1
+_VERSION = 2
 # Once the end of a run is known, later records change none of these.
-_COLUMNS = ("began", "state", "site", "pipeline_digest", "has_job", "is_sweep")
-_INDEXED = ("began, name", "state, site", "pipeline_digest")
+_COLUMNS = ("began", "key", "state", "site", "pipeline_digest", "has_job", "is_sweep")
+_INDEXED = ("began, name", "key", "state, site", "pipeline_digest")
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """Conditions on runs; None, () and False are no condition.
 
-    `has_job` are runs that were submitted, `single` those that are no sweep.
+    `key` is that of the command, `has_job` are runs that were submitted, `single` those that are no sweep.
     """
 
+    key: str | None = None
     site: str | None = None
     states: Collection[State] = ()
     pipeline_digest: str | None = None
@@ -68,6 +67,8 @@ def count_runs_by_state() -> dict[State, int]:
 
 def _condition(chosen: RunFilter) -> tuple[str, list[Value]]:
     found: list[tuple[str, list[Value]]] = [("1", [])]
+    if chosen.key is not None:
+        found.append(("key = ?", [chosen.key]))
     if chosen.site is not None:
         found.append(("site = ?", [chosen.site]))
     if chosen.states:
@@ -95,11 +96,12 @@ def _index() -> JournalIndex:
 
 
 def _read_row(path: Path) -> IndexRow | None:
-    run = _read_run(path)
-    if run is None:
+    if not RUN_ID.fullmatch(path.stem):
         return None
+    run = read_run(path.stem, path)
     values = (
         run.created,
+        run.key,
         str(run.state),
         run.site,
         run.spec.pipeline_digest,
@@ -107,11 +109,3 @@ def _read_row(path: Path) -> IndexRow | None:
         int(run.sweep is not None),
     )
     return IndexRow(values, settled=run.state.final)
-
-
-def _read_run(path: Path) -> Run | None:
-    """Return the run of a journal; None for another file, or one that a crash cut short."""
-    if RUN_ID.fullmatch(path.stem):
-        with contextlib.suppress(NotFoundError, KeyError, ValueError, TypeError):
-            return fold_records(path.stem, read_records(path))
-    return None

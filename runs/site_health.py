@@ -15,7 +15,7 @@ from hibali.config.model import Site
 from hibali.documents import line_of_json
 from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.events import Listener, ignore
-from hibali.files import write_atomic
+from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder, now
 from runs.batch_systems import choosing, find_batch_systems, is_direct
 from runs.site_commands import programs_of
@@ -88,8 +88,7 @@ def record_check(site: Site, by: str, problems: Iterable[HibaliError]) -> None:
 def last_check(site: Site) -> SiteCheck | None:
     """Return the latest check; None without one, if its record is damaged, or if the site's settings changed since."""
     try:
-        with _path(site).open("rb") as stream:
-            record = json.loads(stream.read(_MOST_BYTES))
+        record = json.loads(read_regular(_path(site), _MOST_BYTES))
         at, problems = moment_of(record["at"]), int(record["problems"])
         texts = {name: str(record[name]) for name in _TEXTS} if problems else {}
         if at is None or problems < 0 or record["settings"] != _settings_digest(site):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hibali.documents import line_of_json
-from hibali.errors import IncompleteError, NotFoundError
+from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener, ignore
-from hibali.files import write_atomic
+from hibali.files import read_regular
 from hibali.ledger import (
     Journal,
     find_identifier,
@@ -23,11 +24,13 @@ from hibali.ledger import (
     scheduled_by,
 )
 from hibali.locks import FolderLock, wait_for_lock
-from hibali.system_errors import reason_of
+from hibali.unreadable import UnreadableStateError, collect_unreadable, note_unreadable
 from runs.model import RUN_ID, Run, State
 from runs.queue_places import QueuePlaces
-from runs.records import check_run_id, fold_records
+from runs.records import check_run_id, read_run
 from runs.run_index import RunFilter, find_run_ids
+
+_SITE = re.compile(rb'"site":"([^"]*)"')
 
 
 class RunStore:
@@ -39,10 +42,11 @@ class RunStore:
 
     def begin(self, run_id: str, key: str, fields: Mapping[str, Any], *, line: str = "") -> Run:
         """Record a new run, before its first step; it is found by its key, and by the `line` of a command for several sites."""
-        for each in (key, line) if line else (key,):
-            with Journal(ledger_folder("runs", "keys", each) / "runs.jsonl") as index:
+        if line:
+            with Journal(self._begun_path(line)) as index:
                 index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
-        self.note(run_id, "prepared", {"id": run_id, "key": key, **fields, **scheduled_by()})
+        first = {"id": run_id, "key": key, **fields, **scheduled_by()}
+        self._write(run_id, [{"kind": "prepared", **first}])
         return self.load(run_id)
 
     def note(self, run_id: str, kind: str, fields: Mapping[str, Any] | None = None) -> Run:
@@ -55,26 +59,32 @@ class RunStore:
         return run
 
     def knows(self, run_id: str) -> bool:
-        """Return whether the ledger has records of this run."""
-        return self._path(run_id).exists()
+        """Return whether the ledger has readable records of this run."""
+        with contextlib.suppress(NotFoundError, UnreadableStateError), collect_unreadable():
+            return bool(self.load(run_id))
+        return False
+
+    def unreadable_path(self, run_id: str) -> Path | None:
+        """Return the path of the records of a run that exist and cannot be read; None otherwise."""
+        path = self._path(run_id)
+        return path if os.path.lexists(path) and not self.knows(run_id) else None
 
     def adopt(self, run_id: str, key: str, records: Iterable[Mapping[str, Any]]) -> Run:
-        """Record a run that another ledger began, with its records, completely or not at all; a known run stays as it is."""
+        """Record a run that another ledger began, with its records, completely or not at all; a known run stays as it is.
+
+        An unreadable record is kept as `ID.jsonl.damaged`.
+        """
         with self.lock(key):
             if not self.knows(run_id):
-                with Journal(ledger_folder("runs", "keys", key) / "runs.jsonl") as index:
-                    index.append({"schema": 1, "kind": "begun", "id": run_id, "at": now()}, durable=True)
-                at = now()
-                lines = [line_of_json({"schema": 1, "at": at, **record}) + "\n" for record in records]
-                try:
-                    write_atomic(self._path(run_id), "".join(lines).encode("ascii"))
-                except OSError as problem:
-                    raise IncompleteError(
-                        "ledger-unwritable",
-                        f"the ledger cannot be written: {reason_of(problem)}",
-                        subject=str(self._path(run_id)),
-                    ) from None
+                path = self.unreadable_path(run_id)
+                if path is not None:
+                    path.replace(path.with_name(f"{path.name}.damaged"))
+                self._write(run_id, records)
         return self.load(run_id)
+
+    def _write(self, run_id: str, records: Iterable[Mapping[str, Any]]) -> None:
+        at = now()
+        Journal(self._path(run_id), *({"schema": 1, "at": at, **each} for each in records)).close()
 
     def find_id(self, typed: str) -> str:
         """Return the id of the run that is, or begins with, the typed text.
@@ -84,8 +94,8 @@ class RunStore:
         return find_identifier(self._folder, typed) or check_run_id(typed)
 
     def load(self, run_id: str) -> Run:
-        """Return the run as the ledger knows it; raises `NotFoundError`."""
-        return fold_records(run_id, read_records(self._path(run_id)))
+        """Return the run as the ledger knows it; raises `NotFoundError`, and what `read_run` does."""
+        return read_run(run_id, self._path(run_id))
 
     def records(self, run_id: str) -> list[dict[str, Any]]:
         """Return all records of a run, oldest first."""
@@ -108,21 +118,46 @@ class RunStore:
 
     def find(self, chosen: RunFilter) -> list[Run]:
         """Return the runs that satisfy a filter, oldest first."""
-        return [self.load(run_id) for run_id in find_run_ids(chosen)]
+        return list(self.load_all(find_run_ids(chosen)))
+
+    def load_all(self, run_ids: Iterable[str]) -> Iterator[Run]:
+        """Yield these runs; those whose records were damaged since they were indexed are reported (hibali.unreadable)."""
+        for run_id in run_ids:
+            try:
+                yield self.load(run_id)
+            except UnreadableStateError as problem:
+                note_unreadable(problem)
 
     def find_unreported(self, key: str) -> Run | None:
-        """Return the latest run of a key, if its end was not reported yet."""
-        index = list(read_records(ledger_folder("runs", "keys", key) / "runs.jsonl"))
-        for record in reversed(index):
-            with contextlib.suppress(NotFoundError):
-                run = self.load(str(record.get("id")))
-                return None if run.results.reported else run
-        return None
+        """Return the latest run of a key, if its end was not reported yet. Raises `RefusedError` for an unreadable record."""
+        begun = [str(each.get("id")) for each in read_records(self._begun_path(key))]
+        runs = []
+        for run_id in {*begun, *find_run_ids(RunFilter(key=key))}:
+            try:
+                runs.append(self.load(run_id))
+            except NotFoundError:  # it was never recorded
+                continue
+            except UnreadableStateError as problem:
+                raise _may_run(run_id, problem.subject, problem.message) from None
+        latest = max(runs, key=lambda run: (run.created, run.id), default=None)
+        return None if latest is None or latest.results.reported else latest
+
+    def require_known(self, site: str) -> None:
+        """Raise `RefusedError` if a run whose record is unreadable may be at this site: the same run could start twice."""
+        with collect_unreadable() as found:
+            find_run_ids(RunFilter(key=""))
+        for name, damage in found.items():
+            path = Path(name)
+            if path.parent == self._folder and RUN_ID.fullmatch(path.stem) and _may_be_at(site, path):
+                raise _may_run(path.stem, name, damage.reason)
 
     def lock(self, key: str, *, on_event: Listener = ignore, longest_wait: float = 600.0) -> FolderLock:
         """Lock a key, so that the same command typed twice at once starts one run; wait while another process launches it."""
         folder = ledger_folder("runs", "keys", key, "turns")
         return wait_for_lock(folder, on_event=on_event, longest_wait=longest_wait)
+
+    def _begun_path(self, key: str) -> Path:
+        return ledger_folder("runs", "keys", key) / "runs.jsonl"
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{check_run_id(run_id)}.jsonl"
@@ -145,6 +180,24 @@ class SiteRuns:
             "states": {str(state): count for state, count in self.states.items()},
             "last": {**last, "ended": self.last.status.ended or None},
         }
+
+
+def _may_run(run_id: str, path: str, reason: str) -> RefusedError:
+    return RefusedError(
+        "unreadable-run",
+        f"{reason}, and it may be the run of this command",
+        subject=path,
+        hint=f"To record it again from its folder at the site: hibali runs adopt {run_id}",
+    )
+
+
+def _may_be_at(site: str, path: Path) -> bool:
+    """Return whether an unreadable record may be that of a run at this site: it names it, or no site that can be read."""
+    try:
+        named = _SITE.findall(read_regular(path))
+    except OSError:
+        return True
+    return not named or site.encode() in named
 
 
 def runs_of(digest: str) -> list[Run]:

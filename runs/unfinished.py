@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hibali.errors import NotFoundError
-from hibali.ledger import ledger_folder, records_in
+from hibali.files import read_regular
+from hibali.ledger import ledger_folder, read_records, records_in
+from hibali.unreadable import UnreadableStateError, note_unreadable
 from runs.model import RUN_ID, Run, State
-from runs.records import fold_records
+from runs.records import read_run
 
 _FORMAT = ".jsonl"
 
@@ -38,31 +40,32 @@ class UnfinishedRuns:
             run_id = entry.name.removesuffix(_FORMAT)
             if entry.name == run_id or not RUN_ID.fullmatch(run_id):
                 continue
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError, NotFoundError):
                 size = entry.stat().st_size
                 earlier = self._known.get(run_id)
-                if earlier is None or earlier[0] != size:
-                    earlier = size, _unfinished(run_id, Path(entry.path))
-                known[run_id] = earlier
+                try:
+                    if earlier is None or earlier[0] != size:
+                        earlier = size, _unfinished(run_id, Path(entry.path))
+                except UnreadableStateError as problem:
+                    note_unreadable(problem)
+                else:
+                    known[run_id] = earlier
         self._known = known
         found = [run for _, run in known.values() if run is not None]
         return sorted(found, key=lambda each: (each.run.created, each.run.id))
 
 
 def _unfinished(run_id: str, path: Path) -> UnfinishedRun | None:
-    content = path.read_bytes()
-    if _has_final_state(content):
+    """Return the run of a journal if it has not ended; raises what `read_run` does."""
+    with contextlib.suppress(OSError):  # read_run says why
+        if _has_final_state(read_regular(path, -1)):
+            return None
+    run = read_run(run_id, path)
+    if run.state.ended:
         return None
     from runs.status import read_moment, run_timeline  # start-up: most runs have ended
 
-    records = list(records_in(content.splitlines()))
-    try:
-        run = fold_records(run_id, records)
-    except (NotFoundError, KeyError, ValueError, TypeError):
-        return None
-    if run.state.ended:
-        return None
-    spans = run_timeline(run, records)
+    spans = run_timeline(run, list(read_records(path)))
     return UnfinishedRun(run, spans[-1].since if spans else read_moment(run.created) or 0.0)
 
 

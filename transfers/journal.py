@@ -179,11 +179,12 @@ class Recorder:
     def start(self, stack: ExitStack, *, follows: bool = False) -> None:
         """Begin the journal, and publish the progress until the end. Raises `RefusedError` if the ledger cannot be written."""
         receipt = self.receipt
-        self._journal = stack.enter_context(Journal(ledger_folder("operations") / f"{receipt.id}.jsonl"))
         began, by = now(), scheduled_by()
         named = {"id": receipt.id, "operation": receipt.operation}
         ends = {"source": receipt.source, "target": receipt.target}
-        self.append({"schema": 1, "kind": "operation", **named, "at": began, **by, **ends}, durable=True)
+        first = {"schema": 1, "kind": "operation", **named, "at": began, **by, **ends}
+        path = ledger_folder("operations") / f"{receipt.id}.jsonl"
+        self._journal = stack.enter_context(Journal(path, first))
         progress = ProgressFile({**named, **ends, "began": began, **by}, self.on_event, follows=follows)
         stack.callback(progress.close)
         self.on_event = progress

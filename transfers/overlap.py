@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from hibali.errors import RefusedError
-from hibali.files import write_atomic
+from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder
 from hibali.locations import Location
 from hibali.text import printable
@@ -163,7 +163,7 @@ class KnownRoots:
 
     def _read(self) -> dict[str, RootIdentity]:
         try:
-            record = json.loads(self._path.read_bytes())
+            record = json.loads(read_regular(self._path))
             return {key: RootIdentity(**each) for key, each in record["roots"].items()}
         except FileNotFoundError:
             return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.events import Event, Recorded
-from hibali.files import write_atomic
+from hibali.files import open_regular, write_atomic
 from hibali.ledger import Journal, ledger_folder, now, read_records, records_in
 from hibali.locations import Location
 from hibali.text import counted, path_fields, path_from_fields
@@ -40,7 +41,7 @@ class DigestCache:
         self.header: dict[str, Any] = {}
         if keep:
             lines = 0
-            for record in read_records(self._path):
+            for record in read_records(self._path, is_cache=True):
                 lines += 1
                 self._read(record)
             if lines > 2 * len(self._known) + _SLACK:
@@ -348,7 +349,7 @@ def _is_at(head: list[dict[str, Any]], location: Location, root_path: bytes) -> 
 def _head_and_tail(path: Path) -> list[list[dict[str, Any]]]:
     """Return the records at the start and the end of a journal, without incomplete lines."""
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             size = stream.seek(0, 2)
             stream.seek(0)
             head = stream.read(_END_BYTES)

@@ -20,7 +20,7 @@ from typing import Any
 from hibali.documents import line_of_json, read_json
 from hibali.errors import HibaliError
 from hibali.events import Ended, Event, Hashing, Listener, Listing, Planned, Round
-from hibali.files import replace_content
+from hibali.files import read_regular, replace_content
 from hibali.ledger import ledger_folder, now
 from hibali.locks import Holder, has_ended, this_process
 from transfers.tally import Tally, rate_of, time_left
@@ -199,8 +199,7 @@ def running_operations() -> list[RunningOperation]:
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the content of a file; None if it was removed meanwhile. An unreadable one is empty."""
     try:
-        with path.open("rb") as stream:
-            record = read_json(stream.read(_MAX_BYTES), str(path))
+        record = read_json(read_regular(path, _MAX_BYTES), str(path))
     except FileNotFoundError:
         return None
     except (HibaliError, OSError):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hibali.config.model import ProxySettings
 from hibali.errors import AccessError, HibaliError, NotFoundError
-from hibali.files import control_folder, private_folder
+from hibali.files import control_folder, open_regular, private_folder
 from hibali.subprocesses import CommandResult, hidden_variable, run
 from hibali.system_errors import reason_of
 from hibali.text import printable
@@ -277,7 +277,7 @@ def cached_proxy(settings: ProxySettings, seconds: float, *, subject: str) -> Pa
     """
     folder = private_folder(control_folder() / "proxies")
     path = folder / _name_of(settings)
-    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    lock = open_regular(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.name in _refused:

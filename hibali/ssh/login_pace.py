@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hibali.errors import HibaliError
-from hibali.files import write_atomic
+from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder
 
 _BURST, _BURST_SECONDS = 8, 60.0  # at most so many logins in this time, unless the interval is 0
@@ -60,7 +60,7 @@ class LoginPace:
     def read_starts(self, stamp: Path) -> list[float]:
         """Return the times at which the last logins started."""
         with contextlib.suppress(OSError, ValueError):
-            return [float(word) for word in stamp.read_bytes()[:_STAMP_BYTES].split()]
+            return [float(word) for word in read_regular(stamp, _STAMP_BYTES).split()]
         return []
 
     def write_start(self, stamp: Path, starts: Sequence[float], now: float) -> None:
@@ -86,7 +86,7 @@ class LoginPace:
 
     def _learned(self) -> float:
         try:
-            record = json.loads(self._path().read_bytes())
+            record = json.loads(read_regular(self._path()))
             seconds, since = float(record["seconds"]), time.time() - float(record["at"])
         except (HibaliError, OSError, ValueError, KeyError, TypeError, RecursionError):
             return 0.0

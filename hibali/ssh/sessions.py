@@ -20,7 +20,7 @@ from hibali import subprocesses
 from hibali.config.model import Limits, SshSettings
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
-from hibali.files import control_folder, lock_file
+from hibali.files import control_folder, lock_file, read_regular
 from hibali.rate_limits import Refusals, note_use
 from hibali.retry import pause, with_retries
 from hibali.ssh import connect_helper
@@ -83,7 +83,7 @@ def write_address(path: Path, address: Address | None) -> None:
 def read_address(path: Path) -> Address | None:
     """Read the stored address."""
     with contextlib.suppress(OSError):
-        fields = path.read_bytes().split()
+        fields = read_regular(path).split()
         return _address(*fields) if len(fields) == 2 else None
     return None
 
@@ -279,7 +279,7 @@ class Login:
     def seconds(self) -> float | None:
         """The duration of the last login to this host; None where unknown."""
         with contextlib.suppress(OSError, ValueError):
-            return float(self._shared_path("took").read_bytes())
+            return float(read_regular(self._shared_path("took")))
         return None
 
     @property

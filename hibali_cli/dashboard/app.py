@@ -72,6 +72,7 @@ class Dashboard:
 
     def _rendered(self, template: str, **values: Any) -> str:
         found = environment(_FOLDER / "templates").get_template(template)
+        values |= {"unreadable": self._reader.unreadable}
         return found.render(base=self._base, version=__version__, now=clock(time.time()), **values)
 
     def overview(self, request: Request) -> Response:

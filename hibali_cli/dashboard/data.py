@@ -7,13 +7,14 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hibali.config.settings import load_sites
-from hibali.errors import HibaliError, NotFoundError
+from hibali.errors import HibaliError
+from hibali.unreadable import Unreadable, collect_unreadable
 from runs.model import Run
 from runs.rate_limits import site_usage
 from runs.reports.present import Present, PresentReader
@@ -50,14 +51,25 @@ class LedgerReader:
         self._latest: tuple[float, Present] | None = None
         self._store = RunStore()
         self._runs: dict[str, tuple[int, Run]] = {}
+        self._unreadable: dict[str, Unreadable] = {}
+
+    @property
+    def unreadable(self) -> Unreadable:
+        """The files of the ledger that the last readings could not read."""
+        return {path: damage for found in list(self._unreadable.values()) for path, damage in found.items()}
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        with self._guard, collect_unreadable() as self._unreadable[what]:
+            yield
 
     def present(self) -> Present:
         """Return what runs now."""
-        with self._guard:
-            at = time.monotonic()
-            if self._latest is None or at - self._latest[0] >= _FRESH_SECONDS:
+        at = time.monotonic()
+        if self._latest is None or at - self._latest[0] >= _FRESH_SECONDS:
+            with self._reading("present"):
                 self._latest = at, self._present.read()
-            return self._latest[1]
+        return self._latest[1]
 
     def schedules(self, present: Present) -> list[ScheduleRow]:
         """Return the schedules with their latest firings, as in the status report."""
@@ -67,7 +79,7 @@ class LedgerReader:
 
     def operations(self) -> list[Operation]:
         """Return all operations, oldest first."""
-        with self._guard:
+        with self._reading("operations"):
             return read_operations()
 
     def operation(self, identifier: str) -> OperationDetails:
@@ -76,15 +88,15 @@ class LedgerReader:
 
     def runs(self) -> list[Run]:
         """Return all runs, oldest first; runs that did not change are not read again."""
-        with self._guard:
+        with self._reading("runs"):
             known: dict[str, tuple[int, Run]] = {}
             for run_id in self._store.ids():
                 size = self._store.length(run_id)
                 earlier = self._runs.get(run_id)
-                with contextlib.suppress(NotFoundError, KeyError, ValueError, TypeError):
-                    known[run_id] = (
-                        earlier if earlier and earlier[0] == size else (size, self._store.load(run_id))
-                    )
+                if earlier and earlier[0] == size:
+                    known[run_id] = earlier
+                else:
+                    known.update((run_id, (size, run)) for run in self._store.load_all([run_id]))
             self._runs = known
         return sorted((run for _, run in known.values()), key=lambda run: (run.created, run.id))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import HibaliError, UsageError
 from hibali.locations import Location, parse_location, read_location
 from hibali.text import counted, path_fields, path_from_fields, printable
+from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
@@ -45,24 +46,32 @@ def list_history(common: Common, options: dict[str, Any]) -> int | None:
             )
         return _list_moves(common, options["path"], chosen, options["last"])
     text = options["fields"] is None and not common.json
-    found, count = read_latest(chosen, now, options["last"] or (_MOST_LINES if text else None))
+    with collect_unreadable() as unreadable:
+        found, count = read_latest(chosen, now, options["last"] or (_MOST_LINES if text else None))
     if options["fields"] is not None:
         records = (operation_fields(each, now) for each in found)
-        return write_fields(common, "operation", options["fields"], records)
-    if common.json:
+        write_fields(common, "operation", options["fields"], records)
+    elif common.json:
         for each in found:
             common.output.record("operation", operation_fields(each, now))
+    else:
+        _print_operations(common, found, now, 0 if options["last"] else count)
+    raise_unreadable(unreadable)
+    if common.json and options["fields"] is None:
         common.output.record("end", {"count": len(found), "exit": 0})
-        return None
+    return None
+
+
+def _print_operations(common: Common, found: Sequence[Operation], now: float, count: int) -> None:
+    """Print a table; `count` is the number of all, if that is to be said."""
     common.output.table(
         ["operation", "began", "what", "from", "to", "result", "files", "size", "proof", "schedule"],
         [_row(each, now) for each in found],
     )
-    if len(found) < count and not options["last"]:
+    if len(found) < count:
         common.output.info(
             f"Shown are the latest {len(found)} of {counted(count, 'operation')}. To show all: --last {count}"
         )
-    return None
 
 
 def _seconds(nanoseconds: int | None) -> float | None:
@@ -121,17 +130,25 @@ def operation_fields(each: Operation, now: float) -> dict[str, Any]:
 
 def _list_moves(common: Common, path: str, chosen: Filter, last: int | None) -> int | None:
     roots = _places_of(read_location(path, common.settings()))
-    operations = chosen.choose(read_operations_at(roots, unplaced=True), time.time())
-    found = list(moves_of(roots, _with_typed_places(common, operations)))
+    with collect_unreadable() as unreadable:
+        operations = chosen.choose(read_operations_at(roots, unplaced=True), time.time())
+        found = list(moves_of(roots, _with_typed_places(common, operations)))
     found = found[-last:] if last else found
     if common.json:
         for each in found:
             common.output.record("move", _move_fields(each))
+    else:
+        _print_moves(common, path, found)
+    raise_unreadable(unreadable)
+    if common.json:
         common.output.record("end", {"count": len(found), "exit": 0})
-        return None
+    return None
+
+
+def _print_moves(common: Common, path: str, found: Sequence[Move]) -> None:
     if not found:
         common.output.info(f"The ledger has no record of {path}.")
-        return None
+        return
     common.output.table(
         ["when", "what", "operation", "from", "to", "files", "size", "failed", "proof"],
         [
@@ -152,7 +169,6 @@ def _list_moves(common: Common, path: str, chosen: Filter, last: int | None) -> 
     moved = [each for each in found if each.files and each.change in {FileChange.ARRIVED, FileChange.LEFT}]
     if moved:
         common.output.info(_describe_verification(moved[-1]))
-    return None
 
 
 def _describe_verification(move: Move) -> str:

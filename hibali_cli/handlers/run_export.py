@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hibali.files import WholeFile, account_names
 from hibali.text import path_fields
+from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -59,7 +60,8 @@ def export_crate(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int
 def write_report(common: Common, run_ids: tuple[str, ...], *, output: str, update: bool) -> int | None:
     """Write an HTML report of runs."""
     run_store = RunStore()
-    runs = [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)] if run_ids else run_store.all()
+    with collect_unreadable() as unreadable:
+        runs = [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)] if run_ids else run_store.all()
     if update:
         with listening(common, "report") as on_event:
             runs = update_runs(common, run_store, runs, on_event)
@@ -72,4 +74,5 @@ def write_report(common: Common, run_ids: tuple[str, ...], *, output: str, updat
         common.output.record("exported", {**path_fields(os.fsencode(output)), **fields})
     else:
         common.output.line(os.fsencode(output))
+    raise_unreadable(unreadable)
     return None

@@ -14,6 +14,7 @@ from hibali.config.model import Site
 from hibali.errors import Exit, HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.text import counted, path_fields
+from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.failure import Failures
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
@@ -42,7 +43,9 @@ def clean_and_print(common: Common, options: CleanOptions) -> int:
     Returns INCOMPLETE if one could not be removed; at the end raises the worst failure of the named ones.
     """
     run_store, failures = RunStore(), Failures(json=common.json)
-    everything = run_store.all()
+    with collect_unreadable() as unreadable:
+        everything = run_store.all()
+    raise_unreadable(unreadable)  # such a run may need the outputs of another one
     wanted = replace(options.wanted, needed=needed_ids(everything))
     runs = [] if options.run_ids else everything
     for run_id in dict.fromkeys(options.run_ids):
@@ -163,7 +166,7 @@ def adopt_and_print(common: Common, named: Sequence[str], *, everything: bool) -
         adopted_runs = [run_store.load(each.id) for each in found_runs if each.result is Adoption.ADOPTED]
         update_runs(common, run_store, adopted_runs, on_event)
     _show_found(common, found_runs)
-    _check_found(found_runs, ids, known)
+    _check_found(run_store, found_runs, ids, known)
     return 0
 
 
@@ -217,10 +220,18 @@ def _show_found(common: Common, found_runs: Sequence[FoundRun]) -> None:
         common.output.info(f"To adopt the other {found}, add --yes or their ids.")
 
 
-def _check_found(found_runs: Sequence[FoundRun], ids: Sequence[str], known: Sequence[str]) -> None:
+def _check_found(
+    run_store: RunStore, found_runs: Sequence[FoundRun], ids: Sequence[str], known: Sequence[str]
+) -> None:
     found = {each.id: each for each in found_runs}
     for run_id in ids:
         if run_id not in found and run_id not in known:
-            raise NotFoundError("no-such-run", "no run with this id was found", subject=run_id)
+            path = run_store.unreadable_path(run_id)
+            raise NotFoundError(
+                "no-such-run",
+                "no run with this id was found",
+                subject=run_id,
+                hint=f"If it is at no other site: mv {path} {path}.damaged" if path else "",
+            )
         if run_id in found and found[run_id].result is Adoption.LEFT:
             raise RefusedError("not-adopted", found[run_id].because, subject=run_id)

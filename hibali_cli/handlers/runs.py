@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError
 from hibali.text import counted, printable, write_ranges
+from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.display import plain_line, shortened
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_fields
@@ -364,15 +365,24 @@ def list_runs(
             update_runs(common, run_store, unfinished, on_event)
     chosen = RunFilter(site=site_name, states=[State(each) for each in states])
     text = fields is None and not common.json
-    run_ids, count = find_latest_run_ids(chosen, last or (_MOST_LISTED if text else None))
-    runs = [run_store.load(run_id) for run_id in run_ids]
+    with collect_unreadable() as unreadable:
+        run_ids, count = find_latest_run_ids(chosen, last or (_MOST_LISTED if text else None))
+        runs = list(run_store.load_all(run_ids))
     if fields is not None:
-        return write_fields(common, "run", fields, (run.to_record() for run in runs))
-    if common.json:
+        write_fields(common, "run", fields, (run.to_record() for run in runs))
+    elif common.json:
         for run in runs:
             common.output.record("run", run.to_record())
+    else:
+        _print_runs(common, runs, 0 if last else count)
+    raise_unreadable(unreadable)
+    if common.json and fields is None:
         common.output.record("end", {"count": len(runs), "exit": 0})
-        return None
+    return None
+
+
+def _print_runs(common: Common, runs: Sequence[Run], count: int) -> None:
+    """Print a table; `count` is the number of all, if that is to be said."""
     rows = [
         (
             run.id,
@@ -386,11 +396,10 @@ def list_runs(
         for run in runs
     ]
     common.output.table(["run", "state", "tasks", "pipeline", "site", "name", "collected"], rows)
-    if len(runs) < count and last is None:
+    if len(runs) < count:
         common.output.info(
             f"Shown are the latest {len(runs)} of {counted(count, 'run')}. To show all: --last {count}"
         )
-    return None
 
 
 def release_and_show(common: Common, run_id: str) -> int | None:

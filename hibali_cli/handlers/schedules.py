@@ -11,6 +11,7 @@ from typing import cast
 
 from hibali.amounts import format_duration, format_size
 from hibali.errors import NotFoundError, RefusedError, UsageError
+from hibali.files import read_regular
 from hibali.text import counted
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_fields
@@ -217,7 +218,7 @@ def show_log(common: Common, name: str, *, count: int, text: bool) -> int | None
 
 def _show_output(common: Common, name: str, count: int) -> None:
     try:
-        lines = log_path(name).read_bytes().splitlines()
+        lines = read_regular(log_path(name)).splitlines()
     except FileNotFoundError:
         raise NotFoundError("no-log", "the schedule has no output yet", subject=name) from None
     if common.json:

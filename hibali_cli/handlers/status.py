@@ -14,6 +14,7 @@ from hibali.amounts import format_duration, format_size
 from hibali.errors import UsageError
 from hibali.retry import pause
 from hibali.text import counted, printable
+from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli import output
 from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
@@ -48,12 +49,16 @@ def show_status(common: Common, folder: str | None, options: dict[str, Any]) -> 
     if options["watch"]:
         _watch(common, reader, options["interval"] or _INTERVAL_SECONDS)
         return None
-    if options["update"]:
-        _update(common, reader)
+    with collect_unreadable() as unreadable:
+        if options["update"]:
+            _update(common, reader)
+        present = reader.read()
     if options["fields"] is not None:
-        records = ({"kind": kind, **fields} for kind, fields in _records(common, reader.read()))
-        return write_fields(common, None, options["fields"], records)
-    _print(common, reader.read())
+        records = ({"kind": kind, **fields} for kind, fields in _records(common, present))
+        write_fields(common, None, options["fields"], records)
+    else:
+        _print(common, present)
+    raise_unreadable(unreadable)
     return None
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from hibali.amounts import format_size
 from hibali.files import WholeFile
 from hibali.text import counted, path_fields, printable
+from hibali.unreadable import raise_unreadable
 from hibali_cli.options import Common
 from hibali_cli.output import coloured
 from runs.reports.status import (
@@ -46,7 +47,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def show_report(common: Common, output: str | None, days: int) -> int | None:
-    """Collect and show the status; recorded problems are not errors of this command."""
+    """Collect and show the status; recorded problems are not errors of this command, but unreadable records are."""
     found = read_overview(common.config, days)
     written = None if output is None else _write(found, output)
     if common.json:
@@ -58,6 +59,7 @@ def show_report(common: Common, output: str | None, days: int) -> int | None:
         common.output.info(headline(found) + ".")
     else:
         common.output.text(_on_terminal(found))
+    raise_unreadable(found.unreadable)
     return None
 
 
@@ -84,7 +86,7 @@ def _on_terminal(found: Overview) -> str:
         emoji=False,
         markup=False,
     )
-    console.print(Text(headline(found), style="bold red" if found.needing_attention else "bold green"))
+    console.print(Text(headline(found), style="bold red" if found.troubles else "bold green"))
     console.print(Text(printable(summary(found))), soft_wrap=True)
     for trouble in found.troubles:
         console.print()

@@ -56,7 +56,7 @@ class Images:
         """
         subject = f"{name}@{version}"
         try:
-            raw = read_file_bytes(self._folders.version_folder(name, version) / FILE)
+            raw = read_file_bytes(self._folders.version_folder(name, version) / FILE, of_state=True)
         except NotFoundError:
             return None
         pinned = self.pinned(name, version)

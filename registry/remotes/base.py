@@ -136,6 +136,7 @@ class KnownDigests:
         if self._known is None:
             check_private_file(self._path, "the cached digests of the remote")
             self._known = {
-                str(record.get("content")): str(record.get("digest")) for record in read_records(self._path)
+                str(record.get("content")): str(record.get("digest"))
+                for record in read_records(self._path, is_cache=True)
             }
         return self._known

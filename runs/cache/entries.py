@@ -110,7 +110,7 @@ class CacheRecords:
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:
-        return list(read_records(self._path))
+        return list(read_records(self._path, is_cache=True))
 
     @cached_property
     def _marks(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hibali.amounts import format_duration, format_size
 from hibali.text import counted
+from hibali.unreadable import Unreadable
 from runs.schedules.records import SUCCESS_CODES, Trigger
 from transfers.history.operations import Operation, Result, UnverifiedFiles, moment_of
 
@@ -208,7 +209,10 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The status report. `now` is in seconds since the epoch; `usage` are the fields of `site-usage` lines."""
+    """The status report. `now` is in seconds since the epoch; `usage` are the fields of `site-usage` lines.
+
+    `unreadable` has the reason for each file of the ledger that could not be read.
+    """
 
     now: float
     lines: Sequence[ScheduleRow] = ()
@@ -219,6 +223,7 @@ class Overview:
     usage: Sequence[Mapping[str, Any]] = ()
     runs: Mapping[str, int] = field(default_factory=dict)
     operations: int = 0
+    unreadable: Unreadable = field(default_factory=dict)
 
     @property
     def needing_attention(self) -> list[ScheduleRow]:
@@ -227,8 +232,9 @@ class Overview:
 
     @property
     def troubles(self) -> list[Trouble]:
-        """The problems, those of schedules first."""
+        """The problems: unreadable files, which hide others, and those of schedules come first."""
         return [
+            *(Trouble(path, each.reason, each.hint, "") for path, each in self.unreadable.items()),
             *(line.trouble for line in self.needing_attention if line.trouble is not None),
             *self.failed_commands,
         ]
@@ -237,6 +243,8 @@ class Overview:
 def headline(overview: Overview) -> str:
     """Return one sentence that summarizes the report."""
     count, bad = len(overview.lines), len(overview.needing_attention)
+    if overview.unreadable:
+        return f"{counted(len(overview.unreadable), 'file')} of the ledger cannot be read"
     if not count:
         return "No schedules yet"
     if bad:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from hibali.amounts import format_size
@@ -15,6 +15,7 @@ from hibali.errors import HibaliError
 from hibali.ledger import read_records
 from hibali.locations import parse_location
 from hibali.text import counted, path_from_fields
+from hibali.unreadable import collect_unreadable
 from runs.rate_limits import site_usage
 from runs.reports.status import DAYS, Expiry, Overview, ScheduleInfo, by_day, evaluate, failed_commands
 from runs.run_index import count_runs_by_state
@@ -143,6 +144,11 @@ _LEAST_DAYS = 8  # commands that failed within a week are listed, and sites have
 
 def read_overview(config: str | None, days: int = DAYS) -> Overview:
     """Read the present report. `config` is the config.toml given; raises the errors of reading it."""
+    with collect_unreadable() as unreadable:
+        return replace(_read_overview(config, days), unreadable=unreadable)
+
+
+def _read_overview(config: str | None, days: int) -> Overview:
     now = time.time()
     settings, schedules = load_sites(config), load_schedules(config)
     infos = schedule_infos(schedules)

@@ -82,7 +82,7 @@ def render(overview: Overview) -> bytes:
         "status_page.html",
         ["run_page.css", "status_page.css"],
         title=headline(overview),
-        mood="bad" if overview.needing_attention else "good" if overview.lines else "",
+        mood="bad" if overview.needing_attention or overview.unreadable else "good" if overview.lines else "",
         summary=summary(overview),
         now=clock(overview.now)[:16],
         troubles=[(each, _since(each)) for each in overview.troubles],

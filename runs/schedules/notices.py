@@ -17,7 +17,7 @@ from hibali import subprocesses
 from hibali.amounts import format_duration
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
-from hibali.files import write_atomic
+from hibali.files import read_regular, write_atomic
 from hibali.http import check_post_url, post_json
 from hibali.ledger import now
 from hibali.subprocesses import remember_secret
@@ -171,8 +171,8 @@ _MOST_SECRET = 4096
 def read_history(schedule: str) -> NoticeHistory:
     """Return the notifications that were sent about a schedule so far."""
     try:
-        return parse_history(json.loads(_history_file(schedule).read_bytes()))
-    except (OSError, ValueError):
+        return parse_history(json.loads(read_regular(_history_file(schedule))))
+    except (OSError, ValueError, RecursionError):
         return NoticeHistory()
 
 

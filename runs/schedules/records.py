@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 from hibali.documents import line_of_json
 from hibali.errors import NotFoundError, RefusedError
-from hibali.files import state_folder, write_atomic
+from hibali.files import open_regular, state_folder, write_atomic
 from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.system_errors import reason_of
 
@@ -185,7 +185,7 @@ def schedule_folder(schedule: str) -> Path:
 def holder_of(schedule: str) -> str | None:
     """Describe the process that runs the schedule now; None if there is none."""
     try:
-        descriptor = os.open(_folder(schedule) / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_regular(_folder(schedule) / "lock")
     except FileNotFoundError:
         return None
     try:
@@ -251,8 +251,8 @@ class Log:
                     younger = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
                     if younger.exists():
                         younger.replace(older)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            self.stream: BinaryIO = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
+            descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            self.stream: BinaryIO = os.fdopen(descriptor, "ab", buffering=0)
         except OSError as problem:
             raise RefusedError(
                 "ledger-unwritable", f"the log cannot be written: {reason_of(problem)}", subject=str(path)

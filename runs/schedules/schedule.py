@@ -37,7 +37,7 @@ from hibali.config.schema import (
 )
 from hibali.config.settings import SettingsError, raise_wrong
 from hibali.errors import HibaliError, NotFoundError, UsageError
-from hibali.files import check_private_file, config_file, write_atomic
+from hibali.files import check_private_file, config_file, open_regular, read_regular, write_atomic
 from hibali.ledger import ledger_folder
 from hibali.system_errors import reason_of
 from hibali.text import did_you_mean, printable
@@ -455,7 +455,7 @@ def put_metrics_file(config: str | None, file: str) -> Path:
 def exclusive(name: str) -> Iterator[None]:
     """Lock `name`, so that one process of this account changes it at a time; wait for the lock."""
     path = ledger_folder("schedules") / f"{name}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -500,7 +500,7 @@ def _edit(config: str | None, edit: Callable[[Any], None], change: Callable[[Sch
 def _read(path: Path) -> str:
     check_private_file(path, "the list of schedules")
     try:
-        return path.read_bytes().decode("utf-8")
+        return read_regular(path.resolve()).decode("utf-8")
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as problem:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from hibali import subprocesses
 from hibali.errors import Exit, HibaliError, TryLaterError, exit_of_interruption
+from hibali.files import open_regular
 from hibali.ledger import journal_names, ledger_folder, new_identifier, read_records
 from hibali.retry import pause
 from runs.schedules.environment import bare_environment, hibali_argv, local_zone
@@ -233,7 +234,7 @@ def schedule_lock(name: str) -> Iterator[int]:
     The command inherits the descriptor, so that no second command starts while it still runs, even if this process was killed.
     """
     path = schedule_folder(name) / "lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         if not _acquire(descriptor):
             holder = holder_of(name) or "another process"

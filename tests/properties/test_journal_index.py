@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from hibali import journal_index
+from hibali.files import write_atomic
 from hibali.ledger import ledger_folder
 from hibali.text import path_fields
+from hibali.unreadable import UnreadableStateError, collect_unreadable
 from runs.model import State
 from runs.run_index import RunFilter, count_runs_by_state, find_latest_run_ids, find_run_ids
 from runs.store import RunStore
@@ -49,6 +51,7 @@ def ledger() -> Iterator[None]:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.dict(os.environ, {"HIBALI_STATE": folder}),
         mock.patch.object(journal_index, "_MOST_CHANGED", 0),
+        collect_unreadable(),
     ):
         yield
 
@@ -136,8 +139,11 @@ ACTIONS = (write_operation, write_operation, write_run, write_run, remove_journa
 
 def every_operation() -> list[Operation]:
     """Return all operations by reading each journal."""
-    found = [read_operation(path) for path in ledger_folder("operations").glob("*.jsonl")]
-    return sorted((each for each in found if each is not None), key=lambda each: (each.began, each.id))
+    found = []
+    for path in ledger_folder("operations").glob("*.jsonl"):
+        with suppress(UnreadableStateError):
+            found.append(read_operation(path))
+    return sorted(found, key=lambda each: (each.began, each.id))
 
 
 def check_operations(data: Any) -> None:
@@ -250,7 +256,7 @@ def write_plain(names: list[str]) -> None:
             "target": "b",
         }
         text = json.dumps(began) + "\n" + json.dumps({"kind": "receipt", "exit": 0}) + "\n"
-        (ledger_folder("operations") / f"{name}.jsonl").write_text(text)
+        write_atomic(ledger_folder("operations") / f"{name}.jsonl", text.encode())  # as operations begin
 
 
 @pytest.mark.usefixtures("hibali_home")

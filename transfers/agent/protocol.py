@@ -266,6 +266,7 @@ _CODES = {
     errno.ELOOP: "symlink-in-the-way",
     errno.ENOTDIR: "not-a-folder",
     errno.EISDIR: "folder-in-the-way",
+    errno.EMEDIUMTYPE: "not-a-file",
     errno.ENOTEMPTY: "folder-not-empty",
     errno.EEXIST: "in-the-way",
     errno.ENAMETOOLONG: "name-too-long",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
 from hibali.events import Listener, Noted
+from hibali.files import read_regular
 from hibali.ledger import ledger_folder, new_identifier
 from hibali.retry import pause
 from hibali.system_errors import reason_of
@@ -318,7 +319,7 @@ class Unsaved:
 def read_names(path: Path) -> list[bytes]:
     """Return the names in a file, without a last one that a crash cut short."""
     try:
-        return path.read_bytes().split(b"\0")[:-1]
+        return read_regular(path, -1).split(b"\0")[:-1]
     except FileNotFoundError:
         return []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hibali.documents import line_of_json
 from hibali.errors import IncompleteError
-from hibali.files import write_atomic
+from hibali.files import read_regular, write_atomic
 from hibali.journal_index import IndexRow, JournalIndex, Value
 from hibali.ledger import ledger_folder, now, read_records
 from hibali.system_errors import reason_of
@@ -29,7 +29,6 @@ from transfers.history.operations import (
     UnverifiedFiles,
     find_unverified,
     journal_of,
-    no_such_operation,
     place_fields,
     read_operation,
     read_place,
@@ -154,11 +153,9 @@ def _index() -> JournalIndex:
     )
 
 
-def _read_row(path: Path) -> IndexRow | None:
+def _read_row(path: Path) -> IndexRow:
     """Return the row of an operation; its receipt is the last line of its journal, so it is settled then."""
     operation = read_operation(path)
-    if operation is None:
-        return None
     values = (
         operation.began,
         operation.moment,
@@ -287,10 +284,7 @@ class OperationDetails:
 def read_details(identifier: str) -> OperationDetails:
     """Read everything recorded about an operation. Raises `NotFoundError`."""
     path = journal_of(identifier)
-    operation = read_operation(path)
-    if operation is None:
-        raise no_such_operation(identifier)
-    details = OperationDetails(operation)
+    details = OperationDetails(read_operation(path))
     for record in read_records(path):
         kind = record.get("kind")
         if kind == "noted":
@@ -325,7 +319,7 @@ def compact(operations: Iterable[Operation], before: float, *, dry: bool) -> Ite
     for operation in sorted(operations, key=lambda each: (each.began, each.id), reverse=True):
         old = operation.moment < before and operation.receipt is not None
         path = journal_of(operation.id)
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_regular(path, -1).splitlines(keepends=True)
         kept_lines, dropped = _split_lines(lines, operation, newer)
         if old and dropped:
             size = sum(len(line) for line in dropped)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import Exit, NotFoundError
+from hibali.files import open_regular
 from hibali.ledger import find_identifier, ledger_folder, read_records, records_in
 from hibali.text import path_fields, path_from_fields, printable
+from hibali.unreadable import unreadable
 from transfers.entry import Verification, weakest
 
 SILENCE_SECONDS = 86400.0  # seconds of silence after which an operation without an end counts as killed
@@ -213,9 +215,9 @@ def no_such_operation(operation: str) -> NotFoundError:
     )
 
 
-def read_operation(path: Path) -> Operation | None:
-    """Read an operation from its journal; None for a file that is not a journal. Raises OSError."""
-    with path.open("rb") as stream:
+def read_operation(path: Path) -> Operation:
+    """Read an operation from its journal. Raises OSError, and `UnreadableStateError` for another content."""
+    with os.fdopen(open_regular(path), "rb") as stream:
         touched = os.fstat(stream.fileno()).st_mtime
         first = stream.read(_END)
         size = stream.seek(0, os.SEEK_END)
@@ -223,8 +225,13 @@ def read_operation(path: Path) -> Operation | None:
         if size > _END:
             stream.seek(size - _END)
             last = stream.read()
-    operation = _read_begin(first, touched)
-    return None if operation is None else _read_end(operation, last)
+    try:
+        operation = _read_begin(first, touched)
+        if operation is not None:
+            return _read_end(operation, last)
+    except (LookupError, ValueError, TypeError, AttributeError):
+        pass
+    raise unreadable(path, "the record of this operation is damaged")
 
 
 def _read_begin(text: bytes, touched: float) -> Operation | None:
@@ -363,7 +370,7 @@ def lines_below(operation: str, below: bytes) -> Iterator[dict[str, Any]]:
     Only lines that contain the name are parsed: a journal may have millions.
     """
     needle = _needle(below)
-    with journal_of(operation).open("rb") as stream:
+    with os.fdopen(open_regular(journal_of(operation)), "rb") as stream:
         for line in stream:
             if needle not in line and b'"path_base64"' not in line:
                 continue

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hibali.config.model import Site
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.events import Listener, Noted, ignore
-from hibali.files import private_folder, state_folder, write_atomic
+from hibali.files import private_folder, read_regular, state_folder, write_atomic
 from hibali.ledger import now
 from hibali.locations import guarded_roots
 from transfers.agent import protocol
@@ -132,7 +132,7 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) and isinstance(record.get("transports", {}), dict) else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hibali.documents import canonical_digest
-from hibali.files import write_atomic
+from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder
 from hibali.locations import Location
 from hibali.locks import FolderLock, acquire_lock
@@ -70,8 +70,8 @@ class BegunFile:
 
     def read(self) -> Begun | None:
         """Return the unfinished transfer, None if there is none."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            record = json.loads(self._path.read_bytes()[:_BYTES])
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            record = json.loads(read_regular(self._path, _BYTES))
             return Begun(
                 path_from_fields(record, "folder"),
                 bool(record["staged"]),

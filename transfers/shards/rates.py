@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hibali.documents import canonical_digest
-from hibali.files import write_atomic
+from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder
 from hibali.locations import Location
 
@@ -82,7 +82,7 @@ class RatesFile:
         """Return the measurements of the last month; none if the file is damaged."""
         since = time.time() - _FORGOTTEN_SECONDS
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            rows = json.loads(self._path.read_bytes()[:_MOST_BYTES])["measurements"]
+            rows = json.loads(read_regular(self._path, _MOST_BYTES))["measurements"]
             found = [Measurement(int(nodes), float(rate), float(at)) for nodes, rate, at in rows]
             return [one for one in found if one.at > since and one.nodes > 0 and one.rate > 0]
         return []

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from hibali.files import private_folder, state_folder, write_atomic
+from hibali.files import private_folder, read_regular, state_folder, write_atomic
 from hibali.ledger import now
 
 LONG_NAME = 300  # bytes: longer than filesystems of servers may allow
@@ -73,7 +73,7 @@ def _file(site: str) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from hibali.config.model import Site, is_loopback_host
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
-from hibali.files import check_private_file, private_folder, state_folder, write_atomic
+from hibali.files import check_private_file, private_folder, read_regular, state_folder, write_atomic
 from hibali.http import HttpClient
 from hibali.keyring_secrets import keyring_secret
 from hibali.subprocesses import credentials_from, remember_secret
@@ -287,7 +287,7 @@ def _stored_token(site: Site) -> str:
     file = _token_file(site)
     check_private_file(file, "the stored login")
     try:
-        record = json.loads(file.read_bytes())
+        record = json.loads(read_regular(file))
         token = str(record["token"]) if record["login_url"] == site.login_url else ""
     except FileNotFoundError:
         token = ""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hibali.files import state_folder
+from hibali.unreadable import collect_unreadable
 from registry.catalogue import Catalogue
 from registry.descriptor import read_descriptor
 from runs.model import State
@@ -49,7 +50,7 @@ def test_runs_are_counted_by_site_with_the_last_one() -> None:
 
 
 @pytest.mark.usefixtures("hibali_home")
-def test_only_runs_of_the_digest_count_and_torn_records_are_skipped() -> None:
+def test_only_runs_of_the_digest_count_and_damaged_records_are_named() -> None:
     digest = "b" * 64
     begin(1, OTHER, digest)
     runs = state_folder() / "runs"
@@ -58,7 +59,9 @@ def test_only_runs_of_the_digest_count_and_torn_records_are_skipped() -> None:
         json.dumps({"kind": "prepared", "id": run_id(3), "pipeline_digest": digest}) + "\n"
     )
     (runs / f"{digest}.jsonl").write_text(digest)
-    assert runs_of(digest) == []
+    with collect_unreadable() as unreadable:
+        assert runs_of(digest) == []
+    assert sorted(unreadable) == [str(runs / f"{run_id(number)}.jsonl") for number in (2, 3)]
 
 
 def test_show_lists_the_sites_of_its_runs(hibali: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hibali.ledger import ledger_folder
+from hibali.unreadable import collect_unreadable
 from runs.store import RunStore
 from runs.unfinished import UnfinishedRuns
 
@@ -67,10 +68,14 @@ def test_the_time_of_a_state_is_that_of_its_first_observation(store: RunStore) -
     assert again.since == first.since > 0
 
 
-def test_damaged_records_are_ignored(store: RunStore) -> None:
+def test_damaged_records_are_named(store: RunStore) -> None:
     store.begin(IDS[0], "key", FIELDS)
     folder = ledger_folder("runs")
     (folder / f"{IDS[1]}.jsonl").write_text('{"kind":"seen","state":"NONSENSE"}\n{"kind"')
     (folder / f"{IDS[2]}.jsonl").write_bytes(b"")
     (folder / "other.jsonl").write_text("{}")
-    assert found(UnfinishedRuns()) == {IDS[0]: "PREPARED"}
+    runs = UnfinishedRuns()
+    for _ in range(2):  # also what was read before
+        with collect_unreadable() as unreadable:
+            assert found(runs) == {IDS[0]: "PREPARED"}
+        assert sorted(unreadable) == [str(folder / f"{each}.jsonl") for each in IDS[1:3]]

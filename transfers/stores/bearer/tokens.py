@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from hibali.errors import AccessError, TryLaterError, UsageError
-from hibali.files import check_private_file, private_folder, state_folder, write_atomic
+from hibali.files import check_private_file, private_folder, read_regular, state_folder, write_atomic
 from hibali.http import HttpClient, Response
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.locks import wait_for_lock
@@ -229,7 +229,7 @@ def _read_record(path: Path) -> dict[str, Any]:
         return {}
     check_private_file(path, "the stored login")
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 from hibali.config.model import Site
 from hibali.errors import AccessError, RefusedError
-from hibali.files import private_folder, state_folder, write_atomic
+from hibali.files import private_folder, read_regular, state_folder, write_atomic
 from hibali.http import MAX_ERROR_BYTES, HttpClient, Response
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.ledger import now
@@ -211,7 +211,7 @@ def _file(site: Site) -> Path:
 
 def _record(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hibali.documents import line_of_json
 from hibali.errors import TryLaterError
-from hibali.files import private_folder, state_folder, write_atomic
+from hibali.files import private_folder, read_regular, state_folder, write_atomic
 from hibali.locks import wait_for_lock
 
 _LINK_HOURS = 24  # the link in the e-mail is valid for this long (EBRAINS, Human Data Gateway)
@@ -69,7 +69,7 @@ class Consent:
 def _read_time(path: Path) -> datetime | None:
     """Return when access was requested; None if that is not on record."""
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_regular(path))
         found = datetime.fromisoformat(record["at"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

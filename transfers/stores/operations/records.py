@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hibali.files import private_folder, state_folder, write_atomic
+from hibali.files import private_folder, read_regular, state_folder, write_atomic
 
 _KEPT_SECONDS = 7 * 24 * 3600.0  # the addresses in records expire before
 
@@ -23,7 +23,7 @@ class StateRecord:
     def read(self) -> dict[str, Any]:
         """Return what was recorded, {} if nothing."""
         try:
-            found = json.loads(self._path.read_bytes())
+            found = json.loads(read_regular(self._path))
         except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}

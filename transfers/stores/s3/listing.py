@@ -309,7 +309,7 @@ class Cache:
         self._known = {}
         count = 0
         with contextlib.suppress(OSError):
-            for record in read_records(self._path):
+            for record in read_records(self._path, is_cache=True):
                 count += 1
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     _read_record(self._known, record)
