@@ -45,13 +45,42 @@ _JOB_TIME = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,6}):([0-5]?[0-9]):([0-5]?[0-
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?)(iB|B)?", re.IGNORECASE)
 
 
+MOST_COUNT = 10**9
+_LONGEST_SECONDS = 36525 * 86400.0  # dates, timers and the waits of the system can hold it
+_LARGEST_SIZE = 2**63 - 1  # of a file, and of numbers in SQLite
+
+
+def check_duration(seconds: float) -> float:
+    """Return a duration that every clock and timer can hold; raises ValueError with a message for users."""
+    if not seconds <= _LONGEST_SECONDS:  # nor NaN
+        raise ValueError("the duration is longer than 100 years")
+    return seconds
+
+
+def check_size(size: float) -> int:
+    """Return a size in bytes that files can have; raises ValueError with a message for users."""
+    if not size <= _LARGEST_SIZE:
+        raise ValueError("the size is larger than 8 EiB")
+    return int(size)
+
+
+def check_count(count: int, least: int = 0, most: int = MOST_COUNT) -> int:
+    """Return a number within limits; raises ValueError with a message for users."""
+    if not least <= count <= most:
+        raise ValueError(
+            f"{count if abs(count) <= most * 1000 else 'the number'} must be from {least} to {most}"
+        )
+    return count
+
+
 def read_duration(text: str) -> float:
     """Parse a duration to seconds: `90`, `60s`, `10m`, `1h30m` or `2d`; raises ValueError with a message for users."""
     written = text.strip().lower()
     if not _DURATION.fullmatch(written):
         raise ValueError(f"{text!r} is not a duration such as 60s, 10m, 1h30m or 2d")
     parts = _PART.findall(written)
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else float(written)
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else float(written)
+    return check_duration(seconds)
 
 
 def read_moment(text: str, *, ago: bool) -> datetime:
@@ -80,6 +109,7 @@ def read_job_time(text: str) -> int:
         raise ValueError(f"{text!r} is not a time limit such as 01:00:00, 2-00:00:00, 90m or 12h")
     if total <= 0:
         raise ValueError(f"{text!r} is not a positive time")
+    check_duration(total)
     return total
 
 
@@ -93,7 +123,7 @@ def read_size(text: str) -> int:
         raise ValueError(f"{text!r} is not a size such as 4096, 500M or 2GiB")
     number, prefix, suffix = found.groups()
     step = 1000 if prefix and (suffix or "").upper() == "B" else 1024
-    return int(float(number) * step ** " KMGTP".index(prefix.upper() or " "))
+    return check_size(float(number) * step ** " KMGTP".index(prefix.upper() or " "))
 
 
 NONE = "none"  # a resource that is not requested although the author or the site suggests it

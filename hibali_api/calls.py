@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypedDict
 
+from hibali.amounts import check_duration
 from hibali.cancellation import Cancellation, cancelled_by
 from hibali.config.settings import Settings, load_sites
-from hibali.errors import CancelledError, HibaliError
+from hibali.errors import CancelledError, HibaliError, UsageError
 from hibali.events import Ended, Event, Listener, ignore
 from hibali.files import state_root
 from hibali.locations import Location, read_location, read_target
@@ -126,3 +128,12 @@ def split_options(function: str, options: Mapping[str, Any], allowed: frozenset[
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def bounded(duration: timedelta, subject: str) -> timedelta:
+    """Return a duration that is added to a time. Raises `UsageError` if it is longer than 100 years."""
+    try:
+        check_duration(abs(duration.total_seconds()))
+    except ValueError as problem:
+        raise UsageError("usage", str(problem), subject=subject) from None
+    return duration

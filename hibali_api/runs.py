@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Literal, Unpack
 
-from hibali.amounts import NONE, read_job_time, read_memory
+from hibali.amounts import NONE, check_count, check_duration, read_job_time, read_memory
 from hibali.cancellation import Cancellation
 from hibali.config.settings import site_for_runs
 from hibali.documents import read_json_file
@@ -434,6 +434,9 @@ def _run_options(site: str, given: Mapping[str, Any]) -> RunOptions:
     )
 
 
+_COUNTS = {"nodes": (1, 10**6), "tasks": (1, 10**6), "cores": (1, 10**6), "gpus": (0, 1024)}
+
+
 def _resources(given: Mapping[str, Any]) -> Resources:
     """Return the requested resources. Raises `UsageError`."""
     for name in ("partition", "account", "reservation"):
@@ -443,12 +446,18 @@ def _resources(given: Mapping[str, Any]) -> Resources:
     for text in directives:
         check_directive(text)
     try:
+        for name, (least, most) in _COUNTS.items():
+            if given.get(name, NONE) != NONE:
+                check_count(given[name], least, most)
         memory, seconds = given.get("memory"), given.get("time")
         memory = None if memory is None else read_memory(memory)
-        seconds = read_job_time(seconds) if isinstance(seconds, str) and seconds != NONE else seconds
+        if isinstance(seconds, str) and seconds != NONE:
+            seconds = read_job_time(seconds)
+        elif isinstance(seconds, int):
+            check_duration(seconds)
     except ValueError as problem:
         raise UsageError("usage", str(problem)) from None
-    counts = {name: given.get(name) for name in ("nodes", "tasks", "cores", "gpus")}
+    counts = {name: given.get(name) for name in _COUNTS}
     amounts = {"memory_megabytes": memory, "seconds": seconds, **counts}
     texts = {name: given.get(name) for name in ("partition", "account", "reservation")}
     requested: dict[str, Any] = {name: 0 if each == NONE else each for name, each in amounts.items()}

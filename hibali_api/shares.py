@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 
 from hibali.errors import NotVerifiedError, UsageError
 from hibali.locations import Location
-from hibali_api.calls import Call, CallOptions, Place, calling, place_text, split_options
+from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text, split_options
 from transfers.sharing.access import Grant, ListedGrant, Permission
 from transfers.sharing.links import make_link
 from transfers.sharing.shares import (
@@ -116,14 +116,16 @@ def link(file: Place, duration: timedelta = timedelta(days=7), **options: Unpack
     """
     split_options("link", options, frozenset())
     with calling(options) as call:
-        return make_link(call.location(file), round(duration.total_seconds()), call.on_event)
+        return make_link(
+            call.location(file), round(bounded(duration, "duration").total_seconds()), call.on_event
+        )
 
 
 def _grant(function: str, who: str, options: ShareOptions) -> Grant:
     given = split_options(function, options, _SHARE)
     until = given.get("until")
     if isinstance(until, timedelta):
-        until = datetime.now(UTC) + until
+        until = datetime.now(UTC) + bounded(until, "until")
     if until is not None:
         until = until.astimezone(UTC).replace(microsecond=0)
         if until <= datetime.now(UTC):

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from hibali.amounts import read_size
+from hibali.amounts import check_size, read_size
 from hibali.config.settings import Settings
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Planned
 from hibali.locations import Location
-from hibali_api.calls import Call, CallOptions, Place, calling, place_text, split_options
+from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text, split_options
 from hibali_api.notebook import show_receipts
 from transfers.actions import Action
 from transfers.entry import Verification
@@ -437,7 +437,7 @@ def _selection(given: dict[str, Any]) -> dict[str, Any]:
         fields[name] = _size(given.pop(name, None))
     newer, names = given.pop("newer", None), given.pop("files_from", None)
     if isinstance(newer, timedelta):
-        newer = datetime.now(UTC) - newer
+        newer = datetime.now(UTC) - bounded(newer, "newer")
     if newer is not None:
         fields["newer_ns"] = int(newer.timestamp() * 1_000_000_000)
     if names is not None:
@@ -447,12 +447,10 @@ def _selection(given: dict[str, Any]) -> dict[str, Any]:
 
 def _size(value: int | str | None) -> int | None:
     """Return a size in bytes. Raises `UsageError`."""
-    if value is None or isinstance(value, int):
-        return value
     try:
-        return read_size(value)
+        return read_size(value) if isinstance(value, str) else value and check_size(value)
     except ValueError as problem:
-        raise UsageError("usage", str(problem), subject=value) from None
+        raise UsageError("usage", str(problem), subject=str(value)) from None
 
 
 def _choice(name: str, value: str, choices: Sequence[str]) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hibali.amounts import read_duration
+from hibali.amounts import MOST_COUNT, read_duration
 from hibali_cli.output import Output
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ class Common:
         from hibali.config.settings import load_sites  # start-up: not for --help
 
         return load_sites(self.config)
+
+
+COUNT = click.IntRange(1, MOST_COUNT)
 
 
 class OutputFile(click.types.StringParamType):

@@ -244,7 +244,7 @@ class SiteImages:
         finished = self._commands.run(argv, script)
         try:
             found: dict[str, Any] = json.loads(finished.stdout)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise not_staged("the site sent an invalid reply") from None
         return found
 

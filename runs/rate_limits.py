@@ -159,7 +159,7 @@ def _receipt(path: Path) -> dict[str, Any]:
         lines = stream.read().splitlines()
     try:
         found = json.loads(lines[-1]) if lines else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) and found.get("kind") == "receipt" else {}
 

@@ -83,7 +83,7 @@ def matches_facts(
     return (smallest is None or entry.size >= smallest) and (largest is None or entry.size <= largest)
 
 
-_LIMIT = re.compile(r"(\d+)(%?)")
+_LIMIT = re.compile(r"([0-9]{1,18})(%?)")
 _LEAST_DEFAULT = 50
 _DEFAULT_PERCENT = 10
 

@@ -12,7 +12,15 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, overload
 
-from hibali.amounts import read_duration, read_job_time, read_size, split_command
+from hibali.amounts import (
+    check_count,
+    check_duration,
+    check_size,
+    read_duration,
+    read_job_time,
+    read_size,
+    split_command,
+)
 from hibali.errors import UsageError
 from hibali.plugins import built_in_names, load
 from hibali.text import nearest
@@ -212,10 +220,7 @@ def whole(least: int = 1, most: int = 1_000_000) -> Reader[int]:
 
     def read(value: Any, note: Note) -> int:
         del note
-        number = _typed(value, int, "a whole number")
-        if not least <= number <= most:
-            raise ValueError(f"{number} must be from {least} to {most}")
-        return number
+        return check_count(_typed(value, int, "a whole number"), least, most)
 
     return read
 
@@ -262,9 +267,9 @@ def path_pairs(value: Any, note: Note) -> dict[str, str]:
 def _quantity(value: Any, parse: Callable[[str], float]) -> float:
     if not isinstance(value, int | float):
         return parse(line(value, lambda *_: None))
-    if isinstance(value, bool) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not 0 <= value < math.inf:
         raise ValueError("must be a number, zero or more")
-    return float(value)
+    return value
 
 
 def duration(least: str = "", most: str = "", *, no: bool = False) -> Reader[float]:
@@ -272,7 +277,7 @@ def duration(least: str = "", most: str = "", *, no: bool = False) -> Reader[flo
 
     def read(value: Any, note: Note) -> float:
         del note
-        found = 0.0 if no and value == "no" else _quantity(value, read_duration)
+        found = 0.0 if no and value == "no" else float(check_duration(_quantity(value, read_duration)))
         if (least and found < read_duration(least)) or (most and found > read_duration(most)):
             raise ValueError(f"must be from {least} to {most}" if least else f"must be at most {most}")
         return found
@@ -291,7 +296,7 @@ def size(least: str = "") -> Reader[int]:
 
     def read(value: Any, note: Note) -> int:
         del note
-        found = int(_quantity(value, read_size))
+        found = check_size(_quantity(value, read_size))
         if least and found < read_size(least):
             raise ValueError(f"must be at least {least}")
         return found

@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import Section, command, listing_group
 from hibali_cli.fields import OPERATION, fields_option
-from hibali_cli.options import OUTPUT_FILE, Common
+from hibali_cli.options import COUNT, OUTPUT_FILE, Common
 from hibali_cli.transfer_options import read_age_option
 
 _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "under-way", "unfinished")
@@ -132,7 +132,7 @@ def report_command(common: Common, *, output: str | None, days: int) -> int | No
     metavar="DURATION|TIME",
     help="Only those started before DURATION ago, or before TIME.",
 )
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the latest N of them.")
+@click.option("--last", type=COUNT, metavar="N", help="Only the latest N of them.")
 @fields_option(OPERATION)
 def history_command(common: Common, **options: Any) -> int | None:
     """List operations, oldest first: transfers, removals and verifications, with their results.

@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import RUN, fields_option
-from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common, duration_of
+from hibali_cli.options import COUNT, OUTPUT_FILE, OUTPUT_PLACE, Common, duration_of
 from hibali_cli.run_options import check_collecting, notify_option
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str
     help="Only runs in one of these states, such as RUNNING,LOST; repeatable.",
 )
 @click.option("--site", "site_name", metavar="SITE", help="Only runs at SITE.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the latest N of them.")
+@click.option("--last", type=COUNT, metavar="N", help="Only the latest N of them.")
 @fields_option(RUN)
 def list_command(
     common: Common,
@@ -268,7 +268,7 @@ def list_command(
 @click.option("--stderr", "stream", flag_value="stderr", help="The standard error of the tool.")
 @click.option("--stdout", "stream", flag_value="stdout", help="The standard output of the tool.")
 @click.option("--scheduler", "stream", flag_value="scheduler.log", help="The output of the job itself.")
-@click.option("--task", type=int, metavar="N", help="The number of a task of a sweep.")
+@click.option("--task", type=COUNT, metavar="N", help="The number of a task of a sweep.")
 def logs_command(
     common: Common, run_id: str, *, follow: bool, stream: Stream | None, task: int | None
 ) -> int | None:
@@ -441,7 +441,7 @@ def show_command(common: Common, run_id: str) -> int | None:
 @click.option(
     "--local", "local_port", metavar="PORT", type=_PORT, help="The port here (default: any free one)."
 )
-@click.option("--task", type=int, metavar="N", help="The number of a task of a sweep.")
+@click.option("--task", type=COUNT, metavar="N", help="The number of a task of a sweep.")
 def tunnel_command(
     common: Common, run_id: str, port: int, *, local_port: int | None, task: int | None
 ) -> int | None:

@@ -8,7 +8,7 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import SCHEDULE, fields_option
-from hibali_cli.options import OUTPUT_FILE, Common, duration_of
+from hibali_cli.options import COUNT, OUTPUT_FILE, Common, duration_of
 
 _ADD_EXAMPLES = [
     (
@@ -116,7 +116,7 @@ _LOG_EXAMPLES = [
 @click.option(
     "-n",
     "count",
-    type=click.IntRange(1),
+    type=COUNT,
     default=30,
     show_default=True,
     help="The number of runs or lines to show.",

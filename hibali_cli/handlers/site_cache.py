@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from hibali.config.settings import require_built
 from hibali.errors import Exit, NotFoundError, UsageError
 from hibali.locations import path_at
 from hibali.text import counted, path_fields
+from hibali.unreadable import UnreadableStateError, note_unreadable
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from hibali_cli.progress import listening
@@ -168,9 +169,13 @@ def _finder() -> Callable[[str], Run | None]:
     run_store = RunStore()
 
     def find(run_id: str) -> Run | None:
-        with suppress(NotFoundError, KeyError, ValueError):
+        try:
             return run_store.load(run_id)
-        return None
+        except NotFoundError:
+            return None
+        except UnreadableStateError as problem:
+            note_unreadable(problem)
+            return None
 
     return find
 

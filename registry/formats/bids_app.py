@@ -78,7 +78,7 @@ def _entry_point(folder: Path) -> str:
     if found.startswith("["):
         try:
             words = json.loads(found)
-        except ValueError:
+        except (ValueError, RecursionError):
             words = None
         if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
             raise UsageError(

@@ -379,7 +379,7 @@ def read_inspected(runtime: str, finished: CommandResult) -> Image | None:
         found = json.loads(finished.stdout)[0]
         identifier = str(found["Id"]).removeprefix("sha256:")
         names = [str(found.get("Digest", "")), *(str(each) for each in found.get("RepoDigests") or ())]
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise TryLaterError("runtime-silent", f"the output of {runtime} cannot be parsed") from None
     if not _ID.fullmatch(identifier):
         raise TryLaterError("runtime-silent", f"{runtime} reported an image without an id")

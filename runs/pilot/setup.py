@@ -161,7 +161,7 @@ def _read(line: bytes) -> tuple[str, str] | None:
         path, version, system, machine, libc, free = json.loads(line)
         number = (int(version[0]), int(version[1]))
         known = tuple(int(part) for part in str(libc[1]).split(".")[:2])
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
     if not isinstance(path, str) or not path.startswith("/") or not path.isprintable():
         return None
@@ -185,7 +185,7 @@ def stage_library(host: RemoteHost, site: Site, cache: Cache, python: str) -> st
     if finished.exit_code == 0:
         try:
             reply = json.loads(finished.stdout)
-        except ValueError:
+        except (ValueError, RecursionError):
             reply = None
     if not isinstance(reply, dict) or reply.get("hyperqueue") != f"v{VERSION}":
         because = one_line(finished.stderr or finished.stdout)

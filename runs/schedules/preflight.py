@@ -422,7 +422,7 @@ def _reported_error(output: bytes, code: int, site: str) -> HibaliError:
     for line in output.splitlines():
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and found.get("kind") == "error":
             record = found

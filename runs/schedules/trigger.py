@@ -147,7 +147,7 @@ def run_transfer(
             log.raw(line)
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(record, dict):
             results.add(record)

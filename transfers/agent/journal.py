@@ -50,7 +50,7 @@ def _read(root: Root, folder: bytes) -> Dict[str, Any]:
         if os.fstat(descriptor).st_uid != os.geteuid():
             return {}
         record = json.loads(os.read(descriptor, _LIMIT).decode("ascii"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     finally:
         os.close(descriptor)
@@ -252,7 +252,7 @@ def read_partial_files(root: Root) -> List[PartialFile]:
             return []
         parts: Dict[str, PartialFile] = {}
         for line in stream:
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 _read_line(parts, json.loads(line.decode("ascii")))
     return list(parts.values())
 

@@ -364,7 +364,7 @@ def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
         os.close(descriptor)
     try:
         record = json.loads(text.decode("ascii"))
-    except ValueError:
+    except (ValueError, RecursionError):
         record = {}
     if not isinstance(record, dict):
         record = {}

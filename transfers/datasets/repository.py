@@ -296,7 +296,7 @@ def _records(lines: bytes) -> Iterator[dict[str, Any]]:
     for line in lines.splitlines():
         try:
             record = json.loads(line.decode("utf-8", "surrogateescape"))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             yield record

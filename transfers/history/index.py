@@ -376,7 +376,7 @@ def _read(line: bytes) -> dict[str, Any] | None:
             if record.get("kind") in {"moved", "recorded", "deleted", "linked"}:
                 path_from_fields(record)
             return record
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, RecursionError):
         pass
     return None
 

@@ -377,7 +377,7 @@ def lines_below(operation: str, below: bytes) -> Iterator[dict[str, Any]]:
             try:
                 record = json.loads(line)
                 path = path_from_fields(record)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue  # cut short, or not about a file
             if not below or path == below or path.startswith(below + b"/"):
                 yield record

@@ -51,7 +51,7 @@ def _records_in(stream: Union[BinaryIO, gzip.GzipFile]) -> Iterator[Dict[str, An
         line = stream.readline(_LINE_BYTES)
         if not line.endswith(b"\n"):
             return
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             yield json.loads(line.decode("ascii"))
 
 

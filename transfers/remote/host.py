@@ -138,5 +138,5 @@ def parse_result(content: bytes) -> CommandResult | None:
         return CommandResult(
             int(record["exit"]), protocol.bytes_of(record["stdout"]), protocol.bytes_of(record["stderr"])
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

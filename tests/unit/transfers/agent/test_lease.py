@@ -212,6 +212,7 @@ def test_lease_duration_is_that_of_the_holder(root: Root, tmp_path: Path) -> Non
         "{}",
         "\u00e9",
         '{"lease": "never", "pid": []}',
+        "[" * 60_000,
     ],
 )
 def test_invalid_lock_is_valid_for_the_default_lease(root: Root, tmp_path: Path, text: str) -> None:
