@@ -96,10 +96,7 @@ def launch(
             run = reuse.find(request, identities) or run
         pilot = _find_pilot(request, host, run)
         if run is None:
-            check_scheduler_chosen(request.compute.site, host)
-            if not request.new:
-                refuse_unrecorded(host, request.compute.site, run_store, key)
-            check_needs(host, request.compute.jobs, run_store, request.job.dependencies.needs)
+            _check_new_run(request, launcher, key)
             contents = reuse.contents(request, identities) if reuse else [each.content for each in identities]
             run = _begin(request, inputs, identities, contents, run_store, key)
         on_begin(run)
@@ -130,6 +127,15 @@ def _with_typed_options(refusal: UsageError, request: Request) -> UsageError:
         return refusal
     hint = f"Correct {', '.join(typed)}, or the site's [scheduler] table for what was not typed."
     return UsageError(refusal.code, refusal.message, subject=refusal.subject, hint=hint)
+
+
+def _check_new_run(request: Request, launcher: _Launcher, key: str) -> None:
+    """Raise the reason why a new run cannot be begun, before there is any trace of it."""
+    host, run_store = launcher.host, launcher.run_store
+    check_scheduler_chosen(request.compute.site, host)
+    if not request.new:
+        refuse_unrecorded(host, request.compute.site, run_store, key)
+    check_needs(host, request.compute.jobs, run_store, request.job.dependencies.needs)
 
 
 def request_key(request: Request, host: RemoteHost) -> str:
