@@ -134,7 +134,7 @@ def read_memory(amount: str | int) -> int:
     """Return the memory of a job in MiB, rounded up, 0 for `none`; raises ValueError for less than 1 MiB."""
     if amount == NONE:
         return 0
-    size = read_size(amount) if isinstance(amount, str) else amount
+    size = read_size(amount) if isinstance(amount, str) else check_size(amount)
     if size < _MIB:
         digits = re.match(r"[0-9.]+", str(amount))
         meant = (
