@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from hibali.errors import UsageError
 from hibali.text import printable
 from runs.schedulers.base import (
     UNKNOWN,
@@ -106,6 +107,13 @@ class Lsf(Scheduler):  # no accounting: the output of bacct has no stable format
     def submit_argv(self, job: Job) -> tuple[str, ...]:
         """Use -rn, because a queue may rerun jobs; -ti ends a job whose dependency failed."""
         folder = job.script.rpartition("/")[0]
+        if "%" in folder:  # bsub(1), -cwd: %J, %I, %U and others are replaced, and cannot be quoted
+            raise UsageError(
+                "bad-work",
+                "LSF replaces `%` in the folder of a job",
+                subject=printable(folder),
+                hint="Set another `work` folder for the site.",
+            )
         name = f"{job.name}[1-{job.tasks:d}]" if job.tasks else job.name
         options = ["-H"] if job.hold else []
         if job.after:

@@ -170,7 +170,7 @@ class Slurm(Scheduler):
             "--no-requeue",
             f"--job-name={job.name}",
             f"--chdir={folder}",
-            "--output=scheduler.log",
+            f"--output={_log_path(folder)}",
             "--open-mode=append",
             *options,
             job.script,
@@ -310,6 +310,16 @@ class Slurm(Scheduler):
     def release_argv(self, job: str) -> tuple[str, ...]:
         """Return the command, which has no effect on a job that is not held."""
         return ("scontrol", "release", job)
+
+
+def _log_path(folder: str) -> str:
+    """Return the path of the log for `--output`: Slurm reads `%` and backslashes also in the folder of a relative path.
+
+    sbatch(1), "filename pattern": `%%` is a percent sign, and a backslash ends all replacements and quotes what follows.
+    """
+    if "\\" in folder:
+        return folder.replace("\\", "\\\\") + "/scheduler.log"
+    return folder.replace("%", "%%") + "/scheduler.log" if "%" in folder else "scheduler.log"
 
 
 def _listed(finished: CommandResult) -> Iterator[tuple[str, Status]]:

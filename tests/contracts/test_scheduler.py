@@ -360,6 +360,23 @@ def test_too_many_jobs_name_the_setting_that_waits_for_a_place() -> None:
         assert isinstance(never.error, UsageError)
 
 
+@pytest.mark.parametrize(
+    ("folder", "log"),
+    [
+        ("/w", "scheduler.log"),
+        ("/w x$y'z", "scheduler.log"),
+        ("/100%j", "/100%%j/scheduler.log"),
+        ("/a\\b", "/a\\\\b/scheduler.log"),
+        ("/a\\%j", "/a\\\\%j/scheduler.log"),
+    ],
+)
+def test_the_log_of_a_job_is_named_for_slurm_s_patterns(folder: str, log: str) -> None:
+    assert f"--output={log}" in load_scheduler("slurm").submit_argv(Job(RUN, f"{folder}/job.sh"))
+    if "%" in folder:
+        with pytest.raises(UsageError, match="folder of a job"):
+            load_scheduler("lsf").submit_argv(Job(RUN, f"{folder}/job.sh"))
+
+
 def directives_of(name: str, **wanted: Any) -> list[str]:
     """Return the directives for these resources, without their prefixes."""
     return [line.partition(" ")[2] for line in load_scheduler(name).directives(Resources(**wanted))]

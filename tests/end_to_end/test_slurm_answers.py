@@ -27,7 +27,7 @@ def lie(hibali: Any, slurm: Any, tmp_path: Path) -> Iterator[Lie]:
     In a script `$REAL` is the real command.
     """
 
-    def lying(**scripts: str) -> Bench:
+    def lying(work: str = "work", **scripts: str) -> Bench:
         programs = tmp_path / "programs"
         programs.mkdir()
         for name, script in scripts.items():
@@ -39,7 +39,7 @@ def lie(hibali: Any, slurm: Any, tmp_path: Path) -> Iterator[Lie]:
         bench = Bench(hibali)
         bench.add_site(
             "here",
-            f'kind = "local"\nwork = "{bench.folder}/work"\n[sites.here.scheduler]\nname = "slurm"\n'
+            f'kind = "local"\nwork = \'{bench.folder}/{work}\'\n[sites.here.scheduler]\nname = "slurm"\n'
             'directives = ["--mem=50"]\n[sites.here.limits]\npoll = "1s"',
         )
         return bench
@@ -142,3 +142,13 @@ def test_too_many_jobs_in_the_queue_name_the_setting(lie: Lie) -> None:
     refused = bench.run(bench.answers(), exit=5).last
     assert refused["code"] == "scheduler-busy"
     assert "queued_jobs" in refused["hint"]
+
+
+@pytest.mark.parametrize("work", ["100%jobs", "a\\b"])
+def test_a_work_folder_may_have_characters_of_slurm_s_patterns(lie: Lie, work: str) -> None:
+    """Slurm wrote the log of each job into another folder, and started none."""
+    bench = lie(work)
+    ended = bench.run(bench.answers(), "--wait", exit=0).last
+    [log] = (bench.folder / work / "runs" / ended["id"]).glob("scheduler.log")
+    assert log.exists()
+    bench.run("answers.json", "--param", "say=a,b", "--wait", exit=0)
