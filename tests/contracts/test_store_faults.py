@@ -41,6 +41,17 @@ def test_removing_an_absent_entry_succeeds(subject: Subject) -> None:
     assert not [name for name in subject.names() if name.startswith(b"a")]
 
 
+def test_another_kind_of_entry_with_the_name_of_the_lock_is_named(subject: Subject) -> None:
+    store = subject.fresh()
+    if not (store.facts.folders and store.facts.locks and store.facts.writable):
+        return
+    subject.plant({b".hibali/lock/x": b"1"})
+    with pytest.raises(RefusedError) as refused:
+        store.lock("test")
+    assert refused.value.code == "reserved-name"
+    assert ".hibali/lock" in refused.value.message
+
+
 def test_changed_entries_are_not_removed(subject: Subject) -> None:
     subject.plant({b"a": b"1", b"b": b"2"})
     store = subject.open()

@@ -74,3 +74,15 @@ def test_the_features_of_a_server_are_detected_and_it_stores_data(
     (source / "empty").unlink()
     assert hibali("push", source, "bucket:t", "--delete", "--json", exit=0).last["files_deleted"] == 1
     assert place.files("t") == {b"a/b": b"changed", b"a/c d/e": b"22", b"large": LARGE}
+
+
+@pytest.mark.heavy
+def test_a_refused_push_leaves_nothing_at_a_server_on_a_filesystem(
+    hibali: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = make_backend("s3-rclone", tmp_path, request.getfixturevalue)
+    add_site(hibali.home.config, "bucket", place)
+    hibali.env.update(place.env)
+    source = make_tree(tmp_path / "source", {b"a" * 250 + b"/x" * 500: b"1"})
+    hibali("push", source, "bucket:t/u", exit=8)
+    assert hibali("ls", "bucket:", exit=0).out == b"", "rclone shows its folders as prefixes"

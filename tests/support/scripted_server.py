@@ -18,6 +18,7 @@ class ScriptedServer:
         )
         self.seen: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []  # of each request
+        self.bodies: list[bytes] = []  # of each request
         self.connections: set[Any] = set()
         server = self
 
@@ -26,7 +27,7 @@ class ScriptedServer:
             disable_nagle_algorithm = True  # headers and body are written one after the other
 
             def _do(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                server.bodies.append(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
                 parts = urlsplit(self.path)
                 server.seen.append((self.command, self.path))
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})

@@ -226,7 +226,7 @@ class Lease(object):
         """Return whether this process still holds the lock."""
         try:
             self.check()
-        except (OSError, LostLeaseError):
+        except (OSError, RefusedError, LostLeaseError):
             return False
         return True
 
@@ -237,7 +237,7 @@ class Lease(object):
                 began = time.monotonic()
                 os.utime(_LOCK, dir_fd=self._folder, follow_symlinks=False)
                 self._renewed = began
-            except (OSError, LostLeaseError):
+            except (OSError, RefusedError, LostLeaseError):
                 return
 
     def hand_over(self) -> None:
@@ -272,7 +272,7 @@ class Lease(object):
             if found is not None and found.get("token") == self.token:
                 os.unlink(_LOCK, dir_fd=self._folder)
             os.rmdir(protocol.OWN_FOLDER, dir_fd=self._root.descriptor)
-        except OSError:
+        except (OSError, RefusedError):
             # A journal for the next run, or a user's own files, may remain; the lock itself expires.
             pass
         self._root.close()
@@ -344,21 +344,28 @@ def may_be_held(root: Root, place: bytes) -> bool:
     """Return whether a place below may be locked, whatever its clock: no proof that the holder ended."""
     try:
         holder = read_record(root.folder(place + b"/" + protocol.OWN_FOLDER), _LOCK)
-    except OSError:
+    except (OSError, RefusedError):
         return False
     return holder is not None and not has_ended(holder)
 
 
 def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
-    """Return a lock's record with its mtime, None if absent; an invalid record has only its age."""
+    """Return a lock's record with its mtime, None if absent; an invalid record has only its age.
+
+    Raises OSError, and RefusedError for anything but a file.
+    """
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return None
+    except OSError as problem:
+        if problem.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise RefusedError("reserved-name", protocol.NO_LOCK_FILE) from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "the lock is not a file")
+            raise RefusedError("reserved-name", protocol.NO_LOCK_FILE)
         text = os.read(descriptor, _LIMIT)
     finally:
         os.close(descriptor)

@@ -357,6 +357,7 @@ def problem_of(problem: Exception) -> Problem:
 
 
 OWN_FOLDER = b".hibali"
+NO_LOCK_FILE = "`.hibali/lock` there is not a regular file, but hibali needs this name: move it away"
 PACKS = b"packs"  # in that folder, the indexes of a target whose files are packed
 OWN = (b"lock", b"journal", b"begun", b"manifest.jsonl")
 

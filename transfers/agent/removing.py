@@ -196,7 +196,7 @@ def _check_unlocked(path: bytes, parent: Optional[int], clock: float, token: str
             held = living_holder(folder, clock)
             if held is not None and not (token and held[0].get("token") == token):
                 raise LockedError(*held)
-    except OSError:
+    except (OSError, RefusedError):
         return
     finally:
         os.close(folder)

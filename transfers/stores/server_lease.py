@@ -19,9 +19,10 @@ import time
 from abc import abstractmethod
 from typing import Any, NamedTuple
 
-from hibali.errors import HibaliError, TryLaterError
+from hibali.errors import HibaliError, RefusedError, TryLaterError
 from hibali.text import printable
 from transfers.agent.lease import LEASE_SECONDS, has_ended, seconds_of, this_process
+from transfers.agent.protocol import NO_LOCK_FILE
 from transfers.stores.base import Lock
 
 _ATTEMPTS = 5  # attempts for a lock that was released or changed between two requests
@@ -82,6 +83,11 @@ def lost_lease(
     return TryLaterError(
         "lease-lost", message, subject=subject, hint="Run the same command again to resume.", transient=False
     )
+
+
+def no_lock_file(subject: str) -> RefusedError:
+    """Return the error for a folder, FIFO or link with the name of the lock."""
+    return RefusedError("reserved-name", NO_LOCK_FILE, subject=subject)
 
 
 class NoLease(Lock):

@@ -6,15 +6,17 @@ import contextlib
 import secrets
 import threading
 import time
+from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.retry import pause
 from transfers.agent.lease import LEASE_SECONDS
+from transfers.entry import Kind
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.server_folder import OWN, SMALL_BYTES, Own, below
-from transfers.stores.server_lease import Held, Lease, record_of
+from transfers.stores.server_lease import Held, Lease, no_lock_file, record_of
 
 _LOCK = OWN + b"/lock"
 PROBE = OWN + b"/probe"
@@ -148,6 +150,12 @@ class FileLock(Lease):
         with self._renewing:
             self._files.put(self._path, self._content())
         return True
+
+    def _refusal(self, holder: dict[str, Any]) -> HibaliError:
+        found = None if holder else self._files.stat(self._path)
+        if found is not None and found.kind is not Kind.FILE:
+            return no_lock_file(self._subject)
+        return super()._refusal(holder)
 
     def _remove(self) -> None:
         self._files.delete(self._path)

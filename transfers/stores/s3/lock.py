@@ -53,6 +53,11 @@ class S3Lock(Lease):
         self._etag = ""  # of our own lock, from the last PUT or GET
         super().__init__(requests.subject, operation, seconds, token)
 
+    @property
+    def renewable(self) -> bool:
+        """Whether the server told a version of the lock, without which it can be neither renewed nor taken over."""
+        return bool(self._etag) or (self._is_held() and bool(self._etag))
+
     def _create(self) -> bool:
         # After a lost response, our own lock appears to be another client's.
         return self._put({"If-None-Match": "*"}) or self._is_held()
@@ -69,6 +74,9 @@ class S3Lock(Lease):
         return True
 
     def _replace(self, found: Held) -> bool:
+        if not found.tag:
+            self._remove()
+            return self._create()
         return self._put({"If-Match": f'"{found.tag}"'})
 
     def _renew(self) -> bool:

@@ -178,9 +178,13 @@ class _Probe:
 
     def _names(self) -> dict[str, Any]:
         tried = {self._base + b"x" + odd + b"x": odd for odd in _ODD}
-        long = self._base + b"l" * LONG_NAME
         both = {self._base, self._base + b"/x"}  # the first one exists already
-        committed = {self._base} | {key for key in (*tried, long, self._base + b"/x") if self._holds(key)}
+        committed = {self._base} | {key for key in (*tried, self._base + b"/x") if self._holds(key)}
+        long = self._base + b"l" * LONG_NAME
+        # A server that stores files of these names has their limit. rclone lists the long name although it cannot
+        # be written, and would keep its folder, which would show as a prefix after a refused push.
+        if both <= committed and self._holds(long):
+            committed.add(long)
         found = {self._base + listed.path for page in pages(self._requests, self._base) for listed in page}
         found &= committed
         return {

@@ -211,7 +211,7 @@ class Manifests:
         lines += [cursor.line(before + path) for before, _, cursor in self._above]
         for line in lines:
             known = known_in(line) if line else None
-            if known is not None and (known.etag, known.size) == (etag, size):
+            if known is not None and etag and (known.etag, known.size) == (etag, size):
                 return known
         return None
 

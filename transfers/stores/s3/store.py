@@ -514,12 +514,15 @@ class S3Store(RequestStore):
         if self._is_substore:
             return NoLease()
         self._probe_to_write()
+        self._holder = NoLease()
         if self.facts.locks:
-            self._holder = S3Lock(
-                self._requests, self._key(LOCK), operation, self._lease, token=self._lock_token
-            )
-        else:
-            self._holder = NoLease()
+            key, token = self._key(LOCK), self._lock_token
+            held = S3Lock(self._requests, key, operation, self._lease, token=token)
+            if held.renewable:
+                self._holder = held
+            else:
+                held.release()
+        if isinstance(self._holder, NoLease):
             self._on_event(
                 Noted(
                     f"{self._requests.subject}: this server does not support locks; do not write to it from several places at the same time."

@@ -12,7 +12,7 @@ from hibali.errors import RefusedError
 from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Kind
-from transfers.stores.server_lease import Held, Lease, journal_of, locked, record_of, seeds_in
+from transfers.stores.server_lease import Held, Lease, journal_of, locked, no_lock_file, record_of, seeds_in
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, kind_of, listed_names
@@ -22,6 +22,10 @@ OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"
 _LIMIT = 64 * 1024
 _PRIVATE = 0o600
+
+
+class _NoFileError(StatusError):
+    """The error for a folder, FIFO or link with the name of one of hibali's files."""
 
 
 class Own:
@@ -38,7 +42,7 @@ class Own:
         client = self._client
         try:
             if kind_of(client.attributes_of(client.request_stat(full))) is not Kind.FILE:
-                raise StatusError(channel.FAILURE, "it is not a file")
+                raise _NoFileError(channel.FAILURE, "it is not a file")
             handle = client.handle_of(client.request_open(full, channel.FOR_READING))
         except StatusError as problem:
             if problem.code == channel.NO_SUCH_FILE:
@@ -165,6 +169,8 @@ class SftpLock(Lease):
             try:
                 self._acquire_in_folder()
                 return
+            except _NoFileError:
+                raise no_lock_file(self._client.subject) from None
             except StatusError as refused:
                 problem = refused
                 if refused.code != channel.NO_SUCH_FILE:

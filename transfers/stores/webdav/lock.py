@@ -9,7 +9,7 @@ from hibali.errors import HibaliError
 from hibali.http import Response
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.stores.server_folder import OWN, below
-from transfers.stores.server_lease import Held, Lease, locked, record_of
+from transfers.stores.server_lease import Held, Lease, locked, no_lock_file, record_of
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info
 from transfers.stores.webdav.requests import WebdavClient, error_of
@@ -92,6 +92,9 @@ class DavLock(Lease):
         return False
 
     def _refusal(self, holder: dict[str, Any]) -> HibaliError:
+        found = None if holder else self._files.stat(self._path)
+        if found is not None and found.folder:
+            return no_lock_file(self._subject)
         if holder or self._status < 300:
             return super()._refusal(holder)
         return error_of(self._status, self._subject)

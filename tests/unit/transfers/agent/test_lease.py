@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +231,7 @@ def test_symlink_as_lock_is_not_followed(root: Root, tmp_path: Path) -> None:
     age(target, 500)
     (tmp_path / ".hibali").mkdir(mode=0o700)
     lock_file(tmp_path).symlink_to(target)
-    with pytest.raises(OSError, match="symbolic"):
+    with pytest.raises(RefusedError, match="not a regular file"):
         acquire(root)
     assert target.read_text() == "{}"
 
@@ -396,3 +396,19 @@ def test_the_lock_of_jobs_that_are_silent_expires(root: Root, tmp_path: Path) ->
     with pytest.raises(LockedError):
         Lease(root, "the first push", "ada@login1 pid 7", adopt=first.token)
     other.release()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("x")],
+    ids=["FIFO", "folder", "symlink"],
+)
+def test_an_entry_that_is_no_file_has_the_name_of_the_lock(
+    root: Root, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    lock_file(tmp_path).parent.mkdir(mode=0o700)
+    make(lock_file(tmp_path))
+    with pytest.raises(RefusedError, match=r"\.hibali/lock. there is not a regular file") as refused:
+        acquire(root)
+    assert refused.value.code == "reserved-name"
+    assert [path.name for path in lock_file(tmp_path).parent.iterdir()] == ["lock"]

@@ -14,11 +14,14 @@ from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageErro
 from hibali.locations import Location
 from hibali.text import printable
 from tests.support.scripted_server import ScriptedServer
+from tests.support.trees import sha256
 from transfers.entry import Entry, Kind, Verification
 from transfers.rules import select_all
-from transfers.stores.base import Item, ListingIncompleteError, Unit
+from transfers.stores.base import Item, ListingIncompleteError, Payload, Unit
 from transfers.stores.s3.kind import open_store
+from transfers.stores.s3.probe import ServerSupport
 from transfers.stores.s3.store import S3Store
+from transfers.stores.server_lease import NoLease
 
 STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
 
@@ -255,3 +258,49 @@ def test_an_object_is_not_read_through_a_redirect(
     assert other.seen == []
     store.close()
     other.close()
+
+
+class Untagged:
+    """A bucket that checks If-None-Match and stores lock objects, but tells no ETags, as some gateways do."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self._server = server
+        self.objects: dict[str, bytes] = {}
+
+    def __call__(
+        self, method: str, path: str, query: dict[str, list[str]]
+    ) -> tuple[int, dict[str, str], bytes]:
+        headers = self._server.headers[-1]
+        if "list-type" in query:
+            return 200, {}, listing("")
+        if method == "PUT":
+            if "if-match" in headers or ("if-none-match" in headers and path in self.objects):
+                return 412, {}, b""
+            self.objects[path] = self._server.bodies[-1]
+            return 200, {}, b""
+        if method == "DELETE":
+            self.objects.pop(path, None)
+            return 204, {}, b""
+        if path not in self.objects:
+            return 404, {}, b""
+        return 200, {"Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}, self.objects[path]
+
+
+def test_a_server_without_etags_holds_no_lock_and_stores_files(
+    server: ScriptedServer, store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = server.respond = Untagged(server)
+    monkeypatch.setattr(
+        store, "_support", ServerSupport(True, conditional_create=True, conditional_replace=True)
+    )
+    for _ in range(2):
+        lock = store.lock("push")
+        assert isinstance(lock, NoLease), "it could be neither renewed nor taken over"
+        lock.release()
+    assert bucket.objects == {}
+    store._is_substore = True  # so that no manifest is written
+    entry = Entry(b"a", Kind.FILE, 1, 1)
+    payload = Payload(Unit((Item(0, entry),)), b"1", [1], [sha256(b"1")], [Verification.DIGEST])
+    (committed,) = store.write([payload])
+    assert committed.problem is None
+    assert bucket.objects == {"/b/root/a": b"1"}
