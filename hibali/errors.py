@@ -51,6 +51,16 @@ class HibaliError(Exception):
         self.hint = hint
         self.transient = transient
 
+    def __str__(self) -> str:
+        """Return subject, message and hint, as the command line prints them."""
+        subject = self.subject if self.subject.isprintable() else repr(self.subject)[1:-1]
+        said = f"{subject}: {self.message}" if subject else self.message
+        return f"{said}\n{self.hint}" if self.hint else said
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let other processes, such as those of Dask, raise the same error."""
+        return _restore, (type(self), self.args, self.__dict__)
+
     def to_record(self) -> dict[str, Any]:
         """Return the JSON line that ends a failed command."""
         return {
@@ -63,6 +73,13 @@ class HibaliError(Exception):
             "transient": self.transient,
             "exit": int(self.exit),
         }
+
+
+def _restore(kind: type[HibaliError], arguments: tuple[Any, ...], fields: dict[str, Any]) -> HibaliError:
+    """Return an error that was pickled; the classes differ in the arguments of `__init__`."""
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(fields)
+    return error
 
 
 class UsageError(HibaliError):

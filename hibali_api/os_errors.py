@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from hibali.errors import (
     AccessError,
     HibaliError,
@@ -13,40 +15,72 @@ from hibali.errors import (
 )
 
 
-class NoSuchFileError(NotFoundError, FileNotFoundError):
+class _OfFileError(HibaliError, OSError):
+    """An error of hibali with the attributes of an OSError."""
+
+    @property
+    def filename(self) -> str | None:
+        """The path or location that it concerns."""
+        return self.subject or None
+
+    @property
+    def strerror(self) -> str:  # type: ignore[override]  # read only
+        """What failed."""
+        return self.message
+
+
+class NoSuchFileError(_OfFileError, NotFoundError, FileNotFoundError):
     """Also the error that callers of fsspec expect."""
 
+    errno = errno.ENOENT
 
-class DeniedError(AccessError, PermissionError):
+
+class DeniedError(_OfFileError, AccessError, PermissionError):
     """Also the error that callers of fsspec expect."""
 
+    errno = errno.EACCES
 
-class ForbiddenError(RefusedError, PermissionError):
+
+class ForbiddenError(_OfFileError, RefusedError, PermissionError):
     """Also the error that callers of fsspec expect."""
 
+    errno = errno.EPERM
 
-class IsAFolderError(UsageError, IsADirectoryError):
+
+class IsAFolderError(_OfFileError, UsageError, IsADirectoryError):
     """Also the error that callers of fsspec expect."""
 
+    errno = errno.EISDIR
 
-class NotAFolderError(UsageError, NotADirectoryError):
+
+class NotAFolderError(_OfFileError, UsageError, NotADirectoryError):
     """Also the error that callers of fsspec expect."""
 
+    errno = errno.ENOTDIR
 
-class ExistsError(UsageError, FileExistsError):
+
+class ExistsError(_OfFileError, UsageError, FileExistsError):
     """Also the error that callers of fsspec expect."""
 
+    errno = errno.EEXIST
 
-class UnreachableError(TryLaterError, ConnectionError):
+
+class UnreachableError(_OfFileError, TryLaterError, ConnectionError):
     """Also the error that callers of fsspec expect."""
 
+    errno = errno.EIO
 
-class UnfinishedError(IncompleteError, OSError):
+
+class UnfinishedError(_OfFileError, IncompleteError, OSError):
     """Also the error that callers of fsspec expect."""
 
+    errno = errno.EIO
 
-class WrongUseError(UsageError, OSError):
+
+class WrongUseError(_OfFileError, UsageError, OSError):
     """Also the error that callers of fsspec expect."""
+
+    errno = errno.EINVAL
 
 
 _BY_CODE = {"is-a-folder": IsAFolderError, "not-a-folder": NotAFolderError, "exists": ExistsError}

@@ -41,14 +41,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except hibali.HibaliError as problem:
-        raise WorkflowError(explain(problem)) from problem
-
-
-def explain(problem: hibali.HibaliError) -> str:
-    """Return what failed, why, and what to do next."""
-    subject = f"{problem.subject}: " if problem.subject else ""
-    hint = f"\n{problem.hint}" if problem.hint else ""
-    return f"{subject}{problem.message}{hint}"
+        raise WorkflowError(str(problem)) from problem
 
 
 @dataclass
@@ -196,7 +189,7 @@ class Executor(RemoteExecutor):
         try:
             run = submitted.result()
         except hibali.HibaliError as problem:
-            self.report_job_error(SubmittedJobInfo(task.job), msg=f"{explain(problem)}\n")
+            self.report_job_error(SubmittedJobInfo(task.job), msg=f"{problem}\n")
             return
         aux = {"run": run, "identity": task.identity}
         self.report_job_submission(SubmittedJobInfo(task.job, external_jobid=run.id, aux=aux))
@@ -279,7 +272,7 @@ class Executor(RemoteExecutor):
         try:
             hibali.runs.refresh(runs, on_event=self._note)
         except hibali.HibaliError as problem:
-            self._noted = explain(problem)
+            self._noted = str(problem)
         if self._noted and self._noted != self._warned:
             self.logger.warning("%s; the jobs continue, and are queried again", self._noted)
         self._warned = self._noted
@@ -302,7 +295,7 @@ class Executor(RemoteExecutor):
             self.report_job_success(info)
             return
         problem = find_failure(run.record)
-        message = explain(problem) if problem is not None else f"{run.id} is {run.state}"
+        message = str(problem) if problem is not None else f"{run.id} is {run.state}"
         if run.state.final:
             self._ended[identity] = run
         else:
@@ -327,7 +320,7 @@ class Executor(RemoteExecutor):
             try:
                 run.cancel()
             except hibali.HibaliError as problem:
-                self.logger.warning("%s", explain(problem))
+                self.logger.warning("%s", str(problem))
                 return
             self._ended[identity] = run
 

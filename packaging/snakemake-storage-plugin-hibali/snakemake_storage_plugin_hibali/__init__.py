@@ -50,9 +50,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except hibali.HibaliError as problem:
-        subject = f"{problem.subject}: " if problem.subject else ""
-        hint = f"\n{problem.hint}" if problem.hint else ""
-        raise WorkflowError(f"{subject}{problem.message}{hint}") from problem
+        raise WorkflowError(str(problem)) from problem
 
 
 @dataclass
