@@ -36,7 +36,7 @@ class DatasetRequest:
     """The command line of a run, as it was typed: the folder, the invocation file, and the local files that it names.
 
     `options` are the options for the job. For a sweep the invocation file may be "", `table` is that of `--each` or "", and
-    `parameters` are the values of `--param`.
+    `parameters` are the values of `--param`. `participants` are the option for the participants or sessions of a BIDS dataset and that dataset.
     """
 
     folder: str
@@ -46,6 +46,7 @@ class DatasetRequest:
     options: tuple[str, ...] = ()
     table: str = ""
     parameters: tuple[str, ...] = ()
+    participants: tuple[str, ...] = ()
 
     @property
     def files(self) -> list[str]:
@@ -62,6 +63,7 @@ class DatasetRequest:
             "options": list(self.options),
             **({"table": self.table} if self.table else {}),
             **({"parameters": list(self.parameters)} if self.parameters else {}),
+            **({"participants": list(self.participants)} if self.participants else {}),
         }
 
 
@@ -71,13 +73,20 @@ def typed_request(
     image: str,
     table: Path | None = None,
     parameters: Sequence[str] = (),
+    participants: Sequence[str] = (),
 ) -> DatasetRequest:
     """Record the command line with absolute paths, as typed from the current folder: symlinks are not resolved."""
     here = Path.cwd()
     inputs = (str(here / each.input.text) for each in located if each.place.typed_local)
     answers, rows = ("" if path is None else str(here / path) for path in (invocation, table))
     return DatasetRequest(
-        str(here), answers, tuple(dict.fromkeys(inputs)), image, table=rows, parameters=tuple(parameters)
+        str(here),
+        answers,
+        tuple(dict.fromkeys(inputs)),
+        image,
+        table=rows,
+        parameters=tuple(parameters),
+        participants=tuple(participants),
     )
 
 
@@ -97,6 +106,7 @@ def recorded_request(records: Sequence[Mapping[str, Any]], run_id: str) -> Datas
         options,
         fields.get("table", ""),
         tuple(str(argument) for argument in fields.get("parameters", ())),
+        tuple(str(argument) for argument in fields.get("participants", ())),
     )
 
 
@@ -168,6 +178,8 @@ def run_record(dataset: Dataset, run: Run, identifier: str) -> dict[str, Any]:
     argv += [typed(dataset.request.invocation)] if dataset.request.invocation else []
     argv += ["--each", typed(dataset.request.table)] if dataset.request.table else []
     argv += [f"--param={argument}" for argument in dataset.request.parameters]
+    # all of them, because others may be missing when the command is repeated
+    argv += [typed(each) if each.startswith("/") else each for each in dataset.request.participants]
     pilot = run.sweep.pilot if run.sweep is not None else None
     # the resources of the command line are those of the pilot, not of each task
     argv += ["--pilot", f"--allocations={pilot.allocations}"] if pilot is not None else []

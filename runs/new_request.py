@@ -10,6 +10,7 @@ from typing import Any
 from hibali.config.settings import Settings, site_for_runs
 from hibali.documents import read_json_file
 from hibali.errors import RefusedError
+from hibali.locations import read_location
 from registry.catalogue import Catalogue
 from registry.invocation import Invocation
 from registry.parameters import Row, check_tasks, make_rows
@@ -30,7 +31,7 @@ from runs.inputs import (
     require_local,
 )
 from runs.model import Run
-from runs.options import RequestedJob, RunOptions, SweepOptions, proxy_argv, resource_argv
+from runs.options import DatasetOptions, RequestedJob, RunOptions, SweepOptions, proxy_argv, resource_argv
 from runs.outputs import Reference
 from runs.request import ComputeSite, JobOptions, Request, TaskRequest, Workload, compute_site
 from runs.schedulers.base import Resources
@@ -117,12 +118,22 @@ def read_sweep_request(
             require_local(located)
     else:
         located = locate_for_site(located, compute.site, settings)
-    typed = typed_request(file, located, options.image, sweep.each, sweep.parameters).to_fields()
+    participants = () if sweep.participants is None else _typed_participants(sweep.participants, settings)
+    typed = typed_request(
+        file, located, options.image, sweep.each, sweep.parameters, participants
+    ).to_fields()
     request = make_request(workload.pipeline, workload.invocation, located, compute, options.image, typed)
     compute.container.image_name(workload.pipeline.container)
     request = request.with_workload(tasks=workload.tasks, name=options.name)
     request = request.with_job(fast_options=options.job.fast or NO_FAST_OPTIONS)
     return with_requested_job(replace(request, new=options.new), options.job)
+
+
+def _typed_participants(options: DatasetOptions, settings: Settings) -> tuple[str, str]:
+    """Return the option and its dataset, a local one as an absolute path."""
+    option = "--each-session" if options.sessions else "--each-participant"
+    is_local = read_location(options.dataset, settings).typed_local
+    return option, str(Path.cwd() / options.dataset) if is_local else options.dataset
 
 
 def read_tasks(pipeline: Pipeline, invocation_path: Path | None, sweep: SweepOptions) -> Workload:

@@ -13,9 +13,13 @@ from tests.support.runs import make_run
 from transfers.datasets.repository import Repository
 
 
-def record_of(root: Path, request: DatasetRequest, pilot: Pilot | None = None) -> dict[str, object]:
+def record_of(
+    root: Path, request: DatasetRequest, pilot: Pilot | None = None, names: tuple[str, ...] = ()
+) -> dict[str, object]:
     sets = ((Output("out", "o[1].txt"), Output("all", "p-*", is_pattern=True)), (Output("out", "o[1].txt"),))
-    sweep = Sweep({1: RunStatus(), 2: RunStatus()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot)
+    sweep = Sweep(
+        {1: RunStatus(), 2: RunStatus()}, rows=((), ()), sets=sets, set_of=(0, 1), pilot=pilot, names=names
+    )
     run = make_run(id="r", site="s", scheduler="slurm", sweep=sweep)
     repository = Repository(str(root).encode(), b"", annex=False)
     return run_record(Dataset(repository, str(root / "derived"), request), run, "")
@@ -35,6 +39,18 @@ def test_the_record_of_a_sweep_has_its_command_line(tmp_path: Path, monkeypatch:
     ]
     assert record["inputs"] == ["answers.json", "-rows:1.csv"]
     assert record["outputs"] == ["derived/*/o[[]1].txt", "derived/*/p-*"]
+
+
+def test_the_record_of_participants_names_their_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path.resolve()
+    monkeypatch.chdir(root)
+    request = typed_request(None, [], "", None, (), ("--each-session", str(root / "bids")))
+    assert recorded_request([{"asked": request.to_fields()}], "r") == request
+    record = record_of(root, request, names=("sub-1/ses-1", "sub-1/ses-2"))
+    assert str(record["cmd"]).startswith("hibali run p@1 --each-session bids --site s ")
+    assert record["outputs"] == ["derived/*/*/o[[]1].txt", "derived/*/*/p-*"]
 
 
 def test_a_command_line_without_an_invocation_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
