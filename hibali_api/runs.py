@@ -46,6 +46,7 @@ from runs.store import RunStore
 from runs.sweeps.collect import TaskCollector, ended_tasks
 from runs.tunnel import Ports, open_tunnel
 from transfers.journal import Receipt
+from transfers.remote.host import RemoteHost
 
 Values = Mapping[str, Any]
 
@@ -300,10 +301,12 @@ class Run:
         """Cancel the run, and return its state then. A run that has ended stays as it is."""
         with self._calling(options) as call:
             run = self.record
-            if not run.state.final:
-                open_host = opener(site_for_runs(call.settings, run.site), call.on_event)
-                scheduler = load_job_system(run.placement.scheduler)
-                cancel_run(open_host, scheduler, self._run_store, run, call.on_event)
+
+            def open_host() -> RemoteHost:
+                return opener(site_for_runs(call.settings, run.site), call.on_event)()
+
+            scheduler = load_job_system(run.placement.scheduler)
+            cancel_run(open_host, scheduler, self._run_store, run, call.on_event)
         return self.state
 
     def _calling(self, options: CallOptions) -> contextlib.AbstractContextManager[Call]:

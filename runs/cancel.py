@@ -102,11 +102,23 @@ def cancel_run(
 ) -> Run:
     """Cancel a run, and query it once; a run or task that has ended stays as it is.
 
-    A run that was not submitted is CANCELLED at once, without contacting its site. One that is being launched is cancelled by the process
+    The end counts as reported, because the caller shows it: after that the same command starts a new run. A run that was not submitted is CANCELLED at once, without contacting its site. One that is being launched is cancelled by the process
     that launches it, which is waited for. Raises `TryLaterError` if the scheduler did not accept the request.
     """
-    if run.state.final:
-        return run
+    if not run.state.final:
+        run = _cancel(open_host, scheduler, run_store, run, on_event)
+    if run.state.final and not run.results.reported:
+        run = run_store.note(run.id, "reported")
+    return run
+
+
+def _cancel(
+    open_host: Callable[[], RemoteHost],
+    scheduler: JobSystem,
+    run_store: RunStore,
+    run: Run,
+    on_event: Listener,
+) -> Run:
     run = run_store.note(run.id, "cancel")
     if not run.job or (run.sweep is not None and run.sweep.unsubmitted()):
         with run_store.lock(run.key, on_event=on_event):

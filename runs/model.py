@@ -201,6 +201,14 @@ class Run:
         return self.submission.hold and not self.submission.released and not self.state.ended
 
     @property
+    def is_withdrawn(self) -> bool:
+        """True if the user cancelled the run: it has ended by that, or will."""
+        submission, state = self.submission, self.state
+        return submission.cancelled and (
+            state is State.CANCELLED or (submission.cancel_accepted and not state.ended)
+        )
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The ids of the runs that must succeed before this one starts."""
         sources = (text.removeprefix(FROM_RUN).partition("/")[0] for _, text in self.spec.sources)

@@ -129,7 +129,10 @@ class RunStore:
                 note_unreadable(problem)
 
     def find_unreported(self, key: str) -> Run | None:
-        """Return the latest run of a key, if its end was not reported yet. Raises `RefusedError` for an unreadable record."""
+        """Return the latest run of a key, unless its end was reported or the user cancelled it.
+
+        Raises `RefusedError` for an unreadable record.
+        """
         begun = [str(each.get("id")) for each in read_records(self._begun_path(key))]
         runs = []
         for run_id in {*begun, *find_run_ids(RunFilter(key=key))}:
@@ -140,7 +143,7 @@ class RunStore:
             except UnreadableStateError as problem:
                 raise _may_run(run_id, problem.subject, problem.message) from None
         latest = max(runs, key=lambda run: (run.created, run.id), default=None)
-        return None if latest is None or latest.results.reported else latest
+        return None if latest is None or latest.results.reported or latest.is_withdrawn else latest
 
     def require_known(self, site: str) -> None:
         """Raise `RefusedError` if a run whose record is unreadable may be at this site: the same run could start twice."""

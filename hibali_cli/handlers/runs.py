@@ -29,6 +29,8 @@ from runs.store import RunStore
 if TYPE_CHECKING:  # start-up: only to draw
     from rich.text import Text
 
+    from transfers.remote.host import RemoteHost
+
 
 def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
     """Return the ids of runs; text that is no id is returned as it was typed, for the caller.
@@ -333,10 +335,12 @@ def _cancel_and_show(common: Common, run_id: str) -> None:
 
     run_store = RunStore()
     run = run_store.load(run_id)
-    if not run.state.final:
-        with listening(common, f"cancel {run.id}") as on_event:
-            open_host = opener(run_site(common, run.site), on_event)
-            run = cancel_run(open_host, load_job_system(run.placement.scheduler), run_store, run, on_event)
+    with listening(common, f"cancel {run.id}") as on_event:
+
+        def open_host() -> RemoteHost:
+            return opener(run_site(common, run.site), on_event)()
+
+        run = cancel_run(open_host, load_job_system(run.placement.scheduler), run_store, run, on_event)
     if common.json:
         show_run(common, run)
     else:

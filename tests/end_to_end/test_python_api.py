@@ -235,6 +235,9 @@ def test_a_sweep_has_tasks_and_a_run_is_cancelled(bench: Bench) -> None:
     assert sweep.logs("stderr", task=3) == "b\n"
     run = api.run(bench.reference, {"in": str(source), "sleep": 600}, site="here")
     assert run.cancel() == "CANCELLED"
+    again = api.run(bench.reference, {"in": str(source), "sleep": 600}, site="here", cores=1)
+    assert again.id != run.id
+    again.cancel()
 
 
 def test_runs_are_refreshed_together_and_one_that_waits_is_submitted(bench: Bench) -> None:

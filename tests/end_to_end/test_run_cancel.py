@@ -7,12 +7,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runs.model import State, Submission
 from tests.end_to_end.run_tools import Bench, doing
+from tests.support.runs import change_run, make_run
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -43,6 +46,32 @@ def test_a_cancelled_tool_that_outlives_its_child_has_not_succeeded(hibali: Any)
     assert hibali("runs", "wait", run_id, "--json", exit=7).last["code"] == "run-cancelled"
     hibali("runs", "cancel", run_id, exit=0)
     assert state_of(bench, run_id) == "CANCELLED"
+
+
+def test_the_same_command_starts_a_new_run_after_a_cancelled_one(hibali: Any) -> None:
+    bench = Bench(hibali)
+    bench.add_local_site()
+    line = bench.line(bench.answers(sleep=60))
+    first = hibali(*line, exit=0).out.decode().strip()
+    assert hibali("runs", "cancel", first, "--json", exit=0).last["state"] == "CANCELLED"
+    second = hibali(*line, exit=0).out.decode().strip()
+    assert second != first
+    hibali("runs", "cancel", second, exit=0)
+
+
+def test_a_cancellation_that_the_scheduler_accepted_withdraws_the_run() -> None:
+    begun = Submission(job="7", begun=True, cancelled=True)
+    accepted = replace(begun, cancel_accepted=True)
+    cases = {
+        (begun, State.RUNNING): False,  # the scheduler may not know of it
+        (accepted, State.RUNNING): True,
+        (accepted, State.CANCELLED): True,
+        (accepted, State.SUCCEEDED): False,  # it ended before
+        (Submission(job="7"), State.CANCELLED): False,  # not by hibali
+    }
+    for (submission, state), withdrawn in cases.items():
+        run = change_run(make_run(), submission=submission, state=state)
+        assert run.is_withdrawn is withdrawn, (submission, state)
 
 
 def test_cancelling_an_ended_run_changes_nothing(hibali: Any) -> None:
