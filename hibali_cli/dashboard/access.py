@@ -104,7 +104,7 @@ def judge(method: str, path: str, query: str, headers: Mapping[str, str], keys: 
     ):
         return _FORBIDDEN
     if path == ENTRANCE:
-        return _enter(query, keys)
+        return _enter(method, query, keys)
     if path == _FAVICON:  # every browser asks for it, also before it has the cookie
         return Answer(204, "")
     known = hmac.compare_digest(_cookie(headers).encode(), keys.session.encode())
@@ -121,11 +121,13 @@ def _cookie(headers: Mapping[str, str]) -> str:
     return "" if found is None else found.value
 
 
-def _enter(query: str, keys: Keys) -> Answer:
-    """Exchange the token for the cookie, once."""
+def _enter(method: str, query: str, keys: Keys) -> Answer:
+    """Exchange the token for the cookie, once; HEAD, which programs send to see what a link is, uses nothing up."""
     given = parse_qs(query).get("token", [""])[-1]
     if not keys.token or not hmac.compare_digest(given.encode(), keys.token.encode()):
         return _FORBIDDEN
+    if method == "HEAD":
+        return Answer(200, "")
     keys.token = ""
     # A redirect would still be a request of the page that led here, for which the browser sends no strict cookie.
     page = (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hibali.errors import HibaliError, UsageError
 from hibali.system_errors import reason_of
@@ -21,6 +22,40 @@ from hibali_cli.dashboard.data import LedgerReader
 
 _END_SECONDS = 1.2
 _MOST_CONNECTIONS = 64
+_HEAD_SECONDS = 5.0  # in which the head of a request must arrive
+
+
+class _HeadDeadline(H11Protocol):
+    """A connection that ends when the head of a request is not complete in time, so that idle ones take no place of others."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        super().data_received(data)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the deadline."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            self._stop_timer()  # it is being answered
+        elif self._timer is None:
+            self._timer = self.loop.call_later(_HEAD_SECONDS, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 @contextlib.contextmanager
@@ -41,7 +76,7 @@ def serving(config: str | None, port: int) -> Iterator[Keys]:
             access_log=False,
             lifespan="off",
             loop="asyncio",
-            http="h11",
+            http=_HeadDeadline,
             ws="none",
             server_header=False,
             proxy_headers=False,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hibali_cli.dashboard.access import COOKIE, Keys, judge
+from hibali_cli.dashboard.access import COOKIE, ENTRANCE, Keys, judge
 
 KEYS = Keys(8123, token="token", session="session", base="/base")
 OWN = {"host": "127.0.0.1:8123", "cookie": f"{COOKIE}=session"}
@@ -87,3 +87,11 @@ def test_every_dashboard_has_its_own_secrets() -> None:
     secrets = {one.token, one.session, one.base, other.token, other.session, other.base}
     assert len(secrets) == 6
     assert min(map(len, secrets)) >= 43
+
+
+def test_a_head_of_the_link_leaves_its_token_to_the_browser() -> None:
+    keys = Keys(8123, token="token", session="session", base="/base")
+    host = {"host": "127.0.0.1:8123"}
+    seen = [judge(method, ENTRANCE, "token=token", host, keys) for method in ("HEAD", "GET", "GET")]
+    assert [answer and answer.status for answer in seen] == [200, 200, 403]
+    assert [answer and "set-cookie" in answer.headers for answer in seen] == [False, True, False]
