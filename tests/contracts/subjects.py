@@ -50,9 +50,16 @@ QUICK = frozenset({"local", "ssh", "s3", "webdav", "fsspec-memory"})
 def store_words() -> list[Any]:
     """Return every module of the folder; one that tests/support/backends.py lacks fails with its name.
 
-    Those that are most used, or quick, are not `heavy`. WebDAV servers differ where the standard allows it: there is a second one, too.
+    Those that are most used, or quick, are not `heavy`. WebDAV servers differ where the standard allows it: there are three.
     """
-    words = [*built_in_names("transfers.stores"), "fsspec-memory", "webdav-plain", "cbrain-s3", *CLOUDS]
+    words = [
+        *built_in_names("transfers.stores"),
+        "fsspec-memory",
+        "webdav-plain",
+        "webdav-lighttpd",
+        "cbrain-s3",
+        *CLOUDS,
+    ]
     return [word if word in QUICK else pytest.param(word, marks=pytest.mark.heavy) for word in words]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.conftest import MakeTransfers
+from tests.support.backends import dav_servers
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, failed
@@ -30,7 +31,7 @@ TREE: Tree = {
 FILES = sum(isinstance(leaf, bytes) for leaf in TREE.values())
 
 
-@pytest.fixture(params=["webdav", pytest.param("webdav-plain", marks=pytest.mark.heavy)])
+@pytest.fixture(params=dav_servers())
 def there(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     """Return Apache, and in the complete tests also a server that differs from it as much as the standard allows."""
     made = transfers_to(request.param)

@@ -12,6 +12,7 @@ from hibali.config.settings import load_sites
 from hibali.errors import RefusedError
 from hibali.locations import Location, read_location
 from tests.end_to_end.conftest import MakeTransfers
+from tests.support.backends import dav_servers
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import items_of
 from tests.support.transfers import Transfers, failed
@@ -24,7 +25,7 @@ TREE = {b"a": b"1", b"d/b +%": b"22", "d/ä".encode(): b"", b"large": LARGE}
 SIZE = sum(map(len, TREE.values()))
 
 
-@pytest.fixture(params=["webdav", pytest.param("webdav-plain", marks=pytest.mark.heavy)])
+@pytest.fixture(params=dav_servers())
 def there(
     request: pytest.FixtureRequest, transfers_to: MakeTransfers, monkeypatch: pytest.MonkeyPatch
 ) -> Transfers:

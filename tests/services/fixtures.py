@@ -197,6 +197,12 @@ def plain_webdav_server() -> DavServer:
 
 
 @pytest.fixture(scope="session")
+def lighttpd_server() -> DavServer:
+    """Return lighttpd with mod_webdav, without a login; tests with it are `heavy`."""
+    return _server("webdav-lighttpd")
+
+
+@pytest.fixture(scope="session")
 def grid() -> Grid:
     """Return a GridFTP server with GSI on loopback: `.url`, `.data`, `.env` with a proxy, `.make_proxy`; and MyProxy."""
     return _server("grid")

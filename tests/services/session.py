@@ -40,7 +40,7 @@ from tests.services.sshd import (
     start_unprivileged_sftp,
 )
 from tests.services.swift import start_swift
-from tests.services.webdav import DavServer, start_apache, start_wsgidav
+from tests.services.webdav import DavServer, start_apache, start_lighttpd, start_wsgidav
 from transfers.remote.transport import forced_command_script
 
 PREFIX = "hib-"  # short, because a socket's path has at most 108 bytes
@@ -95,6 +95,7 @@ SERVICES: dict[str, tuple[type, Start]] = {
     "hdfs": (CloudServer, start_hdfs),
     "webdav": (DavServer, start_apache),
     "webdav-plain": (DavServer, start_wsgidav),
+    "webdav-lighttpd": (DavServer, start_lighttpd),
     **{
         f"shell-{shell}": (
             SshServer,

@@ -1,4 +1,4 @@
-"""Run WebDAV servers: Apache's mod_dav, and wsgidav, which differs from it where the standard allows."""
+"""Run WebDAV servers: Apache's mod_dav, and wsgidav and lighttpd's mod_webdav, which differ from it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _MODULES = (
     "dav_fs",
 )
 _FOLDER = "/usr/lib/apache2/modules"
+_LIGHTTPD = "/usr/lib/lighttpd"
 # Apache does not run as root, so this account must have access to the files of root's tests.
 _CAPABILITIES = "+dac_override,+dac_read_search,+fowner,+chown"
 _NOBODY = "65534"
@@ -128,6 +129,31 @@ def start_wsgidav(session: Path, folder: Path) -> DavServer:
         "--no-config",
     ]
     pid = start(session, words, log, {"HOME": str(folder)})
+    server = DavServer(f"http://127.0.0.1:{port}", str(data))
+    wait_until(lambda: _speaks(server), pid, log)
+    return server
+
+
+def start_lighttpd(session: Path, folder: Path) -> DavServer:
+    """Start lighttpd with mod_webdav and its locks and properties in SQLite; raise `MissingPackageError` if it is not installed."""
+    lighttpd = program("lighttpd", "lighttpd")
+    if not Path(_LIGHTTPD, "mod_webdav.so").exists():
+        raise MissingPackageError("lighttpd-mod-webdav")
+    data = folder / "data"
+    data.mkdir(parents=True)
+    port = free_port()
+    config = folder / "lighttpd.conf"
+    config.write_text(f"""server.modules = ("mod_webdav")
+server.document-root = "{data}"
+server.bind = "127.0.0.1"
+server.port = {port}
+server.errorlog = "{folder}/error.log"
+server.max-keep-alive-requests = 100000
+webdav.activate = "enable"
+webdav.sqlite-db-name = "{folder}/webdav.db"
+""")
+    log = folder / "lighttpd.log"
+    pid = start(session, [lighttpd, "-D", "-f", str(config)], log)
     server = DavServer(f"http://127.0.0.1:{port}", str(data))
     wait_until(lambda: _speaks(server), pid, log)
     return server

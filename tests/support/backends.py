@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from tests.services.cbrain_contents import BucketContents
 from tests.support.trees import File, Leaf, Link, Tree, flip_byte, make_tree, read_tree, walk_paths
 from tests.support.web_server import WebServer
@@ -35,6 +37,11 @@ OBJECT_STORES = {
     "s3-swift": "swift",
     "s3-ceph": "ceph",
 }  # servers, by their fixtures
+DAV_SERVERS = {
+    "webdav": "webdav_server",
+    "webdav-plain": "plain_webdav_server",
+    "webdav-lighttpd": "lighttpd_server",
+}  # likewise
 PARTIAL = re.compile(rb"(.*/)?\.hibali-[0-9a-f]{32}(/.*)?", re.DOTALL)
 
 
@@ -327,6 +334,12 @@ class FsspecMemoryBackend:
 def _parents(name: bytes) -> set[bytes]:
     parts = name.split(b"/")
     return {b"/".join(parts[:count]) for count in range(1, len(parts))}
+
+
+def dav_servers() -> list[Any]:
+    """Return WebDAV on all of its servers, as parameters of a fixture; all but Apache are `heavy`."""
+    heavy = pytest.mark.heavy
+    return [word if word == "webdav" else pytest.param(word, marks=heavy) for word in DAV_SERVERS]
 
 
 class DavBackend(FolderBackend):
@@ -820,8 +833,8 @@ def make_backend(word: str, folder: Path, get_fixture: Any) -> Backend:
     if word in OBJECT_STORES:
         store = get_fixture(OBJECT_STORES[word])
         return BucketBackend(store, store.bucket())
-    if word in {"webdav", "webdav-plain"}:
-        return DavBackend(word, get_fixture("webdav_server" if word == "webdav" else "plain_webdav_server"))
+    if word in DAV_SERVERS:
+        return DavBackend(word, get_fixture(DAV_SERVERS[word]))
     if word == "globus":
         return GlobusBackend(word, folder / "globus-root", get_fixture("globus"))
     if word == "cbrain-s3":

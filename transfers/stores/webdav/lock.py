@@ -35,6 +35,12 @@ def request_lock(client: WebdavClient, path: bytes, seconds: int, owner: str, de
     return client.request("LOCK", path, headers=headers, body=lock_info(owner), accept=_REFUSED, attempts=1)
 
 
+def refresh_lock(client: WebdavClient, path: bytes, token: str, seconds: int) -> bool:
+    """Extend a lock to this time from now; its token is not tagged with the URL, which lighttpd refuses here (RFC 4918, 9.10.2)."""
+    headers = {"If": f"(<{token}>)", "Timeout": f"Second-{seconds}"}
+    return client.request("LOCK", path, headers=headers, accept=_REFUSED).status < 300
+
+
 def unlock(client: WebdavClient, path: bytes, token: str) -> None:
     """Send UNLOCK; a missing lock is no error."""
     client.request("UNLOCK", path, headers={"Lock-Token": f"<{token}>"}, accept=range(400, 500))
@@ -119,8 +125,7 @@ class DavLock(Lease):
     def _renew(self) -> bool:
         if not self._is_held() or self._put(self._lock).status >= 300:
             return False
-        headers = {**holding(self._client, self._path, self._lock), "Timeout": f"Second-{self._seconds}"}
-        return self._client.request("LOCK", self._path, headers=headers, accept=_REFUSED).status < 300
+        return refresh_lock(self._client, self._path, self._lock, self._seconds)
 
     def _remove(self) -> None:
         """Remove lock and folder in one request if nothing else is in it, so no client sees one alone."""

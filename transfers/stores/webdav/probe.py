@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from transfers.stores.base import Facts
 from transfers.stores.server_folder import OWN, Own, below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 from transfers.stores.webdav.files import Files, Found, date_of, known_value
-from transfers.stores.webdav.lock import holding, request_lock, token_in
+from transfers.stores.webdav.lock import holding, refresh_lock, request_lock, token_in
 from transfers.stores.webdav.multistatus import KNOWN
 
 SEGMENT_BYTES = 8 * 1024 * 1024
@@ -27,6 +28,7 @@ _SECOND = 1_000_000_000
 _TIME = 1_000_000_000 * _SECOND
 _FIRST, _OTHER = b"hibali tests this server\n", b"and tests it again\n"
 _DIGEST = "0" * 64
+_LACKING = frozenset({"not-supported", "refused-by-server", "busy", "denied", "bad-answer"})
 _ODD = (
     b"\\",
     b"\n",
@@ -151,7 +153,7 @@ class _Probe:
     def _run(self) -> ServerSupport:
         moved, old = self._put(b"a", _FIRST), self._put(b"b", _OTHER)
         entry = Entry(b"", Kind.FILE, len(_FIRST), _TIME, 0o644)
-        is_set = self._files.set_property(self._path(b"a"), KNOWN, known_value(entry, _DIGEST, moved.tag))
+        is_set = self._sets(b"a", KNOWN, known_value(entry, _DIGEST, moved.tag))
         if self._move({}, overwrite=False) != 412:
             return ServerSupport()  # MOVE replaced a file despite Overwrite: F
         wrong = f'<{self._client.address(self._path(b"b"))}> (["no tag of it"])'
@@ -163,9 +165,7 @@ class _Probe:
         if not if_tag:
             # If the wrong tag was accepted, both files must be created again.
             moved = self._put(b"a", _FIRST)
-            is_set = is_set and self._files.set_property(
-                self._path(b"a"), KNOWN, known_value(entry, _DIGEST, moved.tag)
-            )
+            is_set = is_set and self._sets(b"a", KNOWN, known_value(entry, _DIGEST, moved.tag))
             self._put(b"b", _OTHER)
             if self._move({}, overwrite=True) >= 300:
                 return ServerSupport()
@@ -174,11 +174,11 @@ class _Probe:
             return ServerSupport()
         return ServerSupport(
             writable=True,
-            locks=self._locks(),
+            locks=_has(self._locks),
             properties=is_set and now.digest == _DIGEST and now.mtime_ns == _TIME,
             times=self._times(),
-            ranges=self._ranges(),
-            if_match=self._if_match(),
+            ranges=_has(self._ranges),
+            if_match=_has(self._if_match),
             if_tag=if_tag,
             **self._names(),
         )
@@ -208,24 +208,21 @@ class _Probe:
         except IncompleteError:  # some servers fail on the header
             return 412
 
+    def _sets(self, name: bytes, property_name: str, value: str) -> bool:
+        return _has(lambda: self._files.set_property(self._path(name), property_name, value))
+
     def _locks(self) -> bool:
         path = self._path(b"lock")
-        try:
-            token = token_in(request_lock(self._client, path, 60, "hibali"))
-            upload_lock = holding(self._client, path, token)
-            headers = {"Timeout": "Second-60"}
-            return (
-                token != ""
-                and request_lock(self._client, path, 60, "hibali").status == 423
-                and self._status("PUT", path, {}) == 423
-                and self._status("PUT", path, upload_lock) < 300
-                and self._status("LOCK", path, {**upload_lock, **headers}) < 300
-                and self._status("DELETE", path, upload_lock) < 300
-            )
-        except HibaliError as problem:
-            if problem.code in {"not-supported", "refused-by-server", "busy", "denied"}:
-                return False
-            raise
+        token = token_in(request_lock(self._client, path, 60, "hibali"))
+        upload_lock = holding(self._client, path, token)
+        return (
+            token != ""
+            and request_lock(self._client, path, 60, "hibali").status == 423
+            and self._status("PUT", path, {}) == 423
+            and self._status("PUT", path, upload_lock) < 300
+            and refresh_lock(self._client, path, token, 60)
+            and self._status("DELETE", path, upload_lock) < 300
+        )
 
     def _status(self, method: str, path: bytes, headers: dict[str, str]) -> int:
         body = _FIRST if method == "PUT" else b""
@@ -235,7 +232,7 @@ class _Probe:
         headers = {TIME_HEADER: str(_TIME // _SECOND)}
         if self._put(b"t", _FIRST, headers).mtime_ns == _TIME:
             return "header"
-        self._files.set_property(self._path(b"t"), MODIFIED, date_of(_TIME))
+        self._sets(b"t", MODIFIED, date_of(_TIME))
         found = self._found(b"t")
         return "proppatch" if found is not None and found.mtime_ns == _TIME else ""
 
@@ -254,29 +251,45 @@ class _Probe:
         # servers may decode `%41` to `A`
         tried = {b"x" + odd + (b"41x" if odd == b"%" else b"x"): odd for odd in _ODD}
         byte, long, upper = b"x\xff", b"l" * LONG_NAME, b"UPPER"
-        for name in (*tried, byte, long, upper):
-            self._try(name)
-        found = {
-            name
-            for name, found_file in self._files.children(self._folder).names
-            if found_file.size == len(_FIRST)
-        }
+        all_tried = all(map(self._try, (upper, *tried, long, byte)))
+        found: set[bytes] = set()
+        folds_case = False
+        try:
+            listed = self._files.children(self._folder).names
+            found = {name for name, found_file in listed if found_file.size == len(_FIRST)}
+            folds_case = self._found(b"upper") is not None
+        except HibaliError:
+            if all_tried:
+                raise
         return {
             "refuses": refused_characters(tried, found),
             "name_bytes": 0 if long in found else 255,
             "utf8_names": byte not in found,
-            "folds_case": self._found(b"upper") is not None,
+            "folds_case": folds_case,
         }
 
-    def _try(self, name: bytes) -> None:
-        """Create a file with a name that the server may not support; some servers fail on it.
+    def _try(self, name: bytes) -> bool:
+        """Create a file with a name that the server may not support; return False if that may have ended the server.
 
-        Uses MOVE, as commits do: wsgidav cuts names in Destination off at a `?` or `#`.
+        Uses MOVE, as commits do: wsgidav cuts names in Destination off at a `?` or `#`. Names that are not tried count as refused.
         """
         if self.stopped.is_set():
             raise CancelledError
-        with contextlib.suppress(HibaliError):
-            part = self._path(b"part")
+        part = self._path(b"part")
+        headers = {"Destination": self._client.address(self._path(name)), "Overwrite": "F"}
+        try:
             self._client.request("PUT", part, body=_FIRST, accept=range(400, 501))
-            headers = {"Destination": self._client.address(self._path(name)), "Overwrite": "F"}
             self._client.request("MOVE", part, headers=headers, accept=range(400, 600), attempts=1)
+        except HibaliError as problem:
+            return problem.code in _LACKING
+        return True
+
+
+def _has(probe: Callable[[], bool]) -> bool:
+    """Return the result of a probe of an optional feature; a server that refuses it, or whose answer is not understood, lacks the feature."""
+    try:
+        return probe()
+    except HibaliError as problem:
+        if problem.code in _LACKING:
+            return False
+        raise

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -334,3 +335,81 @@ def test_a_login_that_expires_in_the_middle_is_asked_again() -> None:
         assert (caught.value.code, caught.value.transient) == ("token-expired", True)
         assert client.put(b"a", iter([b"x"]), 1, {}).status == 200
         client.close()
+
+
+class MemoryDav:
+    """The answers of a server that keeps sizes of files in memory; `answers` has others by method, which may raise to end the connection."""
+
+    def __init__(self, **answers: Callable[[str, dict[str, str]], Answer]) -> None:
+        self.sizes: dict[str, int] = {}
+        self.folders: set[str] = {"/"}
+        self.answers = answers
+
+    def __call__(self, method: str, path: str, headers: dict[str, str]) -> Answer:
+        given = {name.lower(): value for name, value in headers.items()}
+        act = self.answers.get(method) or getattr(self, f"_{method.lower()}", lambda *_: (405, {}, b""))
+        found: Answer = act(path, given)
+        return found
+
+    def _put(self, path: str, headers: dict[str, str]) -> Answer:
+        self.sizes[path] = int(headers["content-length"])
+        return 201, {}, b""
+
+    def _get(self, path: str, _: dict[str, str]) -> Answer:
+        return 200, {}, b"x" * self.sizes[path]
+
+    def _mkcol(self, path: str, _: dict[str, str]) -> Answer:
+        self.folders.add(path.rstrip("/") + "/")
+        return 201, {}, b""
+
+    def _move(self, path: str, headers: dict[str, str]) -> Answer:
+        target = urlsplit(headers["destination"]).path
+        if target in self.sizes and headers.get("overwrite") == "F":
+            return 412, {}, b""
+        self.sizes[target] = self.sizes.pop(path)
+        return 201, {}, b""
+
+    def _delete(self, path: str, _: dict[str, str]) -> Answer:
+        self.sizes = {name: size for name, size in self.sizes.items() if not (name + "/").startswith(path)}
+        self.folders = {name for name in self.folders if not name.startswith(path)} | {"/"}
+        return 204, {}, b""
+
+    def _propfind(self, path: str, headers: dict[str, str]) -> Answer:
+        folder = path.rstrip("/") + "/"
+        if path in self.sizes:
+            return 207, {}, multistatus(FILE.format(href=path, size=self.sizes[path]))
+        if folder not in self.folders:
+            return 404, {}, b""
+        inside = [
+            FILE.format(href=name, size=size) for name, size in self.sizes.items() if name.startswith(folder)
+        ]
+        found = inside if headers.get("depth") == "1" else []
+        return 207, {}, multistatus(FOLDER.format(href=folder), *found)
+
+
+def test_an_optional_probe_that_fails_disables_only_its_feature() -> None:
+    """lighttpd 1.4.69 answers PROPPATCH of getlastmodified with a prefix that it does not bind, which is no XML."""
+    unbound = b'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:"><DAV:getlastmodified/></D:multistatus>'
+    with files_at(MemoryDav(PROPPATCH=lambda *_: (207, {}, unbound))) as (files, _):
+        found = probe_server(files, b"")
+    assert (found.writable, found.properties, found.times, found.locks) == (True, False, "", False)
+    assert found.refuses == ()
+
+
+def test_no_odd_name_is_tried_after_one_that_may_have_ended_the_server() -> None:
+    moved: list[str] = []
+    dav = MemoryDav()
+
+    def move(path: str, headers: dict[str, str]) -> Answer:
+        moved.append(headers["destination"])
+        if headers["destination"].endswith("%3Fx"):
+            raise ConnectionAbortedError
+        return dav._move(path, headers)
+
+    dav.answers["MOVE"] = move
+    with files_at(dav) as (files, _):
+        found = probe_server(files, b"")
+    assert moved[-1].endswith("%3Fx")
+    assert (found.writable, found.folds_case) == (True, False)
+    assert {"?", "#", "+"} <= set(found.refuses)
+    assert "\\" not in found.refuses
