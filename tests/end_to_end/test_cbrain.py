@@ -378,6 +378,36 @@ def test_registered_files_and_collections_are_removed(bulk: Bulk, hibali: Any, t
     assert (ids(portal, cloud).keys(), data_of(cloud)) == ({"b.txt"}, {"b.txt"})
 
 
+@pytest.mark.parametrize("synchronous", [False, True], ids=["since-2025", "before"])
+def test_registrations_and_deletions_in_the_background_are_awaited(
+    bulk: Bulk, hibali: Any, tmp_path: Path, synchronous: bool
+) -> None:
+    """Since 7.0.0 (aces/cbrain, 2025-05) `register` lists no new names, and `delete_files` no ids: both happen later."""
+    portal, cloud = bulk
+    portal.synchronous, portal.background_after = synchronous, 12
+    source = make_files(tmp_path / "data", {"a.txt": b"abc", "b.nii": b"b"})
+    hibali("push", source, "mcgill:@cloud", exit=0)
+    assert ids(portal, cloud).keys() == {"a.txt", "b.nii"}
+    assert posts(portal, f"/data_providers/{cloud.id}/register") == 1
+    hibali("rm", "--yes", "mcgill:@cloud/a.txt", exit=0)
+    assert (ids(portal, cloud).keys(), data_of(cloud)) == ({"b.nii"}, {"b.nii"})
+
+
+def test_a_portal_that_never_finishes_in_the_background_is_named(
+    bulk: Bulk, hibali: Any, tmp_path: Path
+) -> None:
+    portal, cloud = bulk
+    portal.background_after = 1_000_000
+    hibali("config", "set", "sites.mcgill.cbrain.copy_wait", "1s", exit=0)
+    source = make_files(tmp_path / "data", {"a.txt": b"abc"})
+    error = hibali("push", "--json", source, "mcgill:@cloud", exit=5).last
+    assert (error["code"], "background activity" in error["message"]) == ("not-copied-yet", True)
+    for activity in portal.activities.values():
+        activity.run()
+    hibali("push", source, "mcgill:@cloud", exit=0)
+    assert ids(portal, cloud).keys() == {"a.txt"}
+
+
 @pytest.mark.parametrize("kind", [LOST, EXPIRED, DROPPED])
 def test_registering_survives_lost_answers(bulk: Bulk, hibali: Any, tmp_path: Path, kind: str) -> None:
     portal, cloud = bulk
@@ -405,7 +435,7 @@ def test_a_type_that_the_portal_lacks_is_named(bulk: Bulk, hibali: Any, tmp_path
     portal, cloud = bulk
     source = make_files(tmp_path / "data", {"a.txt": b"abc"})
     error = hibali("push", "--json", "--as-type", "NoSuchFile", source, "mcgill:@cloud", exit=6).last
-    assert error["code"] == "not-registered"
+    assert (error["code"], "Type is not a valid file type" in error["message"]) == ("not-registered", True)
     hibali("push", source, "mcgill:@cloud", exit=0)
     assert list(ids(portal, cloud)) == ["a.txt"]
 

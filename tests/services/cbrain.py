@@ -15,7 +15,8 @@ behaves. It runs in the test's process, in threads:
     portal.advance(task_id)                              # without it every question about tasks advances them by a step
     portal.refused; portal.requests                      # what it did not accept; "METHOD path" of all requests
 
-Like the portal it copies uploads after it answered: `copy_after` further requests later. It bans an address (also
+Like the portal it copies uploads after it answered: `copy_after` further requests later; registrations and deletions are background
+activities that end `background_after` further requests later (with `synchronous` as in portals before 2024-05). It bans an address (also
 127.0.0.1, other than the portal) after three unexpected parameters.
 """
 
@@ -26,7 +27,7 @@ import itertools
 import re
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from tests.services.cbrain_model import (
     STATUS,
     STEPS,
     WRONG_SIZE,
+    Activity,
     Fault,
     Outputs,
     Provider,
@@ -121,6 +123,8 @@ class CbrainDouble:
     folder: Path
     address: str | None = None  # where requests seem to come from
     copy_after: int = 1
+    background_after: int = 3
+    synchronous: bool = False
     page_limit: int = 1000
     automatic: bool = True  # questions about tasks advance them
     runner: Runner = _no_outputs
@@ -137,6 +141,7 @@ class CbrainDouble:
         self.tasks: dict[int, Task] = {}
         self.groups: dict[int, tuple[str, str, int]] = {1: ("everyone", "EveryoneGroup", 0)}
         self.faults: list[Fault] = []
+        self.activities: dict[int, Activity] = {}
         self.marked_newer: list[int] = []  # ids of `sync_multiple` with `all_newer`
         self._tokens: dict[str, tuple[int, str]] = {}
         self._unexpected: dict[str, int] = {}
@@ -275,9 +280,7 @@ class CbrainDouble:
             more = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
             return Answer(fault.status, {"error": "planted"}, **more)
         with self._lock:
-            for userfile in self.userfiles.values():
-                if userfile.waiting is not None and userfile.waiting[0] <= len(self.requests):
-                    self._copy(userfile)
+            self._work_in_background()
             try:
                 self._check(request)
                 self._dispatch(request, fault)
@@ -290,6 +293,14 @@ class CbrainDouble:
         if fault is not None and fault.kind == GARBAGE:
             return Answer(200, b"<html>", "text/html")
         return found
+
+    def _work_in_background(self) -> None:
+        for userfile in self.userfiles.values():
+            if userfile.waiting is not None and userfile.waiting[0] <= len(self.requests):
+                self._copy(userfile)
+        for activity in self.activities.values():
+            if activity.status == "InProgress" and activity.due <= len(self.requests):
+                activity.run()
 
     def _check(self, request: PortalRequest) -> None:
         """Check the address, the parameters and the token."""
@@ -329,6 +340,9 @@ class CbrainDouble:
             self._userfiles(request, rest, fault)
         elif first == "data_providers":
             self._data_providers(request, rest)
+        elif first == "background_activities":
+            found = self.activities.get(request.numbers[0])
+            raise Answer(404) if found is None else Answer(200, found.record())
         elif first in {"tools", "tool_configs"}:
             self._tools(request, first, rest)
         elif first == "tasks":
@@ -396,7 +410,7 @@ class CbrainDouble:
             self._download([int(each) for each in request.body["file_ids"]])
         if rest == ["sync_multiple"]:
             self.marked_newer += [int(each) for each in request.body["file_ids"]]
-            raise Answer(303, None, Location=f"{self.url}/userfiles")
+            raise Answer(200, {"notice": "Marked 0 files as newer on provider"})
         if rest == ["delete_files"]:
             self._delete([int(each) for each in request.body["file_ids"]])
         userfile = self.userfiles.get(request.numbers[0])
@@ -454,21 +468,41 @@ class CbrainDouble:
         raise Answer(200, contents.archive(userfile.name), "application/gzip")
 
     def _delete(self, ids: list[int]) -> None:
-        deleted = [number for number in ids if number in self.userfiles]
-        for number in deleted:
-            gone = self.userfiles.pop(number)
-            gone.provider.contents.delete(gone.name)
-        lacking = len(ids) - len(deleted)
-        error = f"You do not have access to {lacking} of {len(ids)} file(s)." if lacking else None
-        raise Answer(
-            200, {"unregistered_list": [], "deleted_list": sorted(deleted), "failed_list": {}, "error": error}
-        )
+        known = [number for number in ids if number in self.userfiles]
+        if not known:
+            raise Answer(400, {"error": "No appropriate files selected to delete"})
+
+        def delete(item: object) -> str:
+            gone = self.userfiles.pop(int(str(item)), None)
+            if gone is not None:
+                gone.provider.contents.delete(gone.name)
+            return "" if gone is not None else "Skipped"
+
+        activity = self._begin_activity(known, delete)
+        if self.synchronous:
+            activity.run()
+            listed = {
+                "unregistered_list": [],
+                "deleted_list": sorted(known),
+                "failed_list": {},
+                "error": None,
+            }
+            raise Answer(200, listed)
+        notice = "Your files are being deleted in background."
+        raise Answer(200, {"message": notice, "background_activity_id": activity.number})
+
+    def _begin_activity(self, items: Sequence[object], process: Callable[[object], str]) -> Activity:
+        made = Activity(next(self._ids), items, process, len(self.requests) + self.background_after)
+        self.activities[made.number] = made
+        return made
 
     # Data providers
 
     def _data_providers(self, request: PortalRequest, rest: list[str]) -> None:
         if not rest:
-            self._page(request, [each.record() for each in self.providers.values()])
+            raise Answer(
+                200, [each.record() for each in self.providers.values()]
+            )  # page and per_page are ignored
         provider = self.providers.get(request.numbers[0])
         if provider is None:
             raise Answer(404)
@@ -479,57 +513,58 @@ class CbrainDouble:
             raise Answer(200, {"is_alive": provider.online})
         if not provider.browsable:
             raise Answer(403, {"error": f"You cannot {action} files from this provider."})
-        if action == "browse":
-            raise Answer(200, self._browsed(provider))
-        names = request.body.get("basenames") or []
-        if action == "unregister":
-            known = self.named(provider)
-            gone = [each for name in names for each in known.get(name, [])]
-            for each in gone:
-                del self.userfiles[each.id]
-            raise Answer(
-                200,
-                _registered(
-                    f"Unregistering {len(names)} userfile(s) in background.\n", unregistered=len(gone)
-                ),
-            )
-        self._register_names(request, provider, names)
-
-    def _browsed(self, provider: Provider) -> list[dict[str, Any]]:
-        known = self.named(provider)
-        return [
-            {
-                "name": name,
-                "group": "users",
-                "size": size,
-                "symbolic_type": "directory" if is_folder else "regular",
-                "state_ok": bool(_LEGAL.fullmatch(name)),
-                "message": "" if _LEGAL.fullmatch(name) else "Illegal characters in filename",
-                "mtime": 1_700_000_000,
-                **({"userfile_id": known[name][0].id} if name in known else {}),
-            }
-            for name, (size, is_folder) in sorted(provider.contents.names().items())
-        ]
+        self._register_names(request, provider, request.body.get("basenames") or [])
 
     def _register_names(self, request: PortalRequest, provider: Provider, names: list[str]) -> None:
         assert request.user is not None
         pairs = (re.fullmatch(r"(\w+)-(\S+)", each) for each in request.body.get("filetypes") or [])
         types = {found[2]: found[1] for found in pairs if found}
-        known, new, old = self.named(provider), [], []
-        stored: dict[str, tuple[int, bool]] | None = None
-        for name in names:
-            kind = types.get(name, "SingleFile")
-            if name in known:
-                old.append(known[name][0])
-            elif kind in _TYPES and _LEGAL.fullmatch(name):
-                stored = provider.contents.names() if stored is None else stored
-                made = self._new_userfile(
-                    request.user, provider, name, kind, int(request.body.get("other_group_id") or 0)
+        known, user = self.named(provider), request.user
+        items = [name for name in names if name not in known and types.get(name)]
+        untyped = ", ".join(name for name in names if not types.get(name))
+        group_id = int(request.body.get("other_group_id") or 0)
+
+        stored: dict[str, tuple[int, bool]] = {}
+
+        def register(item: object) -> str:
+            """Register a name as the portal's background worker does; return the reason if it fails."""
+            name = str(item)
+            if name in self.named(provider):
+                return "Name has already been taken"
+            if types[name] not in _TYPES or not _LEGAL.fullmatch(name):
+                return (
+                    "Type is not a valid file type"
+                    if types[name] not in _TYPES
+                    else "Name contains invalid characters"
                 )
-                made.size, made.files = stored.get(name, (None, False))[0], 1
-                new.append(made)
-        answer = _registered(f"Registering {len(names)} userfile(s) in background.\n", new=new, old=old)
-        raise Answer(200, answer)
+            if not stored:
+                stored.update(provider.contents.names())
+            made = self._new_userfile(user, provider, name, types[name], group_id)
+            made.size, made.files = stored.get(name, (None, False))[0], 1
+            return ""
+
+        activity = self._begin_activity(items, register) if items else None
+        new: list[Userfile] = []
+        if self.synchronous and activity is not None:
+            activity.run()
+            new = [each for name in items for each in self.named(provider).get(name, [])]
+            activity = None
+        ignored = "Ignoring these file names because no types were provided for them: "
+        raise Answer(
+            200,
+            {
+                "notice": f"Registering {len(items)} userfile(s) in background.\n",
+                "error": ignored + untyped if untyped else "",
+                "newly_registered_userfiles": [each.record() for each in new],
+                "previously_registered_userfiles": [
+                    known[name][0].record() for name in names if name in known
+                ],
+                "num_unregistered": 0,
+                "num_erased": 0,
+                "background_activity_id": None if activity is None else activity.number,
+                "background_activity_items_size": len(items),
+            },
+        )
 
     # Tools and tasks
 
@@ -621,6 +656,8 @@ class CbrainDouble:
 
     def _operate(self, operation: str, ids: list[int]) -> None:
         known = [self.tasks[number] for number in ids if number in self.tasks]
+        if not known:
+            raise Answer(200, {"message": "No tasks selected"})
         done = [task for task in known if operation == "delete" or task.status not in ENDED]
         for task in done:
             if operation == "delete":
@@ -664,17 +701,3 @@ class CbrainDouble:
         for output, files in made.items():
             ids = [self.add_userfile(provider, name, content).id for name, content in files]
             task.params[f"_cbrain_output_{output}"] = ids
-
-
-def _registered(
-    notice: str, *, new: Sequence[Userfile] = (), old: Sequence[Userfile] = (), unregistered: int = 0
-) -> dict[str, Any]:
-    return {
-        "notice": notice,
-        "error": None,
-        "newly_registered_userfiles": [each.record() for each in new],
-        "previously_registered_userfiles": [each.record() for each in old],
-        "userfiles_in_transit": [],
-        "num_unregistered": unregistered,
-        "num_erased": 0,
-    }

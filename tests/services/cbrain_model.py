@@ -6,7 +6,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,38 @@ class Userfile:
             "immutable": False,
             "archived": False,
             "description": self.description,
+        }
+
+
+@dataclass
+class Activity:
+    """A background activity: its items are processed at request number `due`; `process` returns the reason of a failure, or ""."""
+
+    number: int
+    items: Sequence[object]
+    process: Callable[[object], str]
+    due: int
+    status: str = "InProgress"
+    messages: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        self.messages = [self.process(each) for each in self.items]
+        failures = len([each for each in self.messages if each])
+        partly = "PartiallyCompleted" if failures < len(self.messages) else "Failed"
+        self.status = partly if failures else "Completed"
+
+    def record(self) -> dict[str, Any]:
+        failures = len([each for each in self.messages if each])
+        return {
+            "id": self.number,
+            "type": "BackgroundActivity",
+            "status": self.status,
+            "items": list(self.items),
+            "messages": [each or "1" for each in self.messages],
+            "current_item": len(self.messages),
+            "num_successes": len(self.messages) - failures,
+            "num_failures": failures,
+            "options": {},
         }
 
 

@@ -2,7 +2,7 @@
 
 They follow the swagger document 7.0.0 of aces/cbrain, and what the recorded requests of its own tests
 (`BrainPortal/test_api/req_files`, as of 2025) send: sessions, userfiles 00 to 13, data_providers, groups, tools,
-tool_configs, tasks 0 to 4. `tool_configs/ID/boutiques_descriptor` is in the portal's controller only.
+tool_configs, tasks 0 to 4. `tool_configs/ID/boutiques_descriptor` and `background_activities/ID` are in the portal's controllers only.
 """
 
 from __future__ import annotations
@@ -84,9 +84,8 @@ ALLOWED = (
     Allowed("GET", "/data_providers", _PAGES),
     Allowed("GET", "/data_providers/[0-9]+"),
     Allowed("GET", "/data_providers/[0-9]+/is_alive"),
-    Allowed("GET", "/data_providers/[0-9]+/browse"),
     Allowed("POST", "/data_providers/[0-9]+/register", body=_REGISTERED),
-    Allowed("POST", "/data_providers/[0-9]+/unregister", body=_REGISTERED),
+    Allowed("GET", "/background_activities/[0-9]+"),
     Allowed("GET", "/tools", _PAGES),
     Allowed("GET", "/tool_configs", _PAGES),
     Allowed("GET", "/tool_configs/[0-9]+/boutiques_descriptor"),

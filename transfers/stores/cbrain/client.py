@@ -11,24 +11,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from hibali.config.model import Site
-from hibali.errors import IncompleteError, RefusedError, UsageError
+from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import MAX_RESPONSE_BYTES, Bytes, Receive, Response
+from hibali.http import Bytes, Receive, Response
 from transfers.stores.cbrain.names import LEGAL_NAME
 from transfers.stores.cbrain.records import (
+    Activity,
     DataProvider,
     Deletion,
     Fields,
     Group,
     Operated,
     Registration,
-    StoredFile,
     Task,
     Tool,
     ToolConfig,
     Userfile,
     not_understood,
     parse_json,
+    read_activity,
     read_deletion,
     read_group,
     read_list,
@@ -36,11 +37,9 @@ from transfers.stores.cbrain.records import (
     read_provider,
     read_registration,
     read_session,
-    read_stored_file,
     read_task,
     read_tool,
     read_tool_config,
-    read_unregistered,
     read_userfile,
 )
 from transfers.stores.cbrain.requests import PortalRequests
@@ -179,10 +178,6 @@ class CbrainClient:
         """Set the size of a userfile, whose content was replaced at the data provider."""
         self._update_userfile(userfile_id, {"size": size})
 
-    def move_userfile(self, userfile_id: int, group_id: int) -> None:
-        """Move a userfile to another project."""
-        self._update_userfile(userfile_id, {"group_id": group_id})
-
     def share_userfile(self, userfile_id: int, group_id: int, *, writable: bool) -> None:
         """Move a userfile to another project, and let its members write it or not."""
         self._update_userfile(userfile_id, {"group_id": group_id, "group_writable": int(writable)})
@@ -196,7 +191,10 @@ class CbrainClient:
         )
 
     def delete_userfiles(self, userfile_ids: Sequence[int]) -> Deletion:
-        """Delete userfiles and their contents, at most `DELETED_AT_ONCE`; unknown ids are ignored."""
+        """Delete userfiles and their contents, at most `DELETED_AT_ONCE`: since 2024-05 later, by a background activity.
+
+        Unknown ids are ignored; if there are no others, the portal refuses (status 400).
+        """
         assert 0 < len(userfile_ids) <= DELETED_AT_ONCE
         answer = self._requests.change(
             "DELETE", "/userfiles/delete_files", {"file_ids": [str(each) for each in userfile_ids]}
@@ -218,26 +216,24 @@ class CbrainClient:
         """Return all data providers that the user can use."""
         return list(self._pages("/data_providers", read_provider))
 
-    def data_provider(self, provider_id: int) -> DataProvider:
-        """Return one data provider."""
-        answer = self._requests.get(f"/data_providers/{provider_id}")
-        return read_provider(self._json(answer), self.subject)
-
     def is_alive(self, provider_id: int) -> bool:
         """Return whether the portal can reach a data provider."""
         answer = self._json(self._requests.get(f"/data_providers/{provider_id}/is_alive"))
         return Fields(answer, "the state of a data provider", self.subject).flag("is_alive")
 
-    def browse(self, provider_id: int) -> list[StoredFile]:
-        """Return what a browsable data provider stores, registered or not, in one answer."""
-        answer = self._requests.get(f"/data_providers/{provider_id}/browse", limit=MAX_RESPONSE_BYTES)
-        return read_list(self._json(answer), read_stored_file, self.subject)
+    def activity(self, activity_id: int) -> Activity | None:
+        """Return a background activity; None where the portal does not tell of them."""
+        try:
+            answer = self._requests.get(f"/background_activities/{activity_id}")
+        except (NotFoundError, RefusedError, AccessError):
+            return None
+        return read_activity(self._json(answer), self.subject)
 
     def register(self, provider_id: int, types: Mapping[str, str], group_id: int) -> Registration:
         """Register names that a data provider stores, at most `REGISTERED_AT_ONCE`, with their types.
 
-        Names that are registered already stay as they are. A name that the portal refuses is in neither list of
-        the result, and it does not say why.
+        Names that are registered already stay as they are. Portals of 2025 and later register the others afterwards, by a background
+        activity; earlier ones do so at once, and refuse a name without saying why.
         """
         assert 0 < len(types) <= REGISTERED_AT_ONCE
         answer = self._requests.change(
@@ -250,14 +246,6 @@ class CbrainClient:
             },
         )
         return read_registration(self._json(answer), self.subject)
-
-    def unregister(self, provider_id: int, names: Sequence[str]) -> int:
-        """Unregister names, at most `REGISTERED_AT_ONCE`, without deleting the files; return how many were."""
-        assert 0 < len(names) <= REGISTERED_AT_ONCE
-        answer = self._requests.change(
-            "POST", f"/data_providers/{provider_id}/unregister", {"basenames": list(names)}
-        )
-        return read_unregistered(self._json(answer), self.subject)
 
     # Tools and tasks
 
@@ -319,15 +307,8 @@ class CbrainClient:
 
     def terminate_tasks(self, task_ids: Sequence[int]) -> Operated:
         """Let the portal end tasks; their records and files stay."""
-        return self._operate("terminate", task_ids)
-
-    def delete_tasks(self, task_ids: Sequence[int]) -> Operated:
-        """Delete tasks with their working directories; their output userfiles stay."""
-        return self._operate("delete", task_ids)
-
-    def _operate(self, operation: str, task_ids: Sequence[int]) -> Operated:
         answer = self._requests.change(
-            "POST", "/tasks/operation", {"operation": operation, "tasklist": list(task_ids)}
+            "POST", "/tasks/operation", {"operation": "terminate", "tasklist": list(task_ids)}
         )
         if not answer.body.strip():  # portals before 6.3 accept without a body
             return Operated(tuple(task_ids), 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hibali.config.model import Site
@@ -16,7 +16,7 @@ from hibali.errors import NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.retry import growing_intervals, pause
 from hibali.text import nearest, printable
 from transfers.stores.cbrain.client import CbrainClient
-from transfers.stores.cbrain.records import DataProvider, Group, Userfile
+from transfers.stores.cbrain.records import DataProvider, Deletion, Group, Userfile
 from transfers.stores.cbrain.settings import CbrainSettings
 
 OWN_GROUP = "UserGroup"  # the type of the project that every user has alone
@@ -168,10 +168,46 @@ class Portal:
 
     def delete(self, userfile: Userfile) -> None:
         """Delete a userfile with its content. Raise `RefusedError` if the portal does not."""
-        if userfile.id not in self.client.delete_userfiles([userfile.id]).deleted and (
-            self.find(userfile.provider_id, userfile.name) is not None
-        ):
+        if not self.delete_all(userfile.provider_id, [userfile.id]):
             raise RefusedError("not-removed", "the portal did not delete it", subject=userfile.name)
+
+    def delete_all(self, provider_id: int, ids: Sequence[int]) -> set[int]:
+        """Delete userfiles of a provider, at most `DELETED_AT_ONCE`; return the ids that are gone when the portal has done it."""
+        try:
+            result = self.client.delete_userfiles(ids)
+        except RefusedError:  # it has none of them, or lets this user delete none
+            result = Deletion((), None)
+        if set(ids) <= set(result.deleted):
+            return set(ids)
+
+        def present() -> set[int]:
+            return {each.id for each in self.listed(provider_id).values()} & set(ids)
+
+        self.await_activity(result.activity, lambda: not present())
+        return set(ids) - present()
+
+    def await_activity(self, activity_id: int | None, is_done: Callable[[], bool]) -> tuple[str, ...]:
+        """Wait until a background activity has ended, or its effect is seen, up to the time in the settings; return its messages."""
+        if activity_id is None:
+            return ()
+        deadline = time.monotonic() + self.settings.copy_seconds
+        pauses = growing_intervals(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            activity = self.client.activity(activity_id)
+            if activity is not None and activity.is_over:
+                return activity.messages
+            if activity is None and is_done():
+                return ()
+            wait = pauses.next_pause()
+            if time.monotonic() + wait > deadline:
+                raise TryLaterError(
+                    "not-copied-yet",
+                    f"the portal has not finished its background activity {activity_id} after {self.settings.copy_seconds:.0f} s",
+                    subject=self.site.name,
+                    hint="Run the same command again later; it finds what the portal has done.",
+                    transient=False,
+                )
+            pause(wait)
 
 
 def _precedence(userfile: Userfile, me: int) -> tuple[bool, int]:

@@ -222,37 +222,13 @@ def read_provider(content: Any, subject: str) -> DataProvider:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A name on a browsable data provider, registered (`userfile_id`) or not."""
-
-    name: str
-    size: int | None
-    is_folder: bool
-    userfile_id: int | None
-    acceptable: bool
-    message: str
-
-
-def read_stored_file(content: Any, subject: str) -> StoredFile:
-    """Read one name of a browsed provider."""
-    fields = Fields(content, "a file of a data provider", subject)
-    return StoredFile(
-        name=fields.name("name"),
-        size=fields.number_or_none("size"),
-        is_folder=fields.text("symbolic_type") == "directory",
-        userfile_id=fields.number_or_none("userfile_id"),
-        acceptable=fields.flag("state_ok"),
-        message=fields.text("message"),
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Registration:
-    """The result of registering names: those that were new, and those that were registered before."""
+    """The result of registering names: those that were new, those that were registered before, and the activity that registers others."""
 
     new: tuple[Userfile, ...]
     known: tuple[Userfile, ...]
     error: str
+    activity: int | None
 
 
 def read_registration(content: Any, subject: str) -> Registration:
@@ -262,30 +238,45 @@ def read_registration(content: Any, subject: str) -> Registration:
         new=fields.records("newly_registered_userfiles", read_userfile),
         known=fields.records("previously_registered_userfiles", read_userfile),
         error=fields.text("error"),
+        activity=fields.number_or_none("background_activity_id"),
     )
-
-
-def read_unregistered(content: Any, subject: str) -> int:
-    """Read the answer to an unregistration: the number of names."""
-    fields = Fields(content, "the unregistration", subject)
-    return (fields.number_or_none("num_unregistered") or 0) + (fields.number_or_none("num_erased") or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The result of a deletion: the ids that were deleted, and those that failed by reason."""
+    """The result of a deletion: the ids that were deleted, or the activity that deletes them."""
 
     deleted: tuple[int, ...]
-    failed: Mapping[str, tuple[int, ...]]
+    activity: int | None
 
 
 def read_deletion(content: Any, subject: str) -> Deletion:
     """Read the answer to a deletion."""
     fields = Fields(content, "the deletion", subject)
-    failed = Fields(fields.mapping("failed_list"), "the list of failures", subject)
     return Deletion(
         deleted=fields.numbers("deleted_list") + fields.numbers("unregistered_list"),
-        failed={reason: failed.numbers(reason) for reason in fields.mapping("failed_list")},
+        activity=fields.number_or_none("background_activity_id"),
+    )
+
+
+_UNDER_WAY = frozenset({"InProgress", "Scheduled", "Suspended", "SuspendedScheduled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A background activity: whether it has ended, and its messages, among which are the reasons of failures."""
+
+    is_over: bool
+    messages: tuple[str, ...]
+
+
+def read_activity(content: Any, subject: str) -> Activity:
+    """Read a background activity."""
+    fields = Fields(content, "a background activity", subject)
+    messages = content.get("messages")
+    texts = messages if isinstance(messages, list) else []
+    return Activity(
+        fields.text("status") not in _UNDER_WAY, tuple(each for each in texts if isinstance(each, str))
     )
 
 

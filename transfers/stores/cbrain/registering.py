@@ -1,7 +1,7 @@
 """Write to the storage of a data provider with the store of another site, and register what was written.
 
-Registration answers with the ids of the userfiles, also for names that were registered before: doing it again
-makes no second one. A file counts as present here only if it is stored and registered with this size, so the next
+Registration makes no second userfile of a name that was registered before. Portals register new names in the background: requests for
+them are sent while files are written, and their results awaited at the end. A file counts as present here only if it is stored and registered with this size, so the next
 transfer finishes an interrupted one. What is at the top of a provider is a userfile: a single file, or a folder as
 a collection.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from hibali.errors import HibaliError, RefusedError
@@ -36,8 +37,8 @@ from transfers.stores.s3.errors import problem_of
 _TOP = re.compile(f"{LEGAL_TEXT}(/.+)?".encode(), re.DOTALL)
 _BELOW = re.compile(rb".+", re.DOTALL)
 _WHY = "names at the top of a data provider have letters, digits and some signs, without spaces"
-_Names = list[str]
 _Entries = list[Entry]
+_MOST_REASON = 200  # characters of a reason
 
 
 @dataclass(slots=True)
@@ -46,6 +47,19 @@ class _Written:
 
     files: dict[str, int] = field(default_factory=dict)
     collections: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Names that the portal registers in the background, with their types, and `plain`, the type for those that it does not take."""
+
+    types: Mapping[str, str]
+    plain: str
+    activity: int | None
+
+
+_Registrations = list[_Begun]
+_Texts = list[str]
 
 
 class RegisteringStore(StoreView):
@@ -59,6 +73,7 @@ class RegisteringStore(StoreView):
         self._provider: DataProvider = portal.provider(first[1:])
         self._inside = inside  # the path of the root below the provider
         self._registered: Mapping[str, Userfile] | None = None
+        self._begun: list[_Begun] = []
 
     @property
     def facts(self) -> Facts:
@@ -161,6 +176,7 @@ class RegisteringStore(StoreView):
         self._register(
             {name: self._collection_type() for name in sorted(written.collections)}, COLLECTION, {}
         )
+        self._finish_registration()
 
     def _note(self, committed: Committed, written: _Written) -> None:
         if committed.problem is not None:
@@ -185,29 +201,15 @@ class RegisteringStore(StoreView):
         return given if given and is_collection_type(given) else COLLECTION
 
     def _register(self, types: Mapping[str, str], plain: str, sizes: Mapping[str, int]) -> None:
-        """Register names, those whose guessed type the portal does not have as `plain` ones."""
-        lacking = self._register_once(types, sizes)
-        if lacking and self._portal.settings.type is None:
-            lacking = self._register_once(dict.fromkeys(lacking, plain), sizes)
-        if lacking:
-            shown = ", ".join(f"{printable(name)} as {types[name]}" for name in lacking[:3])
-            raise RefusedError(
-                "not-registered",
-                f"the portal did not register {counted(len(lacking), 'name')} ({shown}): it lacks the type, or its"
-                f" data provider {self._provider.name} stores its files elsewhere",
-                subject=f"{self._portal.site.name}:@{self._provider.name}",
-                hint=f"To see where hibali writes them: hibali sites check {self._portal.site.name}",
-            )
-
-    def _register_once(self, types: Mapping[str, str], sizes: Mapping[str, int]) -> _Names:
-        """Register names in batches; return those that the portal did not register."""
+        """Begin to register names in batches."""
         client = self._portal.client
-        lacking: _Names = []
         coming = iter(types.items())
         while batch := dict(islice(coming, REGISTERED_AT_ONCE)):
             result = client.register(self._provider.id, batch, self._portal.group_id())
             found = {each.name for each in (*result.new, *result.known)}
-            lacking += [name for name in batch if name not in found]
+            rest = {name: file_type for name, file_type in batch.items() if name not in found}
+            if rest:
+                self._begun.append(_Begun(rest, plain, result.activity))
             if result.known:
                 # Their contents may be new: the portal would go on to use its copies and sizes of the old ones.
                 client.mark_newer([each.id for each in result.known])
@@ -215,7 +217,51 @@ class RegisteringStore(StoreView):
                 size = sizes.get(each.name, each.size)
                 if size is not None and size != each.size:
                     client.resize_userfile(each.id, size)
-        return lacking
+
+    def _finish_registration(self) -> None:
+        """Wait until all names are registered, those whose guessed type the portal does not have as plain ones.
+
+        Raises:
+            RefusedError: The portal did not register some names.
+        """
+        lacking, reasons = self._await_begun()
+        if lacking and self._portal.settings.type is None:
+            for each in lacking:
+                self._register(dict.fromkeys(each.types, each.plain), each.plain, {})
+            lacking, reasons = self._await_begun()
+        if not lacking:
+            return
+        names = {name: file_type for each in lacking for name, file_type in each.types.items()}
+        shown = ", ".join(f"{printable(name)} as {names[name]}" for name in islice(names, 3))
+        why = "; ".join(printable(each)[:_MOST_REASON] for each in reasons[:3]) or (
+            f"it lacks the type, or its data provider {self._provider.name} stores its files elsewhere"
+        )
+        raise RefusedError(
+            "not-registered",
+            f"the portal did not register {counted(len(names), 'name')} ({shown}): {why}",
+            subject=f"{self._portal.site.name}:@{self._provider.name}",
+            hint=f"To see where hibali writes them: hibali sites check {self._portal.site.name}",
+        )
+
+    def _await_begun(self) -> tuple[_Registrations, _Texts]:
+        """Wait for what was begun; return what the portal did not register, and the reasons that it tells."""
+        lacking: _Registrations = []
+        reasons: _Texts = []
+        begun, self._begun = self._begun, []
+        for each in begun:
+            messages = self._portal.await_activity(each.activity, partial(self._is_registered_all, each))
+            rest = self._lacking(each)
+            if rest:
+                lacking.append(_Begun(rest, each.plain, None))
+                reasons += [text for text in messages if not text.isdigit()]  # those of successes are ids
+        return lacking, reasons
+
+    def _is_registered_all(self, begun: _Begun) -> bool:
+        return not self._lacking(begun)
+
+    def _lacking(self, begun: _Begun) -> dict[str, str]:
+        listed = self._portal.listed(self._provider.id)
+        return {name: file_type for name, file_type in begun.types.items() if name not in listed}
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store. The portal removes userfiles with their contents; single files of collections are removed here."""
@@ -244,7 +290,7 @@ class RegisteringStore(StoreView):
                 whole[userfile.id] = entry
         if not whole:
             return
-        deleted = set(self._portal.client.delete_userfiles(list(whole)).deleted)
+        deleted = self._portal.delete_all(self._provider.id, list(whole))
         for number, entry in whole.items():
             yield entry, None if number in deleted else _NOT_REMOVED
 
@@ -264,7 +310,7 @@ class RegisteringStore(StoreView):
         if userfile is None:
             return
         if not self._inside and self.store.stat(name.encode("utf-8", "surrogateescape")) is None:
-            self._portal.client.delete_userfiles([userfile.id])
+            self._portal.delete(userfile)
         else:
             self._portal.client.mark_newer([userfile.id])
 
@@ -281,7 +327,7 @@ class RegisteringStore(StoreView):
         problem = self.store.remove_root()
         userfile = self._userfiles(fresh=True).get(self._inside)
         if problem is None and userfile is not None:
-            self._portal.client.delete_userfiles([userfile.id])
+            self._portal.delete(userfile)
         return problem
 
     def close(self) -> None:
