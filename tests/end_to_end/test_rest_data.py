@@ -123,7 +123,8 @@ def test_a_tree_is_sent_once_listed_received_and_removed(place: Place, tmp_path:
 def test_a_site_is_checked_and_diagnosed(place: Place) -> None:
     facts = place.hibali("sites", "check", NAME, "--json", exit=0).last["facts"]
     assert str(place.site.home) in facts.values()
-    place.hibali("doctor", NAME, exit=0)
+    checks = place.hibali("doctor", NAME, "--json", exit=0).lines
+    assert next(line for line in checks if line.get("check") == "writes")["outcome"] == "ok", checks
 
 
 def test_a_login_with_a_code_is_stored_and_removed(place: Place) -> None:
@@ -233,3 +234,99 @@ def test_other_answers_than_the_documented_ones_change_nothing(place: Place, tmp
     assert b"Traceback" not in answer.err
     place.double.forget_faults()
     assert read_tree(place.site.home / "data") == CONTENTS
+
+
+@pytest.fixture
+def firecrest_place(request: pytest.FixtureRequest) -> Place:
+    site = open_site(request, "firecrest")
+    return Place(request.getfixturevalue("hibali"), site)
+
+
+@pytest.mark.heavy
+def test_firecrest_refuses_paths_above_its_filesystems(firecrest_place: Place, tmp_path: Path) -> None:
+    """The real server answers 400 to each path outside of them (eth-cscs/firecrest-v2 35e1d08, since 2026-06-19)."""
+    place = firecrest_place
+    tree = make_tree(tmp_path / "tree", {"set/a": b"1", "set/b": b"2"})
+    place.hibali("push", tree, f"{NAME}:data", exit=0)
+    place.hibali("push", tree, f"{NAME}:data", exit=0)
+    place.hibali("verify", tree / "set", f"{NAME}:data/set", exit=0)
+    place.hibali("pull", f"{NAME}:data/set", tmp_path / "back", exit=0)
+    assert read_tree(tmp_path / "back") == {"a": b"1", "b": b"2"}
+    place.hibali("rm", "--recursive", "--yes", f"{NAME}:data", exit=0)
+    outside = place.hibali("ls", f"{NAME}:/elsewhere", "--json", exit=4).last
+    assert (outside["code"], "no filesystem there" in outside["message"]) == ("denied", True)
+
+
+def test_firecrest_verifies_names_with_spaces(firecrest_place: Place, tmp_path: Path) -> None:
+    """The server splits the output of sha256sum at white space, and answers 500 if there are more than two words."""
+    contents = {"a b/c d.txt": b"spaces", "plain": b"none", "tab\tname": b"tab"}
+    tree = make_tree(tmp_path / "tree", contents)
+    firecrest_place.hibali("push", tree, f"{NAME}:data", exit=0)
+    assert read_tree(firecrest_place.site.home / "data") == contents
+    firecrest_place.hibali("verify", tree, f"{NAME}:data", exit=0)
+
+
+@pytest.mark.heavy
+def test_firecrest_reads_files_above_the_limit_of_its_answers(firecrest_place: Place, tmp_path: Path) -> None:
+    """An answer has at most 5 MiB of base64, so a file of 3.93 to 5.24 MB can be sent directly, but not received."""
+    content = os.urandom(4_000_000)
+    tree = make_tree(tmp_path / "tree", {"a b/c & d": content, "plain": content[:3_932_157]})
+    firecrest_place.hibali("push", tree, f"{NAME}:data", exit=0)
+    firecrest_place.hibali("pull", f"{NAME}:data", tmp_path / "back", exit=0)
+    assert read_tree(tmp_path / "back") == {"a b/c & d": content, "plain": content[:3_932_157]}
+
+
+@pytest.mark.heavy
+def test_firecrest_moves_large_files_whose_folders_a_shell_would_misread(
+    firecrest_place: Place, tmp_path: Path
+) -> None:
+    """The server pastes paths into scripts: HTML-escaped, between quotation marks for uploads, bare for downloads."""
+    name = "a b & $(touch pwned) `x`"
+    content = os.urandom(6 * MIB)
+    tree = make_tree(tmp_path / "tree", {f"{name}/{name}": content})
+    firecrest_place.hibali("push", tree, f"{NAME}:data", exit=0)
+    firecrest_place.hibali("pull", f"{NAME}:data", tmp_path / "back", exit=0)
+    assert read_tree(tmp_path / "back") == {f"{name}/{name}": content}
+    left = firecrest_place.site.home / ".hibali" / "jobs"
+    assert not left.exists() or list(left.iterdir()) == []
+
+
+@pytest.fixture
+def iri_place(request: pytest.FixtureRequest) -> Place:
+    site = open_site(request, "iri")
+    return Place(request.getfixturevalue("hibali"), site)
+
+
+def test_iri_extracts_only_into_new_folders_and_refuses_paths_above_its_root(
+    iri_place: Place, tmp_path: Path
+) -> None:
+    """The adapter of the reference server (doe-iri/iri-facility-api-python b9188d8) refuses `extract` into a folder that exists."""
+    tree = make_tree(tmp_path / "tree", {"set/a b": b"1", "set/b": b"2"})
+    iri_place.hibali("push", tree, f"{NAME}:data", exit=0)
+    (tree / "set/b").write_bytes(b"changed")
+    iri_place.hibali("push", tree, f"{NAME}:data", exit=0)
+    assert read_tree(iri_place.site.home / "data") == {"set/a b": b"1", "set/b": b"changed"}
+    assert (iri_place.site.home / "data/set/b").stat().st_mode & 0o777 == 0o600
+    refused = iri_place.hibali("ls", f"{NAME}:/etc", "--json", exit=4).last
+    assert (refused["code"], "no filesystem there" in refused["message"]) == ("denied", True)
+
+
+def test_a_listing_that_shows_the_folder_itself_is_not_taken_for_its_content(
+    iri_place: Place, tmp_path: Path
+) -> None:
+    make_tree(iri_place.site.home / "data", {"a": b"1"})
+    make_tree(iri_place.site.home / "same", {"same/deep": b"2"})
+    copy = make_tree(tmp_path / "copy", {"a": b"1"})
+    iri_place.double.lists_itself = True
+    answer = iri_place.hibali("sync", f"{NAME}:data", copy, "--delete", "--json", exit=6).last
+    assert answer["code"] == "listing-violation", answer
+    assert read_tree(copy) == {"a": b"1"}
+    iri_place.double.lists_itself = False
+    iri_place.hibali("pull", f"{NAME}:same", tmp_path / "back", exit=0)
+    assert read_tree(tmp_path / "back") == {"same/deep": b"2"}
+
+
+def test_the_reason_of_a_facility_is_shown(iri_place: Place) -> None:
+    (iri_place.site.home / "file").write_bytes(b"x")
+    answer = iri_place.hibali("mkdir", f"{NAME}:file/below", "--json").last
+    assert "(mkdir): Error: Command" in answer["message"], answer

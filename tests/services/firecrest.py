@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import email.parser
 import email.policy
+import html
 import math
 import os
 import re
@@ -28,14 +29,17 @@ from tests.services.slurm import Slurm
 from tests.services.slurm_jobs import ENDED, SlurmDouble, SlurmJobs, SlurmRefusalError
 
 SYSTEM = "daint"
-LIMIT = 5 * 1024 * 1024  # bytes of ops/upload and ops/download (settings.storage.max_ops_file_size)
+LIMIT = 5 * 1024 * 1024  # bytes of ops/upload, and of what a command writes (max_ops_file_size)
 _JOB_KEYS = {
     "name", "account", "workingDirectory", "working_directory", "standardInput", "standardOutput", "standardError", "env", "constraints",
     "script", "scriptPath", "partition", "reservation",
 }  # fmt: skip
+_PASTED_QUOTED = re.compile(r"[`$\\\\\"\n]")  # what bash executes or changes between quotation marks
+_PASTED_BARE = re.compile(r"[^A-Za-z0-9/._+=:@%,-]")  # what bash may execute or split without any
 _FETCH = """
-import sys, time, urllib.request
-url, target, fraction = sys.argv[1:]
+import os, sys, time, urllib.request
+url, fraction = sys.argv[1:]
+target = os.environ["target_path"]
 for _ in range(1800):
     try:
         with urllib.request.urlopen(url) as answer:
@@ -48,8 +52,11 @@ with open(target, "wb") as file:
 print("File was successfully downloaded")
 """
 _SEND = """
-import sys, urllib.request
-source, size, complete, fraction, *urls = sys.argv[1:]
+import os, sys, urllib.request
+size, complete, fraction, *urls = sys.argv[1:]
+source = os.environ.get("input_file", "")
+if not os.path.isfile(source):
+    sys.exit("file_not_found")
 size, tags = int(size), []
 with open(source, "rb") as file:
     for url in urls:
@@ -69,6 +76,7 @@ class Firecrest(SlurmDouble):
 
     Attributes:
         part_size: The size of parts of large files.
+        outside: The paths outside of all filesystems that were requested.
         objects: The bucket through which large files go.
     """
 
@@ -80,6 +88,7 @@ class Firecrest(SlurmDouble):
         self._passed_on = PassedOn(store, self)
         self._inside = signing_client(store, store.endpoint)  # for the jobs of the service itself
         self.part_size = 16 * 1024 * 1024
+        self.outside: list[str] = []
         self._reachable = folder.resolve()
         self.jobs = SlurmJobs(slurm, self._reachable, self.home)
         super().__init__()
@@ -98,6 +107,7 @@ class Firecrest(SlurmDouble):
             ("POST", f"{ops}/mkdir", self._mkdir),
             ("POST", f"{ops}/extract", self._extract),
             ("PUT", f"{ops}/chmod", self._chmod),
+            ("POST", f"{ops}/symlink", self._symlink),
             ("DELETE", f"{ops}/rm", self._rm),
             ("POST", f"{transfer}/upload", self._begin_upload),
             ("POST", f"{transfer}/download", self._begin_download),
@@ -129,9 +139,14 @@ class Firecrest(SlurmDouble):
 
     # Operations on files
 
-    def _path(self, path: Any) -> str:
+    def _path(self, path: Any, *, checked: bool = True) -> str:
+        """Return a path as the server takes it; only the first of a request is compared with the filesystems."""
         if not isinstance(path, str) or not path.startswith("/"):
-            raise RefusalError(422, "path is an absolute path")
+            raise RefusalError(400, f"The provided path ({path}) is not an absolute path.")
+        if checked and not Path(os.path.normpath(path)).is_relative_to(self._users):
+            self.outside.append(path)
+            message = f"The provided path ({path}) does not match any of the defined filesystem paths for the requested system ({SYSTEM})."
+            raise RefusalError(400, message, expected=True)
         if "'" in path or "\n" in path:
             raise RefusalError(400, f"this path would run commands: {path!r}")
         if not Path(os.path.realpath(path)).is_relative_to(self._reachable):
@@ -151,6 +166,8 @@ class Firecrest(SlurmDouble):
             check=False,
             env={"PATH": SYSTEM_PATH, "LC_ALL": "C.UTF-8"},
         )
+        if max(len(ended.stdout), len(ended.stderr)) >= LIMIT:
+            raise RefusalError(413, "Command output exceeded buffer limit.", expected=True)
         if ended.returncode == 0:
             return ended.stdout
         stderr = ended.stderr.decode(errors="replace")
@@ -194,18 +211,17 @@ class Firecrest(SlurmDouble):
     def _checksum(self, request: Request, found: re.Match[str]) -> Reply:
         del found
         request.allow("path")
-        out = self._shell(f"timeout 5 sha256sum -- '{self._path(request.query.get('path'))}'")
-        return Reply(
-            200, {"output": {"algorithm": "SHA-256", "checksum": out.decode().split()[0].lstrip("\\")}}
-        )
+        out = self._shell(f"timeout 5 sha256sum -- '{self._path(request.query.get('path'))}'").decode()
+        words = out.split()
+        if len(words) != 2:
+            raise RefusalError(500, f"Invalid output: {out} ", expected=True)
+        return Reply(200, {"output": {"algorithm": "SHA256", "checksum": words[0]}})
 
     def _download(self, request: Request, found: re.Match[str]) -> Reply:
         del found
         request.allow("path")
         path = self._path(request.query.get("path"))
         content = base64.b64decode(self._shell(f"timeout 5 base64 --wrap=0 -- '{path}'"))
-        if len(content) > LIMIT:
-            raise RefusalError(413, "larger than the limit of direct downloads")
         if request.truncated:
             content = content[: len(content) // 2]
         with self.guard:
@@ -215,14 +231,13 @@ class Firecrest(SlurmDouble):
     def _view(self, request: Request, found: re.Match[str]) -> Reply:
         del found
         request.allow("path", "size", "offset")
-        return Reply(
-            200,
-            {
-                "output": self._shell(
-                    f"timeout 5 head -c {LIMIT} -- '{self._path(request.query.get('path'))}'"
-                ).decode()
-            },
-        )
+        path = self._path(request.query.get("path"))
+        size, offset = int(request.query.get("size", LIMIT)), int(request.query.get("offset", 0))
+        if not 0 < size <= LIMIT or offset < 0:
+            raise RefusalError(400, "`size` value must be less than the limit")
+        out = self._shell(f"timeout 5 dd if='{path}' bs={size} skip={offset // size} count=2")
+        text = out.decode(errors="replace")  # so that only text can be read
+        return Reply(200, {"output": text[offset % size :][:size]})
 
     def _upload(self, request: Request, found: re.Match[str]) -> Reply:
         del found
@@ -237,9 +252,9 @@ class Firecrest(SlurmDouble):
             or not name
             or not isinstance(content, bytes)
         ):
-            raise RefusalError(422, "the form has no file")
-        if len(content) + 33 > LIMIT:  # sys.getsizeof
-            raise RefusalError(413, "Uploaded file is too large.")
+            raise RefusalError(400, "the form has no file")
+        if len(content) + 33 > LIMIT:  # sys.getsizeof, in versions before 2.4
+            raise RefusalError(413, "File to upload is too large.")
         path = self._path(f"{folder}/{name}")
         if request.truncated and len(content) > 65536:  # not the locks of hibali
             content = content[: len(content) // 2]
@@ -260,7 +275,7 @@ class Firecrest(SlurmDouble):
         wanted = _only(request.json(), {"path", "sourcePath", "targetPath", "compression"})
         source, target = (
             self._path(wanted.get("path", wanted.get("sourcePath"))),
-            self._path(wanted.get("targetPath")),
+            self._path(wanted.get("targetPath"), checked=False),
         )
         self._shell(f"timeout 5 tar -xzf '{source}' -C '{target}'")
         return Reply(204)
@@ -274,6 +289,14 @@ class Firecrest(SlurmDouble):
             f"timeout 5 chmod -v '{wanted['mode']}' -- '{self._path(wanted.get('path', wanted.get('sourcePath')))}'"
         )
         return Reply(200, {"output": None})
+
+    def _symlink(self, request: Request, found: re.Match[str]) -> Reply:
+        del found
+        wanted = _only(request.json(), {"path", "sourcePath", "linkPath"})
+        source = self._path(wanted.get("path", wanted.get("sourcePath")))
+        link = self._path(wanted.get("linkPath"), checked=False)
+        self._shell(f"timeout 5 ln -s -- '{source}' '{link}' && timeout 5 ls -ld -- '{link}'")
+        return Reply(201, {"output": None})
 
     def _rm(self, request: Request, found: re.Match[str]) -> Reply:
         del found
@@ -304,15 +327,13 @@ class Firecrest(SlurmDouble):
             size, int
         ):
             raise RefusalError(400, "Requested transfer method is not available.")
-        path, key = self._path(wanted.get("path")), f"{uuid.uuid4()}/object"
+        path = self._path(wanted.get("path", wanted.get("sourcePath")), checked=False)
+        key = f"{uuid.uuid4()}/object"
         urls, complete = self._multipart(self._passed_on.client, key, size)
-        job = self._start(
-            "IngressFileTransfer",
-            _FETCH,
-            self._sign(self._inside, "get_object", "GET", Key=key),
-            path,
-            self._fraction(request),
-        )
+        self._check_pasted(path, _PASTED_QUOTED)
+        url = self._sign(self._inside, "get_object", "GET", Key=key)
+        head = f'target_path="{html.escape(path)}"'
+        job = self._start("IngressFileTransfer", head, _FETCH, url, self._fraction(request))
         given = {
             "transferMethod": "s3",
             "partsUploadUrls": urls,
@@ -327,14 +348,15 @@ class Firecrest(SlurmDouble):
             request.json(),
             {"path", "source_path", "sourcePath", "account", "transferDirectives", "transfer_directives"},
         )
-        path = self._path(wanted.get("path") or wanted.get("sourcePath") or wanted.get("source_path"))
-        if not Path(path).is_file():
-            raise RefusalError(404, "No such file or directory", expected=True)
-        key = f"object_{uuid.uuid4()}"
-        urls, complete = self._multipart(self._inside, key, Path(path).stat().st_size)
-        job = self._start(
-            "OutgressFileTransfer", _SEND, path, str(self.part_size), complete, self._fraction(request), *urls
-        )
+        path = wanted.get("path") or wanted.get("sourcePath") or wanted.get("source_path")
+        path = self._path(path, checked=False)
+        size = int(self._shell(f"timeout 5 stat --dereference -c '%s' -- '{path}'"))
+        self._check_pasted(path, _PASTED_BARE)
+        key = f"{uuid.uuid4()}/object"
+        urls, complete = self._multipart(self._inside, key, size)
+        head = f"input_file={html.escape(path)}"
+        words = (str(self.part_size), complete, self._fraction(request), *urls)
+        job = self._start("OutgressFileTransfer", head, _SEND, *words)
         address = self._sign(self._passed_on.client, "get_object", "GET", Key=key)
         given = {"transferMethod": "s3", "downloadUrl": address}
         return Reply(201, {"transferJob": job, "transferDirectives": given})
@@ -347,24 +369,38 @@ class Firecrest(SlurmDouble):
         wanted = _only(request.json(), {"path", "sourcePath", "targetPath", "account", "dereference"})
         source, target = (
             self._path(wanted.get("path", wanted.get("sourcePath"))),
-            self._path(wanted.get("targetPath")),
+            self._path(wanted.get("targetPath"), checked=False),
         )
-        words = ["mv"] if found[1] == "mv" else ["cp", "--preserve=all", "-R"]
-        script = f"import subprocess, sys\nsubprocess.run([*{words!r}, *sys.argv[1:]], check=True)\nprint('Files were successfully moved')\n"
-        return Reply(201, {"transferJob": self._start("ChangeFiles", script, source, target)})
+        words = "mv" if found[1] == "mv" else "cp --force -Rd --preserve=all"
+        if html.escape(source + target) != source + target:
+            self.refused.append(f"{request.path}: the job would handle another name: {source!r} {target!r}")
+        name, done = ("MoveFiles", "moved") if found[1] == "mv" else ("CopyFiles", "copied")
+        line = f"{words} -- '{html.escape(source)}' '{html.escape(target)}' && echo Files were successfully {done}."
+        return Reply(201, {"transferJob": self._run_script(name, line)})
 
-    def _start(self, name: str, script: str, *words: str) -> dict[str, Any]:
-        """Start a job of the service itself."""
+    def _check_pasted(self, path: str, odd: re.Pattern[str]) -> None:
+        """Count a path that the server would paste into a script where bash reads it as something else."""
+        if odd.search(path):
+            self.refused.append(f"transfer: this path would run commands or be split: {path!r}")
+
+    def _start(self, name: str, head: str, script: str, *words: str) -> dict[str, Any]:
+        """Start a job of the service itself, with the path as its template writes it (HTML-escaped, and then read by bash)."""
+        argv = shlex.join([sys.executable, "-c", script, *words])
+        return self._run_script(name, f"{head}\nexport target_path input_file\n{argv}")
+
+    def _run_script(self, name: str, script: str) -> dict[str, Any]:
         folder = self._reachable / "jobs" / str(uuid.uuid4())
         folder.mkdir(parents=True)
-        log, errors = folder / "out.log", folder / "errors.log"
-        argv = shlex.join([sys.executable, "-c", script, *words])
+        # the server keeps them in the user's folder of the filesystem for work
+        log, errors = (
+            self.home / f".f7t_file_handling_job_{kind}{folder.name}.log" for kind in ("", "error_")
+        )
         job = self._sbatch(
             ["--chdir", str(folder), "--job-name", name, "--output", str(log), "--error", str(errors)],
-            f"#!/bin/sh\n{argv}\n".encode(),
+            f"#!/bin/bash\n{script}\n".encode(),
         )
         logs = {"outputLog": str(log), "errorLog": str(errors)}
-        return {"jobId": int(job), "system": SYSTEM, "workingDirectory": str(folder), "logs": logs}
+        return {"jobId": job, "system": SYSTEM, "workingDirectory": str(self.home), "logs": logs}
 
     # Jobs
 
@@ -380,8 +416,8 @@ class Firecrest(SlurmDouble):
         job = _only(_only(request.json(), {"job"}).get("job"), _JOB_KEYS)
         folder = job.get("workingDirectory", job.get("working_directory"))
         if not isinstance(folder, str) or not (job.get("script") or job.get("scriptPath")):
-            raise RefusalError(422, "a job has a working directory and a script")
-        options = ["--chdir", self._path(folder)]
+            raise RefusalError(400, "a job has a working directory and a script")
+        options = ["--chdir", self._path(folder, checked=False)]
         for key, option in {
             "name": "job-name",
             "standardOutput": "output",
@@ -393,11 +429,11 @@ class Firecrest(SlurmDouble):
         environment = {"F7T_version": "v2.0.0", **(job.get("env") or {})}
         options.append("--export=ALL," + ",".join(f"{name}={value}" for name, value in environment.items()))
         script = (
-            Path(self._path(job["scriptPath"])).read_bytes()
+            Path(self._path(job["scriptPath"], checked=False)).read_bytes()
             if job.get("scriptPath")
             else job["script"].encode()
         )
-        return Reply(201, {"jobId": int(self._sbatch(options, script))})
+        return Reply(201, {"jobId": self._sbatch(options, script)})
 
     def _record(self, job: str, record: dict[str, str]) -> dict[str, Any]:
         code = int(record.get("ExitCode", "0:0").partition(":")[0])
@@ -441,9 +477,10 @@ class Firecrest(SlurmDouble):
 
     def _cancel(self, request: Request, found: re.Match[str]) -> Reply:
         request.allow()
-        if found[1] not in self.jobs.table():
-            raise RefusalError(404, "Job not found", expected=True)
-        self.jobs.cancel(found[1])
+        problem = self.jobs.cancel(found[1])
+        if problem:
+            message = f"Unexpected Slurm command response. exit_status:0 std_err:{problem}"
+            raise RefusalError(500, message, expected=True)
         return Reply(204)
 
     def close(self) -> None:
@@ -453,7 +490,7 @@ class Firecrest(SlurmDouble):
 
 def _only(record: Any, names: set[str]) -> dict[str, Any]:
     if not isinstance(record, dict) or set(record) - names:
-        raise RefusalError(422, f"unknown members: {sorted(record) if isinstance(record, dict) else record}")
+        raise RefusalError(400, f"unknown members: {sorted(record) if isinstance(record, dict) else record}")
     return record
 
 

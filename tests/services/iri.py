@@ -74,6 +74,7 @@ class Iri(SlurmDouble):
     Attributes:
         version: Of the API, 1 or 2.
         keeps_keys: Whether the facility keeps idempotency keys; otherwise it answers 501 to a request that has one.
+        lists_itself: Whether `ls` of a folder shows that folder, as the adapter of the reference server does.
         polls: How often a task is asked for before it has ended.
         seen: The requests of operations and jobs: method, path, and parameters.
     """
@@ -84,6 +85,8 @@ class Iri(SlurmDouble):
         self.home = folder / "home" / getpass.getuser()
         self.home.mkdir(parents=True)
         self._reachable = folder.resolve()
+        self._sandbox = self.home.parent.resolve()
+        self.lists_itself = False
         self.jobs = SlurmJobs(slurm, self._reachable, self.home)
         self.keeps_keys = True
         self.polls = 0
@@ -244,8 +247,8 @@ class Iri(SlurmDouble):
     def _path(self, path: Any) -> Path:
         if not isinstance(path, str) or not path.startswith("/"):
             raise RefusalError(400, "path is an absolute path")
-        if not Path(os.path.realpath(path)).is_relative_to(self._reachable):
-            raise PermissionError(13, "Permission denied", path)
+        if not Path(os.path.realpath(path)).is_relative_to(self._sandbox):
+            raise OSError(f"400: Path outside sandbox: {path}")
         return Path(path)
 
     def _do_stat(self, wanted: dict[str, Any]) -> Any:
@@ -255,10 +258,12 @@ class Iri(SlurmDouble):
 
     def _do_ls(self, wanted: dict[str, Any]) -> Any:
         path = self._path(wanted["path"])
-        paths = sorted(path.iterdir()) if path.is_dir() else [path]
+        paths = sorted(path.iterdir()) if path.is_dir() and not self.lists_itself else [path]
         path.lstat()
         shown = _is_true(wanted.get("showHidden"))
-        return [_listed(each) for each in paths if shown or not each.name.startswith(".")]
+        return [
+            _listed(each, local=self.version == 1) for each in paths if shown or not each.name.startswith(".")
+        ]
 
     def _do_checksum(self, wanted: dict[str, Any]) -> Any:
         with self._path(wanted["path"]).open("rb") as file:
@@ -293,6 +298,9 @@ class Iri(SlurmDouble):
 
     def _do_extract(self, wanted: dict[str, Any]) -> Any:
         target = self._path(wanted["target_path"])
+        if target.exists():
+            raise OSError(f"Target path already exists: {target}")
+        target.mkdir(parents=True)
         subprocess.run(
             ["tar", "-xzf", self._path(wanted["path"]), "-C", target], check=True, capture_output=True
         )
@@ -440,8 +448,9 @@ def _options(
     return [*options, f"--export=ALL,{environment}" if environment else "--export=ALL"]
 
 
-def _listed(path: Path) -> dict[str, Any]:
+def _listed(path: Path, *, local: bool) -> dict[str, Any]:
     found = path.lstat()
+    when = datetime.fromtimestamp(int(found.st_mtime), None if local else UTC)
     kinds = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "symlink"}
     return {
         "name": path.name,
@@ -450,7 +459,7 @@ def _listed(path: Path) -> dict[str, Any]:
         "user": getpass.getuser(),
         "group": getpass.getuser(),
         "permissions": stat.filemode(found.st_mode),
-        "last_modified": datetime.fromtimestamp(int(found.st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "last_modified": when.strftime("%Y-%m-%d %H:%M:%S" if local else "%Y-%m-%dT%H:%M:%SZ"),
         "size": str(found.st_size),
     }
 

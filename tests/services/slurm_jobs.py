@@ -44,9 +44,10 @@ class SlurmJobs:
             raise SlurmRefusalError(ended.stderr.decode().strip())
         return ended.stdout.decode().strip()
 
-    def cancel(self, job: str) -> None:
-        """End a job."""
-        self._command("scancel", job)
+    def cancel(self, job: str) -> str:
+        """End a job, and return the errors that `scancel --verbose` writes: also for a job that has ended, or is unknown."""
+        lines = self._command("scancel", "--verbose", job).stderr.decode().splitlines()
+        return "\n".join(line for line in lines if "error:" in line)
 
     def _command(self, *argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         environment = {**os.environ, "PATH": SYSTEM_PATH, **self._slurm.env}

@@ -90,7 +90,9 @@ print(json.dumps([user, names, summed, size]))
     assert found[1:] == [["copied", "new", "renamed"], hashlib.sha256(large).hexdigest(), 11]
     assert (tmp_path / "back").read_bytes() == large
     assert (tmp_path / "small back").read_bytes() == b"from a file"
-    assert {path.name: path.read_bytes() for path in firecrest.home.iterdir()} == {"renamed": b"from a file"}
+    assert {path.name: path.read_bytes() for path in firecrest.home.glob("[!.]*")} == {
+        "renamed": b"from a file"
+    }
 
 
 def test_pyfirecrest_runs_a_job(client: PyFirecrest, firecrest: Firecrest) -> None:
@@ -99,7 +101,7 @@ def test_pyfirecrest_runs_a_job(client: PyFirecrest, firecrest: Firecrest) -> No
 job = client.submit("daint", home, script_str="#!/bin/sh\\n#SBATCH --time=5\\necho $GREETING >out.txt\\n", env_vars={"GREETING": "hello"})["jobId"]
 [ended] = client.wait_for_job("daint", str(job), timeout=60)
 everything = client.job_info("daint", time_window="1h")
-print(json.dumps([ended["status"]["state"], job in [int(each["jobId"]) for each in everything]]))
+print(json.dumps([ended["status"]["state"], job in [each["jobId"] for each in everything]]))
 """
     )
     assert (state, listed) == ("COMPLETED", True)

@@ -5,16 +5,19 @@ config.toml is read with this module, so it imports neither a store nor a client
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hibali.config.kinds import SERVICE_MACHINE, StoreKind
 from hibali.config.model import Site
+from hibali.errors import AccessError, IncompleteError
 from hibali.events import Listener, ignore
 
 if TYPE_CHECKING:
     from hibali.locations import Location
     from transfers.stores.base import Store
+    from transfers.stores.filesystem.machine import MachineFiles
     from transfers.stores.login_protocol import LoginResult, Prompts
 
 
@@ -41,6 +44,16 @@ def open_over(location: Location, files: Store, *, on_event: Listener = ignore) 
     """Return the store of a folder whose files are moved through another site: its own."""
     del location, on_event
     return files
+
+
+def add_writable(files: MachineFiles, folder: bytes, facts: dict[str, str | int | bool]) -> None:
+    """Fill in whether a folder can be made in this one. Raise connection errors."""
+    probe = folder + b"/.hibali-" + secrets.token_hex(16).encode("ascii")
+    try:
+        facts["writable"] = files.claim_folder(probe)
+        files.release_folder(probe)
+    except (AccessError, IncompleteError):
+        facts["writable"] = False
 
 
 def log_in(site: Site, prompts: Prompts) -> LoginResult:

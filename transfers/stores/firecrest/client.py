@@ -2,11 +2,12 @@
 
 Source: eth-cscs/firecrest-v2 (filesystem/ops, filesystem/transfer, compute, status), read in November 2026. The server pastes paths
 between apostrophes into shell commands, so that one in a path would run commands in the user's account: such paths are refused
-before any request (S9).
+before any request (S9). The scripts of its transfers need plainer paths still (`is_plain`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -29,11 +30,13 @@ from hibali.text import printable
 from transfers.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken
+from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken, refusal_of
 from transfers.stores.firecrest.settings import FirecrestSettings
 from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
 
-_DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # the server counts an object's overhead, too
+_DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # earlier servers count an object's overhead, too
+_DOWNLOAD_BYTES = (5 * 1024 * 1024 - 1) // 4 * 3  # the output of base64 has to be shorter than the limit
+_PLAIN = re.compile(rb"[A-Za-z0-9/._+=:@%,-]+")
 _ESCAPE = re.compile(r"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _KINDS = {"d": Kind.FOLDER, "-": Kind.FILE, "l": Kind.LINK}
@@ -69,7 +72,8 @@ class JobRecord:
 class FirecrestClient:
     """One account at one system (transfers.stores.operations.base.Operations); thread-safe."""
 
-    direct_bytes = _DIRECT_BYTES  # of ops/upload and ops/download
+    direct_bytes = _DIRECT_BYTES
+    download_bytes = _DOWNLOAD_BYTES
 
     def __init__(
         self, settings: FirecrestSettings, subject: str, limit: RequestLimit, on_event: Listener = ignore
@@ -163,7 +167,7 @@ class FirecrestClient:
             f"{self._ops}/download",
             query={"path": self._text(path)},
             headers=headers,
-            most=_DIRECT_BYTES + 8192,
+            most=_DOWNLOAD_BYTES + 8192,
         )
         return self._rest.repeat(call).body
 
@@ -196,14 +200,26 @@ class FirecrestClient:
         """See Operations."""
         self._rest.repeat(Call("DELETE", f"{self._ops}/rm", query={"path": self._text(path)}, accept=(404,)))
 
+    def symlink(self, path: bytes, link: bytes) -> None:
+        """Make a symlink to a path; one that an interrupted operation made is kept."""
+        content = {"path": self._text(path), "linkPath": self._text(link)}
+        try:
+            self._rest.repeat(Call.with_json("POST", f"{self._ops}/symlink", content))
+        except IncompleteError as problem:
+            if problem.code != "not-a-folder":  # "File exists"
+                raise
+
     def chmod(self, path: bytes, mode: int) -> None:
         """See Operations."""
         content = {"path": self._text(path), "mode": f"{mode:o}"}
         self._rest.repeat(Call.with_json("PUT", f"{self._ops}/chmod", content))
 
     def checksum(self, path: bytes) -> str | None:
-        """See Operations."""
-        call = Call("GET", f"{self._ops}/checksum", query={"path": self._text(path)}, accept=(408,))
+        """See Operations. The server splits the output of sha256sum, path included, and fails unless that gives two words."""
+        text = self._text(path)
+        if len(text.split()) > 1:
+            return None
+        call = Call("GET", f"{self._ops}/checksum", query={"path": text}, accept=(408,))
         response = self._rest.repeat(call)
         if response.status == 408:
             return None
@@ -308,8 +324,9 @@ class FirecrestClient:
         return found
 
     def cancel(self, job: str) -> None:
-        """End a job; an ended one stays as it is."""
-        self._rest.repeat(Call("DELETE", f"{self._jobs}/{quote(job, safe='')}", accept=(404,)))
+        """End a job; an ended one stays as it is, with status 500 and what scancel says."""
+        with contextlib.suppress(NotFoundError):
+            self._rest.repeat(Call("DELETE", f"{self._jobs}/{quote(job, safe='')}"))
 
     # Answers
 
@@ -338,7 +355,19 @@ class FirecrestClient:
             return UsageError(
                 "submission-rejected", f"FirecREST refuses the job: {reason}", subject=self.subject
             )
-        return failure_of(reason, self.subject)
+        if "buffer limit" in reason and call.path == f"{self._ops}/ls":
+            return IncompleteError(
+                "folder-too-large",
+                "the folder has more names than FirecREST lists: its answers are limited to 5 MiB",
+                subject=self.subject,
+                hint="Divide the folder, or use another way to the same filesystem, such as ssh.",
+            )
+        return failure_of(reason, self.subject) or refusal_of(response.status, reason, self.subject)
+
+
+def is_plain(path: bytes) -> bool:
+    """Return whether the scripts of transfers read a path as it is: they get it HTML-escaped, and for downloads without quotation marks."""
+    return _PLAIN.fullmatch(path) is not None
 
 
 def error_message(response: Response) -> str:

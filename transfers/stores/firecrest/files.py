@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import html
 import re
-import shlex
 from collections.abc import Sequence
 
-from hibali.errors import IncompleteError
+from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
 from transfers.stores.filesystem.files import Upload
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
-from transfers.stores.firecrest.client import FirecrestClient
+from transfers.stores.firecrest.client import FirecrestClient, is_plain
 from transfers.stores.firecrest.large import (
     PartsUpload,
     StagedFiles,
@@ -18,7 +19,9 @@ from transfers.stores.firecrest.large import (
     forget_upload,
     wait_for_job,
 )
+from transfers.stores.operations.base import quoted_path
 from transfers.stores.operations.files import OperationFiles, home_unknown
+from transfers.stores.server_folder import OWN
 
 _TRAITS = Traits(
     kind="firecrest",
@@ -42,7 +45,7 @@ class FirecrestFiles(OperationFiles):
         self._client = client
         self._places: dict[str, str] = {}
         self._account: tuple[str, int] | None = None
-        self._staged = StagedFiles(client)
+        self._staged = StagedFiles(client, self._download_link)
 
     def _filesystems(self) -> dict[str, str]:
         if not self._places:
@@ -90,21 +93,8 @@ class FirecrestFiles(OperationFiles):
     def _slow_digest(self, path: bytes) -> str:
         """See OperationFiles: by a job."""
         result = self.own_folder() + b"/" + self.temporary_name()
-        text = shlex.quote(path.decode("utf-8", "surrogateescape"))
-        folder, out = (
-            each.decode("utf-8", "surrogateescape") for each in (result.rpartition(b"/")[0], result)
-        )
-        job = self._client.submit(
-            {
-                "name": "hibali-sha256",
-                "workingDirectory": folder,
-                "standardOutput": out,
-                "standardError": "/dev/null",
-                "script": f"#!/bin/sh\nexec sha256sum <{text}\n",
-            }
-        )
         try:
-            wait_for_job(self._client, job, "computes the sha256")
+            self._run_job(f"sha256sum <{quoted_path(path)}", "computes the sha256", result)
             digest = self._client.download(result)[:64].decode("ascii", "replace")
         finally:
             self._client.remove(result)
@@ -114,25 +104,79 @@ class FirecrestFiles(OperationFiles):
             )
         return digest
 
+    def _run_job(self, command: str, what: str, out: bytes = b"/dev/null") -> None:
+        """Run a line of sh as a job of hibali's own, and wait for its end."""
+        job = self._client.submit(
+            {
+                "name": "hibali-files",
+                "workingDirectory": self.own_folder().decode("utf-8", "surrogateescape"),
+                "standardOutput": out.decode("utf-8", "surrogateescape"),
+                "standardError": "/dev/null",
+                "script": f"#!/bin/sh\nexec {command}\n",
+            }
+        )
+        wait_for_job(self._client, job, what)
+
     def _move_folder(self, path: bytes, to: bytes) -> None:
-        """See OperationFiles: by a job of the service."""
-        wait_for_job(self._client, self._client.begin_change("mv", path, to), "moves the folder")
+        """See OperationFiles."""
+        self._change("mv", "mv -T", path, to, "moves the folder")
 
     def _copy_there(self, source: bytes, target: bytes) -> None:
-        """See OperationFiles: by a job of the service."""
-        wait_for_job(self._client, self._client.begin_change("cp", source, target), "copies the files")
+        """See OperationFiles."""
+        self._change("cp", "cp -R -d -T --preserve=all", source, target, "copies the files")
+
+    def _change(self, action: str, command: str, source: bytes, target: bytes, what: str) -> None:
+        """Move or copy by a job of the service; by one of hibali's own where the service would change the names (HTML escapes)."""
+        both = (source + target).decode("utf-8", "surrogateescape")
+        if html.escape(both) == both:
+            wait_for_job(self._client, self._client.begin_change(action, source, target), what)
+        else:
+            self._run_job(f"{command} -- {quoted_path(source)} {quoted_path(target)}", what)
+
+    def _plain_path(self, path: bytes, link: bytes) -> bytes:
+        """Return a path to a file or folder that scripts of the service read as it is: itself, or this symlink, which is made."""
+        if is_plain(path):
+            return path
+        if not is_plain(link):
+            raise RefusedError(
+                "unsafe-name",
+                f"FirecREST cannot move large files by way of this home folder: {printable(self.home())}",
+                subject=self.subject,
+                hint=f"hibali config set sites.{self.subject}.firecrest.home /PATH",
+            )
+        self.own_folder()
+        self._client.symlink(path, link)
+        return link
+
+    def _download_link(self, path: bytes) -> bytes:
+        return self._plain_path(path, self._link(self.temporary_name()))
+
+    def _upload_link(self, path: bytes) -> bytes:
+        """Return the symlink to the folder of a file that is uploaded; an interrupted upload finds it again."""
+        return self._link(hashlib.sha256(path).hexdigest()[:32].encode("ascii"))
+
+    def _link(self, name: bytes) -> bytes:
+        return self.home() + b"/" + OWN + b"/jobs/" + name
 
     def drop_parts(self, path: bytes, part_folders: Sequence[bytes]) -> None:
         """See Files."""
         del part_folders
         forget_upload(self._client, path)
+        self._drop_upload_link(path)
+
+    def _drop_upload_link(self, path: bytes) -> None:
+        if not is_plain(path.rpartition(b"/")[0]):
+            self._client.remove(self._upload_link(path))
 
     def _large_upload(self, path: bytes, size: int, part_folders: Sequence[bytes]) -> Upload:
         """See OperationFiles."""
         del part_folders  # the parts are in the object store, and their journal in the state folder
-        target = UploadTarget(path, path.rpartition(b"/")[0] + b"/" + self.temporary_name(), size)
+        folder, name = path.rpartition(b"/")[0], self.temporary_name()
+        through = self._plain_path(folder, self._upload_link(path))
+        target = UploadTarget(path, folder + b"/" + name, size, through + b"/" + name)
 
         def finish(partial: bytes, digest: str) -> None:
             self.finish_upload(partial, path, size, digest)
+            self._drop_upload_link(path)
 
         return PartsUpload(self._client, target, finish)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from transfers.stores.bearer.sites import log_in, log_out, open_over, service_machine
+from transfers.stores.bearer.sites import add_writable, log_in, log_out, open_over, service_machine
 from transfers.stores.firecrest.settings import FirecrestSettings
 
 if TYPE_CHECKING:
@@ -52,5 +52,6 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
         home = files.home()
         facts["home"] = home.decode("utf-8", "replace")
         files.children(home)
+        add_writable(files, home, facts)
     finally:
         files.close()

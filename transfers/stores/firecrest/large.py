@@ -44,8 +44,10 @@ def _address_client(address: str, subject: str) -> tuple[HttpClient, str]:
 class StagedFiles:
     """Large files that the service copied to the object store, from where pieces of them are read; thread-safe."""
 
-    def __init__(self, client: FirecrestClient) -> None:
+    def __init__(self, client: FirecrestClient, plain: Callable[[bytes], bytes]) -> None:
+        """`plain` returns a path for the scripts of the service that leads to a file or folder (`PlainPaths`)."""
         self._client = client
+        self._plain = plain
         self._addresses: dict[bytes, tuple[str, str]] = {}  # by path; with the tag of the file
         self._staging = threading.Lock()
 
@@ -85,8 +87,13 @@ class StagedFiles:
 
     def _stage(self, path: bytes, size: int) -> str:
         """Copy a file to the object store. Raise `TryLaterError` if it is cut off: earlier versions of the service did that silently."""
-        transfer = self._client.begin_download(path)
-        wait_for_job(self._client, transfer.job, "reads the file")
+        plain = self._plain(path)
+        try:
+            transfer = self._client.begin_download(plain)
+            wait_for_job(self._client, transfer.job, "reads the file")
+        finally:
+            if plain != path:
+                self._client.remove(plain)
         if self._size_at(transfer.download) != size:
             raise TryLaterError(
                 "cut-off", "the service sent less than it has of the file", subject=self._client.subject
@@ -101,11 +108,15 @@ class StagedFiles:
 
 @dataclass(frozen=True, slots=True)
 class UploadTarget:
-    """A file to upload: its path, the partial name beside it that the service writes, and its size."""
+    """A file to upload: its path, the partial name beside it that the service writes, and its size.
+
+    `written` is the same partial file, as the scripts of the service can name it.
+    """
 
     path: bytes
     partial: bytes
     size: int
+    written: bytes = b""
 
 
 @dataclass(slots=True)
@@ -250,7 +261,7 @@ class PartsUpload(Upload):
         return kept if whole or job.state in _ACTIVE else None
 
     def _begun(self, target: UploadTarget) -> _Kept:
-        kept = _Kept(target, self._client.begin_upload(target.partial, target.size))
+        kept = _Kept(target, self._client.begin_upload(target.written or target.partial, target.size))
         self._journal.write(kept)
         return kept
 

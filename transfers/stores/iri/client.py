@@ -25,7 +25,7 @@ from hibali.text import printable
 from transfers.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken
+from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken, refusal_of
 from transfers.stores.iri.settings import IriSettings
 from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
 
@@ -64,6 +64,7 @@ class IriClient:
     """One account at one facility (transfers.stores.operations.base.Operations); thread-safe."""
 
     direct_bytes = _DIRECT_BYTES
+    download_bytes = _DIRECT_BYTES
 
     def __init__(
         self, settings: IriSettings, subject: str, limit: RequestLimit, on_event: Listener = ignore
@@ -155,7 +156,7 @@ class IriClient:
         return Stat(*values)
 
     def ls(self, path: bytes, *, seconds: float) -> list[Listed]:
-        """See Operations. `ls` of a file lists it."""
+        """See Operations. `ls` of a file lists it; some facilities list a folder itself in place of its content."""
         parameters = {"path": self._text(path), "showHidden": True}
         output = self._perform("ls", parameters, most=_MOST_LISTING, seconds=seconds)
         if not isinstance(output, list):
@@ -165,7 +166,19 @@ class IriClient:
             found = self.stat(path, follow=True)
             if found is None or not S_ISDIR(found.mode):
                 raise NotFoundError("vanished", "it is no folder", subject=self.subject)
+        if [line.name for line in lines] == [path.rpartition(b"/")[2]] and lines[0].kind is Kind.FOLDER:
+            self._check_listed_below(path, lines[0].name)
         return lines
+
+    def _check_listed_below(self, path: bytes, name: bytes) -> None:
+        """Raise `IncompleteError` if the only name in a folder, which is that of the folder, does not exist there."""
+        if self.stat(path + b"/" + name) is None:
+            raise IncompleteError(
+                "listing-violation",
+                "the facility lists the folder itself in place of its content, so nothing can be read there",
+                subject=f"{self.subject}:{printable(path)}",
+                hint="Report it to the facility.",
+            )
 
     def _line(self, record: Any) -> Listed:
         try:
@@ -199,24 +212,27 @@ class IriClient:
         self._result("upload", self._rest.ask(call), seconds=seconds)
 
     def extract(self, archive: bytes, folder: bytes) -> None:
-        """See Operations; gzip is the default."""
-        self._perform("extract", {"path": self._text(archive), "target_path": self._text(folder)})
+        """See Operations: into a folder that does not exist, which the facility makes; gzip is the default. Sent once."""
+        self._perform("extract", {"path": self._text(archive), "target_path": self._text(folder)}, once=True)
 
     def mkdir(self, path: bytes, *, parents: bool = False) -> bool:
         """See Operations. If the name is not there after a failure, another client may have removed it, so it is tried again."""
-        for _ in range(_MKDIR_TRIES):
+        for _ in range(_MKDIR_TRIES - 1):
             made = self._try_mkdir(path, parents=parents)
             if made is not None:
                 return made
-        raise self._failed("mkdir", "")
+        return self._try_mkdir(path, parents=parents, last=True) is True
 
-    def _try_mkdir(self, path: bytes, *, parents: bool) -> bool | None:
-        """Make a folder, once; None if that failed and the name is not there. Not every facility tells why a command failed."""
+    def _try_mkdir(self, path: bytes, *, parents: bool, last: bool = False) -> bool | None:
+        """Make a folder, once; None if that failed and the name is not there. Not every facility tells why a command failed.
+
+        With `last`, raise that failure.
+        """
         try:
             self._perform("mkdir", {"path": self._text(path), "parent": parents}, once=True)
         except IncompleteError as problem:
             found = self.stat(path, follow=parents)
-            if found is None and problem.code != "refused-by-server":
+            if found is None and (last or problem.code != "refused-by-server"):
                 raise
             if found is None or not parents:
                 return None if found is None else False
@@ -307,7 +323,9 @@ class IriClient:
     def _failed(self, operation: str, output: Any) -> HibaliError:
         reason = printable(str(output))[:_MOST_SHOWN]
         return failure_of(reason, self.subject) or IncompleteError(
-            "refused-by-server", f"the facility could not do it ({operation})", subject=self.subject
+            "refused-by-server",
+            f"the facility could not do it ({operation})" + (f": {reason}" if reason else ""),
+            subject=self.subject,
         )
 
     # Jobs
@@ -397,7 +415,7 @@ class IriClient:
             return UsageError(
                 "submission-rejected", f"the facility refuses the job: {reason}", subject=self.subject
             )
-        return failure_of(reason, self.subject)
+        return failure_of(reason, self.subject) or refusal_of(response.status, reason, self.subject)
 
 
 def problem_detail(response: Response) -> str:

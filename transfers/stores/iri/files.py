@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hibali.errors import IncompleteError, NotFoundError
+from hibali.http import Bytes
+from hibali.retry import with_retries
 from transfers.entry import Kind
 from transfers.stores.filesystem.files import Upload
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 from transfers.stores.iri.client import IriClient
 from transfers.stores.iri.jobs import run_job
-from transfers.stores.iri.large import JoinedUpload, SplitFiles, quoted_path
+from transfers.stores.iri.large import JoinedUpload, SplitFiles
+from transfers.stores.operations.archive import common_folder, numbered_archive
+from transfers.stores.operations.base import quoted_path
 from transfers.stores.operations.files import OperationFiles, home_unknown
 from transfers.stores.server_records import Found
 
@@ -22,7 +26,6 @@ _TRAITS = Traits(
     refuses=b"'\\\n\r",
     keeps_parts=True,
     posix=True,
-    swaps=False,  # tar removes the old file before it makes the link
 )
 
 
@@ -75,6 +78,26 @@ class IriFiles(OperationFiles):
                 raise NotFoundError("no-such-place", "the home folder does not exist", subject=self.subject)
             self._owner = found.user
         return self._owner
+
+    def _put_together(self, files: Sequence[tuple[bytes, Bytes]]) -> None:
+        """See OperationFiles: facilities extract an archive only into a new folder, from which the files are moved.
+
+        An attempt that fails is repeated with other names, because it may still be under way.
+        """
+
+        def attempt() -> None:
+            above = common_folder(files)
+            archive, folder = (above + b"/" + self.temporary_name() for _ in range(2))
+            try:
+                self._client.upload(archive, numbered_archive([content for _, content in files]))
+                self._client.extract(archive, folder)
+                for number, (path, _) in enumerate(files):
+                    self.move(folder + b"/%d" % number, path)
+            finally:
+                self._client.remove(archive)
+                self._client.remove(folder)
+
+        with_retries(attempt, subject=self.subject)
 
     def move(self, path: bytes, to: bytes) -> None:
         """See Files: mv(1), which would move into a folder of the new name."""

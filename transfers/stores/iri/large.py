@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shlex
 import threading
 from collections.abc import Callable, Sequence
 
@@ -14,6 +13,7 @@ from hibali.text import printable
 from transfers.stores.filesystem.files import LIST_SECONDS, Upload
 from transfers.stores.iri.client import IriClient
 from transfers.stores.iri.jobs import run_job
+from transfers.stores.operations.base import quoted_path
 from transfers.stores.operations.records import StateRecord
 
 PART_BYTES = 4 * 1024 * 1024
@@ -33,11 +33,6 @@ done
 
 def _part_name(number: int) -> bytes:
     return b"%0*d" % (_DIGITS, number)
-
-
-def quoted_path(path: bytes) -> str:
-    """Return a path as a word of a shell."""
-    return shlex.quote(path.decode("utf-8", "surrogateescape"))
 
 
 def _part_sizes(client: IriClient, folder: bytes) -> dict[bytes, int]:

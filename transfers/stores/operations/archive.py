@@ -1,5 +1,6 @@
 """Write small files so that none is ever half: by an archive that holds their contents, and hard links to their names.
 
+IRI facilities extract an archive only into a new folder, from which its files are renamed.
 FirecREST cannot rename at once, and writes an uploaded file in place. But it extracts tar archives; a member that is a hard link gets its
 name by link(2), when the content that it links to is complete. GNU tar removes an existing file of that name first.
 """
@@ -35,17 +36,34 @@ def archive_of(files: Sequence[tuple[bytes, Bytes]], leaves: bytes) -> Archive:
 
     Paths are absolute.
     """
-    folder = posixpath.commonpath([path.rpartition(b"/")[0] or b"/" for path, _ in files])
+    folder = common_folder(files)
     moment = int(time.time())
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w:gz", format=tarfile.GNU_FORMAT, compresslevel=1) as archive:
-        for number, (_, content) in enumerate(files):
-            member = tarfile.TarInfo(_member(leaves, b"%d" % number))
-            member.size, member.mode, member.mtime = len(content), 0o600, moment
-            archive.addfile(member, io.BytesIO(content))
+        _add_contents(archive, [content for _, content in files], leaves + b"/", moment)
         for number, (path, _) in enumerate(files):
             archive.addfile(_link(posixpath.relpath(path, folder), _member(leaves, b"%d" % number), moment))
     return Archive(folder, written.getvalue(), folder.rstrip(b"/") + b"/" + leaves)
+
+
+def common_folder(files: Sequence[tuple[bytes, Bytes]]) -> bytes:
+    """Return the folder that all of these files are below."""
+    return posixpath.commonpath([path.rpartition(b"/")[0] or b"/" for path, _ in files])
+
+
+def numbered_archive(contents: Sequence[Bytes]) -> bytes:
+    """Return a gzipped tar archive of files that are named by their numbers, from 0."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w:gz", format=tarfile.GNU_FORMAT, compresslevel=1) as archive:
+        _add_contents(archive, contents, b"", int(time.time()))
+    return written.getvalue()
+
+
+def _add_contents(archive: tarfile.TarFile, contents: Sequence[Bytes], prefix: bytes, moment: int) -> None:
+    for number, content in enumerate(contents):
+        member = tarfile.TarInfo((prefix + b"%d" % number).decode("ascii"))
+        member.size, member.mode, member.mtime = len(content), 0o600, moment
+        archive.addfile(member, io.BytesIO(content))
 
 
 def archive_of_link(source: bytes, path: bytes) -> Archive:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,11 +41,13 @@ class Operations(Protocol):
 
     Attributes:
         subject: The site, as errors name it.
-        direct_bytes: The size of the largest file that `upload` and `download` take.
+        direct_bytes: The size of the largest file that `upload` takes.
+        download_bytes: The size of the largest file that `download` returns.
     """
 
     subject: str
     direct_bytes: int
+    download_bytes: int
 
     def stat(self, path: bytes, *, follow: bool = False) -> Stat | None:
         """Return the properties of a path; None if it is missing."""
@@ -53,7 +56,7 @@ class Operations(Protocol):
         """Return what is in a folder. Raise `NotFoundError("vanished")`, also for a file."""
 
     def download(self, path: bytes) -> bytes:
-        """Return a whole file of at most `direct_bytes`."""
+        """Return a whole file of at most `download_bytes`."""
 
     def upload(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a file of at most `direct_bytes` in place; its name is plain ASCII."""
@@ -71,7 +74,7 @@ class Operations(Protocol):
         """Set the permissions."""
 
     def checksum(self, path: bytes) -> str | None:
-        """Return the sha256 that the system computes; None if that takes longer than the service allows."""
+        """Return the sha256 that the system computes; None if that takes too long for the service, or it cannot do it for this name."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -98,3 +101,8 @@ def plain_path(path: bytes, subject: str, service: str) -> str:
             hint="Rename it: names there cannot have apostrophes, backslashes and line breaks.",
         )
     return "/" + path.decode("utf-8", "surrogateescape").lstrip("/")
+
+
+def quoted_path(path: bytes) -> str:
+    """Return a path as a word of a shell."""
+    return shlex.quote(path.decode("utf-8", "surrogateescape"))

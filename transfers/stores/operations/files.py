@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 import stat
@@ -153,7 +154,7 @@ class OperationFiles(MachineFiles):
         return with_retries(attempt, subject=self.subject)
 
     def _read_piece(self, path: bytes, found: Stat, offset: int, length: int) -> bytes:
-        if found.size > self._operations.direct_bytes:
+        if found.size > self._operations.download_bytes:
             return self._read_large(path, _tag(found.mtime, found.size), found.size, offset, length)
         whole = self._operations.download(path)
         return whole[offset : offset + length] if len(whole) == found.size else b""
@@ -171,17 +172,22 @@ class OperationFiles(MachineFiles):
 
     def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
         """See Files: computed at the system."""
-        del expected
         known = self._proven.pop(path, None)
         if known is not None:
             found = self.stat(path)
             if found is not None and found.tag == known[0]:
                 return known[1], found
-        summed = self._operations.checksum(path) or self._slow_digest(path)
+        summed = self._operations.checksum(path) or self._other_digest(path, expected)
         return summed, self.stat(path)
 
+    def _other_digest(self, path: bytes, size: int) -> str:
+        """Return the sha256 of a file where `checksum` returns none: a small file is read back."""
+        if size > self._operations.download_bytes:
+            return self._slow_digest(path)
+        return hashlib.sha256(self.read(path, 0, size)).hexdigest()
+
     def _slow_digest(self, path: bytes) -> str:
-        """Return the sha256 of a file where `checksum` takes too long."""
+        """Return the sha256 of a file that is too large to be read back."""
         raise IncompleteError(
             "no-digest", "the site computed no sha256", subject=f"{self.subject}:{printable(path)}"
         )
@@ -281,7 +287,8 @@ class OperationFiles(MachineFiles):
     def copy(self, source: bytes, target: bytes) -> None:
         """See MachineFiles; a small file goes through here."""
         found = self._operations.stat(source, follow=True)
-        if found is None or _kind_of(found) is not Kind.FILE or found.size > self._archive_bytes:
+        most = min(self._archive_bytes, self._operations.download_bytes)
+        if found is None or _kind_of(found) is not Kind.FILE or found.size > most:
             self._copy_there(source, target)
             return
         self.put(target, self._operations.download(source))

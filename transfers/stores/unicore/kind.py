@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
-from transfers.stores.bearer.sites import log_in, log_out, open_over, service_machine
+from transfers.stores.bearer.sites import add_writable, log_in, log_out, open_over, service_machine
 from transfers.stores.unicore.settings import UnicoreSettings
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
         facts["user"] = files.user()
         for name, folder in files.storages().items():
             facts[f"storage {name}"] = folder.decode("utf-8", "replace") or "/"
-        files.children(files.expand(site.work.partition("/")[0] if site.work.startswith("~") else "~"))
+        home = files.expand(site.work.partition("/")[0] if site.work.startswith("~") else "~")
+        files.children(home)
+        add_writable(files, home, facts)
     finally:
         files.close()

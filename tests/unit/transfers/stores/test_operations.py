@@ -140,6 +140,13 @@ def test_paths_are_absolute() -> None:
         ("Error: [Errno 13] Permission denied: '/x'", AccessError, "denied"),
         ("stat: cannot statx '/x': No such file or directory", NotFoundError, "vanished"),
         ("cannot access '/a/b': Not a directory", IncompleteError, "not-a-folder"),
+        (
+            "The provided path (/x) does not match any of the defined filesystem paths for daint.",
+            AccessError,
+            "denied",
+        ),
+        ("Error: 400: Path outside sandbox: /x", AccessError, "denied"),
+        ("scancel: error: Job/step already completing or completed", NotFoundError, "vanished"),
     ],
 )
 def test_messages_of_failed_commands_are_understood(reason: str, kind: type[Exception], code: str) -> None:
