@@ -283,10 +283,12 @@ def test_firecrest_moves_large_files_whose_folders_a_shell_would_misread(
     """The server pastes paths into scripts: HTML-escaped, between quotation marks for uploads, bare for downloads."""
     name = "a b & $(touch pwned) `x`"
     content = os.urandom(6 * MIB)
-    tree = make_tree(tmp_path / "tree", {f"{name}/{name}": content})
+    contents = {f"{name}/{name}": content, f"{name}/plain": content[::-1]}
+    tree = make_tree(tmp_path / "tree", contents)
     firecrest_place.hibali("push", tree, f"{NAME}:data", exit=0)
     firecrest_place.hibali("pull", f"{NAME}:data", tmp_path / "back", exit=0)
-    assert read_tree(tmp_path / "back") == {f"{name}/{name}": content}
+    assert read_tree(tmp_path / "back") == contents
+    assert read_tree(firecrest_place.site.home / "data") == contents
     left = firecrest_place.site.home / ".hibali" / "jobs"
     assert not left.exists() or list(left.iterdir()) == []
 

@@ -53,11 +53,14 @@ print("File was successfully downloaded")
 """
 _SEND = """
 import os, sys, urllib.request
-size, complete, fraction, *urls = sys.argv[1:]
+complete, fraction, *urls = sys.argv[1:]
 source = os.environ.get("input_file", "")
 if not os.path.isfile(source):
     sys.exit("file_not_found")
-size, tags = int(size), []
+mib = 1048576
+part = -(-os.lstat(source).st_size // len(urls))  # stat(1) without -L: of a symlink it is the size of that
+size = -(-part // mib) * mib
+tags = []
 with open(source, "rb") as file:
     for url in urls:
         piece = file.read(size)
@@ -355,7 +358,7 @@ class Firecrest(SlurmDouble):
         key = f"{uuid.uuid4()}/object"
         urls, complete = self._multipart(self._inside, key, size)
         head = f"input_file={html.escape(path)}"
-        words = (str(self.part_size), complete, self._fraction(request), *urls)
+        words = (complete, self._fraction(request), *urls)
         job = self._start("OutgressFileTransfer", head, _SEND, *words)
         address = self._sign(self._passed_on.client, "get_object", "GET", Key=key)
         given = {"transferMethod": "s3", "downloadUrl": address}

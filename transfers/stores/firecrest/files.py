@@ -112,7 +112,7 @@ class FirecrestFiles(OperationFiles):
                 "workingDirectory": self.own_folder().decode("utf-8", "surrogateescape"),
                 "standardOutput": out.decode("utf-8", "surrogateescape"),
                 "standardError": "/dev/null",
-                "script": f"#!/bin/sh\nexec {command}\n",
+                "script": f"#!/bin/sh\n{command}\n",
             }
         )
         wait_for_job(self._client, job, what)
@@ -137,6 +137,28 @@ class FirecrestFiles(OperationFiles):
         """Return a path to a file or folder that scripts of the service read as it is: itself, or this symlink, which is made."""
         if is_plain(path):
             return path
+        self._check_plain(link)
+        self.own_folder()
+        self._client.symlink(path, link)
+        return link
+
+    def _download_link(self, path: bytes) -> tuple[bytes, bytes]:
+        """See StagedFiles. The service sends the beginning of a file if its path is a symlink, as it takes the size of that.
+
+        A folder may be one; a file with another name is linked or copied by a job.
+        """
+        if is_plain(path):
+            return path, b""
+        temporary = self._link(self.temporary_name())
+        folder, _, name = path.rpartition(b"/")
+        if is_plain(name):
+            return self._plain_path(folder, temporary) + b"/" + name, temporary
+        self._check_plain(temporary)
+        source, target = quoted_path(path), quoted_path(temporary)
+        self._run_job(f"ln {source} {target} || cp {source} {target}", "copies the file")
+        return temporary, temporary
+
+    def _check_plain(self, link: bytes) -> None:
         if not is_plain(link):
             raise RefusedError(
                 "unsafe-name",
@@ -144,12 +166,6 @@ class FirecrestFiles(OperationFiles):
                 subject=self.subject,
                 hint=f"hibali config set sites.{self.subject}.firecrest.home /PATH",
             )
-        self.own_folder()
-        self._client.symlink(path, link)
-        return link
-
-    def _download_link(self, path: bytes) -> bytes:
-        return self._plain_path(path, self._link(self.temporary_name()))
 
     def _upload_link(self, path: bytes) -> bytes:
         """Return the symlink to the folder of a file that is uploaded; an interrupted upload finds it again."""

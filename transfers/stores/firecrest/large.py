@@ -44,8 +44,8 @@ def _address_client(address: str, subject: str) -> tuple[HttpClient, str]:
 class StagedFiles:
     """Large files that the service copied to the object store, from where pieces of them are read; thread-safe."""
 
-    def __init__(self, client: FirecrestClient, plain: Callable[[bytes], bytes]) -> None:
-        """`plain` returns a path for the scripts of the service that leads to a file or folder (`PlainPaths`)."""
+    def __init__(self, client: FirecrestClient, plain: Callable[[bytes], tuple[bytes, bytes]]) -> None:
+        """`plain` returns a path to a file that the scripts of the service can read, and what is removed afterwards, if anything."""
         self._client = client
         self._plain = plain
         self._addresses: dict[bytes, tuple[str, str]] = {}  # by path; with the tag of the file
@@ -87,13 +87,13 @@ class StagedFiles:
 
     def _stage(self, path: bytes, size: int) -> str:
         """Copy a file to the object store. Raise `TryLaterError` if it is cut off: earlier versions of the service did that silently."""
-        plain = self._plain(path)
+        plain, temporary = self._plain(path)
         try:
             transfer = self._client.begin_download(plain)
             wait_for_job(self._client, transfer.job, "reads the file")
         finally:
-            if plain != path:
-                self._client.remove(plain)
+            if temporary:
+                self._client.remove(temporary)
         if self._size_at(transfer.download) != size:
             raise TryLaterError(
                 "cut-off", "the service sent less than it has of the file", subject=self._client.subject

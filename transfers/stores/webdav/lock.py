@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.http import Response
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.server_folder import OWN, below
+from transfers.stores.base import Problem
+from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, OWN, below
 from transfers.stores.server_lease import Held, Lease, locked, no_lock_file, record_of
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info
 from transfers.stores.webdav.requests import WebdavClient, error_of
 
 _NAME = OWN + b"/lock"
+_FOLDER_SECONDS = 60
 _REFUSED = frozenset({400, 403, 404, 405, 409, 412, 423, 424, 500})
 
 
@@ -50,6 +53,26 @@ def find_lock(files: Files, folder: bytes) -> Held | None:
     """Return the lock of a folder, None if there is none or access is denied."""
     response = files.client.request("GET", below(folder, _NAME), accept=(400, 403, 404, 409, 410))
     return Held(record_of(response.body), response.age) if response.status < 300 else None
+
+
+def remove_empty(files: Files, path: bytes, *, locks: bool) -> Problem | None:
+    """Remove an empty folder; LOCK, if supported, keeps it empty between check and DELETE."""
+    token = ""
+    if locks:
+        token = token_in(request_lock(files.client, path, _FOLDER_SECONDS, "hibali", depth="infinity"))
+        if not token:
+            return Problem("locked-by-another", "another client has locked it")
+    headers = holding(files.client, path, token) if token else {}
+    is_deleted = False
+    try:
+        if next(files.children(path).names, None) is not None:
+            return NOT_EMPTY
+        is_deleted = files.delete(path, headers, folder=True) < 300
+    finally:
+        if token and not is_deleted:
+            with contextlib.suppress(HibaliError):
+                unlock(files.client, path, token)
+    return None if is_deleted else CHANGED_SINCE
 
 
 class DavLock(Lease):
@@ -128,7 +151,7 @@ class DavLock(Lease):
         return refresh_lock(self._client, self._path, self._lock, self._seconds)
 
     def _remove(self) -> None:
-        """Remove lock and folder in one request if nothing else is in it, so no client sees one alone."""
+        """Remove lock and folder in one request if nothing else is in it, so no client sees one alone; lighttpd refuses that."""
         upload_lock = holding(self._client, self._path, self._lock)
         names = [name for name, _ in self._files.children(self._folder).names]
         if names == [b"lock"] and self._delete(self._folder, upload_lock, folder=True):
@@ -136,6 +159,9 @@ class DavLock(Lease):
         if not self._delete(self._path, upload_lock):
             unlock(self._client, self._path, self._lock)
             self._delete(self._path, {})
+        if names == [b"lock"]:
+            with contextlib.suppress(HibaliError):
+                remove_empty(self._files, self._folder, locks=True)
 
     def _delete(self, path: bytes, headers: dict[str, str], *, folder: bool = False) -> bool:
         return self._client.request(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -21,10 +20,10 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
-from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
+from transfers.stores.server_folder import CHANGED_SINCE, EntryRemover, FolderMaker, below
 from transfers.stores.server_lease import Lease, NoLease
 from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_value
-from transfers.stores.webdav.lock import holding, request_lock, token_in, unlock
+from transfers.stores.webdav.lock import remove_empty
 from transfers.stores.webdav.multistatus import KNOWN
 from transfers.stores.webdav.probe import MODIFIED, TIME_HEADER, ServerSupport
 
@@ -244,9 +243,6 @@ class WebdavWriter(StreamingWriter):
             large.ended.set()
 
 
-_FOLDER_SECONDS = 60
-
-
 class FileRemover(EntryRemover):
     """The remover of files and empty folders, under the server's conditions and locks where it has them."""
 
@@ -285,21 +281,4 @@ class FileRemover(EntryRemover):
             return None
         if not found.folder:
             return CHANGED_SINCE
-        token = ""
-        if self._support.locks:
-            token = token_in(
-                request_lock(self._files.client, path, _FOLDER_SECONDS, "hibali", depth="infinity")
-            )
-            if not token:
-                return Problem("locked-by-another", "another client has locked it")
-        headers = holding(self._files.client, path, token) if token else {}
-        is_deleted = False
-        try:
-            if next(self._files.children(path).names, None) is not None:
-                return NOT_EMPTY
-            is_deleted = self._files.delete(path, headers, folder=True) < 300
-        finally:
-            if token and not is_deleted:
-                with contextlib.suppress(HibaliError):
-                    unlock(self._files.client, path, token)
-        return None if is_deleted else CHANGED_SINCE
+        return remove_empty(self._files, path, locks=self._support.locks)
