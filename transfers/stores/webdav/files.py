@@ -143,11 +143,11 @@ class Files:
         response = self._find(path, "0", responses.append)
         if response.status in _ABSENT:
             return None
-        if response.status == 400:
-            # Some servers (Apache) return 400 for a name below a file.
+        if response.status in {400, 403}:
+            # Some servers return 400 (Apache) or 403 (lighttpd) for a name below a file.
             if self._is_below_file(path):
                 return None
-            raise error_of(400, self.subject)
+            raise error_of(response.status, self.subject)
         own_responses = [one for one in responses if self.client.name_in(one.href, path) == b""]
         if len(own_responses) != 1:
             raise self._violation(path)
@@ -234,7 +234,7 @@ class Files:
             folder=depth == "1",
             headers={"Depth": depth, "Content-Type": "application/xml"},
             body=FIND,
-            accept=(400, 404, 410),
+            accept=(400, 403, 404, 410),
             receive=feed,
             begin=start,
         )

@@ -238,7 +238,7 @@ def test_a_truncated_listing_is_an_error() -> None:
     with files_at(lambda *_: (207, cut, body)) as (files, seen):
         with pytest.raises(HibaliError) as caught:
             list(files.children(b"").names)
-        assert caught.value.code == "unreachable"
+        assert caught.value.code == "connection-lost"
         assert len(seen) > 1, "the request is repeated"
 
 
