@@ -1,7 +1,7 @@
 """Make a descriptor of a CWL CommandLineTool.
 
-Source: Common Workflow Language, Command Line Tool Description, v1.0 to v1.2 (commonwl.org). JavaScript is never evaluated: what depends
-on it is refused.
+Source: Common Workflow Language, Command Line Tool Description, v1.0 to v1.2 (commonwl.org). JavaScript is never evaluated: simple
+expressions become shell text (`cwl_expressions`), optional inputs that depend on others are left out, and anything else is refused.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hibali.errors import UsageError
 from registry.formats.conversion import Conversion, ConversionError, Draft, Identifiers
+from registry.formats.cwl_expressions import ShellValues, UnknownExpressionError, split_expressions
 from registry.problems import Problem
 
 VERSIONS = ("v1.0", "v1.1", "v1.2")
 _MIB_PER_GB = 1e9 / 2**20
-_EXPRESSION = re.compile(r"(\\?)\$(?:\(([^()]*)\)|\{|\()")
+_USED = re.compile(r"""\binputs(?:\.([\w-]+)|\[["']([^"'\]]+)["']\])""")
+_TERM = re.compile(r"""\s*("[^"\\]*"|'[^'\\]*'|[^"'+?]+)\s*(\+|$)""")
 _REFERENCE = re.compile(
     r"""inputs(?:\.([A-Za-z_][A-Za-z0-9_-]*)|\[["']([^"'\]]+)["']\])(?:\.(path|basename|nameroot|nameext|location))?"""
 )
@@ -32,6 +34,7 @@ _LOST = {
     "NetworkAccess": "whether the tool needs the network",
     "WorkReuse": "whether results may be used again",
 }
+_Mode = Literal["shell", "raw", "path", "data"]
 _KEYS_OF_INPUT = {"type", "inputBinding", "default", "doc", "label", "id", "name"}
 _KEYS_OF_OUTPUT = {"type", "outputBinding", "doc", "label", "id", "name"}
 
@@ -48,6 +51,7 @@ class _Type:
 
 
 _MOST_OPEN = 1000  # brackets
+_MOST_TERMS, _LONGEST_NAME = 50, 1000  # of an expression for the name of an output
 
 
 def read_yaml(text: str, subject: str) -> Any:
@@ -123,11 +127,43 @@ class _CwlTool:
         self._more: dict[str, Any] = {}
         self._requirements = dict(self._read_requirements())
         self._shell = "ShellCommandRequirement" in self._requirements
+        self._left_out: set[str] = set()  # optional inputs
+        self._staged: set[str] = set()  # inputs that are put into the work folder
+        self._values = ShellValues(self._variable, self._runtime(), self._library())
+        self._used = set(self._find_used())
+
+    def _library(self) -> str:
+        record, _ = self._requirements.get("InlineJavascriptRequirement", ({}, False))
+        return _text(record.get("expressionLib"))
+
+    def _runtime(self) -> dict[str, str]:
+        record, _ = self._requirements.get("ResourceRequirement", ({}, False))
+        cores = record.get("coresMin", 1)
+        return {
+            "cores": str(cores) if isinstance(cores, int) else "1",
+            "tmpdir": '"${TMPDIR:-/tmp}"',
+            "outdir": ".",
+        }
+
+    def _find_used(self) -> Iterator[str]:
+        """Yield the inputs that other parts of the command line use."""
+        bindings = dict(_entries(self._document.get("inputs"), "type"))
+        for identifier, record in bindings.items():
+            binding = record.get("inputBinding")
+            if isinstance(binding, dict) and "valueFrom" in binding:
+                yield identifier
+                yield from _names_in(str(binding["valueFrom"]))
+        parts = [self._document.get(key) for key in ("arguments", "stdin", "stdout", "stderr")]
+        staged, _ = self._requirements.get("InitialWorkDirRequirement", ({}, False))
+        yield from _names_in(f"{parts} {dict(staged)} {self._library()}")
 
     def convert(self, subject: str, name: str, version: str) -> Conversion:
         parameters = dict(_entries(self._document.get("inputs"), "type"))
         for identifier, record in parameters.items():
             self._add_input(identifier, record)
+        for _, is_link, entry, place in self._listed():
+            if is_link:
+                self._stage(entry, place)
         self._write_command(parameters)
         for identifier, record in _entries(self._document.get("outputs"), "type"):
             self._add_output(identifier, record)
@@ -137,6 +173,7 @@ class _CwlTool:
         for key in self._document:
             if key not in _IGNORED:
                 self._draft.note(str(key), "a descriptor has no such key")
+        self._draft.words[:0] = self._values.lines
         title = _text(self._document.get("label")) or _text(self._document.get("id")).strip("#") or name
         description = _text(self._document.get("doc"))
         return self._draft.finish(title, version, description, subject, self._more)
@@ -154,13 +191,16 @@ class _CwlTool:
         if description := _text(record.get("doc")):
             made["description"] = description
         self._inputs[identifier] = made
+        if found.name is None and (found.optional or "default" in record):
+            self._leave_out(identifier, path, "a descriptor has no such type")
+            return
         if found.name is None:
             self._draft.refuse(path, "a descriptor has no such type")
             return
         self._set_type(made, found)
         if found.optional or found.name == "boolean":
             made["optional"] = True
-        self._set_default(made, record, path)
+        self._set_default(identifier, made, record, path)
         for key in record:
             if key not in _KEYS_OF_INPUT:
                 message = (
@@ -185,15 +225,48 @@ class _CwlTool:
         if found.array:
             made["list"] = True
 
-    def _set_default(self, made: dict[str, Any], record: Mapping[str, Any], path: str) -> None:
+    def _set_default(
+        self, identifier: str, made: dict[str, Any], record: Mapping[str, Any], path: str
+    ) -> None:
         default = record.get("default")
         if default is None:
             return
         if isinstance(default, dict) or (isinstance(default, list) and made["type"] == "File"):
             self._draft.note(f"{path}.default", "the default is a file, which is not in the descriptor")
             made["optional"] = True
+        elif default == "" and identifier in self._used:
+            made["optional"] = True
         else:
             made["default-value"] = default
+
+    def _leave_out(self, identifier: str, path: str, because: str) -> None:
+        """Leave out an optional input: the tool runs as if it were not given. Refuse one that other parts use already."""
+        made = self._inputs[identifier]
+        if "value-key" in made:
+            self._draft.refuse(path, because)
+            return
+        self._left_out.add(identifier)
+        self._draft.note(path, f"the optional input is left out: {because}")
+        if made in self._draft.inputs:
+            self._draft.inputs.remove(made)
+
+    def _variable(self, identifier: str) -> str:
+        """Return the shell variable of an input's value; raise `UnknownExpressionError`."""
+        made = self._inputs.get(identifier)
+        if made is None or made.get("list"):
+            raise UnknownExpressionError(identifier)
+        name = f"in_{made['id']}"
+        if identifier in self._left_out:
+            line = f"{name}=;"
+        else:
+            if made.get("type") == "Flag":
+                made.setdefault("command-line-flag", "true")
+            elif "command-line-flag" in made or "type" not in made:
+                raise UnknownExpressionError(identifier)
+            line = f"{name}={self._key(identifier)};"
+        if line not in self._values.lines:
+            self._values.lines.append(line)
+        return name
 
     # The command line
 
@@ -210,7 +283,11 @@ class _CwlTool:
             placed.append((self._position(record, path), 0, number, self._argument(record, path)))
         for identifier, parameter in parameters.items():
             binding = parameter.get("inputBinding")
-            if isinstance(binding, dict) and self._types[identifier].name is not None:
+            if (
+                isinstance(binding, dict)
+                and self._types[identifier].name
+                and identifier not in self._left_out
+            ):
                 path = f"inputs.{identifier}.inputBinding"
                 words = self._bound(identifier, binding, path)
                 placed.append((self._position(binding, path), 1, identifier, words))
@@ -229,7 +306,11 @@ class _CwlTool:
 
     def _argument(self, record: Mapping[str, Any], path: str) -> list[str]:
         quote = not (self._shell and record.get("shellQuote") is False)
-        text = self._expand(_text(record.get("valueFrom")), f"{path}.valueFrom", quote=quote)
+        written = _text(record.get("valueFrom"))
+        parts = list(split_expressions(written.strip()))
+        text = self._expand(written, f"{path}.valueFrom", mode="shell" if quote else "raw")
+        if [each for _, each in parts] == [True] and not _is_reference(parts[0][0]):
+            return [_if_given(self._values.new(f"\0={text};"), record)]  # it may be null
         prefix = _text(record.get("prefix"))
         written = shlex.quote(prefix) if prefix and quote else prefix
         if not prefix:
@@ -240,7 +321,7 @@ class _CwlTool:
         """Bind an input to its place in the command line."""
         made, found = self._inputs[identifier], self._types[identifier]
         if "valueFrom" in binding:
-            self._draft.refuse(f"{path}.valueFrom", "a value that is computed cannot be converted")
+            return self._computed(identifier, binding, path)
         if binding.get("loadContents"):
             self._draft.refuse(f"{path}.loadContents", "the content of a file cannot be a value")
         prefix = _text(binding.get("prefix"))
@@ -249,6 +330,8 @@ class _CwlTool:
                 return []  # CWL: nothing is added
             made["command-line-flag"] = shlex.quote(prefix)
             return [self._key(identifier)]
+        if not found.array and (identifier in self._staged or (prefix and identifier in self._used)):
+            return [_if_given(self._variable(identifier), binding)]
         if prefix:
             made["command-line-flag"] = shlex.quote(prefix)
             if binding.get("separate") is False:
@@ -256,6 +339,30 @@ class _CwlTool:
         if found.array:
             self._set_separator(made, found, binding, path)
         return [self._key(identifier)]
+
+    def _computed(self, identifier: str, binding: Mapping[str, Any], path: str) -> list[str]:
+        """Bind a value that is computed from an input: nothing if the input is not given, unless its default is empty text."""
+        made = self._inputs[identifier]
+        text = _text(binding["valueFrom"]).strip()
+        has_default = dict(_entries(self._document.get("inputs"), "type"))[identifier].get("default") == ""
+        lines = list(self._values.lines)
+        try:
+            own = self._variable(identifier)
+            word = "".join(
+                self._values.translate(part, identifier) if is_expression else shlex.quote(part)
+                for part, is_expression in split_expressions(text)
+            )
+        except UnknownExpressionError:
+            self._values.lines[:] = lines
+            if made.get("optional") and not has_default:
+                if f"in_{made['id']}=" not in "".join(lines):
+                    made.pop("value-key", None)
+                self._leave_out(identifier, path, "its value is computed")
+            else:
+                self._draft.refuse(f"{path}.valueFrom", "a value that is computed cannot be converted")
+            return []
+        given = f'if [ -n "${own}" ]; then \0={word}; else \0=; fi;'
+        return [_if_given(self._values.new(f"\0={word};" if has_default else given), binding)]
 
     def _set_separator(
         self, made: dict[str, Any], found: _Type, binding: Mapping[str, Any], path: str
@@ -293,42 +400,76 @@ class _CwlTool:
 
     # References
 
-    def _expand(self, text: str, path: str, *, quote: bool, in_path: bool = False) -> str:
-        """Replace references to inputs by keys; quote the rest for the shell if wanted."""
-        pieces: list[str] = []
-        end = 0
-        for match in _EXPRESSION.finditer(text):
-            if match[1]:
-                continue
-            literal = text[end : match.start()].replace(r"\$", "$")
-            pieces.append(shlex.quote(literal) if quote and literal else literal)
-            pieces.append(self._refer(match[2], path, in_path=in_path, first=not any(pieces)))
-            end = match.end()
-        literal = text[end:].replace(r"\$", "$")
-        if literal or not pieces:
-            pieces.append(shlex.quote(literal) if quote else literal)
-        return "".join(pieces)
+    def _expand(self, text: str, path: str, *, mode: _Mode) -> str:
+        """Replace references to inputs and expressions.
 
-    def _refer(self, expression: str | None, path: str, *, in_path: bool, first: bool) -> str:
-        inner = (expression or "").strip()
+        Args:
+            text: The text.
+            path: Its place, as problems name it.
+            mode: `shell` for words of the command line, `raw` for text that the shell interprets, `path` for the path of an output, `data`
+                for anything else, where only references to inputs are possible.
+        """
+        pieces: list[str] = []
+        for part, is_expression in split_expressions(text if mode == "data" else text.strip()):
+            if is_expression:
+                pieces.append(self._refer(part, path, mode=mode, first=not any(pieces)))
+            else:
+                pieces.append(shlex.quote(part) if mode == "shell" else part)
+        joined = "".join(pieces)
+        return joined or ("''" if mode == "shell" else "")
+
+    def _refer(self, part: str, path: str, *, mode: _Mode, first: bool) -> str:
+        inner = part[2:-1].strip()
         if inner == "runtime.outdir":
             return "."
-        match = _REFERENCE.fullmatch(inner)
+        match = _REFERENCE.fullmatch(inner) if part[1] == "(" else None
         identifier = (match[1] or match[2]) if match else ""
-        if match is None or identifier not in self._inputs or self._types[identifier].name is None:
-            self._draft.refuse(path, "an expression cannot be converted")
-            return ""
-        made, attribute = self._inputs[identifier], match[3]
-        is_file = made.get("type") == "File"
-        if made.get("type") == "Flag" or (made.get("command-line-flag") and not in_path):
-            self._draft.refuse(path, f"{identifier} has a prefix, so that it cannot be used here as well")
-        elif attribute in {"nameroot", "nameext", "location"} or (attribute == "basename" and not in_path):
-            self._draft.refuse(path, f"{identifier}.{attribute} cannot be converted")
-        elif (attribute is None or attribute == "path") and is_file and in_path:
-            self._draft.refuse(path, "the path of an input cannot be that of an output")
-        key = self._key(identifier)
-        whole = is_file and in_path and first  # at the beginning, a key is the whole path
-        return f"./{key}" if whole else key
+        made = self._inputs.get(identifier, {})
+        attribute = match[3] if match else None
+        is_file, in_path = made.get("type") == "File", mode == "path"
+        is_value = made.get("type") not in {None, "Flag"} and identifier not in self._left_out
+        if is_value and (in_path or "command-line-flag" not in made):
+            if is_file and in_path and attribute in {None, "path"}:
+                self._draft.refuse(path, "the path of an input cannot be that of an output")
+            is_path = attribute in {None, "path"} and not (identifier in self._staged and not in_path)
+            if is_path or (attribute == "basename" and in_path):
+                # at the beginning, a key is the whole path
+                return (
+                    f"./{self._key(identifier)}" if is_file and in_path and first else self._key(identifier)
+                )
+        if in_path:
+            return self._pattern(inner if part[1] == "(" else "", path)
+        unsafe = mode == "raw" and re.search(r"[|<>;&`]", inner)
+        if mode != "data" and not unsafe:
+            try:
+                return self._values.translate(part)
+            except UnknownExpressionError:
+                pass
+        self._draft.refuse(path, "an expression cannot be converted")
+        return ""
+
+    def _pattern(self, expression: str, path: str) -> str:
+        """Return a pattern for the name of an output that is computed: its texts and values, and `*` for anything else."""
+        pieces: list[str] = []
+        terms = [(found[1].strip(), found.end()) for found in _TERM.finditer(expression[:_LONGEST_NAME])]
+        if not terms or terms[-1][1] != len(expression) or len(terms) > _MOST_TERMS:
+            terms = [("", 0)]
+        for term, _ in terms:
+            match = _REFERENCE.fullmatch(term)
+            made = self._inputs.get((match[1] or match[2]) if match else "", {})
+            if term[:1] in {"'", '"'}:
+                pieces.append(term[1:-1])
+            elif (
+                match
+                and match[3] is None
+                and made.get("type") in {"String", "Number"}
+                and made.get("list") is None
+            ):
+                pieces.append(self._key(match[1] or match[2]))
+            elif pieces[-1:] != ["*"]:
+                pieces.append("*")
+        self._draft.note(path, "the computed part of its name is *, so that it may match more files")
+        return "".join(pieces)
 
     # Outputs
 
@@ -340,9 +481,7 @@ class _CwlTool:
         if found.name in {"stdout", "stderr"}:
             name = _text(self._document.get(found.name)) or f"{identifier}.{found.name}"
             self._document[found.name] = name
-            self._make_output(
-                identifier, record, self._expand(name, found.name, quote=False, in_path=True), found
-            )
+            self._make_output(identifier, record, self._expand(name, found.name, mode="path"), found)
         elif found.name in {"File", "Directory"}:
             globs = binding.get("glob")
             patterns = globs if isinstance(globs, list) else [globs]
@@ -350,7 +489,7 @@ class _CwlTool:
                 if not isinstance(each, str) or not each:
                     self._draft.note(path, "an output without a glob is not in the descriptor")
                     continue
-                template = self._expand(each, f"{path}.outputBinding.glob", quote=False, in_path=True)
+                template = self._expand(each, f"{path}.outputBinding.glob", mode="path")
                 several = _Type(found.name, optional=found.optional or len(patterns) > 1, array=found.array)
                 self._make_output(identifier, record, template, several)
         else:
@@ -379,7 +518,7 @@ class _CwlTool:
     def _redirect(self) -> None:
         for operator, key in (("<", "stdin"), (">", "stdout"), ("2>", "stderr")):
             if text := _text(self._document.get(key)):
-                self._draft.words += [operator, self._expand(text, key, quote=True)]
+                self._draft.words += [operator, self._expand(text, key, mode="shell")]
         for identifier, found in self._types.items():
             if found.name == "stdin":
                 self._draft.words += ["<", self._key(identifier)]
@@ -420,7 +559,7 @@ class _CwlTool:
     def _convert_environment(self, record: Mapping[str, Any], path: str) -> None:
         variables = []
         for name, definition in _entries(record.get("envDef"), "envValue", key="envName"):
-            text = self._expand(_text(definition.get("envValue")), f"{path}.{name}", quote=False)
+            text = self._expand(_text(definition.get("envValue")), f"{path}.{name}", mode="data")
             variables.append({"name": name, "value": text})
         if variables:
             self._more["environment-variables"] = variables
@@ -449,30 +588,81 @@ class _CwlTool:
         elif value != 0:
             self._draft.note(path, "an expression cannot be converted")
 
-    def _convert_files(self, record: Mapping[str, Any], path: str) -> None:
-        listing = record.get("listing")
+    def _listed(self) -> Iterator[tuple[int, bool, Any, str]]:
+        """Yield the entries of the work folder: number, whether it is an input, the entry, and its place in the document."""
+        record, is_hint = self._requirements.get("InitialWorkDirRequirement", ({}, False))
+        listing = record.get("listing", [])
         for number, entry in enumerate(listing if isinstance(listing, list) else [listing]):
-            place = f"{path}.listing[{number}]"
+            content = entry.get("entry") if isinstance(entry, dict) else entry
+            is_link = isinstance(content, str) and _is_one_reference(content)
+            yield (
+                number,
+                is_link,
+                entry,
+                f"{'hints' if is_hint else 'requirements'}.InitialWorkDirRequirement.listing[{number}]",
+            )
+
+    def _stage(self, entry: Any, place: str) -> None:
+        """Put an input into the work folder before the tool starts: as a copy if the tool writes it or it is an output."""
+        record = entry if isinstance(entry, dict) else {"entry": entry}
+        match = _REFERENCE.fullmatch(record["entry"].strip()[2:-1].strip())
+        identifier = (match[1] or match[2]) if match and match[3] is None else ""
+        if self._inputs.get(identifier, {}).get("type") != "File" or identifier in self._staged:
+            self._draft.refuse(place, "only an input file and a text file with a name can be converted")
+            return
+        try:
+            variable = self._variable(identifier)
+        except UnknownExpressionError:
+            self._draft.refuse(place, "a list of files cannot be put into the work folder")
+            return
+        self._staged.add(identifier)
+        name = _text(record.get("entryname"))
+        written = self._expand(name, f"{place}.entryname", mode="shell") if name else f'"${{{variable}##*/}}"'
+        is_output = identifier in set(_names_in(str(self._document.get("outputs"))))
+        how = "cp -R -L" if record.get("writable") or is_output else "ln -s"
+        line = f'[ -z "${variable}" ] || {{ {how} "${variable}" {written} && {variable}={written}; }};'
+        self._values.lines.append(line)
+
+    def _convert_files(self, record: Mapping[str, Any], path: str) -> None:
+        del record, path
+        for _, is_link, entry, place in self._listed():
+            if is_link:
+                continue
             name = _text(entry.get("entryname")) if isinstance(entry, dict) else ""
             content = entry.get("entry") if isinstance(entry, dict) else None
-            if not name or not isinstance(content, str) or _is_one_reference(content):
-                self._draft.refuse(place, "only a text file with a name can be converted")
+            if not name or not isinstance(content, str):
+                self._draft.refuse(place, "only an input file and a text file with a name can be converted")
                 continue
-            text = self._expand(content, f"{place}.entry", quote=False)
+            text = self._expand(content, f"{place}.entry", mode="data")
             self._draft.outputs.append(
                 {
                     "id": self._identifiers.new_id(name),
                     "name": name,
-                    "path-template": self._expand(name, f"{place}.entryname", quote=False, in_path=True),
+                    "path-template": self._expand(name, f"{place}.entryname", mode="path"),
                     "file-template": text.split("\n"),
                 }
             )
 
 
+def _names_in(text: str) -> Iterator[str]:
+    """Yield the inputs that an expression in a text uses."""
+    yield from (first or second for first, second in _USED.findall(text))
+
+
+def _if_given(variable: str, binding: Mapping[str, Any]) -> str:
+    """Return shell text for the value of a variable with the prefix of its binding, nothing if it is empty."""
+    prefix = _text(binding.get("prefix"))
+    joined = "" if binding.get("separate") is False else " "
+    return f'${{{variable}:+{shlex.quote(prefix) + joined if prefix else ""}"${variable}"}}'
+
+
+def _is_reference(part: str) -> bool:
+    return part[1] == "(" and _REFERENCE.fullmatch(part[2:-1].strip()) is not None
+
+
 def _is_one_reference(text: str) -> bool:
     """Return whether the text is one expression, which may be a file instead of text."""
-    found = _EXPRESSION.match(text.strip())
-    return found is not None and (found[2] is None or found.end() == len(text.strip()))
+    return [each for _, each in split_expressions(text.strip())] == [True]
 
 
 def _entries(section: Any, only: str, *, key: str = "id") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -491,8 +681,17 @@ def _read_type(value: Any) -> _Type:
         others = [each for each in value if each != "null"]
         if sorted(map(str, others)) == ["Directory", "File"]:
             return _Type("File", optional="null" in value)
+        kinds = [_read_type(each) for each in others]
+        names = {each.name for each in kinds}
+        if (
+            len(others) > 1
+            and None not in names
+            and (names <= {*_NUMBERS} or names == {"string"} or len(names) == 1)
+        ):
+            is_array = any(each.array for each in kinds)
+            return _Type(str(names.pop()) if len(names) == 1 else "double", "null" in value, is_array)
         if len(others) != 1:
-            return _Type(None)
+            return _Type(None, optional="null" in value)
         return _optional(_read_type(others[0]), optional="null" in value)
     if isinstance(value, dict):
         return _read_record(value)

@@ -28,19 +28,19 @@ def convert(
     return read_descriptor(json.dumps(made.document).encode(), name), made
 
 
-def run_here(pipeline: Pipeline, values: dict[str, Any], folder: Path) -> None:
+def run_here(pipeline: Pipeline, values: dict[str, Any], folder: Path, *, shell: str = "sh") -> None:
     """Run the command line of an invocation in a folder, with its configuration files."""
     folder.mkdir(exist_ok=True)
     command = build_command_line(pipeline, check_invocation(pipeline, values), work_folder=str(folder))
     for each in command.configuration_files:
         (folder / each.path).write_text(each.content)
     environment = {**os.environ, **command.environment}
-    subprocess.run(["sh", "-c", command.script], cwd=folder, env=environment, check=True, timeout=60)
+    subprocess.run([shell, "-c", command.script], cwd=folder, env=environment, check=True, timeout=60)
 
 
-def words_of(pipeline: Pipeline, values: dict[str, Any], folder: Path) -> list[str]:
+def words_of(pipeline: Pipeline, values: dict[str, Any], folder: Path, *, shell: str = "sh") -> list[str]:
     """Return the words that the program gets, if it is `show_program(folder)`."""
-    run_here(pipeline, values, folder)
+    run_here(pipeline, values, folder, shell=shell)
     found: list[str] = json.loads((folder / "words.json").read_text())
     return found
 

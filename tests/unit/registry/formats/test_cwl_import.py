@@ -149,10 +149,13 @@ hints: {SoftwareRequirement: {packages: [x]}, "acme:Thing": {}}
         ),
         ("  x: {type: string, inputBinding: {position: $(1)}}", "", "inputs.x.inputBinding.position"),
         ("  x: {type: {type: record, fields: []}}", "", "inputs.x"),
-        ("  x: string", "arguments: ['${return 1;}']", "arguments[0].valueFrom"),
-        ("  x: string", "arguments: [$(runtime.cores)]", "arguments[0].valueFrom"),
+        ("  x: string", "arguments: ['${for (;;) {}}']", "arguments[0].valueFrom"),
+        ("  x: string", "arguments: [$(runtime.ram)]", "arguments[0].valueFrom"),
+        ("  x: string", "arguments: ['$(eval(\"1\"))']", "arguments[0].valueFrom"),
+        ("  x: string", f"arguments: ['$({'(' * 400}1{')' * 400})']", "arguments[0].valueFrom"),
+        ("  x: 'File[]'", "arguments: ['$(inputs.x[0].nameroot)']", "arguments[0].valueFrom"),
+        ("  x: {type: string, inputBinding: {valueFrom: $(f(self))}}", "", "inputs.x.inputBinding.valueFrom"),
         ("  x: string", "arguments: [$(inputs.y)]", "arguments[0].valueFrom"),
-        ("  x: File", "arguments: [$(inputs.x.nameroot)]", "arguments[0].valueFrom"),
         ("  x: string", "requirements: [{class: MPIRequirement}]", "requirements.MPIRequirement"),
         (
             "  x: {type: 'string[]', inputBinding: {prefix: -x, separate: false}}",
@@ -160,7 +163,7 @@ hints: {SoftwareRequirement: {packages: [x]}, "acme:Thing": {}}
             "inputs.x.inputBinding.separate",
         ),
         (
-            "  x: File",
+            "  x: 'File[]'",
             "requirements: {InitialWorkDirRequirement: {listing: [$(inputs.x)]}}",
             "requirements.InitialWorkDirRequirement.listing[0]",
         ),
@@ -175,7 +178,7 @@ def test_what_changes_the_command_is_refused(tmp_path: Path, inputs: str, more: 
 
 def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConversionError) as found:
-        convert(tmp_path, "tool.cwl", tool("x", "  x: {type: Any}", "outputs: []\narguments: [$(1)]"))
+        convert(tmp_path, "tool.cwl", tool("x", "  x: {type: Any}", "outputs: []\narguments: [$(f(1))]"))
     assert len(found.value.problems) == 2
 
 
@@ -214,3 +217,117 @@ def test_other_documents_are_refused(tmp_path: Path) -> None:
 def test_a_tool_without_inputs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="at least one input"):
         convert(tmp_path, "tool.cwl", tool("x", "  {}"))
+
+
+EXPRESSIONS = """
+  bam: {type: File, inputBinding: {position: 9, prefix: --in}}
+  out: {type: string, default: "", inputBinding: {position: 8, valueFrom: '$(self == "" ? made_name() : self)'}}
+  root: {type: string?, inputBinding: {prefix: -r, separate: false, valueFrom: "$(self + '!').x"}}
+  fast: boolean?
+  level: {type: int?, inputBinding: {prefix: --level}}"""
+MORE = """outputs:
+  made: {type: File, outputBinding: {glob: $(inputs.bam.nameroot).txt}}
+  named: {type: File, outputBinding: {glob: $(made_name())}}
+requirements:
+  InlineJavascriptRequirement:
+    expressionLib:
+      - |
+        var made_name = function() { // as many tools have it
+          var base = inputs.bam.location.split('/').slice(-1)[0];
+          var root = base.split('.').slice(0,-1).join('.');
+          return (root == "") ? base + ".md" : root + ".md";
+        };
+arguments:
+  - $(inputs.bam.nameroot)_x
+  - $(inputs.bam.basename)$(inputs.bam.nameext)
+  - '${ if (inputs.fast) { return "fast"; } else { return null; } }'
+  - '${ var n = inputs.bam.nameroot; n += "+"; return n.replace("a", "A $1"); }'
+  - {prefix: --not, valueFrom: '$(inputs.level !== null || !inputs.fast ? "given" : null)'}
+"""
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            {"bam": "/d/a b.c.bam"},
+            ["a b.c_x", "a b.c.bam.bam", "A $1 b.c+", "--not", "given", "a b.c.md", "--in", "/d/a b.c.bam"],
+        ),
+        (
+            {"bam": "/d/plain", "out": "mine $x", "root": "r;r", "fast": True},
+            ["plain_x", "plain", "fast", "plA $1in+", "-rr;r!.x", "mine $x", "--in", "/d/plain"],
+        ),
+        (
+            {"bam": "/d/a.b", "level": 0, "fast": True},
+            ["a_x", "a.b.b", "fast", "A $1+", "--not", "given", "--level", "0", "a.md", "--in", "/d/a.b"],
+        ),
+    ],
+)
+def test_simple_expressions_become_shell_text(
+    tmp_path: Path, values: dict[str, Any], words: list[str], shell: str
+) -> None:
+    pipeline, made = convert(tmp_path, "tool.cwl", tool(show_program(tmp_path), EXPRESSIONS, MORE))
+    assert words_of(pipeline, values, tmp_path / "run", shell=shell) == ["two words", *words]
+    assert [each.path_template for each in pipeline.outputs] == ["*.txt", "*"]
+    assert {each.path for each in made.notes} == {
+        f"outputs.{each}.outputBinding.glob" for each in ("made", "named")
+    }
+
+
+def test_inputs_are_put_into_the_work_folder(tmp_path: Path) -> None:
+    inputs = """
+  bam: {type: File, inputBinding: {position: 1}}
+  ref: {type: File, inputBinding: {position: 2, prefix: -r}}
+  more: {type: File?, inputBinding: {position: 3}}"""
+    listing = "[$(inputs.bam), {entry: $(inputs.ref), entryname: 'the ref', writable: true}, $(inputs.more)]"
+    more = f"""outputs:
+  same: {{type: File, outputBinding: {{glob: $(inputs.bam.basename)}}}}
+requirements: {{InitialWorkDirRequirement: {{listing: {listing}}}}}"""
+    pipeline, _ = convert(tmp_path, "tool.cwl", tool(show_program(tmp_path), inputs, more))
+    for name in ("a b.bam", "r.fa"):
+        (tmp_path / name).write_text(name)
+    values = {"bam": str(tmp_path / "a b.bam"), "ref": str(tmp_path / "r.fa")}
+    work = tmp_path / "run"
+    assert words_of(pipeline, values, work) == ["two words", "a b.bam", "-r", "the ref"]
+    assert {each.name: each.is_symlink() for each in work.iterdir()} == {
+        "a b.bam": False,  # it is an output
+        "the ref": False,
+        "words.json": False,
+    }
+    values["more"] = values["ref"]
+    assert words_of(pipeline, values, tmp_path / "again")[-1] == "r.fa"
+    assert (tmp_path / "again/r.fa").is_symlink()
+
+
+def test_optional_inputs_that_cannot_be_converted_are_left_out_with_a_note(tmp_path: Path) -> None:
+    inputs = """
+  tags: {type: [{type: record, fields: []}, "null"]}
+  odd: {type: string?, inputBinding: {valueFrom: $(f(self))}}
+  both: {type: ["null", File, {type: array, items: File}], inputBinding: {}}
+  number: {type: [int, float], inputBinding: {}}"""
+    more = 'outputs: []\narguments: [\'$(inputs.tags ? "a" : "b")\']'
+    pipeline, made = convert(tmp_path, "tool.cwl", tool(show_program(tmp_path), inputs, more))
+    assert {each.id: (each.kind, each.is_list) for each in pipeline.inputs} == {
+        "both": ("File", True),
+        "number": ("Number", False),
+    }
+    assert {each.path for each in made.notes} == {"inputs.tags", "inputs.odd.inputBinding"}
+    words = words_of(pipeline, {"both": ["/a", "/b"], "number": 1.5}, tmp_path / "run")
+    assert words == ["two words", "b", "/a", "/b", "1.5"]
+
+
+@pytest.mark.timeout(30)
+def test_no_expression_takes_long(tmp_path: Path) -> None:
+    for text in (
+        "(" * 900 + "1" + ")" * 900,
+        "1+" * 4000,
+        "!" * 5000,
+        " " * 9000 + "x",
+        "((" * 400 + "a ? b",
+    ):
+        more = (
+            f"outputs: {{o: {{type: File, outputBinding: {{glob: '$({text})'}}}}}}\narguments: ['$({text})']"
+        )
+        with pytest.raises(ConversionError):
+            convert(tmp_path, "tool.cwl", tool("x", "  x: string", more))
