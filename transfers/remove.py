@@ -179,6 +179,7 @@ class Removal:
             raise mounted_error(mounts[0], location.text)
         if top is not None and top.device != found.device:
             raise mounted_error(b"", location.text)
+        above.release_session()
         self._open(location)
         return found
 

@@ -52,7 +52,9 @@ def contents(
             stack.callback(store.close)
             return store
 
-        real = _real_place(location, opened(location))
+        place = opened(location)
+        real = _real_place(location, place)
+        place.release_session()
         source = SingleSource(opened(real.parent), real.name, real.name)
         entry = source.entry()
         if entry.offline and not recall:

@@ -24,6 +24,7 @@ _MISCONFIGURED = (
     "Bad owner or permissions",
     "Unable to negotiate with",
 )
+SESSION_LIMIT = "session-limit"
 # PAM's and sshd's messages about the account, printed before the connection is closed
 _ACCOUNT_CLOSED = re.compile(
     r"^.*(?:account (?:has|is|was) (?:expired|locked|disabled|closed|currently not available)"
@@ -35,6 +36,8 @@ _SENT_KEY = re.compile(r"The fingerprint for the (\S+) key sent by the remote ho
 _OFFERED_KEY = re.compile(r"^debug1: Server host key: (\S+) (\S+)", re.MULTILINE)
 _OFFENDING = re.compile(r"^Offending .*key.* in (.+):([0-9]+)\s*$", re.MULTILINE)
 _REMOVAL = re.compile(r"^\s*(ssh-keygen .*-R .*\S)\s*$", re.MULTILINE)
+# ssh's words about a channel of a shared login that the server does not open (mux.c): MaxSessions, or a server with one channel
+_NO_SESSION = re.compile(r"session request failed: (.*)")
 _UNKNOWN_HERE = "UNKNOWN port 65535"  # ssh's words about a connection through ProxyCommand=false
 
 
@@ -51,6 +54,15 @@ def explain_ssh(errors: bytes, command: Sequence[str], host: str) -> HibaliError
         return _host_key_error(stderr, manual_command, host)
     if closed := _ACCOUNT_CLOSED.search(text):
         return _refused(f"the server refuses the account: {closed.group().strip()}", manual_command, host)
+    if limited := _NO_SESSION.search(text):
+        return TryLaterError(
+            SESSION_LIMIT,
+            f"the server opens no further session over this login: {printable(limited[1].strip())}",
+            subject=host,
+            hint="Wait until other commands have ended. This command needs several sessions at a time: ask the site for a higher"
+            " MaxSessions, or for a second login without questions.",
+            transient=False,
+        )
     if any(phrase in text for phrase in _DENIED):
         return AccessError(
             "login-refused",

@@ -13,8 +13,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from hibali import subprocesses
 from hibali.config.model import Limits, SshSettings
@@ -24,7 +25,7 @@ from hibali.files import control_folder, lock_file, read_regular
 from hibali.rate_limits import Refusals, note_use
 from hibali.retry import pause, with_retries
 from hibali.ssh import connect_helper
-from hibali.ssh.explain import ended_session, explain_ssh
+from hibali.ssh.explain import SESSION_LIMIT, ended_session, explain_ssh
 from hibali.ssh.gsi import ready_proxy
 from hibali.ssh.login_pace import LoginPace
 
@@ -287,6 +288,17 @@ class Login:
         """Whether a further login has to wait for the address of the first one."""
         return has_several(self._configured())
 
+    def further(self, number: int) -> Login:
+        """Return a further login to the same host, which asks nothing."""
+        return Login(
+            self._settings,
+            self._limits,
+            host=self.host,
+            on_event=self._on_event,
+            number=number,
+            may_prompt=False,
+        )
+
     def argv(self, command: str) -> list[str]:
         """Return the arguments that run one constant command there, over the shared login.
 
@@ -457,6 +469,34 @@ class Login:
             starts = self._pace.read_starts(stamp)
             pause(self._pace.wait_after(starts, time.time()))
             self._pace.write_start(stamp, starts, time.time())
+
+
+Opened = TypeVar("Opened")
+_MOST_LOGINS = 4  # to a server that opens one session over each
+
+
+def open_session(login: Login, opened: Callable[[Login], Opened]) -> Opened:
+    """Return the result of `opened` for the login, or for a further one while the server opens no further session over it.
+
+    Further logins ask nothing. Raises what `opened` does for the first login.
+    """
+    refused: TryLaterError | None = None
+    for number in range(_MOST_LOGINS):
+        tried = login.further(number) if number else login
+        try:
+            return opened(tried)
+        except TryLaterError as problem:
+            if refused is None and problem.code != SESSION_LIMIT:
+                raise
+            refused = refused or problem
+        except HibaliError:
+            if refused is None:
+                raise
+            break  # this login is not accepted
+        finally:
+            login.logins += tried.logins if number else 0
+    assert refused is not None
+    raise refused
 
 
 def login_name(settings: SshSettings, host: str) -> str:

@@ -559,7 +559,11 @@ class PackAwareOpener:
         except BaseException:
             store.close()
             raise
-        return (store, found) if depth is None else self._view(store, location, depth)
+        if depth is not None:
+            return self._view(store, location, depth)
+        if found is None and store.facts.machine and not store.facts.reports_packs:  # closed by `_depth`
+            store = self._opener(location)
+        return store, found
 
     def _view(self, store: Store, location: Location, depth: int) -> tuple[Store, Entry | None]:
         root = location
@@ -591,6 +595,7 @@ class PackAwareOpener:
             return len(below.split(b"/")) if below else 0
         if found is not None:
             return 0 if found.kind is Kind.FOLDER and is_packed(store) else None
+        store.release_session()
         return self._depth_by_requests(location)
 
     def _depth_by_requests(self, location: Location) -> int | None:

@@ -618,6 +618,11 @@ class Store(Source):
         """Return whether a parent of the root is a file, so that the root cannot be created."""
         return False
 
+    def release_session(self) -> None:
+        """Close it before another store of its site is opened: an ssh server may open one session at a time."""
+        if self.facts.machine:
+            self.close()
+
     def folder_of_file(self, location: Location) -> Store | None:
         """Return the folder of the file that is the root, over the same connection; None if it has to be opened anew.
 

@@ -13,7 +13,7 @@ from hibali.config.model import Site
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
-from hibali.ssh.sessions import Login
+from hibali.ssh.sessions import Login, open_session
 from transfers.pipeline.channel_pool import ChannelPool
 from transfers.remote.connection import Connection, remote_command
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
@@ -55,7 +55,10 @@ def connect(
         attempts=attempts,
         since=since,
     )
-    return _start_agent(login, site, inspect_path, reconnecting=reconnecting), login.logins
+    connection = open_session(
+        login, lambda tried: _start_agent(tried, site, inspect_path, reconnecting=reconnecting)
+    )
+    return connection, login.logins
 
 
 def _start_agent(

@@ -6,7 +6,7 @@ from hibali.config.model import Site
 from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
-from hibali.ssh.sessions import Login
+from hibali.ssh.sessions import Login, open_session
 from transfers.entry import Verification
 from transfers.stores.base import Facts
 from transfers.stores.sftp.channel import Channel
@@ -40,20 +40,25 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     login = Login(settings, site.limits, host=settings.data_host if bulk else None, on_event=on_event)
+    client = open_session(login, lambda tried: _start_client(tried, site.name))
+    return client, login.logins
+
+
+def _start_client(login: Login, subject: str) -> Client:
     login.ensure()
     try:
-        client = Client(Channel(subsystem(login), site.name, login))
-    except TryLaterError:
-        if not login.shared:
+        client = Client(Channel(subsystem(login), subject, login))
+    except TryLaterError as problem:
+        if not problem.transient or not login.shared:
             raise
         # A shared login may have ended between two commands: try once more with a new one.
         try:
             login.ensure()
-            client = Client(Channel(subsystem(login), site.name, login))
+            client = Client(Channel(subsystem(login), subject, login))
         except TryLaterError as problem:
             raise lost_after_login(problem) from None
     login.answered()
-    return client, login.logins
+    return client
 
 
 def subsystem(login: Login) -> list[str]:

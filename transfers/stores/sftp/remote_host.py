@@ -18,7 +18,7 @@ from hibali.errors import (
     TryLaterError,
     UsageError,
 )
-from hibali.ssh.sessions import Login
+from hibali.ssh.sessions import Login, open_session
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
@@ -308,11 +308,15 @@ class SftpHost:
         """
         del folder
         line = " ".join(_plain(argument, self._client.subject) for argument in argv)
-        self._login.ensure()
-        found = subprocesses.run(self._login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
-        if found.exit_code == _REFUSED:
-            raise self._login.explain(found.stderr)
-        return CommandResult(found.exit_code, found.stdout[:_OUTPUT], found.stderr)
+
+        def started(login: Login) -> CommandResult:
+            login.ensure()
+            found = subprocesses.run(login.argv(line), stdin=stdin, timeout=timeout, most=_OUTPUT_MOST)
+            if found.exit_code == _REFUSED:
+                raise login.explain(found.stderr)
+            return CommandResult(found.exit_code, found.stdout[:_OUTPUT], found.stderr)
+
+        return open_session(self._login, started)
 
     def run_once(
         self, marker: bytes, argv: Sequence[bytes | str], *, folder: bytes | None = None
