@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from hibali.config.kinds import kind_of
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
+from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.events import Carried, Event
 from hibali.locations import Location, check_writable
 from hibali.retry import with_retries
@@ -26,6 +26,7 @@ from transfers.entry import Entry, Kind, enclosing
 from transfers.operation import synchronise
 from transfers.protected_roots import check_root_exists
 from transfers.reconnect import is_lost
+from transfers.remote.connection import error_from
 from transfers.remove import RemovalRequest, remove
 from transfers.request import Request
 from transfers.rules import DeleteLimit, Rules
@@ -321,5 +322,5 @@ def _pieces(item: Item, start: int, end: int) -> Iterator[Unit]:
 def _content(payload: Payload, subject: str) -> bytes:
     problem = payload.problems.get(0)
     if problem is not None:
-        raise IncompleteError(problem.code, problem.message, subject=subject)
+        raise error_from(problem.code, problem.message, subject)
     return bytes(payload.data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from importlib import import_module
 from typing import Any, Final
@@ -15,6 +16,7 @@ from click.core import ParameterSource
 from hibali_cli.completion import RUNS, add_completions, kinds_of
 from hibali_cli.interruption import RESUMES, hint_if_interrupted, limit_time
 from hibali_cli.options import add_common_options, add_help_option, check_outputs, pop_common
+from hibali_cli.output import until_pipe_closes
 
 EXIT_STATUS: Final[Mapping[int, str]] = {
     0: "Done.",
@@ -34,6 +36,10 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
 }
 # Further names of commands, which no list shows.
 _ALIASES: Final[Mapping[str, str]] = {"copy": "cp"}
+
+
+# Commands that do nothing but print, so that whoever reads their output may stop early.
+_LISTINGS: Final = frozenset({"cat", "du", "get", "list", "log", "logs", "ls", "search", "show"})
 
 
 class Section(StrEnum):
@@ -201,7 +207,8 @@ def command(
             common = pop_common(values)
             check_outputs(common, click.get_current_context().command.params, values)
             hint = RESUMES if resumes and not values.get("dry_run") else ""
-            with limit_time(common.max_seconds), hint_if_interrupted(hint):
+            ends = until_pipe_closes() if name in _LISTINGS else nullcontext()
+            with limit_time(common.max_seconds), hint_if_interrupted(hint), ends:
                 return function(common, **values)
 
         run.__doc__ = function.__doc__
@@ -277,7 +284,7 @@ def listing_group(
                 _refuse_ignored_options(context, context.invoked_subcommand)
                 return None
             common = pop_common(values)
-            with limit_time(common.max_seconds):
+            with limit_time(common.max_seconds), until_pipe_closes():
                 return function(common, **values)
 
         run.__doc__ = function.__doc__

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TextIO
 
-from hibali.errors import IncompleteError
+from hibali.errors import HibaliError, IncompleteError
 from hibali.text import printable
 
 Cell = str | bytes | int | float | None
@@ -179,6 +179,18 @@ def flush_results() -> None:
         sys.stdout.flush()
     except OSError as problem:
         raise _closed(problem) from None
+
+
+@contextlib.contextmanager
+def until_pipe_closes() -> Iterator[None]:
+    """End the block without an error when the reader of stdout stops early: it has all that it wanted."""
+    try:
+        yield
+        flush_results()
+    except HibaliError as problem:
+        if problem.code != PIPE_CLOSED:
+            raise
+        discard_results()
 
 
 def discard_results() -> None:

@@ -12,7 +12,7 @@ from hibali_cli.command import folder_group
 from hibali_cli.commands import MODULES
 from hibali_cli.failure import render_failure
 from hibali_cli.interruption import end_interruptions, interruption, listen_for_interruption, note_exit
-from hibali_cli.output import Output, discard_results, flush_results
+from hibali_cli.output import PIPE_CLOSED, Output, discard_results, flush_results
 from hibali_cli.version import show_version
 
 
@@ -61,7 +61,8 @@ def run_command(arguments: list[str]) -> int:
         flush_results()
     except HibaliError as failure:
         discard_results()
-        code = code or render_failure(failure, json=False)
+        if failure.code != PIPE_CLOSED:  # then everything was done, and its reader has stopped
+            code = code or render_failure(failure, json=False)
     note_exit(code)
     return code
 

@@ -20,6 +20,7 @@ from hibali.text import printable
 from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import group_units
 from transfers.protected_roots import check_read_only_roots, check_root_exists, is_root
+from transfers.remote.connection import error_from
 from transfers.stores.base import (
     PACK_BYTES,
     Committed,
@@ -97,7 +98,7 @@ def _bytes_of(source: SingleSource, entry: Entry, subject: str) -> Iterator[byte
     for payload in source.read(group_units([Item(0, entry)], lambda: source.facts.segment_bytes)):
         if 0 in payload.problems:
             problem = payload.problems[0]
-            raise IncompleteError(problem.code, problem.message, subject=subject)
+            raise error_from(problem.code, problem.message, subject)
         summed.update(payload.data)
         size += len(payload.data)
         yield payload.data
@@ -202,7 +203,7 @@ def _download(
         units = (replace(unit, piece=True) for unit in units)
     for payload in store.read(units):
         if 0 in payload.problems:
-            raise IncompleteError(payload.problems[0].code, payload.problems[0].message, subject=subject)
+            raise error_from(payload.problems[0].code, payload.problems[0].message, subject)
         stream.write(payload.data)
         summed.update(payload.data)
         known_digest = known_digest or payload.digests[0]
@@ -317,9 +318,7 @@ class StoreFiles(SmallFiles):
             for position, (item, size) in enumerate(zip(payload.unit.items, payload.sizes, strict=True)):
                 problem = payload.problems.get(position)
                 if problem is not None:
-                    raise IncompleteError(
-                        problem.code, problem.message, subject=self._subject(item.entry.path)
-                    )
+                    raise error_from(problem.code, problem.message, self._subject(item.entry.path))
                 yield bytes(payload.data[at : at + size])
                 at += size
 
@@ -366,7 +365,7 @@ class StoreFiles(SmallFiles):
     def _existing_path(self, result: Committed) -> bytes:
         path, problem = result.item.entry.path, result.problem
         if problem is not None and problem.code != _EXISTS:
-            raise IncompleteError(problem.code, problem.message, subject=self._subject(path))
+            raise error_from(problem.code, problem.message, self._subject(path))
         return path
 
     def _entry_at(self, path: bytes) -> Entry:

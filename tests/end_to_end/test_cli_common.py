@@ -267,6 +267,23 @@ def test_a_closed_pipe_exits_6_without_a_message(run: Run) -> None:
     assert done.stderr == "ready\n"
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_of_a_listing_that_stops_early_is_no_failure(
+    run: Run, tmp_path: Path, options: list[str]
+) -> None:
+    """Whether it stops while hibali lists or at the very end."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for number in range(900):
+        (tree / f"{number:0200}").write_bytes(b"1")
+    (tree / "large").write_bytes(bytes(2_000_000))
+    run(HIBALI, "sites", "add", "here", "--local", str(tree))
+    early = 'exec 2>&1; "$@" | head -c 1 >/dev/null; echo ${PIPESTATUS[0]}'
+    for words in (["ls", "-R", "here:"], ["cat", "here:large"], ["sites", "list"], ["history"]):
+        if words[0] != "cat" or not options:
+            assert run("bash", "-c", early, "bash", HIBALI, *words, *options).stdout == "0\n", words
+
+
 def test_a_closed_stderr_is_ignored(run: Run) -> None:
     done = run("sh", "-c", '"$@" 2>&-', "sh", HIBALI, "sites", "list", "--json")
     assert done.returncode == 0
