@@ -107,6 +107,8 @@ def _merged(existing: Iterable[_Row], rows: Iterable[_Row]) -> list[_Row]:
 def _read_rows(path: Path) -> list[_Row]:
     """Read an existing table. Raises `RefusedError` for a file that is no table of tasks with their runs."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a regular file")  # reading a FIFO would wait for ever
         if path.suffix.lower() == ".parquet":
             _load_pyarrow(path)
             rows = import_module("pyarrow.parquet").read_table(path).to_pylist() if path.exists() else []

@@ -97,9 +97,15 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def test_each_participant_has_a_folder_and_a_row_of_its_own_over_all_runs(hibali: Any) -> None:
+@pytest.mark.parametrize("kind", ["local", pytest.param("slurm", marks=pytest.mark.heavy)])
+def test_each_participant_has_a_folder_and_a_row_of_its_own_over_all_runs(
+    hibali: Any, request: pytest.FixtureRequest, kind: str
+) -> None:
     study = Study(hibali, 3)
-    study.bench.add_local_site()
+    if kind == "slurm":
+        study.bench.add_slurm_site(request.getfixturevalue("slurm"))
+    else:
+        study.bench.add_local_site()
     (study.notes / "fail-002").touch()
     line = study.line("--only-missing", "--collect", "results", "--table", "results/all.csv")
     hibali(*line, exit=7)

@@ -152,3 +152,27 @@ def test_a_work_folder_may_have_characters_of_slurm_s_patterns(lie: Lie, work: s
     [log] = (bench.folder / work / "runs" / ended["id"]).glob("scheduler.log")
     assert log.exists()
     bench.run("answers.json", "--param", "say=a,b", "--wait", exit=0)
+
+
+ENDED = 'case "$*" in *--jobs=*) id=${*#*--jobs=}; id=${id%% *}; echo "$id:STATE:None" ;; *) exec $REAL "$@" ;; esac'
+
+
+@pytest.mark.heavy  # after the grace period for late exit records; tests/unit/runs/test_status.py tests the states
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL"])
+def test_a_preempted_job_is_reported_in_the_words_of_slurm(lie: Lie, state: str) -> None:
+    bench = lie(squeue=ENDED.replace("STATE", state), sacct="exit 1")
+    lost = bench.run(bench.answers(sleep=90), "--wait", exit=5).last
+    assert lost["code"] == "run-lost"
+    assert lost["message"].endswith(f"the scheduler ended the job: {state}")
+
+
+def test_a_failing_line_of_the_prologue_ends_the_job_before_its_tool(lie: Lie) -> None:
+    bench = lie()
+    config = bench.hibali.home.config
+    config.write_text(
+        config.read_text().replace("directives =", 'prologue = ["module_ load FSL"]\ndirectives =')
+    )
+    run = bench.run(bench.answers(), "--wait", exit=7).lines[-2]
+    assert run["state"] == "FAILED"
+    assert "exit code 127: module_ load FSL" in run["tasks"][0]["reason"]
+    assert not (folder_of(bench) / "work" / "out.txt").exists()

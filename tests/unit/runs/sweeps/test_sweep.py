@@ -356,6 +356,12 @@ def test_a_table_that_hibali_did_not_write_is_not_replaced(tmp_path: Path) -> No
         assert path.read_text(encoding="latin-1") == content
 
 
+def test_a_table_is_never_read_from_a_fifo(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "all.csv")
+    with pytest.raises(RefusedError, match="table"):
+        check_table(tmp_path / "all.csv")
+
+
 def test_the_name_of_a_task_is_made_of_its_values_alone() -> None:
     values: list[dict[str, Any]] = [
         {"x": 0.5, "mode": "fast"},
