@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from hibali.errors import UsageError
 from registry.formats.conversion import Conversion, ConversionError, Draft, Identifiers
+from registry.formats.cwl_document import NUMBERS, ParameterType, read_entries, read_type, text_of
 from registry.formats.cwl_expressions import ShellValues, UnknownExpressionError, split_expressions
 from registry.problems import Problem
 
@@ -24,7 +23,6 @@ _TERM = re.compile(r"""\s*("[^"\\]*"|'[^'\\]*'|[^"'+?]+)\s*(\+|$)""")
 _REFERENCE = re.compile(
     r"""inputs(?:\.([A-Za-z_][A-Za-z0-9_-]*)|\[["']([^"'\]]+)["']\])(?:\.(path|basename|nameroot|nameext|location))?"""
 )
-_NUMBERS = {"int": True, "long": True, "float": False, "double": False}
 _IGNORED = {"class", "cwlVersion", "inputs", "outputs", "baseCommand", "arguments", "stdin", "stdout"}
 _IGNORED |= {"stderr", "requirements", "hints", "doc", "label", "id", "$namespaces", "$schemas"}
 _NO_EFFECT = {"InlineJavascriptRequirement", "ShellCommandRequirement", "LoadListingRequirement"}
@@ -39,51 +37,7 @@ _KEYS_OF_INPUT = {"type", "inputBinding", "default", "doc", "label", "id", "name
 _KEYS_OF_OUTPUT = {"type", "outputBinding", "doc", "label", "id", "name"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Type:
-    """The type of a parameter: `name` is that of one value; None for one that Boutiques does not have."""
-
-    name: str | None
-    optional: bool = False
-    array: bool = False
-    symbols: tuple[str, ...] = ()
-    items_binding: Mapping[str, Any] | None = None
-
-
-_MOST_OPEN = 1000  # brackets
 _MOST_TERMS, _LONGEST_NAME = 50, 1000  # of an expression for the name of an output
-
-
-def read_yaml(text: str, subject: str) -> Any:
-    """Read a YAML 1.2 or JSON document without aliases, which could expand to any size. Raise `UsageError`."""
-    from ruamel.yaml import YAML  # start-up: only for these documents
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-    from ruamel.yaml.events import AliasEvent
-
-    if _opens_too_many(text):
-        message = "more than 1000 brackets are open at once"
-        raise UsageError("invalid-yaml", message, subject=subject)
-    try:
-        for event in YAML(typ="safe", pure=True).parse(text):
-            if isinstance(event, AliasEvent):
-                message = f"line {event.start_mark.line + 1}: aliases are not supported"
-                raise UsageError("invalid-yaml", message, subject=subject)
-        return YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError, RecursionError) as problem:
-        mark = problem.problem_mark if isinstance(problem, MarkedYAMLError) else None
-        place = f"line {mark.line + 1}: " if mark is not None else ""
-        reason = problem.problem if isinstance(problem, MarkedYAMLError) else None
-        raise UsageError("invalid-yaml", place + (reason or "it is not YAML"), subject=subject) from None
-
-
-def _opens_too_many(text: str) -> bool:
-    """Return whether more brackets are open at once than any document needs: the parser's time grows with their square."""
-    depth = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth = max(0, depth + (1 if bracket in "[{" else -1))
-        if depth > _MOST_OPEN:
-            return True
-    return False
 
 
 def convert_cwl(document: Any, source: str, subject: str, *, name: str, version: str) -> Conversion:
@@ -108,7 +62,10 @@ def convert_cwl(document: Any, source: str, subject: str, *, name: str, version:
     if document.get("cwlVersion") not in VERSIONS:
         message = f"must be one of {', '.join(VERSIONS)}"
         raise ConversionError([Problem("cwlVersion", message)], subject=subject)
-    return _CwlTool(document, source).convert(subject, name, version)
+    try:
+        return _CwlTool(document, source).convert(subject, name, version)
+    except RecursionError:
+        raise ConversionError([Problem("", "its parts are nested too deeply")], subject=subject) from None
 
 
 def _has_graph(document: Any) -> bool:
@@ -123,7 +80,7 @@ class _CwlTool:
         self._draft = Draft()
         self._identifiers = Identifiers(source)
         self._inputs: dict[str, dict[str, Any]] = {}  # by CWL's ids
-        self._types: dict[str, _Type] = {}
+        self._types: dict[str, ParameterType] = {}
         self._more: dict[str, Any] = {}
         self._requirements = dict(self._read_requirements())
         self._shell = "ShellCommandRequirement" in self._requirements
@@ -134,7 +91,7 @@ class _CwlTool:
 
     def _library(self) -> str:
         record, _ = self._requirements.get("InlineJavascriptRequirement", ({}, False))
-        return _text(record.get("expressionLib"))
+        return text_of(record.get("expressionLib"))
 
     def _runtime(self) -> dict[str, str]:
         record, _ = self._requirements.get("ResourceRequirement", ({}, False))
@@ -147,7 +104,7 @@ class _CwlTool:
 
     def _find_used(self) -> Iterator[str]:
         """Yield the inputs that other parts of the command line use."""
-        bindings = dict(_entries(self._document.get("inputs"), "type"))
+        bindings = dict(read_entries(self._document.get("inputs"), "type"))
         for identifier, record in bindings.items():
             binding = record.get("inputBinding")
             if isinstance(binding, dict) and "valueFrom" in binding:
@@ -158,14 +115,14 @@ class _CwlTool:
         yield from _names_in(f"{parts} {dict(staged)} {self._library()}")
 
     def convert(self, subject: str, name: str, version: str) -> Conversion:
-        parameters = dict(_entries(self._document.get("inputs"), "type"))
+        parameters = dict(read_entries(self._document.get("inputs"), "type"))
         for identifier, record in parameters.items():
             self._add_input(identifier, record)
         for _, is_link, entry, place in self._listed():
             if is_link:
                 self._stage(entry, place)
         self._write_command(parameters)
-        for identifier, record in _entries(self._document.get("outputs"), "type"):
+        for identifier, record in read_entries(self._document.get("outputs"), "type"):
             self._add_output(identifier, record)
         self._redirect()
         for kind, (record, is_hint) in self._requirements.items():
@@ -174,21 +131,21 @@ class _CwlTool:
             if key not in _IGNORED:
                 self._draft.note(str(key), "a descriptor has no such key")
         self._draft.words[:0] = self._values.lines
-        title = _text(self._document.get("label")) or _text(self._document.get("id")).strip("#") or name
-        description = _text(self._document.get("doc"))
+        title = text_of(self._document.get("label")) or text_of(self._document.get("id")).strip("#") or name
+        description = text_of(self._document.get("doc"))
         return self._draft.finish(title, version, description, subject, self._more)
 
     # Inputs
 
     def _add_input(self, identifier: str, record: Mapping[str, Any]) -> None:
         path = f"inputs.{identifier}"
-        found = _read_type(record.get("type"))
+        found = read_type(record.get("type"))
         self._types[identifier] = found
         made: dict[str, Any] = {"id": self._identifiers.new_id(identifier)}
         if made["id"] != identifier:
             self._draft.note(path, f"its id becomes {made['id']}")
-        made["name"] = _text(record.get("label")) or identifier
-        if description := _text(record.get("doc")):
+        made["name"] = text_of(record.get("label")) or identifier
+        if description := text_of(record.get("doc")):
             made["description"] = description
         self._inputs[identifier] = made
         if found.name is None and (found.optional or "default" in record):
@@ -211,12 +168,12 @@ class _CwlTool:
                 self._draft.note(f"{path}.{key}", message)
         self._draft.inputs.append(made)
 
-    def _set_type(self, made: dict[str, Any], found: _Type) -> None:
+    def _set_type(self, made: dict[str, Any], found: ParameterType) -> None:
         if found.name in {"File", "Directory", "stdin"}:
             made["type"] = "File"
-        elif found.name in _NUMBERS:
+        elif found.name in NUMBERS:
             made["type"] = "Number"
-            if _NUMBERS[found.name]:
+            if NUMBERS[found.name]:
                 made["integer"] = True
         else:
             made["type"] = "Flag" if found.name == "boolean" else "String"
@@ -306,12 +263,12 @@ class _CwlTool:
 
     def _argument(self, record: Mapping[str, Any], path: str) -> list[str]:
         quote = not (self._shell and record.get("shellQuote") is False)
-        written = _text(record.get("valueFrom"))
+        written = text_of(record.get("valueFrom"))
         parts = list(split_expressions(written.strip()))
         text = self._expand(written, f"{path}.valueFrom", mode="shell" if quote else "raw")
         if [each for _, each in parts] == [True] and not _is_reference(parts[0][0]):
             return [_if_given(self._values.new(f"\0={text};"), record)]  # it may be null
-        prefix = _text(record.get("prefix"))
+        prefix = text_of(record.get("prefix"))
         written = shlex.quote(prefix) if prefix and quote else prefix
         if not prefix:
             return [text]
@@ -324,7 +281,7 @@ class _CwlTool:
             return self._computed(identifier, binding, path)
         if binding.get("loadContents"):
             self._draft.refuse(f"{path}.loadContents", "the content of a file cannot be a value")
-        prefix = _text(binding.get("prefix"))
+        prefix = text_of(binding.get("prefix"))
         if found.name == "boolean":
             if not prefix:
                 return []  # CWL: nothing is added
@@ -343,8 +300,10 @@ class _CwlTool:
     def _computed(self, identifier: str, binding: Mapping[str, Any], path: str) -> list[str]:
         """Bind a value that is computed from an input: nothing if the input is not given, unless its default is empty text."""
         made = self._inputs[identifier]
-        text = _text(binding["valueFrom"]).strip()
-        has_default = dict(_entries(self._document.get("inputs"), "type"))[identifier].get("default") == ""
+        text = text_of(binding["valueFrom"]).strip()
+        has_default = (
+            dict(read_entries(self._document.get("inputs"), "type"))[identifier].get("default") == ""
+        )
         lines = list(self._values.lines)
         try:
             own = self._variable(identifier)
@@ -365,16 +324,16 @@ class _CwlTool:
         return [_if_given(self._values.new(f"\0={word};" if has_default else given), binding)]
 
     def _set_separator(
-        self, made: dict[str, Any], found: _Type, binding: Mapping[str, Any], path: str
+        self, made: dict[str, Any], found: ParameterType, binding: Mapping[str, Any], path: str
     ) -> None:
         separator = binding.get("itemSeparator")
         items = found.items_binding or {}
         if separator is not None:
-            made["list-separator"] = _text(separator)
+            made["list-separator"] = text_of(separator)
         if items and (made.get("command-line-flag") or separator is not None or not items.get("prefix")):
             self._draft.refuse(path, "bindings of both the list and its items cannot be converted")
         elif items:
-            prefix = shlex.quote(_text(items["prefix"]))
+            prefix = shlex.quote(text_of(items["prefix"]))
             joined = "" if items.get("separate") is False else " "
             made["command-line-flag"], made["command-line-flag-separator"] = prefix, joined
             made["list-separator"] = f" {prefix}{joined}"
@@ -475,11 +434,11 @@ class _CwlTool:
 
     def _add_output(self, identifier: str, record: Mapping[str, Any]) -> None:
         path = f"outputs.{identifier}"
-        found = _read_type(record.get("type"))
+        found = read_type(record.get("type"))
         binding = record.get("outputBinding")
         binding = binding if isinstance(binding, dict) else {}
         if found.name in {"stdout", "stderr"}:
-            name = _text(self._document.get(found.name)) or f"{identifier}.{found.name}"
+            name = text_of(self._document.get(found.name)) or f"{identifier}.{found.name}"
             self._document[found.name] = name
             self._make_output(identifier, record, self._expand(name, found.name, mode="path"), found)
         elif found.name in {"File", "Directory"}:
@@ -490,7 +449,9 @@ class _CwlTool:
                     self._draft.note(path, "an output without a glob is not in the descriptor")
                     continue
                 template = self._expand(each, f"{path}.outputBinding.glob", mode="path")
-                several = _Type(found.name, optional=found.optional or len(patterns) > 1, array=found.array)
+                several = ParameterType(
+                    found.name, optional=found.optional or len(patterns) > 1, array=found.array
+                )
                 self._make_output(identifier, record, template, several)
         else:
             self._draft.note(path, "a value that is no file is not an output of a descriptor")
@@ -501,13 +462,15 @@ class _CwlTool:
             if key != "glob":
                 self._draft.note(f"{path}.outputBinding.{key}", "outputs are files as the tool wrote them")
 
-    def _make_output(self, identifier: str, record: Mapping[str, Any], template: str, found: _Type) -> None:
+    def _make_output(
+        self, identifier: str, record: Mapping[str, Any], template: str, found: ParameterType
+    ) -> None:
         made: dict[str, Any] = {
             "id": self._identifiers.new_id(identifier),
-            "name": _text(record.get("label")) or identifier,
+            "name": text_of(record.get("label")) or identifier,
             "path-template": template,
         }
-        if description := _text(record.get("doc")):
+        if description := text_of(record.get("doc")):
             made["description"] = description
         if found.array:
             made["list"] = True
@@ -517,7 +480,7 @@ class _CwlTool:
 
     def _redirect(self) -> None:
         for operator, key in (("<", "stdin"), (">", "stdout"), ("2>", "stderr")):
-            if text := _text(self._document.get(key)):
+            if text := text_of(self._document.get(key)):
                 self._draft.words += [operator, self._expand(text, key, mode="shell")]
         for identifier, found in self._types.items():
             if found.name == "stdin":
@@ -527,7 +490,7 @@ class _CwlTool:
 
     def _read_requirements(self) -> Iterator[tuple[str, tuple[Mapping[str, Any], bool]]]:
         for section in ("hints", "requirements"):
-            for kind, record in _entries(self._document.get(section), "class", key="class"):
+            for kind, record in read_entries(self._document.get(section), "class", key="class"):
                 yield kind, (record, section == "hints")
 
     def _convert_requirement(self, kind: str, record: Mapping[str, Any], *, is_hint: bool) -> None:
@@ -547,19 +510,19 @@ class _CwlTool:
             self._draft.refuse(f"{section}.{kind}", "this requirement cannot be converted")
 
     def _convert_image(self, record: Mapping[str, Any], path: str) -> None:
-        image = _text(record.get("dockerPull"))
+        image = text_of(record.get("dockerPull"))
         if image:
             self._more["container-image"] = {"type": "docker", "image": image.removeprefix("docker://")}
         elif "dockerImageId" in record and "dockerFile" not in record:
-            self._more["container-image"] = {"type": "docker", "image": _text(record["dockerImageId"])}
+            self._more["container-image"] = {"type": "docker", "image": text_of(record["dockerImageId"])}
         for key in record:
             if key not in {"dockerPull", "class", "dockerImageId"}:
                 self._draft.note(f"{path}.{key}", "only an image that can be pulled is converted")
 
     def _convert_environment(self, record: Mapping[str, Any], path: str) -> None:
         variables = []
-        for name, definition in _entries(record.get("envDef"), "envValue", key="envName"):
-            text = self._expand(_text(definition.get("envValue")), f"{path}.{name}", mode="data")
+        for name, definition in read_entries(record.get("envDef"), "envValue", key="envName"):
+            text = self._expand(text_of(definition.get("envValue")), f"{path}.{name}", mode="data")
             variables.append({"name": name, "value": text})
         if variables:
             self._more["environment-variables"] = variables
@@ -616,7 +579,7 @@ class _CwlTool:
             self._draft.refuse(place, "a list of files cannot be put into the work folder")
             return
         self._staged.add(identifier)
-        name = _text(record.get("entryname"))
+        name = text_of(record.get("entryname"))
         written = self._expand(name, f"{place}.entryname", mode="shell") if name else f'"${{{variable}##*/}}"'
         is_output = identifier in set(_names_in(str(self._document.get("outputs"))))
         how = "cp -R -L" if record.get("writable") or is_output else "ln -s"
@@ -628,7 +591,7 @@ class _CwlTool:
         for _, is_link, entry, place in self._listed():
             if is_link:
                 continue
-            name = _text(entry.get("entryname")) if isinstance(entry, dict) else ""
+            name = text_of(entry.get("entryname")) if isinstance(entry, dict) else ""
             content = entry.get("entry") if isinstance(entry, dict) else None
             if not name or not isinstance(content, str):
                 self._draft.refuse(place, "only an input file and a text file with a name can be converted")
@@ -651,7 +614,7 @@ def _names_in(text: str) -> Iterator[str]:
 
 def _if_given(variable: str, binding: Mapping[str, Any]) -> str:
     """Return shell text for the value of a variable with the prefix of its binding, nothing if it is empty."""
-    prefix = _text(binding.get("prefix"))
+    prefix = text_of(binding.get("prefix"))
     joined = "" if binding.get("separate") is False else " "
     return f'${{{variable}:+{shlex.quote(prefix) + joined if prefix else ""}"${variable}"}}'
 
@@ -663,69 +626,3 @@ def _is_reference(part: str) -> bool:
 def _is_one_reference(text: str) -> bool:
     """Return whether the text is one expression, which may be a file instead of text."""
     return [each for _, each in split_expressions(text.strip())] == [True]
-
-
-def _entries(section: Any, only: str, *, key: str = "id") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the entries of a map or a list of records; in a map a value that is no record is that of the key `only`."""
-    if isinstance(section, dict):
-        for name, value in section.items():
-            yield str(name), value if isinstance(value, dict) else {only: value}
-    for each in section if isinstance(section, list) else ():
-        if isinstance(each, dict) and key in each:
-            yield str(each[key]).rpartition("#")[2].rpartition("/")[2], each
-
-
-def _read_type(value: Any) -> _Type:
-    """Read a type in any of its forms: `T`, `T?`, `T[]`, a union with null, an array or an enum."""
-    if isinstance(value, list):
-        others = [each for each in value if each != "null"]
-        if sorted(map(str, others)) == ["Directory", "File"]:
-            return _Type("File", optional="null" in value)
-        kinds = [_read_type(each) for each in others]
-        names = {each.name for each in kinds}
-        if (
-            len(others) > 1
-            and None not in names
-            and (names <= {*_NUMBERS} or names == {"string"} or len(names) == 1)
-        ):
-            is_array = any(each.array for each in kinds)
-            return _Type(str(names.pop()) if len(names) == 1 else "double", "null" in value, is_array)
-        if len(others) != 1:
-            return _Type(None, optional="null" in value)
-        return _optional(_read_type(others[0]), optional="null" in value)
-    if isinstance(value, dict):
-        return _read_record(value)
-    text = str(value)
-    if text.endswith("?"):
-        return _optional(_read_type(text[:-1]), optional=True)
-    if text.endswith("[]"):
-        return _array_of(_read_type(text[:-2]), None)
-    known = {"string", "boolean", "File", "Directory", "stdin", "stdout", "stderr", *_NUMBERS}
-    return _Type(text if text in known else None)
-
-
-def _read_record(value: Mapping[str, Any]) -> _Type:
-    if value.get("type") == "array":
-        binding = value.get("inputBinding")
-        return _array_of(_read_type(value.get("items")), binding if isinstance(binding, dict) else None)
-    if value.get("type") == "enum" and isinstance(value.get("symbols"), list):
-        symbols = (str(each).rpartition("#")[2].rpartition("/")[2] for each in value["symbols"])
-        return _Type("string", symbols=tuple(symbols))
-    return _Type(None)
-
-
-def _array_of(items: _Type, binding: Mapping[str, Any] | None) -> _Type:
-    if items.array or items.optional or items.name == "boolean":
-        return _Type(None)
-    return _Type(items.name, array=True, symbols=items.symbols, items_binding=binding)
-
-
-def _optional(found: _Type, *, optional: bool) -> _Type:
-    return _Type(found.name, optional or found.optional, found.array, found.symbols, found.items_binding)
-
-
-def _text(value: Any) -> str:
-    """Return the text of a value; lines of documentation are joined."""
-    if isinstance(value, list):
-        return "\n".join(str(each) for each in value)
-    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""

@@ -69,7 +69,8 @@ def _recognise(path: Path, source: str) -> str:
 def _convert_text(path: Path, kind: str, source: str, naming: Naming) -> Conversion:
     subject, version = str(path), naming.version or "unknown"
     if kind == "cwl":
-        from registry.formats.cwl_import import convert_cwl, read_yaml  # start-up: only for these
+        from registry.formats.cwl_document import read_yaml  # start-up: only for these
+        from registry.formats.cwl_import import convert_cwl  # start-up: only for these
 
         document = read_yaml(source, subject)
         return convert_cwl(document, source, subject, name=naming.name or path.stem, version=version)

@@ -12,7 +12,7 @@ import pytest
 from hibali.errors import UsageError
 from registry.descriptor import read_descriptor
 from registry.formats.conversion import ConversionError
-from registry.formats.cwl_import import read_yaml
+from registry.formats.cwl_document import read_yaml
 from registry.formats.reading import Naming, import_description
 from tests.support.descriptor_formats import convert, show_program, words_of
 
@@ -331,3 +331,19 @@ def test_no_expression_takes_long(tmp_path: Path) -> None:
         )
         with pytest.raises(ConversionError):
             convert(tmp_path, "tool.cwl", tool("x", "  x: string", more))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "[File, {type: array, items: File, inputBinding: {prefix: -I}}]",  # a single value has no prefix
+        "[" * 200 + "File" + "]" * 200 + "?",
+        "[" * 150 + "[File, string]" + "]" * 150,
+        "[string, File]",
+    ],
+)
+def test_types_that_a_descriptor_does_not_have_are_refused(tmp_path: Path, kind: str) -> None:
+    text = tool("x", f"  x: {{type: {kind}, inputBinding: {{}}}}" if kind[-1] != "?" else f"  x: '{kind}'")
+    with pytest.raises(ConversionError):
+        convert(tmp_path, "tool.cwl", text)
