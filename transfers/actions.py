@@ -308,7 +308,7 @@ def _offline(entry: Entry) -> Conflict:
     return Conflict(
         entry,
         "offline",
-        "its content is not on disk (it is on tape, or the file is one hole); to read it, add --recall",
+        "its content is not on disk (on tape, in an archive, or the file is one hole); to read it, add --recall",
     )
 
 

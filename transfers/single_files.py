@@ -61,7 +61,7 @@ def contents(
         if entry.offline and not recall:
             raise IncompleteError(
                 "offline",
-                "its content is not on disk (it is on tape, or the file is one hole)",
+                "its content is not on disk (on tape, in an archive, or the file is one hole)",
                 subject=location.text,
                 hint="To read it anyway, add --recall.",
             )

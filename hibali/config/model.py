@@ -188,6 +188,11 @@ class S3Settings:
     profile: str | None = setting(line, default=None, doc="a profile in your AWS files")
     anonymous: bool = setting(flag, default=False, doc="send requests without credentials")
     credentials_command: tuple[str, ...] = setting(argv, default=(), doc="a command that prints credentials")
+    request_payer: str | None = setting(
+        text("requester", "requester"),
+        default=None,
+        doc="requester, if you pay for your requests to a bucket of others",
+    )
     swift_url: str | None = setting(
         line, default=None, doc="the URL of the account in OpenStack Swift, to share buckets"
     )

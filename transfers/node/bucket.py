@@ -62,6 +62,7 @@ class Bucket(object):
         self.prefix = protocol.bytes_of(place["prefix"])
         self._authorities = place.get("authorities")
         self._pace = pace
+        self._payer = {"x-amz-request-payer": "requester"} if place.get("pays") else {}
         self._signer = None
         if place.get("access_key"):
             self._signer = Signer(place["access_key"], place["keys"], place["region"], place.get("token"))
@@ -94,7 +95,7 @@ class Bucket(object):
         self._pace.acquire(1)
         path = "/" + quote(self._bucket, safe="") + "/" + quote(self.prefix + key, safe="/~")
         text = encode_query(query)
-        whole = {"host": self._host, "content-length": str(len(body)), **headers}
+        whole = {"host": self._host, "content-length": str(len(body)), **self._payer, **headers}
         if self._signer is not None:
             digest = headers.get("x-amz-content-sha256") or hashlib.sha256(body).hexdigest()
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

@@ -170,7 +170,9 @@ class Bulk:
             client["proxy_excludes"] = (urlsplit(endpoint.url).hostname or "").strip("[]")
         if endpoint.authorities:
             client["root_certificate"] = Path(endpoint.authorities).read_bytes()
-        more: dict[str, Any] = {"checksum_algorithm": "SHA256"} if checksum else {}
+        more: dict[str, Any] = {"request_payer": self._requests.pays}
+        if checksum:
+            more["checksum_algorithm"] = "SHA256"
         if credentials is None:
             more["skip_signature"] = True
         else:

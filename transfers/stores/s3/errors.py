@@ -118,6 +118,13 @@ def _of_code(said: Said, reason: str, subject: str) -> HibaliError | None:
     if code == "KeyTooLongError":
         message = f"the name is too long for the server ({reason})"
         return IncompleteError("name-too-long", message, subject=subject)
+    if code == "InvalidObjectState":
+        return IncompleteError(
+            "offline",
+            f"the object is in an archive, and cannot be read before it is restored ({reason})",
+            subject=subject,
+            hint="Restore it with the server's own tools, then run the same command again with --recall.",
+        )
     if code in _FULL:
         return _no_space(reason, subject)
     if code in _CORRUPT:

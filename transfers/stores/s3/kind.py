@@ -90,4 +90,5 @@ def _requests(site: Site, bucket: str, on_event: Listener) -> Requests:
     source = CredentialSource(site.s3, site.name)
     endpoint = find_endpoint(site.s3, site.name)
     subject = f"{site.name}:{bucket}" if bucket else site.name
-    return Requests(endpoint, source, bucket, subject, on_event, limit=request_limit(site))
+    limit, pays = request_limit(site), site.s3.request_payer is not None
+    return Requests(endpoint, source, bucket, subject, on_event, limit=limit, pays=pays)

@@ -8,7 +8,7 @@ import heapq
 import json
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import islice
@@ -24,7 +24,17 @@ from hibali.text import path_from_fields, printable
 from transfers.entry import Entry, Kind
 from transfers.stores.base import MISSING, ListingIncompleteError, Problem, is_own_name, unsafe_component
 from transfers.stores.s3.manifest import Known, known_of, record_of
-from transfers.stores.s3.requests import Requests, cut_rows, fields, key_bytes, name_of, parse, raw_key, text
+from transfers.stores.s3.requests import (
+    Requests,
+    children,
+    cut_rows,
+    fields,
+    key_bytes,
+    name_of,
+    parse,
+    raw_key,
+    text,
+)
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -32,6 +42,11 @@ if TYPE_CHECKING:
 
 _RUN = 150_000  # names that are sorted in memory at once: about 50 MB
 _COLUMNS = (b"Key", b"Size", b"ETag", b"LastModified")
+_CLASS = b"StorageClass"
+_ARCHIVES = frozenset(
+    {"GLACIER", "DEEP_ARCHIVE"}
+)  # classes whose objects must be restored before they can be read
+_RESTORE_STATUS = {"x-amz-optional-object-attributes": "RestoreStatus"}
 _PAGE = 1000  # the protocol's own limit
 _MOST_PAGE = 16 * 1024 * 1024  # 1000 keys of 1024 bytes, each written as %XX, have a third of this
 MOST_UNLISTED = 100_000  # names in memory, and in a receipt
@@ -39,12 +54,22 @@ _MISSING = Problem(MISSING, "it is recorded in .hibali/manifest.jsonl, but the s
 
 
 class Listed(NamedTuple):
-    """A listed key relative to the root; `modified` as sent. A folder's key ends in a slash."""
+    """A listed key relative to the root; `modified` as sent. A folder's key ends in a slash.
+
+    An `archived` object cannot be read before it is restored.
+    """
 
     path: bytes
     size: int
     etag: str
     modified: str
+    archived: bool = False
+
+
+def is_archived(headers: Mapping[str, str]) -> bool:
+    """Return whether the answer to HEAD says that the object is in an archive, and not restored."""
+    in_archive = headers.get("x-amz-storage-class") in _ARCHIVES or "x-amz-archive-status" in headers
+    return in_archive and "expiry-date" not in headers.get("x-amz-restore", "")
 
 
 def pages(
@@ -58,11 +83,19 @@ def pages(
     if shallow:
         query["delimiter"] = "/"
     seen: set[str] = set()
+
+    def page(token: str = "") -> bytes:
+        further = {"continuation-token": token} if token else {}
+        answer = requests.request("GET", query={**query, **further}, headers=_RESTORE_STATUS, most=_MOST_PAGE)
+        return answer.body
+
     # The server prepares the next page while the caller uses this one.
     with ThreadPoolExecutor(1, thread_name_prefix="page") as ahead:
-        coming = ahead.submit(requests.request, "GET", query=dict(query), most=_MOST_PAGE)
+        coming = ahead.submit(page)
         while True:
-            rows, document = cut_rows(coming.result().body, b"Contents", _COLUMNS)
+            body = coming.result()
+            columns = (*_COLUMNS, _CLASS) if _CLASS in body[:4096] else _COLUMNS
+            rows, document = cut_rows(body, b"Contents", columns)
             root = parse(document, requests.subject)
             if name_of(root) != "ListBucketResult":
                 raise violation(requests.subject, "the response is not a listing")
@@ -73,9 +106,7 @@ def pages(
                 raise violation(requests.subject, "it announces a next page without a usable token")
             seen.add(token)
             if more and at_most == _PAGE:
-                coming = ahead.submit(
-                    requests.request, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
-                )
+                coming = ahead.submit(page, token)
             encoded = result.get("EncodingType") == "url"
             found = _from_rows(rows, prefix, requests.subject, encoded=encoded)
             found += _entries(root, prefix, requests.subject, encoded=encoded)
@@ -86,9 +117,7 @@ def pages(
             if not more:
                 return
             if at_most != _PAGE:  # the caller wants only a few keys
-                coming = ahead.submit(
-                    requests.request, "GET", query={**query, "continuation-token": token}, most=_MOST_PAGE
-                )
+                coming = ahead.submit(page, token)
 
 
 def _from_rows(
@@ -97,11 +126,14 @@ def _from_rows(
     found = []
     start = len(prefix)
     for row in rows:
-        key, size, etag, modified = row
+        key, size, etag, modified, *storage = row
         key = raw_key(key, encoded=encoded)
         if not key.startswith(prefix) or not size.isdigit():
             raise violation(subject, "it contains an unrequested name")
-        found.append(Listed(key[start:], int(size), etag.decode("latin-1"), modified.decode("latin-1")))
+        archived = bool(storage) and storage[0].decode("latin-1") in _ARCHIVES
+        found.append(
+            Listed(key[start:], int(size), etag.decode("latin-1"), modified.decode("latin-1"), archived)
+        )
     return found
 
 
@@ -115,7 +147,9 @@ def _entries(root: Element, prefix: bytes, subject: str, *, encoded: bool) -> It
             if not key.startswith(prefix) or not size.isdigit():
                 raise violation(subject, "it contains an unrequested name")
             etag = result.get("ETag", "").strip('"')
-            yield Listed(key[len(prefix) :], int(size), etag, result.get("LastModified", ""))
+            restored = any(text(each, "RestoreExpiryDate") for each in children(element, "RestoreStatus"))
+            archived = result.get("StorageClass") in _ARCHIVES and not restored
+            yield Listed(key[len(prefix) :], int(size), etag, result.get("LastModified", ""), archived)
         elif name == "CommonPrefixes":
             key = key_bytes(text(element, "Prefix"), encoded=encoded)
             if not key.startswith(prefix) or not key.endswith(b"/"):
@@ -159,8 +193,8 @@ def _spilled(run: list[Listed]) -> IO[bytes]:
 
 def _read(run: IO[bytes]) -> Iterator[Listed]:
     for line in run:
-        path, size, etag, modified = json.loads(line)
-        yield Listed(path.encode("latin-1"), size, etag, modified)
+        path, *rest = json.loads(line)
+        yield Listed(path.encode("latin-1"), *rest)
 
 
 class Unlisted:
@@ -179,7 +213,7 @@ class Unlisted:
         Empty objects that other tools store for folders, and `--keep-empty-folders`, are folders.
         """
         for listed in ordered:
-            path, size, _, _ = listed
+            path, size = listed.path, listed.size
             if size > 0 and b".hibali" not in path and unsafe_component(path) is None:
                 yield listed  # nearly all
                 continue

@@ -33,6 +33,7 @@ def bucket_place(requests: Requests, prefix: bytes) -> dict[str, Any]:
         "prefix": protocol.text_of(prefix),
         "region": endpoint.region,
         "authorities": None,
+        "pays": requests.pays,
     }
     if endpoint.authorities is not None:
         place["authorities_text"] = Path(endpoint.authorities).read_text("ascii", "replace")

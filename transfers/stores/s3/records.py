@@ -203,7 +203,7 @@ class Manifests:
 
     def find(self, listed: Listed) -> Known | None:
         """Return the valid record of the nearest enclosing manifest."""
-        path, size, etag, _ = listed
+        path, size, etag = listed[:3]
         if self._nested:
             self._enter(path)
         # every manifest is asked, so that it does not count this file as missing
@@ -295,4 +295,5 @@ def entry_of(listed: Listed, known: Known) -> Entry:
         known.mode,
         etag=listed.etag or None,
         digest=known.sha256,
+        offline=listed.archived,
     )

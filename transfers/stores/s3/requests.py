@@ -166,13 +166,18 @@ class Requests:
         *,
         limit: RequestLimit,
         patience: float | None = None,
+        pays: bool = False,
     ) -> None:
-        """Set the fields; `subject` names site and bucket in errors, `patience` is a read timeout (s)."""
+        """Set the fields; `subject` names site and bucket in errors, `patience` is a read timeout (s).
+
+        With `pays`, every request says that the requester pays for it.
+        """
         from botocore.httpsession import URLLib3Session
         from botocore.utils import get_environ_proxies
 
         self.endpoint = endpoint
         self.source = source
+        self.pays = pays
         self.bucket = bucket
         self.subject = subject
         self.connections = min(CONNECTIONS, limit.connections or CONNECTIONS)
@@ -195,7 +200,7 @@ class Requests:
     def patient(self, seconds: int) -> Requests:
         """Return requests that wait this many seconds for responses; closed separately."""
         arguments = (self.endpoint, self.source, self.bucket, self.subject, self._on_event)
-        return Requests(*arguments, limit=self._limit, patience=seconds)
+        return Requests(*arguments, limit=self._limit, patience=seconds, pays=self.pays)
 
     def request(
         self,
@@ -299,6 +304,8 @@ class Requests:
         from botocore.exceptions import BotoCoreError, SSLError
         from urllib3.exceptions import HTTPError  # botocore's own client
 
+        if self.pays and signed:
+            headers["x-amz-request-payer"] = "requester"
         request = AWSRequest(method=method, url=url, headers=headers, data=body, stream_output=True)
         request.context["payload_sha256"] = digest
         wanted = _RANGE.fullmatch(headers.get("Range", ""))

@@ -47,6 +47,7 @@ from transfers.stores.s3.listing import (
     Listed,
     Unlisted,
     in_order,
+    is_archived,
     pages,
     time_of,
 )
@@ -294,7 +295,8 @@ class S3Store(RequestStore):
         length = head.headers.get("content-length", "")
         if head.status == 404 or not length.isdigit():
             return None
-        listed = Listed(path, int(length), head.etag, _iso(head.headers.get("last-modified", "")))
+        modified = _iso(head.headers.get("last-modified", ""))
+        listed = Listed(path, int(length), head.etag, modified, is_archived(head.headers))
         entry = self._records.one(listed, head.headers)
         self._weaken(entry)
         return entry

@@ -487,7 +487,7 @@ def _sorted(spooled: Blocks, subject: str) -> Iterator[tuple[bytes, Found]]:
 
 
 def _found_in(listed: Listed) -> tuple[bytes, Found]:
-    path, size, tag, details = listed
+    path, size, tag, details = listed[:4]
     mtime_ns, mode, digest = details.split(" ")
     folder = size == _FOLDER
     return path, Found(folder, 0 if folder else size, int(mtime_ns), tag, digest or None, int(mode))

@@ -18,6 +18,7 @@ from hibali.subprocesses import remember_secret
 from tests.support.scripted_server import ScriptedServer
 from transfers.stores.base import Problem
 from transfers.stores.s3.kind import open_store
+from transfers.stores.s3.nodes import bucket_place
 from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
@@ -275,3 +276,90 @@ def test_a_name_that_is_too_long_is_named(server: ScriptedServer, open_bucket: A
     with pytest.raises(HibaliError) as caught:
         requests_of(open_bucket()).request(method, b"root/scan")
     assert (caught.value.code, caught.value.subject) == ("name-too-long", "lab:b/root/scan")
+
+
+STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
+RESTORED = "<RestoreStatus><IsRestoreInProgress>false</IsRestoreInProgress><RestoreExpiryDate>2026-12-01T00:00:00.000Z</RestoreExpiryDate></RestoreStatus>"
+COMING = "<RestoreStatus><IsRestoreInProgress>true</IsRestoreInProgress></RestoreStatus>"
+CLASSES = {
+    "a": ("", False),
+    "b": ("<StorageClass>STANDARD</StorageClass>", False),
+    "c": ("<StorageClass>GLACIER</StorageClass>", True),
+    "d": ("<StorageClass>DEEP_ARCHIVE</StorageClass>", True),
+    "e": ("<StorageClass>GLACIER_IR</StorageClass>", False),
+    "f": (f"<StorageClass>GLACIER</StorageClass>{RESTORED}", False),
+    "g": (f"{COMING}<StorageClass>GLACIER</StorageClass>", True),
+}
+
+
+@pytest.mark.parametrize("names", ["abcdefg", "cdbefg", "fgc", "bcd"])
+def test_objects_in_archives_are_listed_as_offline(
+    server: ScriptedServer, open_bucket: Any, names: str
+) -> None:
+    rows = "".join(
+        f'<Contents><Key>root/{name}</Key>{STAMP}<ETag>"e"</ETag><Size>1</Size>{CLASSES[name][0]}</Contents>'
+        for name in names
+    )
+
+    def respond(method: str, path: str, query: dict[str, list[str]]) -> Answer:
+        assert path
+        if method == "GET" and "list-type" in query:
+            return 200, {}, f"<ListBucketResult>{rows}</ListBucketResult>".encode()
+        return 404, {}, error("NoSuchKey")
+
+    server.respond = respond
+    found = {entry.name: entry.offline for entry in open_bucket().list()}
+    assert found == {name: CLASSES[name][1] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("headers", "offline"),
+    [
+        ({}, False),
+        ({"x-amz-storage-class": "GLACIER"}, True),
+        ({"x-amz-storage-class": "DEEP_ARCHIVE", "x-amz-restore": 'ongoing-request="true"'}, True),
+        (
+            {"x-amz-storage-class": "GLACIER", "x-amz-restore": 'ongoing-request="false", expiry-date="x"'},
+            False,
+        ),
+        ({"x-amz-storage-class": "INTELLIGENT_TIERING", "x-amz-archive-status": "ARCHIVE_ACCESS"}, True),
+    ],
+)
+def test_an_object_in_an_archive_is_offline(
+    server: ScriptedServer, open_bucket: Any, headers: dict[str, str], *, offline: bool
+) -> None:
+    server.respond = lambda *_: (
+        200,
+        {"ETag": '"e"', "x-amz-meta-sha256": "0" * 64, "x-amz-meta-mtime-ns": "1", **headers},
+        b"x",
+    )
+    found = open_bucket().stat(b"a")
+    assert found is not None
+    assert found.offline is offline
+
+
+def test_reading_an_archived_object_says_that_it_must_be_restored(
+    server: ScriptedServer, open_bucket: Any
+) -> None:
+    server.respond = lambda *_: (403, {}, error("InvalidObjectState"))
+    with pytest.raises(HibaliError) as caught:
+        requests_of(open_bucket()).request("GET", b"root/a")
+    assert (caught.value.code, int(caught.value.exit)) == ("offline", 6)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_the_requester_pays_for_every_request(
+    server: ScriptedServer, open_bucket: Any, command: Any, *, pays: bool
+) -> None:
+    words, _ = command
+    store = open_bucket(credentials_command=tuple(words), request_payer="requester" if pays else None)
+    server.respond = lambda *_: (200, {"ETag": '"e"', "Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}, b"x")
+    bulk = store._bulk
+    bulk.get(b"root/a", most=1)
+    bulk.put(b"root/a", b"x", {}, sha256="", checksum=False)
+    requests_of(store).request("HEAD", b"root/a")
+    assert {sent.get("x-amz-request-payer") for sent in server.headers} == {"requester" if pays else None}
+    assert bucket_place(requests_of(store), b"")["pays"] is pays
+    server.headers.clear()
+    requests_of(store).get_presigned(server.url)
+    assert "x-amz-request-payer" not in server.headers[0]
