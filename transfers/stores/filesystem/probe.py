@@ -263,11 +263,15 @@ class _Probe:
             return Exclusive.RENAME if replaces is False else Exclusive.NONE
         path = self._path(b"exclusive")
         try:
-            works = (
-                self._files.create(path, _FIRST, how)
-                and not self._files.create(path, _OTHER, how)
-                and self._content(b"exclusive") == _FIRST
-            )
+            if how is Exclusive.FOLDER:
+                works = self._files.claim_folder(path) and not self._files.claim_folder(path)
+                self._files.release_folder(path)
+            else:
+                works = (
+                    self._files.create(path, _FIRST, how)
+                    and not self._files.create(path, _OTHER, how)
+                    and self._content(b"exclusive") == _FIRST
+                )
         except IncompleteError:
             works = False
         return how if works else Exclusive.NONE

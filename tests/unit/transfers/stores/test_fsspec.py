@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,10 @@ from hibali.locations import read_location
 from tests.support.payloads import put
 from transfers.entry import Kind, Verification
 from transfers.stores.base import Store
-from transfers.stores.filesystem.traits import Put
+from transfers.stores.filesystem.files import Files
+from transfers.stores.filesystem.lock import FileLock
+from transfers.stores.filesystem.probe import probe_filesystem
+from transfers.stores.filesystem.traits import Exclusive, Put
 from transfers.stores.fsspec.errors import error_for
 from transfers.stores.fsspec.files import FsspecFiles, found_of, time_of
 from transfers.stores.fsspec.options import options_of, read_options
@@ -35,6 +40,37 @@ def settings_of(text: str) -> FsspecSettings:
     )
     own: FsspecSettings = found.sites["lake"].own
     return own
+
+
+class _FolderLocks(FsspecFiles):
+    """A filesystem that is probed and locked by the creation of a folder, as that of a plugin may be."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(LocalFileSystem(), str(folder), "lake", "file")
+        self.traits = replace(self.traits, exclusive=Exclusive.FOLDER)
+        self._folder = folder
+
+    create = Files.create  # a filesystem whose locks are folders need not have it
+
+    def claim_folder(self, path: bytes) -> bool:
+        try:
+            (self._folder / os.fsdecode(path)).mkdir()
+        except FileExistsError:
+            return False
+        return True
+
+
+def test_a_probed_filesystem_can_lock_by_folders(tmp_path: Path) -> None:
+    """The probe finds it, leaves nothing, and a second client is refused."""
+    files = _FolderLocks(tmp_path)
+    assert probe_filesystem(files, b"").exclusive == Exclusive.FOLDER
+    assert list(tmp_path.iterdir()) == []
+    lock = FileLock(files, b"", "first", Exclusive.FOLDER)
+    with pytest.raises(TryLaterError) as raised:
+        FileLock(files, b"", "second", Exclusive.FOLDER)
+    assert raised.value.code == "locked"
+    lock.release()
+    FileLock(files, b"", "second", Exclusive.FOLDER).release()
 
 
 @pytest.mark.parametrize(
