@@ -113,6 +113,15 @@ class Receipt:
                 if len(self.failures) < _MAX_FAILURES:
                     self.failures.append(event)
 
+    def add_moved(self, earlier: Receipt) -> None:
+        """Count what an earlier part of the same collection moved, which this one found in place."""
+        self.files_moved += earlier.files_moved
+        self.bytes_moved += earlier.bytes_moved
+        self.bytes_sent += earlier.bytes_sent
+        self.files_kept = max(0, self.files_kept - earlier.files_moved)
+        if earlier.proof_moved is not None:
+            self._count_proof(earlier.proof_moved)
+
     def _count_proof(self, proof: str) -> None:
         """Note how another file was verified: the weakest method counts."""
         if proof != self.proof_moved:  # one comparison for each of millions of files

@@ -196,6 +196,16 @@ def running_operations() -> list[RunningOperation]:
     return sorted(found, key=lambda each: (str(each.fields["began"]), each.id))
 
 
+def is_running(operation: str) -> bool:
+    """Return whether the process of an operation runs now, as far as this machine can tell."""
+    record = (
+        _read(ledger_folder("running") / f"{operation}.json")
+        if _NAME.fullmatch(f"{operation}.json")
+        else None
+    )
+    return record is not None and parse_progress(record, read_clock()) is not None
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     """Return the content of a file; None if it was removed meanwhile. An unreadable one is empty."""
     try:

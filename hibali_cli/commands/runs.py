@@ -274,6 +274,8 @@ def logs_command(
 ) -> int | None:
     """Print the standard output of a run's tool; on a terminal, control characters are escaped.
 
+    Of a failed run, standard output and standard error are printed, one after the other, each with a heading.
+
     With --follow, standard output and standard error are printed to the same streams here, unless one is chosen; the command waits
     for a run that has not started.
     """

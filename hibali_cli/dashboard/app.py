@@ -84,8 +84,8 @@ class Dashboard:
             "",
             "Overview",
             live=self._live(),
-            sites=site_values(self._reader.sites(operations, now), now),
-            operations=operation_rows(operations[: -_RECENT - 1 : -1], now),
+            sites=site_values(self._reader.sites(operations), now),
+            operations=operation_rows(operations[: -_RECENT - 1 : -1]),
         )
 
     def live(self, request: Request) -> Response:
@@ -122,14 +122,13 @@ class Dashboard:
     def history(self, request: Request) -> Response:
         """Show the operations that match a search, a page at a time."""
         query, result = (request.query_params.get(name, "") for name in ("q", "result"))
-        now = time.time()
-        found = search_operations(self._reader.operations(), query, result, now)
+        found = search_operations(self._reader.operations(), query, result)
         some, pager = self._part(found, request)
         return self._page(
             "history.html",
             "history",
             "History",
-            rows=operation_rows(some, now),
+            rows=operation_rows(some),
             pager=pager,
             query=query,
             result=result,
@@ -141,7 +140,7 @@ class Dashboard:
         details = self._reader.operation(request.path_params["identifier"])
         each = details.operation
         title = f"{each.operation} {each.source} {each.target}"
-        return self._page("operation.html", "history", title, **receipt_values(details, time.time()))
+        return self._page("operation.html", "history", title, **receipt_values(details))
 
     def _part(self, rows: list[Any], request: Request) -> tuple[list[Any], dict[str, Any]]:
         """Return the rows of the requested page, and the links to the others."""

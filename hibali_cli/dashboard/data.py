@@ -104,7 +104,7 @@ class LedgerReader:
         """Return one run in full; raises `NotFoundError`."""
         return report_run(self._store.load(run_id), self._store)
 
-    def sites(self, operations: Sequence[Operation], now: float) -> list[SiteHealth]:
+    def sites(self, operations: Sequence[Operation]) -> list[SiteHealth]:
         """Return the sites of config.toml by name; none if it cannot be read."""
         try:
             sites = load_sites(self._config).sites
@@ -114,7 +114,7 @@ class LedgerReader:
         for name in sorted(sites):
             last = next((each for each in reversed(operations) if name in each.sites and each.receipt), None)
             usage = site_usage(sites[name], transferred_in(operations))
-            result = None if last is None else last.result(now)
+            result = None if last is None else last.result()
             found.append(SiteHealth(usage, last_check(sites[name]), last, result))
         return found
 

@@ -148,7 +148,7 @@ def _age(operation: Operation, now: float) -> str:
     return f"{operation.operation} {format_duration(max(0.0, now - operation.moment))} ago"
 
 
-def operation_rows(operations: Sequence[Operation], now: float) -> list[dict[str, Any]]:
+def operation_rows(operations: Sequence[Operation]) -> list[dict[str, Any]]:
     """Return the rows of a table of operations."""
     return [
         {
@@ -157,8 +157,8 @@ def operation_rows(operations: Sequence[Operation], now: float) -> list[dict[str
             "what": each.operation,
             "source": each.source,
             "target": each.target,
-            "kind": _RESULT_KINDS[each.result(now)],
-            "result": str(each.result(now)),
+            "kind": _RESULT_KINDS[each.result()],
+            "result": str(each.result()),
             "files": str(each.number("files_moved")),
             "bytes": format_size(each.number("bytes_moved")),
             "proof": each.proof_moved or "",
@@ -168,15 +168,13 @@ def operation_rows(operations: Sequence[Operation], now: float) -> list[dict[str
     ]
 
 
-def search_operations(
-    operations: Sequence[Operation], query: str, result: str, now: float
-) -> list[Operation]:
+def search_operations(operations: Sequence[Operation], query: str, result: str) -> list[Operation]:
     """Return the operations, latest first, that have every word of the query in an id, a place, a name or an error."""
     words = query.casefold().split()
     return [
         each
         for each in reversed(operations)
-        if (not result or each.result(now) == result) and all(word in _text_of(each) for word in words)
+        if (not result or each.result() == result) and all(word in _text_of(each) for word in words)
     ]
 
 
@@ -221,10 +219,10 @@ def sweep_values(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [{**_run_row(run), "grid": task_grid(run.to_record()["tasks"])} for run in sweeps]
 
 
-def receipt_values(details: OperationDetails, now: float) -> dict[str, Any]:
+def receipt_values(details: OperationDetails) -> dict[str, Any]:
     """Return the values of the page of one operation."""
     each = details.operation
-    [row] = operation_rows([each], now)
+    [row] = operation_rows([each])
     return {
         "operation": row,
         "facts": [(name, value) for name, value in _receipt_facts(details) if value],

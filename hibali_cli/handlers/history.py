@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,7 +30,6 @@ _MOST_FAILURES = 20
 
 def list_history(common: Common, options: dict[str, Any]) -> int | None:
     """List the operations that match the filters, or the transfers of one file or folder."""
-    now = time.time()
     chosen = Filter(
         site=options["site_name"],
         schedule=options["schedule"],
@@ -47,26 +45,26 @@ def list_history(common: Common, options: dict[str, Any]) -> int | None:
         return _list_moves(common, options["path"], chosen, options["last"])
     text = options["fields"] is None and not common.json
     with collect_unreadable() as unreadable:
-        found, count = read_latest(chosen, now, options["last"] or (_MOST_LINES if text else None))
+        found, count = read_latest(chosen, options["last"] or (_MOST_LINES if text else None))
     if options["fields"] is not None:
-        records = (operation_fields(each, now) for each in found)
+        records = (operation_fields(each) for each in found)
         write_fields(common, "operation", options["fields"], records)
     elif common.json:
         for each in found:
-            common.output.record("operation", operation_fields(each, now))
+            common.output.record("operation", operation_fields(each))
     else:
-        _print_operations(common, found, now, 0 if options["last"] else count)
+        _print_operations(common, found, 0 if options["last"] else count)
     raise_unreadable(unreadable)
     if common.json and options["fields"] is None:
         common.output.record("end", {"count": len(found), "exit": 0})
     return None
 
 
-def _print_operations(common: Common, found: Sequence[Operation], now: float, count: int) -> None:
+def _print_operations(common: Common, found: Sequence[Operation], count: int) -> None:
     """Print a table; `count` is the number of all, if that is to be said."""
     common.output.table(
         ["operation", "began", "what", "from", "to", "result", "files", "size", "proof", "schedule"],
-        [_row(each, now) for each in found],
+        [_row(each) for each in found],
     )
     if len(found) < count:
         common.output.info(
@@ -78,14 +76,14 @@ def _seconds(nanoseconds: int | None) -> float | None:
     return None if nanoseconds is None else nanoseconds / 1e9
 
 
-def _row(each: Operation, now: float) -> tuple[Cell, ...]:
+def _row(each: Operation) -> tuple[Cell, ...]:
     return (
         each.id,
         _clock(each.began),
         each.operation,
         each.source,
         each.target,
-        _describe_result(each, now),
+        _describe_result(each),
         each.number("files_moved"),
         format_size(each.number("bytes_moved")),
         each.proof_moved,
@@ -93,8 +91,8 @@ def _row(each: Operation, now: float) -> tuple[Cell, ...]:
     )
 
 
-def _describe_result(each: Operation, now: float) -> str:
-    result = each.result(now)
+def _describe_result(each: Operation) -> str:
+    result = each.result()
     code = (each.stopped or {}).get("code")
     return f"{result} ({code})" if code else str(result)
 
@@ -103,7 +101,7 @@ def _clock(began: str) -> str:
     return f"{began[:10]} {began[11:16]}"
 
 
-def operation_fields(each: Operation, now: float) -> dict[str, Any]:
+def operation_fields(each: Operation) -> dict[str, Any]:
     """Return the fields of a line of kind `operation`."""
     receipt, stopped = each.receipt or {}, each.stopped or {}
     counts = ("files", "bytes", "files_moved", "bytes_moved", "files_kept", "files_deleted", "files_failed")
@@ -115,7 +113,7 @@ def operation_fields(each: Operation, now: float) -> dict[str, Any]:
         "target": each.target,
         "sites": sorted(each.sites),
         "schedule": each.schedule,
-        "result": str(each.result(now)),
+        "result": str(each.result()),
         "exit_code": each.exit,
         **{name: receipt.get(name) for name in counts},
         "proof_moved": receipt.get("proof_moved"),
@@ -131,7 +129,7 @@ def operation_fields(each: Operation, now: float) -> dict[str, Any]:
 def _list_moves(common: Common, path: str, chosen: Filter, last: int | None) -> int | None:
     roots = _places_of(read_location(path, common.settings()))
     with collect_unreadable() as unreadable:
-        operations = chosen.choose(read_operations_at(roots, unplaced=True), time.time())
+        operations = chosen.choose(read_operations_at(roots, unplaced=True))
         found = list(moves_of(roots, _with_typed_places(common, operations)))
     found = found[-last:] if last else found
     if common.json:
@@ -220,11 +218,11 @@ def parse_typed(text: str, sites: Any) -> OperationRoot | None:
 
 def show_operation(common: Common, identifier: str) -> int | None:
     """Show one operation in full."""
-    details, now = read_details(identifier), time.time()
+    details = read_details(identifier)
     if common.json:
-        common.output.record("story", _story_fields(details, now), flush=True)
+        common.output.record("story", _story_fields(details), flush=True)
         return None
-    common.output.pairs(_story_pairs(details, now))
+    common.output.pairs(_story_pairs(details))
     for note in details.notes:
         common.output.text(f"note     {printable(note)}\n")
     if details.failures:
@@ -241,13 +239,13 @@ def show_operation(common: Common, identifier: str) -> int | None:
     return None
 
 
-def _story_fields(details: OperationDetails, now: float) -> dict[str, Any]:
+def _story_fields(details: OperationDetails) -> dict[str, Any]:
     failures = [
         {**path_fields(path_from_fields(each)), "code": each.get("code"), "message": each.get("message")}
         for each in details.failures
     ]
     return {
-        **operation_fields(details.operation, now),
+        **operation_fields(details.operation),
         "firing": details.operation.firing,
         "receipt": None if details.operation.receipt is None else dict(details.operation.receipt),
         "on_record": dict(details.files),
@@ -258,7 +256,7 @@ def _story_fields(details: OperationDetails, now: float) -> dict[str, Any]:
     }
 
 
-def _story_pairs(details: OperationDetails, now: float) -> dict[str, Cell]:
+def _story_pairs(details: OperationDetails) -> dict[str, Cell]:
     each = details.operation
     receipt, stopped = each.receipt or {}, each.stopped or {}
     pairs: dict[str, Cell] = {
@@ -268,7 +266,7 @@ def _story_pairs(details: OperationDetails, now: float) -> dict[str, Cell]:
         "to": each.target,
         "began": f"{_clock(each.began)} UTC",
         "schedule": f"{each.schedule}, firing {each.firing}" if each.schedule else None,
-        "result": str(each.result(now)),
+        "result": str(each.result()),
         "exit code": each.exit,
     }
     if each.receipt is not None:

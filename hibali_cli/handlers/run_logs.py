@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from hibali.errors import NotFoundError
 from hibali.text import path_fields, printable
 from hibali_cli.handlers.run_sites import opener, run_site
 from hibali_cli.options import Common
 from hibali_cli.output import flush_results, is_terminal, write_message, write_message_raw
 from hibali_cli.progress import listening
 from runs.logs import Stream, follow_logs, read_log
-from runs.model import Run
+from runs.model import Run, State
 from runs.records import choose_task
 from runs.services.base import load_job_system
 from runs.store import RunStore
@@ -40,6 +41,12 @@ class LogLines:
             write_message_raw(piece)
         else:
             self._common.output.raw(piece)
+            flush_results()
+
+    def head(self, stream: Stream) -> None:
+        """Print which stream follows."""
+        if not self._common.json:
+            self._common.output.line(f"==> {stream} <==")
             flush_results()
 
     def end(self) -> None:
@@ -103,7 +110,8 @@ def print_logs(
     run = choose_task(run_store.load(run_id), task, log_of_job=stream == "scheduler.log")
     lines = LogLines(common, run.id, apart=follow and stream is None)
     if not follow:
-        _print(common, run, stream or "stdout", lines)
+        failed = stream is None and run.state in {State.FAILED, State.LOST}
+        _print(common, run, ("stdout", "stderr") if failed else (stream or "stdout",), lines)
         return None
     try:
         ended = _follow(
@@ -118,13 +126,23 @@ def print_logs(
     return None
 
 
-def _print(common: Common, run: Run, stream: Stream, lines: LogLines) -> None:
+def _print(common: Common, run: Run, streams: tuple[Stream, ...], lines: LogLines) -> None:
+    """Print streams, several of them with a heading each; one of several that does not exist is left out."""
     with listening(common, f"logs {run.id}") as on_event:
         host = opener(run_site(common, run.site), on_event)()
         try:
-            for piece in read_log(host, run, stream):
-                lines.show(stream, piece)
-            lines.end()
+            missing = []
+            for stream in streams:
+                if len(streams) > 1:
+                    lines.head(stream)
+                try:
+                    for piece in read_log(host, run, stream):
+                        lines.show(stream, piece)
+                except NotFoundError as problem:
+                    missing.append(problem)
+                lines.end()
+            if len(missing) == len(streams):
+                raise missing[0]
         finally:
             host.close()
 

@@ -298,7 +298,7 @@ def by_day(operations: Iterable[Operation], now: float, days: int = DAYS) -> lis
         on = found.get(each.began[:10])
         if on is not None and not each.was_mistyped:
             on.operations += 1
-            on.bad += each.result(now) in _BAD_RESULTS
+            on.bad += each.result() in _BAD_RESULTS
             on.bytes += each.number("bytes_moved")
             on.files += each.number("files_moved")
             on.seconds += each.seconds if each.number("bytes_moved") else 0.0
@@ -317,18 +317,18 @@ def failed_commands(operations: Sequence[Operation], now: float) -> list[Trouble
             each.schedule is not None
             or each.was_mistyped
             or line in seen
-            or each.result(now) is Result.UNDER_WAY
+            or each.result() is Result.UNDER_WAY
         ):
             continue
         seen.add(line)
-        if each.result(now) in _BAD_RESULTS:
-            found.append(_trouble(each, now))
+        if each.result() in _BAD_RESULTS:
+            found.append(_trouble(each))
     return found
 
 
-def _trouble(each: Operation, now: float) -> Trouble:
+def _trouble(each: Operation) -> Trouble:
     stopped = each.stopped or {}
-    result = each.result(now)
+    result = each.result()
     if stopped:
         what = f"{stopped.get('about')}: {stopped.get('message')}"
     elif result is Result.UNFINISHED:

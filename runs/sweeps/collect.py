@@ -113,6 +113,7 @@ class TaskCollector:
         self._on_event = on_event
         self._saving = saving or SaveOptions()
         self._collected: set[int] = set()
+        self._earlier: list[Receipt] = []
         self.digests: dict[bytes, str] = {}
 
     def saving(self, saving: SaveOptions) -> TaskCollector:
@@ -127,17 +128,21 @@ class TaskCollector:
         if not numbers:
             return
         receipt, chosen = self._pull(run, numbers, ignore)
+        self._earlier.append(receipt)
         if receipt.exit is Exit.DONE and not chosen.problems:
             self._collected.update(numbers)
 
     def collect(self, run: Run, numbers: Sequence[int]) -> tuple[Receipt, ChosenFiles]:
-        """Collect these tasks, which have ended; the receipt's `exit` is the result.
+        """Collect these tasks, which have ended; the receipt's `exit` is the result, and it counts what `collect_new` moved.
 
         It is `Run.failure_exit` if a task of the sweep failed, else INCOMPLETE if anything is missing, is no regular file or did not arrive, or
         TRY_LATER if there are tasks that have not ended or are LOST.
         """
         sweep = sweep_of(run)
         receipt, chosen = self._pull(run, numbers, self._on_event)
+        for each in self._earlier:
+            receipt.add_moved(each)
+        self._earlier.clear()
         whole = receipt.exit is Exit.DONE
         for problem in chosen.problems:
             receipt.count(problem)

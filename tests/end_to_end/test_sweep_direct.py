@@ -43,7 +43,14 @@ def test_a_sweep_runs_from_its_table_to_results_and_repeats_failed_tasks(bench: 
         ("3", "b", "3", False),
         ("4", "b", "3", False),
     ]
-    assert bench.hibali("runs", "logs", run["id"], "--task", "3", exit=0).out == b"said\n"
+    [receipt] = [each for each in ended.lines if each["kind"] == "receipt"]
+    assert (receipt["files"], receipt["files_moved"], receipt["files_kept"]) == (2, 2, 0)
+    logs = ("runs", "logs", run["id"], "--task", "3")
+    assert bench.hibali(*logs, "--stdout", exit=0).out == b"said\n"
+    both = bench.hibali(*logs, exit=0).out
+    assert both.startswith(b"==> stdout <==\nsaid\n==> stderr <==\n")
+    assert bench.hibali(*logs, "--json", exit=0).lines[0]["stream"] == "stdout"
+    assert bench.hibali("runs", "logs", run["id"], "--task", "1", exit=0).out == b"said\n"
     assert b"FAILED" in bench.hibali("runs", "show", run["id"], exit=0).out
     assert b"4/4, 2 unsuccessful" in bench.hibali("runs", "list", exit=0).out
 

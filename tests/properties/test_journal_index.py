@@ -157,10 +157,10 @@ def check_operations(data: Any) -> None:
         since=data.draw(some.sampled_from((None, 1_767_312_000.0))),
         until=data.draw(some.sampled_from((None, 1_767_312_000.0))),
     )
-    matching = chosen.choose(expected, NOW)
+    matching = chosen.choose(expected)
     most = data.draw(some.integers(1, 3))
-    assert read_latest(chosen, NOW) == (matching, len(matching))
-    assert read_latest(chosen, NOW, most) == (matching[-most:], len(matching))
+    assert read_latest(chosen) == (matching, len(matching))
+    assert read_latest(chosen, most) == (matching[-most:], len(matching))
     since = NOW - 86400
     assert read_operations_since(since) == [
         each for each in expected if max(each.moment, each.touched) >= since

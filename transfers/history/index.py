@@ -20,7 +20,6 @@ from hibali.system_errors import reason_of
 from hibali.text import path_from_fields
 from transfers.history.operations import (
     RESULTS,
-    SILENCE_SECONDS,
     VERIFIED,
     Filter,
     Operation,
@@ -33,6 +32,7 @@ from transfers.history.operations import (
     read_operation,
     read_place,
 )
+from transfers.running import is_running, running_operations
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -74,9 +74,9 @@ def read_operations() -> list[Operation]:
     return _select("1", ())
 
 
-def read_latest(chosen: Filter, now: float, most: int | None = None) -> tuple[list[Operation], int]:
+def read_latest(chosen: Filter, most: int | None = None) -> tuple[list[Operation], int]:
     """Return the latest operations that satisfy the filter, oldest first, and the number of all that do."""
-    where, parameters = _condition(chosen, now)
+    where, parameters = _condition(chosen)
     limit = "" if most is None else f" LIMIT {most}"
     order = f"began DESC, name DESC{limit}"
 
@@ -210,7 +210,7 @@ def _related(side: str, root: OperationRoot) -> tuple[str, list[Value]]:
     )
 
 
-def _condition(chosen: Filter, now: float) -> tuple[str, list[Value]]:
+def _condition(chosen: Filter) -> tuple[str, list[Value]]:
     """Return the condition of a filter."""
     found: list[tuple[str, list[Value]]] = [("1", [])]
     if chosen.site is not None:
@@ -222,18 +222,21 @@ def _condition(chosen: Filter, now: float) -> tuple[str, list[Value]]:
     if chosen.until is not None:
         found.append(("moment < ?", [chosen.until]))
     if chosen.results:
-        found.append(_result_condition(chosen.results, now))
+        found.append(_result_condition(chosen.results))
     return " AND ".join(text for text, _ in found), [each for _, values in found for each in values]
 
 
-def _result_condition(results: Collection[Result], now: float) -> tuple[str, list[Value]]:
+def _result_condition(results: Collection[Result]) -> tuple[str, list[Value]]:
     parts = [f"exit IN ({_listed(code for code, result in RESULTS.items() if result in results)})"]
     if Result.FAILED in results:
         parts.append(f"exit NOT IN ({_listed(RESULTS)})")
-    for result, comparison in ((Result.UNDER_WAY, ">"), (Result.UNFINISHED, "<=")):
+    running: list[Value] = [each.id for each in running_operations()]
+    parameters: list[Value] = []
+    for result, comparison in ((Result.UNDER_WAY, "IN"), (Result.UNFINISHED, "NOT IN")):
         if result in results:
-            parts.append(f"(exit IS NULL AND touched {comparison} {now - SILENCE_SECONDS!r})")
-    return f"({' OR '.join(parts)})", []
+            parts.append(f"(exit IS NULL AND name {comparison} ({', '.join('?' * len(running))}))")
+            parameters += running
+    return f"({' OR '.join(parts)})", parameters
 
 
 def _listed(numbers: Iterable[int]) -> str:
@@ -242,7 +245,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 def _fields(operation: Operation) -> dict[str, Any]:
     return {
-        **{each.name: getattr(operation, each.name) for each in fields(operation)},
+        **{each.name: getattr(operation, each.name) for each in fields(operation) if each.name != "running"},
         "origin": None if operation.origin is None else place_fields(operation.origin),
         "place": None if operation.place is None else place_fields(operation.place),
         "sites": sorted(operation.sites),
@@ -251,7 +254,8 @@ def _fields(operation: Operation) -> dict[str, Any]:
 
 def _read_fields(record: dict[str, Any]) -> Operation:
     roots = {key: record[key] and read_place(record[key]) for key in ("origin", "place")}
-    return Operation(**{**record, **roots, "sites": frozenset(record["sites"])})
+    running = record["receipt"] is None and is_running(record["id"])
+    return Operation(**{**record, **roots, "sites": frozenset(record["sites"]), "running": running})
 
 
 _MOST_FAILURES = 1000

@@ -17,8 +17,7 @@ from hibali.ledger import find_identifier, ledger_folder, read_records, records_
 from hibali.text import path_fields, path_from_fields, printable
 from hibali.unreadable import unreadable
 from transfers.entry import Verification, weakest
-
-SILENCE_SECONDS = 86400.0  # seconds of silence after which an operation without an end counts as killed
+from transfers.running import is_running
 
 
 class Result(StrEnum):
@@ -78,7 +77,7 @@ class Operation:
     """A recorded operation.
 
     `began` is RFC 3339; `origin` and `place` are None for a call that never reached them, and for old
-    journals. `receipt` is None while it is active, and for one that was killed; `stopped` has the fields of
+    journals. `receipt` is None while it is `running`, and for one that was killed; `stopped` has the fields of
     the error that ended it. `touched` is when its journal was last written, in seconds since the epoch.
     `schedule` and `firing` are those that it belongs to, None where a user started it.
     """
@@ -97,11 +96,12 @@ class Operation:
     schedule: str | None = None
     firing: str | None = None
     sites: frozenset[str] = field(default=frozenset(), compare=False)
+    running: bool = field(default=False, compare=False)
 
-    def result(self, now: float) -> Result:
-        """Return its result; `now` in seconds since the epoch."""
+    def result(self) -> Result:
+        """Return its result."""
         if self.receipt is None:
-            return Result.UNDER_WAY if now - self.touched < SILENCE_SECONDS else Result.UNFINISHED
+            return Result.UNDER_WAY if self.running else Result.UNFINISHED
         return RESULTS.get(self.number("exit"), Result.FAILED)
 
     def number(self, name: str) -> int:
@@ -228,7 +228,8 @@ def read_operation(path: Path) -> Operation:
     try:
         operation = _read_begin(first, touched)
         if operation is not None:
-            return _read_end(operation, last)
+            operation = _read_end(operation, last)
+            return replace(operation, running=operation.receipt is None and is_running(operation.id))
     except (LookupError, ValueError, TypeError, AttributeError):
         pass
     raise unreadable(path, "the record of this operation is damaged")
@@ -271,19 +272,19 @@ class Filter:
     since: float | None = None
     until: float | None = None
 
-    def matches(self, operation: Operation, now: float) -> bool:
+    def matches(self, operation: Operation) -> bool:
         """Return whether the operation satisfies all conditions."""
         return (
             (self.site is None or self.site in operation.sites)
             and (self.schedule is None or operation.schedule == self.schedule)
-            and (not self.results or operation.result(now) in self.results)
+            and (not self.results or operation.result() in self.results)
             and (self.since is None or operation.moment >= self.since)
             and (self.until is None or operation.moment < self.until)
         )
 
-    def choose(self, operations: Iterable[Operation], now: float) -> list[Operation]:
+    def choose(self, operations: Iterable[Operation]) -> list[Operation]:
         """Return the operations that satisfy the filter, in the same order."""
-        return [each for each in operations if self.matches(each, now)]
+        return [each for each in operations if self.matches(each)]
 
 
 class FileChange(StrEnum):

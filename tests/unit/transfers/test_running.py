@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from hibali.events import Carried, Event, Listing, Moved, Planned, Round
+from hibali.events import Carried, Event, Listing, Moved, Planned, Round, ignore
+from hibali.ledger import Journal, ledger_folder, now
+from transfers.history.index import read_details, read_latest, read_operations
+from transfers.history.operations import Filter, Result
 from transfers.running import Clock, ProgressFile, parse_progress, read_clock, running_operations
 
 FIELDS = {
@@ -175,3 +178,21 @@ def test_a_full_disk_does_not_stop_the_operation(folder: Path, monkeypatch: pyte
     ProgressFile(FIELDS, seen.append)(Listing())
     assert seen == [Listing()]
     assert list(folder.iterdir()) == []
+
+
+def test_history_says_under_way_only_while_the_process_lives() -> None:
+    fields = {"id": "20260102-030405-0a1b2c3d", "operation": "push", "source": "a", "target": "b:c"}
+    began = {"schema": 1, "kind": "operation", **fields, "at": now()}
+    Journal(ledger_folder("operations") / f"{fields['id']}.jsonl", began).close()
+
+    def results() -> list[Result]:
+        [found] = read_operations()
+        for result in (Result.UNDER_WAY, Result.UNFINISHED):
+            assert read_latest(Filter(results=[result]))[1] == (found.result() is result)
+        return [found.result(), read_details(fields["id"]).operation.result()]
+
+    assert results() == [Result.UNFINISHED] * 2, "it was killed a moment ago"
+    progress = ProgressFile({**fields, "began": now()}, ignore)
+    assert results() == [Result.UNDER_WAY] * 2
+    progress.close()
+    assert results() == [Result.UNFINISHED] * 2, "Ctrl-C before the receipt"

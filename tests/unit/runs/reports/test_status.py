@@ -99,8 +99,8 @@ def test_daily_totals_and_repeated_commands_that_succeeded_are_no_trouble() -> N
     assert (days[-1].bytes, days[-1].bad, days[-1].rate) == (10, 1, 5.0)
     assert [each.todo for each in failed_commands([operation(1), failed], NOW)] == ["inspect it"]
     assert failed_commands([failed, operation(3)], NOW) == []
-    assert failed_commands([operation(4, receipt=None)], NOW) == []
-    unfinished = operation(4, receipt=None, touched=NOW - 90_000)
+    assert failed_commands([operation(4, receipt=None, running=True)], NOW) == []
+    unfinished = operation(4, receipt=None)
     assert "never ended" in failed_commands([unfinished], NOW)[0].what
 
 
