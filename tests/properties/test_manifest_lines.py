@@ -66,8 +66,9 @@ def test_a_cursor_finds_what_a_dict_has(
 ) -> None:
     held = dict(pairs)
     with closing(gather(as_lines(pairs), in_memory)) as lines:
-        cursor = Cursor(lines)
+        unasked: dict[bytes, bytes] = {}
+        cursor = Cursor(lines, unasked.__setitem__)
         for key in sorted(queried):
-            wanted = held.get(key)
-            counts = wanted is not None and (wanted.etag, wanted.size) == ("e", 1)
-            assert cursor.find(key, "e", 1) == (wanted if counts else None)
+            assert cursor.line(key) == (line_of(key, held[key]) if key in held else b"")
+        cursor.end()
+        assert unasked == {key: line_of(key, known) for key, known in held.items() if key not in queried}

@@ -27,7 +27,7 @@ from transfers.stores.s3.manifest import (
     lines_in,
     merged,
 )
-from transfers.stores.s3.records import Manifests, inside, removed_below
+from transfers.stores.s3.records import Manifests, in_listing, inside, removed_below
 from transfers.stores.server_folder import OWN, below
 
 PIECE_BYTES = 8 * 1024 * 1024  # read and written at once
@@ -91,20 +91,20 @@ class Records:
         self._root = root
         self._cache = cache
         self._manifests: Manifests | None = None
+        self._shallow = False
         self.nested: set[bytes] = set()
 
-    def begin(self) -> None:
+    def begin(self, *, shallow: bool) -> None:
         """Forget what was loaded: a listing starts."""
         self.close()
+        self._shallow = shallow
         self.nested.clear()
 
     def entry_of(self, path: bytes, found: Found) -> Entry:
         """Return the entry of a listed name, in ascending order of paths."""
         if found.kind is not Kind.FILE:
             return Entry(path, found.kind, link=found.link)
-        if self._manifests is None:
-            self._manifests = Manifests(self._load, self.nested, self._above())
-        return _entry(path, found, self._find(self._manifests, path, found))
+        return _entry(path, found, self._find(self._opened(), path, found))
 
     def one(self, path: bytes, found: Found) -> Entry:
         """Return the entry of a single name."""
@@ -113,11 +113,15 @@ class Records:
         with closing(Manifests(self._load, frozenset(), self._above() if found.tag else ())) as manifests:
             return _entry(path, found, self._find(manifests, path, found))
 
-    def missing(self, *, shallow: bool) -> Iterator[tuple[bytes, Known]]:
+    def missing(self) -> Iterator[tuple[bytes, Known]]:
         """Yield what is recorded but was not listed; see `Manifests.missing`."""
+        return self._opened().missing()
+
+    def _opened(self) -> Manifests:
         if self._manifests is None:
-            self._manifests = Manifests(self._load, self.nested, self._above())
-        return self._manifests.missing(shallow=shallow)
+            gathers = in_listing(shallow=self._shallow)
+            self._manifests = Manifests(self._load, self.nested, self._above(), gathers=gathers)
+        return self._manifests
 
     def _find(self, manifests: Manifests, path: bytes, found: Found) -> Known | None:
         listed = Listed(path, found.size, found.tag, "")

@@ -213,7 +213,7 @@ class EbrainsStore(RequestStore):
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Keys that cannot be safe paths, and recorded files that are missing, are reported at the end."""
         unlisted = Unlisted(self._objects.subject, self._prefix())
-        self._records.begin()
+        self._records.begin(shallow=shallow)
         self._locks_below = []
         # Sorting reads the whole listing before the first entry, so all nested manifests are known by then.
         ordered = in_order(self._listed(shallow=shallow), self._objects.subject)
@@ -227,7 +227,7 @@ class EbrainsStore(RequestStore):
             entry = self._records.entry_of(listed.path, found_of(listed))
             self._weaken(entry)
             yield entry
-        unlisted.add_missing(self._records.missing(shallow=shallow))
+        unlisted.add_missing(self._records.missing())
         self._records.close()
         unlisted.end()
 

@@ -245,7 +245,7 @@ class FilesystemStore(RequestStore):
             raise NotFoundError("no-such-place", "it does not exist", subject=self._files.subject)
         if root.kind is not Kind.FOLDER:
             return
-        self._records.begin()
+        self._records.begin(shallow=shallow)
         listing = Listing(self._files, self._pool, self.root_path, self._records, shallow=shallow)
         hides = self._files.traits.keys and not shallow  # folders are only parts of keys
         for entry in listing:
@@ -257,7 +257,7 @@ class FilesystemStore(RequestStore):
         hidden = {folder for folder, _ in listing.problems}
         unlisted.add_missing(
             (path, known)
-            for path, known in self._records.missing(shallow=shallow)
+            for path, known in self._records.missing()
             if hidden.isdisjoint((path, *enclosing(path)))
         )
         self._records.close()

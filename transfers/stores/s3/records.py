@@ -72,7 +72,7 @@ class Records:
         coming = iter(listed)
         above = self._above() if self._loading is None else self._loading.result()
         self._loading = None
-        manifests = Manifests(self._load, self._nested, above)
+        manifests = Manifests(self._load, self._nested, above, gathers=in_listing(shallow=shallow))
         with closing(manifests):
             while batch := list(islice(coming, _BATCH)):
                 known = [self._find_recorded(one, manifests) for one in batch]
@@ -80,7 +80,7 @@ class Records:
                 requested = iter(self._pool.map(self._request_metadata, unknown))
                 for one, found in zip(batch, known, strict=True):
                     yield entry_of(one, next(requested) if found is None else found)
-            unlisted.add_missing(manifests.missing(shallow=shallow))
+            unlisted.add_missing(manifests.missing())
 
     def _find_recorded(self, listed: Listed, manifests: Manifests) -> Known | None:
         """Return the record without a request, if there is one; folders have none."""
@@ -189,9 +189,16 @@ class Manifests:
     """Manifest lookups along a sorted listing; only the manifests around the current path are held."""
 
     def __init__(
-        self, load: Callable[[bytes], ManifestLines], nested: AbstractSet[bytes], above: Iterable[_Above]
+        self,
+        load: Callable[[bytes], ManifestLines],
+        nested: AbstractSet[bytes],
+        above: Iterable[_Above],
+        *,
+        gathers: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
+        """Set the fields; `missing` has only paths for which `gathers` is true."""
         self._load = load
+        self._gathers = gathers
         self._nested = nested
         self._entered: set[bytes] = set()
         self._missing: dict[bytes, bytes] = {}
@@ -239,15 +246,13 @@ class Manifests:
             self._miss(key[len(start) :], line)
 
     def _miss(self, path: bytes, line: bytes) -> None:
-        # not what only a foreign or older manifest can name (S1)
-        if len(self._missing) <= MOST_UNLISTED and unsafe_component(path) is None and not is_own_name(path):
+        if not self._gathers(path) or len(self._missing) > MOST_UNLISTED:
+            return
+        if unsafe_component(path) is None and not is_own_name(path):  # a manifest may be forged (S1)
             self._missing[path] = line
 
-    def missing(self, *, shallow: bool = False) -> Iterator[tuple[bytes, Known]]:
-        """Yield the recorded files for which `find` was not called, with `shallow` those of the first level.
-
-        Nothing can be found after this.
-        """
+    def missing(self) -> Iterator[tuple[bytes, Known]]:
+        """Yield the recorded files for which `find` was not called; nothing can be found after this."""
         while self._below:
             self._leave()
         for folder in sorted(self._nested - self._entered):
@@ -256,8 +261,7 @@ class Manifests:
         for _, _, cursor in self._above:
             cursor.end()
         for path in sorted(self._missing):
-            if not (shallow and b"/" in path):
-                yield path, known_in(self._missing[path])
+            yield path, known_in(self._missing[path])
 
     def close(self) -> None:
         """Free the manifests."""
@@ -270,6 +274,11 @@ def _close_loaded(loaded: Future[list[_Above]]) -> None:
     if not loaded.cancelled() and loaded.exception() is None:
         for _, lines in loaded.result():
             lines.close()
+
+
+def in_listing(*, shallow: bool) -> Callable[[bytes], bool]:
+    """Return whether a listing has a path: with `shallow` only those of the first level."""
+    return lambda path: not (shallow and b"/" in path)
 
 
 def removed_below(before: bytes, changes: ManifestLines) -> Iterator[Keyed]:

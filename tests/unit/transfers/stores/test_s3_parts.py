@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,9 +27,10 @@ from transfers.stores.s3.credentials import (
 )
 from transfers.stores.s3.errors import Said, error_of, from_obstore, problem_of
 from transfers.stores.s3.listing import Listed, in_order
-from transfers.stores.s3.manifest import Cursor, Known, from_metadata, line_of, to_metadata
+from transfers.stores.s3.manifest import Known, ManifestLines, from_metadata, line_of, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, part_bytes
 from transfers.stores.s3.probe import ServerSupport, facts_of, recall, remember
+from transfers.stores.s3.records import Manifests
 from transfers.stores.s3.requests import delete_document, is_plain, key_bytes, parse
 from transfers.stores.server_lease import Held
 
@@ -210,12 +212,17 @@ def test_valid_manifest_lines_are_kept_and_others_dropped() -> None:
 
 
 def test_a_line_counts_only_while_etag_and_size_match() -> None:
-    known = Known("e", 1, SHA)
-    cursor = Cursor([(b"a", line_of(b"a", known))])
-    assert cursor.find(b"a", "e", 1) == known
-    assert cursor.find(b"a", "e", 2) is None
-    assert cursor.find(b"a", "f", 1) is None
-    assert cursor.find(b"b", "e", 1) is None
+    known = {b"a": Known("e", 1, SHA), b"z": Known("", 1, SHA)}
+    lines = ManifestLines()
+    lines.extend((path, line_of(path, one)) for path, one in known.items())
+    with closing(Manifests(lambda _: ManifestLines(), frozenset(), [(b"", lines)])) as manifests:
+        assert manifests.find(Listed(b"a", 1, "e", "")) == known[b"a"]
+        assert manifests.find(Listed(b"a", 2, "e", "")) is None
+        assert manifests.find(Listed(b"a", 1, "f", "")) is None
+        assert manifests.find(Listed(b"b", 1, "e", "")) is None
+        assert manifests.find(Listed(b"z", 1, "", "")) is None, (
+            "without an ETag, versions cannot be told apart"
+        )
 
 
 def test_metadata_is_written_and_read_back() -> None:
