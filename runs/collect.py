@@ -21,7 +21,6 @@ from runs.run_index import RunFilter
 from runs.schedulers.base import BatchSystem
 from runs.services.base import FOLDER, ServiceHost, load_job_system, open_host
 from runs.store import RunStore
-from transfers.datasets.repository import find_repository_path
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt, add_receipts
 from transfers.patterns import path_expression
@@ -206,12 +205,11 @@ def protection(
         saving: The options of the commit.
         task_of: Returns the number of the task that a file belongs to, 0 for a single run.
     """
-    if (
-        not saving.save
-        and target.typed_local
-        and find_repository_path(os.fsencode(os.path.realpath(target.path)))
-    ):
-        return None
+    if not saving.save and target.typed_local:
+        from transfers.datasets.repository import find_repository_path  # start-up: only for --no-save
+
+        if find_repository_path(os.fsencode(os.path.realpath(target.path))) is not None:
+            return None
 
     def refuse(other: Mapping[bytes, str]) -> None:
         values = {number: digest for digest, number, _ in tasks_by_values(run)}
@@ -219,7 +217,7 @@ def protection(
         for each in run_store.find(RunFilter(pipeline_digest=run.spec.pipeline_digest)):
             failed = {digest for digest, _, state in tasks_by_values(each) if state is not State.SUCCEEDED}
             for folder, moved in collected_files(each, run_store):
-                own = each.id == run.id and folder == Path(target.path)
+                own = each.id == run.id and target.typed_local and folder == Path(target.path)
                 left -= {
                     name
                     for name in left & moved.keys()
