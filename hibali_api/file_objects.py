@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
+import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
@@ -65,6 +70,35 @@ def _reopen(fs: Any, path: str, version: Version, block_size: int, position: int
     opened = fs.reopen(path, version, block_size=block_size)
     opened.seek(position)
     return opened
+
+
+_SPOOL = "hibali-write-"
+
+
+def open_spool() -> Any:
+    """Create a temporary file, locked while this process runs, and remove those of processes that were killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_SPOOL}*"):
+        _remove_abandoned(left)
+    while True:
+        spool = tempfile.NamedTemporaryFile(prefix=_SPOOL)  # noqa: SIM115  # closed by the caller
+        with contextlib.suppress(OSError):
+            fcntl.flock(spool, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if Path(spool.name).exists():  # no other process took it for an abandoned one before it was locked
+            return spool
+        with contextlib.suppress(FileNotFoundError):
+            spool.close()
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a temporary file of this account that no process has locked."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        finally:
+            os.close(descriptor)
 
 
 class WriteFile(io.RawIOBase):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from fsspec.spec import AbstractFileSystem
 
 from hibali.errors import UsageError
 from hibali_api.copies import Copies, Pairs, ThisMachine
-from hibali_api.file_objects import ReadFile, WriteFile
+from hibali_api.file_objects import ReadFile, WriteFile, open_spool
 from hibali_api.os_errors import ExistsError, IsAFolderError, NoSuchFileError
 from hibali_api.site_files import Found, Range, SiteFiles, Version, changed
 from transfers.entry import Entry, Kind
@@ -226,7 +225,7 @@ class HibaliFileSystem(AbstractFileSystem, metaclass=_FreshPins):  # type: ignor
         if mode == "xb" and self.exists(path):
             raise _exists(path)
         self._files.check_target(path)
-        spool = tempfile.NamedTemporaryFile(prefix="hibali-write-")  # noqa: SIM115  # closed by the file
+        spool = open_spool()
         if mode == "ab" and self.isfile(path):
             spool.write(self.cat_file(path))
         return WriteFile(spool, lambda: self._send(spool, path), autocommit=autocommit)
@@ -286,7 +285,7 @@ class HibaliFileSystem(AbstractFileSystem, metaclass=_FreshPins):  # type: ignor
         if mode == "create" and self.exists(path):
             raise _exists(path)
         if not self._files.create(self._strip_protocol(path), bytes(value)):
-            with tempfile.NamedTemporaryFile(prefix="hibali-write-") as spool:
+            with open_spool() as spool:
                 spool.write(value)
                 self._send(spool, path)
 

@@ -19,6 +19,7 @@ from tests.services.fixtures import HibaliHome
 
 @pytest.fixture
 def filesystem(hibali_home: HibaliHome, tmp_path: Path) -> Iterator[HibaliFileSystem]:
+    (tmp_path / "there").mkdir()
     text = f'version = 1\n[sites.there]\nkind = "local"\ndefault_root = "data"\nroots.data = "{tmp_path}/there"\n'
     hibali_home.config.write_text(text)
     hibali_home.config.chmod(0o600)
