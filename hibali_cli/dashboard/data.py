@@ -112,7 +112,14 @@ class LedgerReader:
             return []
         found = []
         for name in sorted(sites):
-            last = next((each for each in reversed(operations) if name in each.sites and each.receipt), None)
+            last = next(
+                (
+                    each
+                    for each in reversed(operations)
+                    if name in each.sites and each.receipt and not each.was_mistyped
+                ),
+                None,
+            )
             usage = site_usage(sites[name], transferred_in(operations))
             result = None if last is None else last.result()
             found.append(SiteHealth(usage, last_check(sites[name]), last, result))

@@ -84,8 +84,8 @@ def _row(each: Operation) -> tuple[Cell, ...]:
         each.source,
         each.target,
         _describe_result(each),
-        each.number("files_moved"),
-        format_size(each.number("bytes_moved")),
+        each.amount[0],
+        format_size(each.amount[1]) if each.amount[1] else None,
         each.proof_moved,
         each.schedule,
     )

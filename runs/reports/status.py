@@ -57,6 +57,11 @@ class ScheduleInfo:
     silence: float = 2 * 86400.0
     since: float = 0.0
 
+    @property
+    def operation(self) -> str:
+        """The word of the command after `hibali`."""
+        return (*self.command.split(), "", "")[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -127,11 +132,32 @@ def _failing(schedule: ScheduleInfo, firings: Sequence[Trigger]) -> Trouble | No
         return None
     last = row[0]
     return Trouble(
-        schedule.name, _describe_failure(last), _todo(schedule, last), row[-1].began, len(row), last.id
+        schedule.name,
+        _describe_failure(schedule.operation, last),
+        _todo(schedule, last),
+        row[-1].began,
+        len(row),
+        last.id,
     )
 
 
-def _describe_failure(firing: Trigger) -> str:
+def _describe_incomplete(operation: str, failed: int) -> str:
+    """Describe the failures of a command in the words of its operation."""
+    if operation == "verify":
+        verb = "differs or is missing" if failed == 1 else "differ or are missing"
+        return f"{counted(failed, 'file')} {verb}." if failed else "Some files were not compared."
+    if operation == "rm":
+        return (
+            f"{counted(failed, 'file')} could not be removed." if failed else "Some files were not removed."
+        )
+    return (
+        f"{counted(failed, 'file')} could not be transferred."
+        if failed
+        else "Some files were not transferred or not verified."
+    )
+
+
+def _describe_failure(operation: str, firing: Trigger) -> str:
     mark = mark_of(firing)
     if mark is Mark.BROKEN:
         return "It started but never ended: it was killed, or the machine stopped."
@@ -140,11 +166,7 @@ def _describe_failure(firing: Trigger) -> str:
         about = f"{firing.about}: " if firing.about else ""
         return f"{about}{firing.message}"
     if mark is Mark.INCOMPLETE:
-        return (
-            f"{counted(failed, 'file')} could not be transferred."
-            if failed
-            else "Some files were not transferred or not verified."
-        )
+        return _describe_incomplete(operation, failed)
     return f"It ended with exit code {firing.exit}."
 
 
@@ -334,11 +356,8 @@ def _trouble(each: Operation) -> Trouble:
     elif result is Result.UNFINISHED:
         what = "It started but never ended: it was killed, or the machine stopped."
     else:
-        what = (
-            f"{counted(each.number('files_failed'), 'file')} could not be transferred."
-            if each.number("files_failed")
-            else f"It is {result}."
-        )
+        failed = each.number("files_failed")
+        what = _describe_incomplete(each.operation, failed) if failed else f"It is {result}."
     about = (
         f"{each.operation} {each.source} {each.target}"
         if each.source != each.target

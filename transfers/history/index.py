@@ -37,7 +37,7 @@ from transfers.running import is_running, running_operations
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_VERSION = 1
+_VERSION = 2
 _COLUMNS = (
     "began",
     "moment",

@@ -122,9 +122,19 @@ class Operation:
 
     @property
     def was_mistyped(self) -> bool:
-        """Whether the command line was wrong (usage, or a missing source) and nothing moved."""
+        """Whether a user typed something wrong (usage, or a missing source) or declined a question, and nothing moved."""
         wrong = self.exit in {Exit.USAGE, Exit.NOT_FOUND} and not self.number("files_moved")
-        return wrong and self.schedule is None
+        declined = self.exit == Exit.REFUSED and (self.stopped or {}).get("code") == "unconfirmed"
+        return (wrong or declined) and self.schedule is None
+
+    @property
+    def amount(self) -> tuple[int, int]:
+        """The number of files that it moved, compared or removed, and their bytes."""
+        if self.operation == "verify":
+            return self.number("files"), self.number("bytes")
+        if self.operation == "rm":
+            return self.number("files_deleted"), 0
+        return self.number("files_moved"), self.number("bytes_moved")
 
     @property
     def proof_moved(self) -> str | None:

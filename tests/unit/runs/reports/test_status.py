@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hibali_cli.dashboard.pages import operation_rows
 from runs.reports.status import (
     Health,
     Mark,
@@ -87,7 +88,8 @@ def operation(number: int, **more: Any) -> Operation:
         "receipt": {"exit": 0, "files_moved": 1, "bytes_moved": 10, "seconds": 2.0},
         **more,
     }
-    return Operation(f"{number}", "push", f"2026-09-21T{number:02d}:00:00Z", "a", "b:a", **fields)
+    kind = fields.pop("operation", "push")
+    return Operation(f"{number}", kind, f"2026-09-21T{number:02d}:00:00Z", "a", "b:a", **fields)
 
 
 def test_daily_totals_and_repeated_commands_that_succeeded_are_no_trouble() -> None:
@@ -102,6 +104,33 @@ def test_daily_totals_and_repeated_commands_that_succeeded_are_no_trouble() -> N
     assert failed_commands([operation(4, receipt=None, running=True)], NOW) == []
     unfinished = operation(4, receipt=None)
     assert "never ended" in failed_commands([unfinished], NOW)[0].what
+
+
+def test_a_verification_is_not_called_a_transfer_and_counts_what_it_compared() -> None:
+    receipt = {"exit": 6, "files": 9, "bytes": 90, "files_moved": 0, "files_failed": 2}
+    verified = operation(1, operation="verify", receipt=receipt)
+    assert [each.what for each in failed_commands([verified], NOW)] == ["2 files differ or are missing."]
+    assert (verified.amount, operation(2).amount) == ((9, 90), (1, 10))
+    assert operation(3, operation="rm", receipt={"exit": 0, "files_deleted": 4}).amount == (4, 0)
+    failing = firing(21, "failed", exit=6, amounts={"files_failed": 2})
+    for command, words in (
+        ("verify", "2 files differ or are missing."),
+        ("push", "2 files could not be transferred."),
+    ):
+        trouble = evaluate(
+            ScheduleInfo("s", f"hibali {command} a b:a", "5 * * * *", since=NOW), [failing], NOW
+        ).trouble
+        assert trouble is not None
+        assert trouble.what == words
+
+
+def test_a_declined_question_is_no_failure() -> None:
+    declined = operation(1, stopped={"code": "unconfirmed"}, receipt={"exit": 8})
+    refused = operation(2, stopped={"code": "too-many-deletions"}, receipt={"exit": 8})
+    assert len(failed_commands([declined, refused], NOW)) == 1
+    assert failed_commands([declined], NOW) == []
+    [row] = operation_rows([declined])
+    assert (row["kind"], row["result"]) == ("cancelled", "not started")
 
 
 @pytest.mark.parametrize("code", [2, 3])
