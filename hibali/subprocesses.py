@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -195,6 +195,7 @@ class Process:
         _widen(self.stdin, self.stdout)
         self._stderr_tail = bytearray()
         self._killed = False
+        self.late = False  # whether `limited` has killed it
         self._thread = threading.Thread(target=self._read_stderr, name="stderr", daemon=True)
         self._thread.start()
 
@@ -216,6 +217,22 @@ class Process:
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Kill it where the block takes longer: a write may block as well as a read (S23)."""
+
+        def kill() -> None:
+            self.late = True
+            self.kill()
+
+        timer = threading.Timer(seconds, kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def rest_of_output(self, patience: float) -> bytes | None:
         """Return what it prints until it ends; None if it still runs after `patience` seconds, or prints more than 64 KiB."""

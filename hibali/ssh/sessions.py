@@ -129,6 +129,10 @@ _SAFE_OPTIONS = (
 )
 
 
+# A path that loses packets ends the connection after a minute (S23).
+_DEADLINES = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30")
+
+
 class Login:
     """The login to one host: after `ensure`, `argv` returns the arguments that run a command there."""
 
@@ -308,7 +312,7 @@ class Login:
         if self.shared:
             argv += ["-S", str(self._socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
         else:
-            argv += ["-o", "ControlPath=none", *_prompt_options(self._may_prompt())]
+            argv += ["-o", "ControlPath=none", *_prompt_options(self._may_prompt()), *_DEADLINES]
             self._count_login()
             self._space_logins()
         return [*argv, "--", self.host, command]
@@ -424,7 +428,7 @@ class Login:
             *_prompt_options(self._may_prompt()),
             *prefer_cipher(self._ciphers(), self._ciphers("-F", "none")),
             *("-o", "ControlMaster=yes", "-o", f"ControlPersist={self._settings.persist_seconds}"),
-            *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
+            *_DEADLINES,
             *("-S", str(self._socket), "-N", "--", self.host),
         ]
         self._on_event(Noted(f"Logging in to {self.host}."))
@@ -545,7 +549,7 @@ def unattended_options() -> list[str]:
         *_options(),
         *_prompt_options(False),
         *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
-        *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "-o", "ConnectTimeout=30"),
+        *_DEADLINES,
     ]
 
 

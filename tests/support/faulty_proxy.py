@@ -237,6 +237,26 @@ class LatencyProxy(_Listener):
                 target.sendall(content)
 
 
+class BlackHoleProxy(LatencyProxy):
+    """Silently lose one direction of a connection at its first large packet, as a path with a smaller MTU and no ICMP does."""
+
+    def __init__(self, port: int, largest: int = 8000) -> None:
+        self.largest = largest
+        self._ended = threading.Event()
+        super().__init__(port, 0.0)
+
+    def carry(self, source: socket.socket, content: bytes) -> bytes:
+        del source
+        if len(content) > self.largest:
+            self._ended.wait()
+            return b""
+        return content
+
+    def close(self) -> None:
+        self._ended.set()
+        super().close()
+
+
 class LosingProxy(LatencyProxy):
     """Slow connections that are lost after `losses(number)` bytes in either direction, numbered from 0.
 

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import re
 import secrets
-import select
 import threading
 import time
 import zlib
@@ -153,7 +152,8 @@ class Connection:
         self.round_trip = UNMEASURED  # seconds; the shortest round trip so far
         self._posted: list[str] = []
         try:
-            self.greeting = self._start(inspect_path, roots)
+            with self._process.limited(_START_SECONDS):
+                self.greeting = self._start(inspect_path, roots)
             self._greeted = True
             if memory is not None:
                 self.post("share", descriptor=memory.descriptor, size=memory.size)
@@ -190,16 +190,7 @@ class Connection:
     def _skip_chatter(self, nonce: bytes) -> None:
         """Skip what remote start-up files print, byte by byte at the end so that no frame is consumed."""
         seen = self._chatter
-        deadline = time.monotonic() + _START_SECONDS
         while not seen.endswith(nonce):
-            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise TryLaterError(
-                    "no-answer",
-                    f"the agent did not start within {_START_SECONDS:.0f} s",
-                    subject=self.subject,
-                    hint="Check the load of the host and its shell start-up files, then run the same command again.",
-                )
             chunk = self._process.stdout.read(1)
             if not chunk:
                 raise self._end_error()
@@ -343,6 +334,13 @@ class Connection:
     def _end_error(self) -> HibaliError:
         """Return the error that explains the agent's end, from the messages of ssh or python."""
         self.lost = self.lost or not self._closed.is_set()
+        if self._process.late:
+            return TryLaterError(
+                "no-answer",
+                f"the agent did not start within {_START_SECONDS:.0f} s",
+                subject=self.subject,
+                hint="Check the load of the host and its shell start-up files, then run the same command again.",
+            )
         if not self._greeted:
             self._chatter += self._process.rest_of_output(_END_SECONDS) or b""
         code = self._process.end(_END_SECONDS)

@@ -152,6 +152,7 @@ def extensions_of(content: bytes) -> dict[bytes, bytes]:
 _LONGEST_PACKET = 1 << 20  # OpenSSH's own packets end at 256 KiB
 _UNDER_WAY = 16 * 1024 * 1024  # bytes requested or sent without a reply yet
 _REQUESTS = 2048
+_START_SECONDS = 90.0
 _END_SECONDS = 2.0
 _OF_SSH = 255
 
@@ -222,7 +223,8 @@ class Channel:
         self._head = b""  # the last packet's length, or the first bytes of a text
         self.data_bytes = 0
         try:
-            self.extensions = self._greet()
+            with self._process.limited(_START_SECONDS):
+                self.extensions = self._greet()
         except BaseException:
             self._process.kill()
             self._process.end()
@@ -253,6 +255,13 @@ class Channel:
     def _refusal(self, text: bytes) -> HibaliError | None:
         """Return the error of a server that ended the session before it answered; None for ssh's own errors."""
         code = self._process.end(patience=_END_SECONDS)
+        if self._process.late:
+            return TryLaterError(
+                "no-answer",
+                f"the SFTP server did not answer within {_START_SECONDS:.0f} s",
+                subject=self.subject,
+                hint="Check the load of the host, then run the same command again.",
+            )
         if self.login is None or not 0 <= code < _OF_SSH:
             return None
         output = self._process.errors + text
