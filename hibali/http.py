@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import html
 import ipaddress
 import itertools
+import json
 import re
 import socket
 import ssl
@@ -29,6 +31,7 @@ from hibali.errors import (
     UsageError,
 )
 from hibali.retry import with_retries
+from hibali.subprocesses import without_secrets
 from hibali.text import printable
 
 if TYPE_CHECKING:
@@ -473,6 +476,29 @@ def truncated(subject: str) -> TryLaterError:
     return TryLaterError(
         "connection-lost", "the connection was lost before the server's answer was complete", subject=subject
     )
+
+
+_MESSAGE = re.compile(r"<(?:\w+:)?[Mm]essage[^>]*>([^<]{1,2000})<")
+_KEYS = ("message", "errorMessage", "detail", "error_description")
+_MOST_EXPLANATION = 300  # characters of a server's explanation that are shown
+
+
+def explanation(body: bytes) -> str:
+    """Return what a server's XML or JSON says about an error, shortened and safe to print (S16, S17); "" if it says nothing."""
+    answer = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
+    found = _MESSAGE.search(answer)
+    words = html.unescape(found.group(1)) if found is not None else _text_in(answer)
+    shown = printable(without_secrets(" ".join(words.split()).rstrip(".")))
+    return shown[:_MOST_EXPLANATION]
+
+
+def _text_in(answer: str) -> str:
+    try:
+        record = json.loads(answer)
+    except (ValueError, RecursionError):
+        return ""
+    texts = [record.get(key) for key in _KEYS] if isinstance(record, dict) else []
+    return next((text for text in texts if isinstance(text, str)), "")
 
 
 def bad_certificate(subject: str, variable: str = "SSL_CERT_FILE") -> AccessError:

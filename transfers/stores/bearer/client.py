@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes, urlencode, urlsplit
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, ignore
-from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, request_timeout
+from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, explanation, request_timeout
 from hibali.request_limits import RequestLimit
 from hibali.retry import with_retries
 from transfers.stores.bearer.tokens import Tokens
@@ -71,7 +71,7 @@ class UncertainError(TryLaterError):
 class RestClient:
     """One service; thread-safe. Redirects are not followed, so that the token reaches no other server (S15).
 
-    Errors repeat no text of an answer; `judge` may look into it.
+    Errors show what the service explains; `judge` may say more.
     """
 
     def __init__(
@@ -214,7 +214,9 @@ class RestClient:
     def _judged(self, call: Call, response: Response) -> Response:
         if response.status < 300 or response.status in call.accept:
             return response
-        problem = self._judge(call, response) or error_of(response.status, self.subject)
+        problem = self._judge(call, response) or error_of(
+            response.status, self.subject, explanation(response.body)
+        )
         if response.status in BUSY:
             self._slow_down(response)
         raise problem

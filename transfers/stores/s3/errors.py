@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from html import unescape
 from typing import NamedTuple
 
 from hibali import http
@@ -17,16 +16,12 @@ from hibali.errors import (
     TryLaterError,
     UsageError,
 )
-from hibali.subprocesses import without_secrets
-from hibali.text import printable
 from transfers.stores.base import Problem
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]{1,2000})")
 _REGION = re.compile(r"<Region>([a-z0-9-]{1,40})</Region>|expecting '([a-z0-9-]{1,40})'")
 _PLAIN_REGION = re.compile(r"[a-z0-9-]{1,40}")
-_MOST_MESSAGE = 300  # characters of a server's explanation that are shown
 _IS_ERROR = re.compile(rb"\s*(?:<\?xml[^>]{0,200}>\s*)?<Error[\s>]")
 # The statuses of codes that may come inside an answer with status 200; others count as InternalError.
 _STATUSES = {
@@ -76,11 +71,8 @@ class Said(NamedTuple):
 
 def said_in(answer: str, headers: Mapping[str, str] | None = None) -> Said:
     """Return what the XML of an answer, or a text that contains it, says; the explanation is shortened and safe to print (S16, S17)."""
-    code, message, region = (pattern.search(answer) for pattern in (_CODE, _MESSAGE, _REGION))
-    explanation = ""
-    if message is not None:
-        words = " ".join(unescape(message.group(1)).split()).rstrip(".")
-        explanation = printable(without_secrets(words).encode("utf-8", "surrogateescape"))[:_MOST_MESSAGE]
+    code, region = (pattern.search(answer) for pattern in (_CODE, _REGION))
+    explanation = http.explanation(answer.encode("utf-8", "replace"))
     found = region.group(1) or region.group(2) if region is not None else ""
     return Said(
         code.group(1) if code else "", explanation, found or (headers or {}).get("x-amz-bucket-region", "")

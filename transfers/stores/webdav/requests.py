@@ -7,16 +7,16 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, request_timeout
+from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, explanation, request_timeout
 from hibali.retry import pause, with_retries
 from transfers.stores.web_login import Authorization
 
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-def error_of(status: int, subject: str) -> HibaliError:
-    """Return the error for a status (RFC 9110, RFC 4918); it repeats no text of the response."""
-    status_text = f"status {status}"
+def error_of(status: int, subject: str, explanation: str = "") -> HibaliError:
+    """Return the error for a status (RFC 9110, RFC 4918); the `explanation` is the server's, safe to print."""
+    status_text = f"status {status}: {explanation}" if explanation else f"status {status}"
     if status in {401, 403, 407}:
         return AccessError(
             "denied",
@@ -171,7 +171,7 @@ class WebdavClient:
             message = "the login expired during the upload"
             raise IncompleteError("token-expired", message, subject=self.subject, transient=True)
         if response.status >= 300:
-            raise error_of(response.status, self.subject)
+            raise error_of(response.status, self.subject, explanation(response.body))
         return response
 
     def _login(self) -> dict[str, str]:
@@ -193,7 +193,7 @@ class WebdavClient:
         if response.status in BUSY:
             retry_after = response.headers.get("retry-after", "")
             pause(min(float(retry_after), _LONGEST_PAUSE) if retry_after.isdigit() else 0.0)
-        raise error_of(response.status, self.subject)
+        raise error_of(response.status, self.subject, explanation(response.body))
 
     def _follow(self, target: str, response: Response) -> str:
         """Return the target of a redirect on this host. Raise `UsageError` for another host."""

@@ -413,3 +413,21 @@ def test_no_odd_name_is_tried_after_one_that_may_have_ended_the_server() -> None
     assert (found.writable, found.folds_case) == (True, False)
     assert {"?", "#", "+"} <= set(found.refuses)
     assert "\\" not in found.refuses
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'<d:error xmlns:d="DAV:" xmlns:s="http://sabredav.org/ns"><s:message>Quota of lab is used up.</s:message></d:error>',
+        b'{"detail": "Quota of lab is used up"}',
+        b'{"errorMessage": "Quota of\\n lab is used up"}',
+    ],
+)
+def test_what_the_server_explains_is_shown(body: bytes) -> None:
+    with server(lambda *_: (409, {}, body)) as (url, _):
+        client = WebdavClient(url, "lab")
+        for act in (lambda: client.request("GET", b"a"), lambda: client.put(b"a", iter([b"x"]), 1, {})):
+            with pytest.raises(IncompleteError) as caught:
+                act()
+            assert "(status 409: Quota of lab is used up)" in caught.value.message
+        client.close()
