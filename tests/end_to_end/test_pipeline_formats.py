@@ -177,11 +177,11 @@ def test_a_cwl_tool_becomes_a_run(hibali: Any) -> None:
 
 def test_what_is_not_converted_is_named(hibali: Any) -> None:
     folder = hibali.home.folder
-    (folder / "bad.cwl").write_text(CWL.replace("prefix: -r", "valueFrom: $(1)"))
+    (folder / "bad.cwl").write_text(CWL.replace("prefix: -r", "position: $(f(1))"))
     refused = hibali("pipelines", "import", "bad.cwl", "--json", exit=2).last
     assert (refused["code"], [each["path"] for each in refused["problems"]]) == (
         "cannot-convert",
-        ["inputs.reverse.inputBinding.valueFrom"],
+        ["inputs.reverse.inputBinding.position"],
     )
     (folder / "sort.cwl").write_text(CWL + "s:author: Somebody\n")
     made = hibali("pipelines", "import", "sort.cwl", "--json", exit=0).last

@@ -267,6 +267,7 @@ arguments:
 def test_simple_expressions_become_shell_text(
     tmp_path: Path, values: dict[str, Any], words: list[str], shell: str
 ) -> None:
+    """cwltool 3.1 with Node gives the same words."""
     pipeline, made = convert(tmp_path, "tool.cwl", tool(show_program(tmp_path), EXPRESSIONS, MORE))
     assert words_of(pipeline, values, tmp_path / "run", shell=shell) == ["two words", *words]
     assert [each.path_template for each in pipeline.outputs] == ["*.txt", "*"]
