@@ -98,7 +98,7 @@ def _component(part: str, *, is_pattern: bool) -> re.Pattern[str]:
     if not is_pattern:
         return re.compile(re.escape(part))
     guard = "" if part.startswith(".") else r"(?!\.)"
-    return re.compile(guard + path_expression([part]), re.DOTALL)
+    return re.compile(guard + path_expression([re.sub(r"\*+", "*", part)]), re.DOTALL)
 
 
 def collect(

@@ -149,3 +149,11 @@ MATCHERS = [by_wildcards, by_rules, by_outputs, by_expression]
 )
 def test_no_name_makes_matching_endless(match: Callable[[str, str], bool], pattern: str, path: str) -> None:
     assert not match(pattern, path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matched"),
+    [("**", "a", True), ("**/b", "a/b", True), ("a**", "abc", True), ("[*]", "*", True), ("**", ".a", False)],
+)
+def test_two_wildcards_in_an_output_are_one(pattern: str, path: str, *, matched: bool) -> None:
+    assert by_outputs(pattern, path) is matched
