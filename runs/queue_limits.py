@@ -14,7 +14,7 @@ from hibali.text import as_text, counted, write_ranges
 from runs.model import Chunk, Pilot, Run, chunk_name
 from runs.poll import update
 from runs.queue_places import QueuePlaces, count_queued, format_queue_full, holder_of
-from runs.rate_limits import rate_limited, scheduler_refusals
+from runs.rate_limits import rate_limited
 from runs.records import chunk_folder, sweep_of
 from runs.schedulers.base import BatchSystem, Job, JobSystem, NotSubmitted, Submitted
 from runs.services.base import load_batch_system
@@ -31,10 +31,6 @@ from runs.submit import (
     submit_once,
 )
 from transfers.remote.host import RemoteHost
-
-_SHORT_PAUSE_SECONDS = (
-    60.0  # a submission waits so long for the end of a pause: its inputs are staged already
-)
 
 
 def reserve_queue_places(
@@ -184,7 +180,6 @@ def _submit_job(
     on_event: Listener,
 ) -> str:
     """Submit a job exactly once and return its id; if the scheduler refuses it, release the places of the holder and raise."""
-    scheduler_refusals(site).wait(_SHORT_PAUSE_SECONDS, on_event)
     with rate_limited(site):
         result = submit_once(host, scheduler, submission, settling=limits.settling_seconds, on_event=on_event)
         if isinstance(result, NotSubmitted):

@@ -64,6 +64,14 @@ def scheduler_refusals(site: str) -> Refusals:
     return Refusals("sites", site, subject=f"the scheduler of {site}")
 
 
+_SHORT_PAUSE_SECONDS = 60.0
+
+
+def wait_for_short_pause(site: str, on_event: Listener) -> None:
+    """Wait for the end of a pause of a site's scheduler of at most a minute, for a command that waits anyway."""
+    scheduler_refusals(site).wait(_SHORT_PAUSE_SECONDS, on_event)
+
+
 def start_afresh(site: Site) -> None:
     """Forget all refusals of a site, because the user wants to retry."""
     scheduler_refusals(site.name).answered()

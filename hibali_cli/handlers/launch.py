@@ -40,6 +40,7 @@ from runs.model import Run, State, ignore_run
 from runs.new_request import require_trust
 from runs.options import CollectOptions, RunOptions
 from runs.prepare import Prepared, prepare_dry_run
+from runs.rate_limits import wait_for_short_pause
 from runs.request import Request, run_key, with_job_proxy
 from runs.resources import DecidedResources, show_value
 from runs.reuse import Reuse
@@ -172,6 +173,8 @@ def launch_and_follow(common: Common, request: Request, options: RunOptions) -> 
     request = with_job_proxy(request)
     run_store = RunStore()
     with notifying(common, options.notify) as notify, listening(common, launch_title(request)) as on_event:
+        if options.wait:
+            wait_for_short_pause(request.compute.name, on_event)
         reuse = Reuse(common.settings(), run_store, on_event) if options.reuse else None
         run = launch_at_site(common, request, run_store, on_event, reuse)
         if options.wait and not run.results.reused:

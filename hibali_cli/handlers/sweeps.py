@@ -43,6 +43,7 @@ from runs.monitor import wait_for_end
 from runs.new_request import make_request, read_sweep_request, read_tasks, with_requested_job
 from runs.options import CollectOptions, RequestedJob, RunOptions, SweepOptions
 from runs.pilot.setup import with_pilot
+from runs.rate_limits import wait_for_short_pause
 from runs.records import sweep_of
 from runs.request import Request, TaskRequest, Workload, compute_site, with_job_proxy
 from runs.services.base import load_job_system
@@ -205,6 +206,8 @@ def _launch_and_follow(common: Common, request: Request, options: RunOptions) ->
     run_store = RunStore()
     receipt = None
     with notifying(common, options.notify) as notify, listening(common, launch_title(request)) as on_event:
+        if options.wait:
+            wait_for_short_pause(request.compute.name, on_event)
         run = launch_at_site(common, request, run_store, on_event)
         if options.wait:
             run, receipt = _finish(common, run_store, run, request, options.collect, on_event)
