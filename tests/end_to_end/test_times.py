@@ -144,7 +144,8 @@ def test_a_python_that_cannot_start_is_reported_with_the_reason(
 ) -> None:
     there = transfers_to("ssh")
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho started >>${0%/*}/started\necho 'no module named zlib' >&2\nexit 1\n")
+    words = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'zlib'"
+    python.write_text(f'#!/bin/sh\necho started >>${{0%/*}}/started\necho "{words}" >&2\nexit 1\n')
     python.chmod(0o755)
     add_site(there.hibali.home.config, "other", there.place)
     config = there.hibali.home.config
@@ -153,5 +154,5 @@ def test_a_python_that_cannot_start_is_reported_with_the_reason(
     )
     answer = there.hibali("ls", "other:", "--json", exit=5)
     assert answer.last["code"] == "agent-not-started"
-    assert "no module named zlib" in answer.last["message"]
+    assert "No module named 'zlib'" in answer.last["message"]
     assert (tmp_path / "started").read_text() == "started\n"
