@@ -14,7 +14,7 @@ from tests.end_to_end.conftest import MakeTransfers
 from tests.support.transfers import Transfers
 
 
-@pytest.fixture(params=["local", "ssh", "sftp"])
+@pytest.fixture(params=["local", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "sftp"))])
 def place(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     """Return a site whose root does not exist, and has another one that does."""
     there = transfers_to(request.param)

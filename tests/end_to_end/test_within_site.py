@@ -59,7 +59,9 @@ def test_a_copy_stays_at_the_site_and_is_verified(each_store: Transfers) -> None
     assert b"keep 3" in answer.err
 
 
-@pytest.mark.parametrize("word", ["local", "ssh", "sftp"])
+@pytest.mark.parametrize(
+    "word", ["local", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("ssh", "sftp"))]
+)
 def test_a_file_is_not_sent_in_place_of_a_symlink_to_a_folder(
     transfers_to: MakeTransfers, tmp_path: Path, word: str
 ) -> None:
