@@ -1,7 +1,7 @@
 """Provide a test double of a CBRAIN portal, because the real one (aces/cbrain, Ruby on Rails) cannot run here.
 
 It follows the swagger document 7.0.0 and the recorded requests of the portal's own tests (see cbrain_requests.py), and
-for what they do not say the portal's controllers of 2025. It proves how hibali deals with such answers, not how a portal
+for what they do not say the portal's controllers. It proves how hibali deals with such answers, not how a portal
 behaves. It runs in the test's process, in threads:
 
     portal = CbrainDouble(tmp_path)                      # the fixture `cbrain`
@@ -18,6 +18,22 @@ behaves. It runs in the test's process, in threads:
 Like the portal it copies uploads after it answered: `copy_after` further requests later; registrations and deletions are background
 activities that end `background_after` further requests later (with `synchronous` as in portals before 2024-05). It bans an address (also
 127.0.0.1, other than the portal) after three unexpected parameters.
+
+| request | the portal's controllers, ca820b2c0 (2026-06-25, 7.0.0), read on 2026-11-27 | the double |
+|---|---|---|
+| POST /session | a wrong login sleeps 3 s | does not sleep |
+| POST /userfiles | 201 {notice}, copied later; 422 {notice} for a name that exists | the same |
+| userfiles/ID/content, userfiles/download | the content; archives up to 400 MB, else 200 with {error} | the same |
+| DELETE /userfiles/delete_files | since 2024-05 {message, background_activity_id}; 400 {error} if none is accessible | the same; `synchronous` as before |
+| POST /userfiles/sync_multiple, all_newer | since 2023-06 200 {notice} | the same |
+| POST register | since 2025-05 a background activity; `newly_registered_userfiles` is always []; names without a type are ignored, with a text | the same; `synchronous` as before |
+| GET /background_activities/ID | status, items, messages (ids, or reasons of failures); since 2024-06 | the same |
+| GET /data_providers | all of them: page and per_page are ignored | the same |
+| is_alive | {is_alive} | the same |
+| browse, unregister | cached for 60 s unless refresh; in the background | not there: hibali does not use them |
+| POST /tasks | a list of tasks; 422 {field: [reasons]} | the same |
+| POST /tasks/operation | lists by result, or {message: "No tasks selected"} | the same |
+| three unexpected parameters in one request | ban the address, only where the controller declares it | everywhere, also over several requests |
 """
 
 from __future__ import annotations

@@ -8,6 +8,17 @@ also HEAD, and a token that is sent to the object store.
 
 It does not prove how EBRAINS itself behaves. What is unknown there can be varied: what `hash` is, the size of pages,
 how long an address is valid, and whether a condition of a PUT is honoured.
+
+| request | the client ebrains-drive 0.7.0 (3be240d, 2024-02-20) and the API's documents, read on 2026-11-27 | the double |
+|---|---|---|
+| GET buckets/NAME/stat | the client fails unless there are name, objects_count, bytes, last_modified, is_public, role | the same members |
+| GET buckets/NAME | limit, marker, prefix; the client asks until a page is empty | the same, with delimiter |
+| GET KEY?redirect=False | {url}; the address does not take the token | the same, `False` too |
+| PUT KEY | {url} | the same |
+| DELETE KEY | {failures: []} or {detail: "... has been removed"} | the former |
+| POST datasets/ID | 200 or 201: an e-mail is sent | 200 |
+| tokens | JSON Web Tokens, of which the client reads `exp` | opaque; both end |
+| HEAD | 405 | 405, and counted as misuse |
 """
 
 from __future__ import annotations
@@ -429,6 +440,7 @@ class _ApiHandler(_Handler):
             "name": container.name,
             "objects_count": len(objects),
             "bytes": sum(one["bytes"] for one in objects),
+            "last_modified": max((one["last_modified"] for one in objects), default=None),
             "is_public": container.public,
             "role": container.role,
         }
@@ -437,6 +449,7 @@ class _ApiHandler(_Handler):
     def _object(self, container: Container, key: str, arguments: dict[str, str], kind: str) -> Reply:
         if any(part in {"copy", "multipart"} for part in key.split("/")[-3:]) and self.command != "GET":
             return self._refuse()  # other operations, which hibali does not use
+        arguments = {name: value.lower() for name, value in arguments.items()}  # ebrains-drive sends False
         if self.command == "GET" and arguments in ({"redirect": "false"}, {"redirect": "true"}, {}):
             if self.double.checks_existence and not self.double.exists(container, key):
                 return Reply(404, {"detail": "Object not found"})

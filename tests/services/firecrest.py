@@ -4,6 +4,25 @@ The server is Python, but not in a package index, and needs an ssh certificate a
 files and jobs use, written from its source (eth-cscs/firecrest-v2: filesystem/ops, filesystem/transfer, compute and status, read in
 November 2026), and driven by the unmodified client pyfirecrest as well (test_firecrest_client.py). As the server does, it pastes
 paths into shell commands between apostrophes; a path with an apostrophe is counted in `refused`, because it could run commands.
+The server itself can run from its source: test_real_firecrest.py. Differences that were found are cured, unless the last column names one.
+
+| request | the server, 35e1d08 (2026-08-20), read, and run on 2026-11-27 | the double |
+|---|---|---|
+| ops/* with a path outside of the filesystems | 400 "does not match any of the defined filesystem paths"; only `path` is compared | the same |
+| any command | 5 s; 413 "Command output exceeded buffer limit." from 5 MiB of output on; 404, 403, 400 and 500 by its stderr | the same |
+| ops/checksum | splits the output of sha256sum; 500 "Invalid output" unless there are two words | the same |
+| ops/download | base64, so at most 3,932,157 bytes | the same |
+| ops/view | dd, decoded as UTF-8 with replacements | the same |
+| ops/upload | writes in place; at most 5 MiB | 33 bytes less, as versions before 2.4 |
+| ops/extract, mkdir, chmod, rm, symlink, stat, ls | tar -xzf, mkdir, chmod -v, rm -r, ln -s, stat, ls -l --quoting-style=c | the same; mkdir, chmod and symlink do not describe the file |
+| transfer/upload | the path HTML-escaped between quotation marks; polls each 60 s; parts by presigned URLs | the same; polls each 0.5 s |
+| transfer/download | the path HTML-escaped and bare; the size by stat(1) without -L, parts of whole MiB | the same |
+| transfer/mv, cp | the paths HTML-escaped between apostrophes | the same |
+| logs of these jobs | `.f7t_file_handling_job_*` in the user's folder of the filesystem for work | the same |
+| POST jobs | sbatch with --export=ALL; 500 with its stderr, 403 for limits of accounts | always 500 |
+| GET jobs, jobs/ID | sacct and squeue; null or 404 for unknown ones | scontrol, which remembers |
+| DELETE jobs/ID | 500 with what `scancel --verbose` writes for ended and unknown jobs | the same |
+| status/systems, userinfo | the whole configuration; id(1), 500 if accounts cannot be read | only what clients use; never 500 |
 """
 
 from __future__ import annotations

@@ -4,6 +4,19 @@ The reference server is not in a package index, and handles no real jobs. This d
 written from its source and its OpenAPI documents (doe-iri/iri-facility-api-python and -docs, read in November 2026), and driven by
 clients that were generated from these documents as well (test_iri_client.py). An operation is executed when its task is created;
 its task ends when it was asked for often enough.
+
+| request | the reference server: v1 b9188d8 with its demo adapter, v2 1e5df71 without one, read on 2026-11-27 | the double |
+|---|---|---|
+| a path outside of the root | a failed task "Error: 400: Path outside sandbox: PATH" | the same |
+| filesystem/extract | a failed task "Target path already exists"; else makes the folder | the same |
+| filesystem/ls | shows the folder itself (glob), names and times of targets of symlinks, local times | its content, unless `lists_itself`; local times in version 1 |
+| filesystem/mkdir, rm, mv | commands; a failure names the command and its status, not the reason | the same |
+| filesystem/rm | a text, since 2026; earlier nothing, so that the task is failed | version 1: nothing |
+| filesystem/checksum, stat | sha256sum, os.stat or os.lstat | the same |
+| filesystem/upload, download | at most 5 MiB: 413, or a failed task | the same |
+| task/ID | pending, active, completed; forgotten after 5 minutes | active for `polls` requests; never forgotten |
+| compute/job | pretends; facilities have adapters of their own | a real Slurm |
+| Idempotency-Key | v2: a hit is answered again, 422 for another body, 501 without a store | the same |
 """
 
 from __future__ import annotations

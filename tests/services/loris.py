@@ -3,6 +3,11 @@
 LORIS is a PHP application with MySQL, which cannot run here. The double has only what DataLad's own LORIS token generator
 uses: `POST .../login` with a JSON object of `username` and `password` answers `{"token": ...}`, and requests without
 `Authorization: Bearer TOKEN` get 401. It does not show how a LORIS itself answers to anything else.
+
+| request | LORIS as datalad's token generator uses it (datalad/downloaders/credentials.py), read in 2026-11 | the double |
+|---|---|---|
+| POST login | {"token": ...}; a login that fails has no token | the same, 401 for a wrong one |
+| GET of a file | with `Authorization: Bearer`; 401 without | the same, with ranges |
 """
 
 from __future__ import annotations

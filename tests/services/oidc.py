@@ -2,6 +2,12 @@
 
 Written from RFC 6749 and RFC 8628; a real one (Keycloak) is a Java program that does not run here. It refuses what
 the documents do not allow, and counts it in `refused`.
+
+| request | RFC 6749, RFC 8628 | the double |
+|---|---|---|
+| client_credentials, refresh_token | access_token, expires_in; invalid_client 401, invalid_grant 400; refresh tokens may be rotated | the same |
+| device_authorization, device_code | authorization_pending, slow_down, expired_token | never slow_down; invalid_grant for an unknown code |
+| the tokens themselves | Keycloak's are JSON Web Tokens of a few KB | opaque and short |
 """
 
 from __future__ import annotations

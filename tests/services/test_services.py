@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -26,6 +27,19 @@ def test_ssh_runs_a_command_in_a_private_home(ssh_server: SshServer) -> None:
     answer = ssh_server.run('pwd; echo "$HOME"; echo aside >&2; exit 3')
     assert (answer.returncode, answer.stderr) == (3, b"aside\n")
     assert answer.stdout.decode().split() == [str(ssh_server.home)] * 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cbrain", "ebrains", "firecrest", "globus", "iri", "loris", "oidc", "unicore", "zenodo"],
+)
+def test_a_double_is_compared_with_the_real_service_request_by_request(name: str) -> None:
+    text = importlib.import_module(f"tests.services.{name}").__doc__ or ""
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) >= 3, (
+        "a table: request | what the real service does (source or run, version, date) | the double"
+    )
+    assert {len(row) for row in rows} == {3}
 
 
 @pytest.mark.parametrize("number", range(4))

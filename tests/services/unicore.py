@@ -4,6 +4,17 @@ The server is a Java program that does not run here. This double has the part of
 use, written from the server's source (UNICORE-EU/unicorex: rest/Jobs.java, rest/Storages.java, rest/Files.java, rest/HTTPFileAccess.java,
 sms/SMSBaseImpl.java, tsi/remote/RemoteTSI.java, read in November 2026), and driven by the unmodified client pyunicore as well
 (test_unicore_client.py). Files are changed by the commands that UNICORE's TSI runs: mkdir -p, mv, cp -r, rm -rf, chmod.
+
+| request | unicorex as its source says (2026-11), and what pyunicore 247d35c (2024-10-17) does in tests/integration | the double |
+|---|---|---|
+| GET core | client.role.selected "user", links | the same |
+| GET core/storages, jobs | at most 200 entries a page, by offset and num; links to the next one | the same, without links |
+| storages/ID/files/PATH | properties as JSON, content as octet stream, ranges 206, 406 for another Accept | the same |
+| PUT, POST files | 204; folders by POST 201; rename and copy as actions | the same |
+| POST jobs | 201 with Location, 503 while disabled, 500 for what it does not understand | the same; more is refused |
+| jobs/ID/actions | start, abort; with haveClientStageIn the job waits | the same |
+| imports, exports | BFT only; "Protocol is not available." for others | the same |
+| transfers between servers, allocations, workflows, registries | in pyunicore's tests | not there: hibali does not use them |
 """
 
 from __future__ import annotations

@@ -4,6 +4,15 @@ Zenodo (InvenioRDM) needs PostgreSQL, OpenSearch and more, which cannot run here
 these requests, refuses what it does not name, and bosh (boutiques 0.5.33), an independent client, publishes and searches with it. Its
 search knows only terms in slashes, `keywords:(/.../)` and `keywords:"..."`, joined by AND. It does not know new versions, limits of
 rates, or how long a real search needs until it finds a new record.
+
+| request | Zenodo: zenodo-rdm 6386403 (2026-08-20), read on 2026-11-27, and developers.zenodo.org | the double |
+|---|---|---|
+| GET /api/records | 400 for pages of more than 25 without a login, 100 with one (site/zenodo_rdm/params.py) | the same |
+| GET /api/deposit/depositions | one's own, by a query; 403 without a token | the same |
+| POST depositions | 201; unknown fields of metadata are ignored or 400 by field | unknown fields are 400 |
+| PUT to the bucket link, POST files | 201; md5 as checksum | the same |
+| POST actions/publish | 202; 400 with the lacking fields | the same |
+| limits of rates | 429 with Retry-After | only as a fault of a test |
 """
 
 from __future__ import annotations
@@ -17,6 +26,7 @@ from typing import Any
 
 from tests.services.rest import RefusalError, Reply, Request, RestDouble, Route
 
+_MOST_HITS = 25  # of one page without a login
 _REQUIRED = ("title", "upload_type", "description", "creators")
 _KNOWN = {*_REQUIRED, "version", "keywords", "related_identifiers"}
 
@@ -115,6 +125,8 @@ class Zenodo(RestDouble):
 
     def _search(self, request: Request, _: re.Match[str]) -> Reply:
         request.allow("q", "file_type", "type", "page", "size", "all_versions", "sort", "keywords")
+        if int(request.query.get("size", 10)) > _MOST_HITS:
+            raise RefusalError(400, f"Page size cannot be greater than {_MOST_HITS}.")
         hits = [self._shown(each) for each in self.published() if _matches(each, request.query.get("q", ""))]
         return Reply(
             content={"hits": {"hits": hits[: int(request.query.get("size", 10))], "total": len(hits)}}

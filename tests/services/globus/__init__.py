@@ -17,6 +17,13 @@ tested with globus-cli (test_globus_cli.py), but not with Globus itself. Fixture
     globus.expire(tokens="refresh"); globus.expire(task=id); globus.expire(consents=True); globus.cancel(id)
     globus.settings(token_seconds=1, folder_limit=10, page_limit=5, denies=True)
     globus.tasks(); globus.submissions(); globus.requests(); globus.wait(id); globus.wait(id, nice_status="PAUSED")
+
+| request | globus_sdk.testing and globus-cli (3.43.0, tests/globus.lock); the service's source is not published | the double |
+|---|---|---|
+| Auth: tokens, revocation, introspection, consents | the fixtures that tests/services/README.md lists | the same members and types |
+| Transfer: endpoint, ls, mkdir, rename, stat, submission_id, transfer, delete, tasks, events | likewise | the same members and types |
+| faults of tasks | event codes of the documents | those of `fault`; real ones may have other texts |
+| limits of rates | 429 with Retry-After | only as a fault of a test |
 """
 
 from __future__ import annotations
