@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -38,7 +39,12 @@ _WAIT = "Wait until other programs have ended, then run the same command again."
 
 _ALL: Final = (
     Explanation("vanished", "it does not exist", "", NotFoundError),
-    Explanation("denied", "permission denied", "Check the owner and the permissions: ls -ld", AccessError),
+    Explanation(
+        "denied",
+        "permission denied",
+        "Check the owner and the permissions of each folder: namei -l {path}",
+        AccessError,
+    ),
     Explanation(
         "key-expired",
         "the filesystem's key or Kerberos ticket is missing or expired",
@@ -65,7 +71,7 @@ _ALL: Final = (
     Explanation(
         "symlink-in-the-way",
         "a symlink is in the path, or symlinks that point to each other",
-        "To see the target of each symlink: namei -l",
+        "To see the target of each symlink: namei -l {path}",
         RefusedError,
     ),
     Explanation(
@@ -76,7 +82,7 @@ _ALL: Final = (
     ),
     Explanation("not-a-file", "it is a pipe, socket or device instead of a file", "Move it away."),
     Explanation("folder-in-the-way", "a folder with the name of this file exists", "Move the folder away."),
-    Explanation("folder-not-empty", "the folder is not empty", "To see what it contains: ls -la"),
+    Explanation("folder-not-empty", "the folder is not empty", "To see what it contains: ls -la {path}"),
     Explanation(
         "in-the-way",
         "a file or folder with that name already exists",
@@ -181,10 +187,13 @@ def message_of(code: str, message: str = "") -> str:
     return message or (known.message if known is not None else "it gave no reason")
 
 
-def hint_of(code: str) -> str:
-    """Return what to do about it, in one line; empty without advice."""
+def hint_of(code: str, path: str = "") -> str:
+    """Return what to do about it, in one line; empty without advice. Its command needs the `path`, and is left out without one."""
     known = EXPLANATIONS.get(code)
-    return known.hint if known is not None else ""
+    hint = known.hint if known is not None else ""
+    if "{path}" not in hint:
+        return hint
+    return hint.format(path=shlex.quote(path)) if path else f"{hint.partition(': ')[0]}."
 
 
 def reason_of(problem: OSError) -> str:
@@ -240,7 +249,9 @@ def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError
 def _explained(code: str, otherwise: str, subject: str, more: str) -> HibaliError:
     known = EXPLANATIONS.get(code) or Explanation(code, otherwise, "")
     error = IncompleteError if known.error is RefusedError else known.error
-    hint = " ".join(part for part in (known.hint, more) if part)
+    # a command is at the end, where it can be pasted
+    advice = [hint_of(code, subject) or known.hint, more]
+    hint = " ".join(part for part in (reversed(advice) if "{path}" in known.hint else advice) if part)
     if error is TryLaterError:
         return TryLaterError(code, known.message, subject=subject, hint=hint, transient=False)
     return error(code, known.message, subject=subject, hint=hint)

@@ -137,7 +137,7 @@ def _handle(channel: Channel, session: Session, frame: protocol.Frame) -> None:
     except OSError as problem:
         number = problem.errno or 0
         name = problem.filename
-        about = os.fsencode(name) if isinstance(name, (str, bytes)) else b""
+        about = session.whole_path(os.fsencode(name)) if isinstance(name, (str, bytes)) else b""
         channel.send(
             protocol.ERROR,
             {

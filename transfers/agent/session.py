@@ -144,6 +144,16 @@ class Session(object):
         self._root, self._opened_folder, self._root_path = opened.root(path), opened, path
         self._channel.send(protocol.END, {"path": protocol.text_of(os.path.realpath(path))})
 
+    def whole_path(self, name: bytes) -> bytes:
+        """Return the path of a name in a system error: below the root, names are relative to an open folder.
+
+        A name that is not directly in the root is one of a folder below, so that the root is all that is known.
+        """
+        if name.startswith(b"/") or not self._root_path:
+            return name
+        whole = os.path.join(self._root_path, name)
+        return whole if name == protocol.OWN_FOLDER or os.path.lexists(whole) else self._root_path
+
     def _writable_root(self) -> Root:
         """Return the root; refuse a path through a symlink that another account can redirect."""
         root = self._opened()

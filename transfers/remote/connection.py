@@ -417,7 +417,8 @@ def agent_failed(reason: str, subject: str) -> HibaliError:
 
 def error_from(code: str, message: str, subject: str) -> HibaliError:
     """Return the error for an agent's code and message."""
-    return _error_of(code)(code, message, subject=subject, hint=_HINTS.get(code) or hint_of(code))
+    path = next((each for each in (subject, subject.partition(":")[2]) if each.startswith("/")), "")
+    return _error_of(code)(code, message, subject=subject, hint=_HINTS.get(code) or hint_of(code, path))
 
 
 def _error_of(code: str) -> type[HibaliError]:
