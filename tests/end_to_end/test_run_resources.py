@@ -130,12 +130,14 @@ def test_srun_starts_a_container_for_each_task(
 
 @pytest.mark.heavy
 def test_changed_resources_apply_to_a_run_that_was_not_submitted(hibali: Any, slurm: Any) -> None:
-    """Check that after a rejection by the scheduler the corrected command continues the same run."""
+    """Check that the command with other resources continues a run that waited for its place in the queue."""
     bench = Bench(hibali)
-    cluster(bench, slurm)
-    assert bench.run(bench.answers(), "--partition", "nowhere", exit=2).last["code"] == "submission-rejected"
+    cluster(bench, slurm, "queued_jobs = 1")
+    first = bench.run(bench.answers(sleep=300), "--name", "first", exit=0).last["id"]
+    assert bench.run(bench.answers(), "--partition", "nowhere", exit=5).last["code"] == "queue-full"
+    bench.hibali("runs", "cancel", first, exit=0)
     run_id = bench.run("answers.json", "--wait", "--partition", "share", exit=0).last["id"]
-    assert bench.run_ids() == [run_id]
+    assert len(bench.run_ids()) == 2
     wishes = [record["resources"] for record in bench.records(run_id) if "resources" in record]
     assert [each[-1]["value"] for each in wishes] == ["nowhere", "share"]
     wait_for(lambda: slurm.jobs_ended(run_id) == 1)
