@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.run_tools import Bench
+from tests.end_to_end.run_tools import Bench, doing
 from tests.support.slurm_requeue import requeue_job, start_job_now
 
 
@@ -58,8 +58,13 @@ def test_a_failing_tool_is_exit_7(bench: Bench) -> None:
 
 
 @pytest.mark.heavy
-def test_the_same_command_killed_at_five_points_submits_one_job(bench: Bench, slurm: Any) -> None:
-    line = bench.line(bench.answers(sleep=3), "--wait")
+def test_the_same_command_killed_at_five_points_submits_one_job(
+    hibali: Any, slurm: Any, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    bench = Bench(hibali, doing(f"until [ -e {go} ]; do sleep 0.1; done; cp [IN] [OUT]"))
+    bench.add_slurm_site(slurm)
+    line = bench.line(bench.answers(), "--wait")
 
     def reached(point: str) -> bool:
         ids = bench.run_ids()
@@ -73,6 +78,7 @@ def test_the_same_command_killed_at_five_points_submits_one_job(bench: Bench, sl
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert len(bench.run_ids()) == 1
+    go.touch()
     ended = bench.hibali(*line, "--json", exit=0).last
     [run_id] = bench.run_ids()
     assert (ended["id"], ended["state"]) == (run_id, "SUCCEEDED")

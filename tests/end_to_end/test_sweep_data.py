@@ -31,7 +31,8 @@ def test_inputs_of_tasks_are_read_and_their_outputs_written_on_fast_storage(hiba
     bench.run(*line, "--wait", exit=7)
     [run_id] = bench.run_ids()
     for number in (1, 2):
-        output = hibali("runs", "logs", run_id, "--task", str(number), exit=0).out.decode().splitlines()
+        logs = ("runs", "logs", run_id, "--task", str(number), "--stdout")
+        output = hibali(*logs, exit=0).out.decode().splitlines()
         assert all(each.startswith(f"{node}/hibali-{run_id}-") for each in output[:2]), output
     assert (work / "runs" / run_id / "tasks" / "1" / "work" / "out.txt").read_text() == "hello\n"
     assert (work / "runs" / run_id / "tasks" / "2" / "work" / "out.txt").read_text() == "hello\nother\n"
