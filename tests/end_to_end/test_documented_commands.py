@@ -50,6 +50,10 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "performance": {
         "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
     },
+    "object-stores": {
+        "hibali cp --exact-key": "the server of this world has no such keys: test_s3_odd_keys.py",
+        "hibali rm --exact-key": "as the line before",
+    },
     "webdav": {
         "hibali sites add openneuro": "no web server is here: test_url.py",
         "hibali pull openneuro:": "as the line before",
