@@ -139,7 +139,7 @@ class Request:
         decided = decide_resources(self.workload.pipeline.resources, settings, self.job.resources)
         check_gpus(decided.resources, site.gpus, self.compute.container, site.name)
         find_launcher(decided.resources, self.compute.launcher)
-        return decided
+        return replace(decided, resources=replace(decided.resources, site_gpus=site.gpus))
 
     def with_workload(self, **changes: Any) -> Request:
         """Return the request with other fields of its workload."""

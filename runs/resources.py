@@ -21,7 +21,7 @@ _MIB = 1024**2
 _MOST_MEMORY = 1024**3  # MiB
 _MOST_SECONDS = 10 * 366 * 86400
 _MOST = 1_000_000_000  # of any resource: larger numbers are mistakes that schedulers cannot read
-_NAMES = tuple(each.name for each in fields(Resources) if each.name not in {"directives", "own"})
+_NAMES = tuple(each.name for each in fields(Resources) if each.name not in {"directives", "own", "site_gpus"})
 # Options of a launcher after the site's own, unless these contain {tasks} themselves: srun(1) (which does not take over
 # the cores of sbatch since Slurm 22.05, and would let others wait for a task that died), mpirun(1) of Open MPI, MPICH, Intel MPI.
 _OPTIONS = {

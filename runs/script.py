@@ -174,6 +174,11 @@ job_succeeded() {
   return 1
 }
 check_earlier_jobs() {
+  if [ -n "${HIBALI_LACKS:-}" ]; then
+    printf '%s\n' "$HIBALI_LACKS" >unmet
+    echo "hibali: the tool was not started: $HIBALI_LACKS" >&2
+    exit 75
+  fi
   for number in $(printf '%s' "$before" | tr / ' '); do
     job_succeeded "$number" && continue
     echo "hibali: the tool was not started: job $number, which must succeed first, did not" >&2

@@ -302,8 +302,14 @@ _LAUNCHED = (
     "MPI_LOCAL[A-Z]*",
     "MV2_COMM_[A-Z_]*",
 )
-# The GPUs of the job for CUDA, ROCm, HIP and OpenCL.
-_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+# The GPUs of the job for CUDA, ROCm, HIP, OpenCL and Level Zero.
+_GPU_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
+)
 
 
 def forwarded_variables(task: Task, each: str) -> str:

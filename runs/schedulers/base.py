@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from hibali.amounts import format_size
+from hibali.config.model import Gpus
 from hibali.errors import HibaliError, TryLaterError, UsageError
 from hibali.plugins import load
 from hibali.text import one_line
@@ -72,7 +73,7 @@ class Resources:
     own.
 
     `tasks` are processes that an MPI launcher starts, `cores` those of each; memory and `gpus` are those of a
-    node. `own` has the settings that only this scheduler has (`Scheduler.settings`).
+    node, of which it has `site_gpus`. `own` has the settings that only this scheduler has (`Scheduler.settings`).
     """
 
     cores: int | None = None
@@ -86,6 +87,7 @@ class Resources:
     reservation: str | None = None
     directives: tuple[str, ...] = field(default=())
     own: Any = None
+    site_gpus: Gpus | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,11 @@ runs() (
 # The leader of the session and of its process group; its process id is that of the job. It first prints its id, for which
 # the launcher waits. Then it waits for other jobs or its release, and becomes the job, or runs the tasks of an array, some
 # at a time, within the time limit.
+#
+# A GPU is taken while the leader, or the worker of an array, holds a flock(2) on its folder in /tmp, which every account of the host
+# can open: the lock ends with that process however it ends. Only the holder of a first lock takes GPUs, so that runs which need several
+# cannot block each other, and later runs do not overtake them. A list of GPUs in the environment, such as that of an enclosing
+# job, limits the choice. HIP applies CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES to what ROCR_VISIBLE_DEVICES left.
 LEADER = (
     r"""
 boot=$1 host=$2 tasks=$4 hold=$5; shift 5
@@ -57,11 +62,14 @@ exec >>scheduler.log 2>&1
 """
     + _RUNS
     + r"""
-cores=1 time=0
+cores=1 time=0 gpus=0 node_gpus=0 kind=nvidia
 while read -r word option rest; do
   case $word:$option in
     "#DIRECT:--cores="*) cores=${option#*=} ;;
     "#DIRECT:--time="*) time=${option#*=} ;;
+    "#DIRECT:--gpus="*) gpus=${option#*=} ;;
+    "#DIRECT:--node-gpus="*) node_gpus=${option#*=} ;;
+    "#DIRECT:--gpu-kind="*) kind=${option#*=} ;;
     "#"*) ;;
     *) break ;;
   esac
@@ -84,7 +92,7 @@ for before in $after; do until is_over "$before"; do sleep 1; done; done
 [ -z "$hold" ] || until [ -e released ]; do sleep 1; done
 [ -z "$hold$after" ] || rm -f queued
 if [ -n "$after" ]; then HIBALI_AFTER=$(printf '%s' "$after" | tr ' ' /); export HIBALI_AFTER; fi
-[ "$tasks:$time" != 0:0 ] || exec /bin/sh ./job.sh "$id"
+[ "$tasks:$time:$gpus" != 0:0:0 ] || exec /bin/sh ./job.sh "$id"
 
 stop=
 trap 'stop=1' TERM INT HUP
@@ -112,7 +120,52 @@ run() {
   wait "$late"
   return "$code"
 }
-if [ "$tasks" = 0 ]; then run "$id"; exit; fi
+locks=/tmp/hibali-gpu
+if [ "$gpus" != 0 ]; then
+  if [ "$kind" = amd ]; then pool=${ROCR_VISIBLE_DEVICES-$(seq 0 $((node_gpus-1)))}
+  else pool=${CUDA_VISIBLE_DEVICES-$(seq 0 $((node_gpus-1)))}; fi
+  set -f; set -- $(printf '%s' "$pool" | tr , ' '); set +f
+  pool=$* node_gpus=$#
+  mkdir -m 755 "$locks" 2>/dev/null
+  if [ "$node_gpus" -lt "$gpus" ]; then HIBALI_LACKS="the environment names only $node_gpus of the $gpus GPUs: $pool"
+  elif ! command -v flock >/dev/null; then HIBALI_LACKS="the program flock, which locks GPUs, is missing"
+  elif ! [ -r "$locks/." ]; then HIBALI_LACKS="the lock of the GPUs, $locks, is not a readable folder"; fi
+  if [ -n "${HIBALI_LACKS:-}" ]; then export HIBALI_LACKS; gpus=0; fi
+fi
+use_gpus() {
+  unset HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+  export ROCR_VISIBLE_DEVICES="$1" ZE_AFFINITY_MASK="$1" CUDA_VISIBLE_DEVICES="$1"
+  [ "$kind" != amd ] || unset CUDA_VISIBLE_DEVICES
+}
+# $1 GPUs are taken, $2 has their names; then $3 is called. The shell keeps the descriptors of the enclosing calls.
+take_gpus() {
+  if [ "$1" = "$gpus" ]; then
+    flock -u 8
+    rm -f queued
+    use_gpus "$2"
+    "$3" 8<&- 9<&-
+    return
+  fi
+  while [ -z "$stop" ]; do
+    for gpu in $pool; do
+      lock=$locks-$(printf '%s' "$gpu" | tr / .)
+      mkdir -m 755 "$lock" 2>/dev/null
+      [ -r "$lock/." ] || continue
+      { flock -n 9 && { take_gpus $(($1+1)) "$2${2:+,}$gpu" "$3"; return; }; } 9<"$lock/."
+    done
+    sleep 1
+  done
+}
+with_gpus() {
+  if [ "$gpus" = 0 ]; then "$1"; return; fi
+  { flock 8 && take_gpus 0 '' "$1"; } 8<"$locks/."
+}
+if [ "$tasks" = 0 ]; then
+  [ "$gpus" = 0 ] || echo "waiting for a free GPU" >queued
+  run_job() { run "$id"; }
+  with_gpus run_job
+  exit
+fi
 
 # The worker that creates a task's file runs the task.
 mkdir array || exit 75
@@ -123,13 +176,16 @@ worker() {
   number=0
   while [ -z "$stop" ] && [ "$number" -lt "$tasks" ]; do
     number=$((number+1))
-    if true 2>/dev/null >"array/$number"; then
-      run "$id" "$number"
-      true >"array/$number.over"
-    fi
+    [ -e "array/$number" ] || with_gpus run_task
   done
 }
+run_task() {
+  true 2>/dev/null >"array/$number" || return
+  run "$id" "$number"
+  true >"array/$number.over"
+}
 many=$(( $(nproc 2>/dev/null || grep -c '^processor' /proc/cpuinfo) / cores ))
+[ "$gpus" = 0 ] || [ "$many" -le $((node_gpus/gpus)) ] || many=$((node_gpus/gpus))
 [ "$many" -ge 1 ] || many=1
 [ "$many" -le "$tasks" ] || many=$tasks
 while [ "$many" -gt 0 ]; do worker & many=$((many-1)); done
@@ -211,7 +267,7 @@ class Direct(Scheduler):
     programs = ("sh", "setsid")
 
     def directives(self, resources: Resources) -> tuple[str, ...]:
-        """Return `#DIRECT` lines: the cores of an array's task, and when a job receives TERM.
+        """Return `#DIRECT` lines: the cores of an array's task, when a job receives TERM, and the GPUs that it waits for.
 
         Other resources are ignored, because no scheduler can allocate them.
         """
@@ -221,6 +277,13 @@ class Direct(Scheduler):
             options.append(f"--cores={cores:d}")
         if resources.seconds is not None:
             options.append(f"--time={max(resources.seconds, 1):d}")
+        if resources.gpus and resources.site_gpus:
+            node = resources.site_gpus
+            options += [
+                f"--gpus={resources.gpus:d}",
+                f"--node-gpus={node.per_node:d}",
+                f"--gpu-kind={node.kind}",
+            ]
         return tuple(f"#DIRECT {option}" for option in options)
 
     def submit_argv(self, job: Job) -> tuple[str, ...]:

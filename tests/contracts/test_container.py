@@ -32,7 +32,7 @@ NOISE = {
     "AWS_SECRET_ACCESS_KEY": "secret",
 }
 RANK = {"SLURM_PROCID": "1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1"}
-DEVICES = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "2,3"}
+DEVICES = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "2,3", "ZE_AFFINITY_MASK": "2,3"}
 
 
 @pytest.fixture(params=built_in_names("runs.containers"))

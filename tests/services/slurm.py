@@ -25,6 +25,7 @@ from tests.services.processes import (
 from tests.services.sshd import SshServer, start_sshd
 
 PROCESSORS = 8  # configured CPUs, independent of the machine's
+GPUS = "/dev/null", "/dev/zero"  # files that stand for the GPUs of each node
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def start_slurm(
             f"AccountingStoragePort={port}\nAccountingStoragePass={munge}\n"
         )
     conf.write_text(_configuration(folder, munge, (address, controller), nodes, ports) + storage)
+    (folder / "gres.conf").write_text("".join(f"Name=gpu File={path}\n" for path in GPUS))
     (folder / "jobcomp.txt").touch()
     if accounting:
         _add_account(known)
@@ -149,7 +151,7 @@ def _configuration(
     host = socket.gethostname().partition(".")[0]
     names = ",".join(each.name for each in nodes)
     lines = "\n".join(
-        f"NodeName={each.name} NodeAddr={each.address} Port={port} CPUs={PROCESSORS} RealMemory=2000 State=UNKNOWN"
+        f"NodeName={each.name} NodeAddr={each.address} Port={port} CPUs={PROCESSORS} RealMemory=2000 Gres=gpu:{len(GPUS)} State=UNKNOWN"
         for each, port in zip(nodes, ports, strict=True)
     )
     # slurmctld would bind the address that this machine's name resolves to, which other nodes may not reach
@@ -190,6 +192,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf
 PriorityType=priority/basic
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+GresTypes=gpu
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/jobcomp.txt
 {lines}
