@@ -61,7 +61,7 @@ def test_a_failed_tool_is_exit_7_and_its_logs_can_be_read(bench: Bench) -> None:
     failed = bench.run(bench.answers(code=3, say="it's $(broken)"), "--wait", exit=7)
     assert failed.last["code"] == "run-failed"
     run_id = failed.lines[-2]["id"]
-    assert bench.hibali("runs", "logs", run_id, exit=0).out == b"counted\n"
+    assert bench.hibali("runs", "logs", run_id, "--stdout", exit=0).out == b"counted\n"
     assert bench.hibali("runs", "logs", run_id, "--stderr", exit=0).out == b"it's $(broken)\n"
     assert bench.hibali("runs", "collect", run_id, "--json", exit=7).last["kind"] == "receipt"
     assert (bench.folder / run_id / "out.txt").read_text() == "hello\n"
