@@ -21,7 +21,7 @@ def test_a_run_is_repeated_with_the_same_inputs(hibali: Any) -> None:
     again = hibali(*words, exit=7, cwd=elsewhere).lines[-2]
     assert (again["rerun_of"], again["state"]) == (first["id"], "FAILED")
     assert again["id"] != first["id"]
-    assert hibali("runs", "logs", again["id"], exit=0).out == b"counted\n"
+    assert hibali("runs", "logs", again["id"], "--stdout", exit=0).out == b"counted\n"
     third = hibali(*words, exit=7, cwd=elsewhere).lines[-2]  # the end of the second one was reported
     assert third["id"] not in {first["id"], again["id"]}
 

@@ -57,7 +57,7 @@ def test_the_tool_cannot_access_the_files_of_the_run_itself(podman_hibali: Any, 
     )
     work = bench.add_local_site("box", "podman")
     run_id = bench.run(bench.answers(), "--wait", exit=7).lines[-2]["id"]
-    seen = bench.hibali("runs", "logs", run_id, exit=0).out.decode().split()
+    seen = bench.hibali("runs", "logs", run_id, "--stdout", exit=0).out.decode().split()
     assert not {"job.sh", "start", "started", "stdout"} & set(seen)
     assert (work / "runs" / run_id / "job.sh").exists()
 
