@@ -109,6 +109,8 @@ class LedgerGenerator:
     def _configure(self) -> None:
         self.hibali.home.config.write_text(_SITES.format(folder=self.folder))
         self.hibali.home.config.chmod(0o600)
+        for root in ("scratch", "bucket"):
+            (self.folder / root).mkdir()
         (self.folder / "tool.json").write_text(json.dumps(DESCRIPTOR))
         (self.folder / "input.txt").write_text("hello\n")
         for name, code in (("good", 0), ("bad", 3)):
