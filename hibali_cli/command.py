@@ -38,7 +38,7 @@ EXIT_STATUS: Final[Mapping[int, str]] = {
 _ALIASES: Final[Mapping[str, str]] = {"copy": "cp"}
 
 
-# Commands that do nothing but print, so that whoever reads their output may stop early.
+# Commands that only print: the program that reads their output may stop early.
 _LISTINGS: Final = frozenset({"cat", "du", "get", "list", "log", "logs", "ls", "search", "show"})
 
 

@@ -1,4 +1,4 @@
-"""Match wildcards and gitignore patterns in a time that never grows exponentially, whatever the names are."""
+"""Match wildcards and gitignore patterns in polynomial time, for any names."""
 
 from __future__ import annotations
 
