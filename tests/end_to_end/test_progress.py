@@ -105,7 +105,7 @@ def test_ctrl_c_ends_at_once_and_reports_what_is_safe(transfers_to: Any) -> None
     assert terminal.end(15) == 130  # two seconds on an idle machine
     screen = terminal.screen()
     assert SAFE.search(screen)
-    assert "hibali: interrupted\n  Run the same command again to resume." in screen
+    assert "hibali: interrupted [interrupted]\n  Run the same command again to resume." in screen
     assert "push /" not in screen
     assert_cursor_is_visible(terminal)
     # the remote agent may not have finished its current files
