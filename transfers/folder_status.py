@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hibali.errors import RefusedError
-from hibali.events import Carried, Hashing, Listener, ignore
+from hibali.events import Carried, Event, Failed, Hashing, Listener, ignore
 from hibali.locations import Location
 from transfers.actions import Action, Verb, same_time
 from transfers.entry import Entry, Kind
 from transfers.inventory import Tree, open_tree
 from transfers.last_transfer import KnownFile, KnownFiles, LastTransfer
 from transfers.operation import plan_only
-from transfers.planner import TransferPlan
+from transfers.planner import ONLY_RECORDED, TransferPlan
 from transfers.request import Request
 from transfers.rules import DeleteLimit, Rules, Selector, selector
-from transfers.stores.base import Problem
+from transfers.stores.base import MISSING, Problem
 
 
 class Change(StrEnum):
@@ -153,6 +153,7 @@ def compare_there(
     """Plan the last transfer again, and add to the status what changed at the other place. Raises what planning raises."""
     found: dict[bytes, Difference] = {}
     selects = _selector_below(known.rules, last.below)
+    removed_here = {path for path, each in status.here.items() if each.change is Change.REMOVED}
 
     def read(plan: TransferPlan) -> None:
         for actions in (plan.moves, plan.deletions):
@@ -160,7 +161,15 @@ def compare_there(
                 difference = difference_there(action, known.files, status.unrecorded, pushed=last.pushed)
                 if difference is not None and selects(action.entry):
                     found[difference.path] = difference
-        status.problems += plan.unlisted
+        for path, problem in plan.unlisted:
+            if problem.code != MISSING:
+                status.problems.append((path, problem))
+            elif path in known.files and path not in removed_here:  # also if the plan has no deletions
+                found[path] = Difference(path, Change.REMOVED, known.files[path].size)
+
+    def pass_on(event: Event) -> None:
+        if not (isinstance(event, Failed) and event.code == MISSING):  # it is shown as removed there
+            on_event(event)
 
     ends = (here, there) if last.pushed else (there, here)
     # nothing is executed: the limits of deletions do not matter, and the deletions show what only one place has
@@ -172,11 +181,11 @@ def compare_there(
         specials="skip",
     )
     try:
-        plan_only(Request("plan", *ends, rules), read, on_event)
+        plan_only(Request("plan", *ends, rules), read, pass_on)
     except RefusedError as refused:
         if refused.code != "listing-unproven":
             raise
-        plan_only(Request("plan", *ends, replace(rules, delete=False)), read, on_event)
+        plan_only(Request("plan", *ends, replace(rules, delete=False)), read, pass_on)
     status.there = found
 
 
@@ -184,6 +193,8 @@ def difference_there(
     action: Action, known: Mapping[bytes, KnownFile], unrecorded: set[bytes], *, pushed: bool
 ) -> Difference | None:
     """Return what an action of the plan says about the other place; None if only the local folder changed."""
+    if action.because == ONLY_RECORDED:
+        return None
     entry = _there(action, pushed=pushed)
     path = action.entry.path
     if entry is None:

@@ -167,6 +167,7 @@ Unlisted = list[tuple[bytes, Problem]]
 
 _NAMED = 5  # names in one message
 _COUNTED = frozenset({Kind.FILE, Kind.LINK})
+ONLY_RECORDED = "recorded at the target, but at neither side"  # why a target's record is deleted
 _LEAST_ANNOUNCED = 8 * 1024 * 1024  # bytes to move
 
 
@@ -370,7 +371,7 @@ def _forget_missing(plan: TransferPlan, gone: Iterable[Entry], selected: Selecto
     for action in plan.moves:
         entries.pop(action.entry.path, None)
     for entry in entries.values():
-        plan.count(Action(Verb.DELETE, entry, "recorded at the target, but at neither side"))
+        plan.count(Action(Verb.DELETE, entry, ONLY_RECORDED))
 
 
 def _add_decisions(

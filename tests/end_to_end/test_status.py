@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.conftest import MakeTransfers
 from tests.schemas import check_lines
 from tests.support.terminal import Terminal
 from tests.support.transfers import Transfers
@@ -22,6 +23,10 @@ from tests.support.waiting import wait_for
 
 SLOW = ("--bwlimit", "1M")
 IDLE = b"Nothing runs now.\n"
+_WITH_MANIFEST = [
+    "s3",
+    *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ebrains", "fsspec-s3")),
+]
 
 
 def records(transfers: Transfers, *words: str | Path, exit: int = 0) -> list[dict[str, Any]]:  # noqa: A002
@@ -146,9 +151,40 @@ def test_what_changed_there_is_found_in_every_kind_of_store(there: Transfers) ->
     }
     (back / "replaced").unlink()
     there.place.remove("data", b"same")
-    lines = records(there, back, "--remote", exit=6 if there.place.word == "s3" else 0)
-    found = [line for line in lines if line["kind"] == "changed"]
+    found = records(there, back, "--remote")[:-1]
     assert [(each["where"], each["path"]) for each in found] == [("here", "replaced"), ("there", "same")]
+
+
+@pytest.mark.parametrize("store", _WITH_MANIFEST)
+def test_a_recorded_file_that_the_server_lacks_is_only_removed_there(
+    transfers_to: MakeTransfers, store: str, tmp_path: Path
+) -> None:
+    there = transfers_to(store)
+    there.make({b"kept": b"1", b"removed": b"2"})
+    there.push()
+    own_state = there.hibali.env["HIBALI_STATE"]
+    there.hibali.env["HIBALI_STATE"] = str(tmp_path / "never pushed")  # and never probed the store
+    back = there.folder / "back"
+    there.pull(back)
+    there.place.remove("data", b"removed")
+    answer = there.hibali("status", back, "--remote", "--json", "--detailed-exit-code", exit=10)
+    [removed, end] = check_lines(answer.out)
+    assert (removed["where"], removed["change"], removed["path"]) == ("there", "removed", "removed")
+    assert (end["unread"], end["unchanged"]) == (0, 2)
+    text = there.hibali("status", back, "--remote", exit=0)
+    assert (
+        "\nRemoved there:\n  removed\n\nnothing changed here; 1 removed there; 2 unchanged.\n"
+        in text.out.decode()
+    )
+    assert text.err == b""
+
+    # recorded by another machine, and at neither side now
+    (there.source / "foreign").write_bytes(b"3")
+    there.push()
+    there.hibali.env["HIBALI_STATE"] = own_state
+    (there.source / "foreign").unlink()
+    there.place.remove("data", b"foreign")
+    assert records(there, there.source, "--remote")[-1]["there"] == {"added": 0, "modified": 0, "removed": 0}
 
 
 def test_the_dashboard_opens_once_and_ends_within_two_seconds(local_there: Transfers) -> None:
