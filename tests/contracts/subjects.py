@@ -44,7 +44,7 @@ from transfers.stores.open_store import open_store
 SITE = "site"
 ROOT = "data set/target"
 CLOUDS = ("fsspec-s3", "fsspec-gcs", "fsspec-azure", "fsspec-webhdfs")  # filesystems of fsspec with a server
-QUICK = frozenset({"local", "ssh", "s3", "webdav", "fsspec-memory"})
+QUICK = frozenset({"local", "ssh", "s3", "fsspec-memory"})
 
 
 def store_words() -> list[Any]:
@@ -55,6 +55,7 @@ def store_words() -> list[Any]:
     words = [
         *built_in_names("transfers.stores"),
         "fsspec-memory",
+        "webdav",  # these are opened by the module of sites with a URL
         "webdav-plain",
         "webdav-lighttpd",
         "cbrain-s3",

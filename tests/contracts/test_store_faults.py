@@ -46,10 +46,11 @@ def test_another_kind_of_entry_with_the_name_of_the_lock_is_named(subject: Subje
     if not (store.facts.folders and store.facts.locks and store.facts.writable):
         return
     subject.plant({b".hibali/lock/x": b"1"})
-    with pytest.raises(RefusedError) as refused:
-        store.lock("test")
-    assert refused.value.code == "reserved-name"
-    assert ".hibali/lock" in refused.value.message
+    for _ in range(2):
+        with pytest.raises(RefusedError) as refused:
+            store.lock("test")
+        assert refused.value.code == "reserved-name"
+        assert ".hibali/lock" in refused.value.message
 
 
 def test_changed_entries_are_not_removed(subject: Subject) -> None:
@@ -68,8 +69,9 @@ def test_a_folder_that_is_not_empty_is_not_removed(subject: Subject) -> None:
     if not store.facts.folders:
         return
     subject.plant({b"a/b": b"1"})
-    ((_, problem),) = remove(store, [Entry(b"a", Kind.FOLDER)])
-    assert problem is not None
+    problems = [remove(store, [Entry(b"a", Kind.FOLDER)])[0][1] for _ in range(2)]
+    assert problems[0] is not None
+    assert problems[1] == problems[0], "the first call left a lock"
     assert subject.files() == {b"a/b": b"1"}
 
 

@@ -45,8 +45,12 @@ def refresh_lock(client: WebdavClient, path: bytes, token: str, seconds: int) ->
 
 
 def unlock(client: WebdavClient, path: bytes, token: str) -> None:
-    """Send UNLOCK; a missing lock is no error."""
-    client.request("UNLOCK", path, headers={"Lock-Token": f"<{token}>"}, accept=range(400, 500))
+    """Send UNLOCK; a missing lock is no error. lighttpd redirects LOCK of a folder to its name with a final slash, but not UNLOCK."""
+    headers = {"Lock-Token": f"<{token}>"}
+    for folder in (False, True):
+        response = client.request("UNLOCK", path, headers=headers, folder=folder, accept=range(400, 500))
+        if response.status < 300:
+            return
 
 
 def find_lock(files: Files, folder: bytes) -> Held | None:
@@ -102,7 +106,7 @@ class DavLock(Lease):
                     return True
             unlock(self._client, self._path, granted)
         elif found is None and self._status == 423:
-            raise locked({}, self._subject)  # another client is taking or releasing it
+            raise self._refusal({})
         elif found is None:  # another holder's release removed the folder
             self._unlock_unnoticed()
         return False
@@ -126,6 +130,8 @@ class DavLock(Lease):
             return no_lock_file(self._subject)
         if holder or self._status < 300:
             return super()._refusal(holder)
+        if self._status == 423:
+            return locked({}, self._subject)  # another client is taking or releasing it
         return error_of(self._status, self._subject)
 
     def _unlock_unnoticed(self) -> None:
