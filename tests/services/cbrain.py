@@ -76,6 +76,7 @@ from tests.services.cbrain_model import (
     command_runner,
 )
 from tests.services.cbrain_requests import allowed
+from tests.support.shared_dict import SharedDict
 
 __all__ = [
     "BOURREAU",
@@ -150,14 +151,14 @@ class CbrainDouble:
 
     def __post_init__(self) -> None:
         self.users: list[User] = []
-        self.providers: dict[int, Provider] = {}
-        self.userfiles: dict[int, Userfile] = {}
-        self.members: dict[int, set[int]] = {}  # of projects, by their ids
+        self.providers = SharedDict[int, Provider]()
+        self.userfiles = SharedDict[int, Userfile]()
+        self.members = SharedDict[int, set[int]]()  # of projects, by their ids
         self.tools: list[Tool] = []
-        self.tasks: dict[int, Task] = {}
+        self.tasks = SharedDict[int, Task]()
         self.groups: dict[int, tuple[str, str, int]] = {1: ("everyone", "EveryoneGroup", 0)}
         self.faults: list[Fault] = []
-        self.activities: dict[int, Activity] = {}
+        self.activities = SharedDict[int, Activity]()
         self.marked_newer: list[int] = []  # ids of `sync_multiple` with `all_newer`
         self._tokens: dict[str, tuple[int, str]] = {}
         self._unexpected: dict[str, int] = {}

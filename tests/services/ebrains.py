@@ -40,6 +40,8 @@ from typing import Any
 import botocore.config
 import botocore.session
 
+from tests.support.shared_dict import SharedCounter
+
 CLIENT = "hibali-tests"
 TOKEN_PATH = "/auth/realms/hbp/protocol/openid-connect/token"
 MOST_KEYS = 10_000
@@ -104,8 +106,8 @@ class Ebrains:
         self.seen: list[str] = []  # of the API, with the path and query
         self.mails: list[str] = []  # the datasets to which access was requested
         self.exchanges = 0  # of refresh tokens
-        self.downloaded: Counter[str] = Counter()  # bytes of each key
-        self.uploaded: Counter[str] = Counter()  # complete PUTs of each key
+        self.downloaded = SharedCounter()  # bytes of each key
+        self.uploaded = SharedCounter()  # complete PUTs of each key
         self.token_file = folder / "ebrains-token"
         self.refresh_token = f"planted-refresh-{secrets.token_hex(8)}"
         self._containers: dict[tuple[str, str], Container] = {}
@@ -543,7 +545,7 @@ class _ObjectHandler(_Handler):
         answer = upstream.getresponse()
         key = urllib.parse.unquote(self.path.partition("?")[0]).split("/", 2)[2]
         if self.command == "PUT" and answer.status < 300:
-            self.double.uploaded[key] += 1
+            self.double.uploaded.add(key)
         if fault == "store-lost":
             answer.read()
             self.lose()
@@ -565,7 +567,7 @@ class _ObjectHandler(_Handler):
             self.wfile.write(piece)
             left -= len(piece)
             if answer.status < 300:
-                self.double.downloaded[key] += len(piece)
+                self.double.downloaded.add(key, len(piece))
         if fault == "cut":
             self._drop()
             self.lose()

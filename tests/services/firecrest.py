@@ -281,8 +281,7 @@ class Firecrest(SlurmDouble):
         if request.truncated and len(content) > 65536:  # not the locks of hibali
             content = content[: len(content) // 2]
         self._shell(f"timeout 5 base64 -d > '{path}'", base64.b64encode(content))
-        with self.guard:
-            self.received[path] += len(content)
+        self.received.add(path, len(content))
         return Reply(204)
 
     def _mkdir(self, request: Request, found: re.Match[str]) -> Reply:

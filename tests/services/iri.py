@@ -341,8 +341,7 @@ class Iri(SlurmDouble):
 
         def write() -> str:
             self._path(path).write_bytes(content)
-            with self.guard:
-                self.received[path] += len(content)
+            self.received.add(path, len(content))
             return "uploaded"
 
         return self._begin("upload", write)

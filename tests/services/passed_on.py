@@ -12,15 +12,16 @@ from typing import Any, Protocol
 import botocore.config
 import botocore.session
 
+from tests.support.shared_dict import SharedCounter
+
 _PIECE = 256 * 1024
 
 
 class Counting(Protocol):
     """What counts the bytes of contents by their path."""
 
-    sent: Any
-    received: Any
-    guard: Any
+    sent: SharedCounter
+    received: SharedCounter
 
 
 def signing_client(store: Any, endpoint: str) -> Any:
@@ -111,8 +112,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             upstream.send(piece)
             left -= len(piece)
             if self.command == "PUT":
-                with self.counting.guard:
-                    self.counting.received[key] += len(piece)
+                self.counting.received.add(key, len(piece))
 
     def _send_answer(self, answer: http.client.HTTPResponse, whole: bytes | None, key: str) -> None:
         if whole is not None:
@@ -121,8 +121,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         while piece := answer.read(_PIECE):
             self.wfile.write(piece)
             if self.command == "GET":
-                with self.counting.guard:
-                    self.counting.sent[key] += len(piece)
+                self.counting.sent.add(key, len(piece))
 
     def log_message(self, *arguments: Any) -> None:
         """Print nothing."""

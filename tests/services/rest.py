@@ -10,10 +10,11 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
+
+from tests.support.shared_dict import SharedCounter
 
 LOST, DROPPED, STATUS, SLOW, GARBAGE = "lost", "dropped", "status", "slow", "garbage"
 TRUNCATED = "truncated"  # the service keeps or sends less than there is, and says nothing
@@ -110,11 +111,11 @@ class RestDouble:
     def __init__(self) -> None:
         self.token = "planted-token"
         self.accepts: Callable[[str], bool] = lambda token: token == self.token
-        self.requests: Counter[str] = Counter()
+        self.requests = SharedCounter()
         self.watch: Callable[[Request, str], bool] = lambda request, when: False  # noqa: ARG005
         self.refused: list[str] = []
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
+        self.sent = SharedCounter()
+        self.received = SharedCounter()
         self.guard = threading.RLock()
         self._faults: list[Fault] = []
         self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"double": self}))
@@ -221,8 +222,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             for method, pattern, route in self.double.routes():
                 found = re.fullmatch(pattern, request.path, re.DOTALL)
                 if found is not None and method == request.method:
-                    with self.double.guard:
-                        self.double.requests[f"{method} {pattern}"] += 1
+                    self.double.requests.add(f"{method} {pattern}")
                     return route(request, found)
             raise RefusalError(404, "there is no such request")
         except RefusalError as problem:
@@ -255,8 +255,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for piece in content if isinstance(content, Iterator) else [content]:
             self.wfile.write(piece)
             if kind == "application/octet-stream":
-                with self.double.guard:
-                    self.double.sent[request.path] += len(piece)
+                self.double.sent.add(request.path, len(piece))
 
     def log_message(self, *arguments: Any) -> None:
         """Print nothing."""

@@ -36,6 +36,7 @@ from typing import Any
 from tests.services.processes import SYSTEM_PATH, program
 from tests.services.rest import RefusalError, Reply, Request, RestDouble, Route
 from tests.services.slurm import Slurm
+from tests.support.shared_dict import SharedDict
 
 PAGE = 200  # entries of lists of resources (rest/impl/ServicesBase)
 MOST_NAMES = 10_000  # of one listing (SMSBaseImpl.MAX_LS_RESULTS)
@@ -92,7 +93,7 @@ class Unicore(RestDouble):
             each.mkdir(parents=True)
         self._slurm = slurm
         self._submitted: list[str] = []
-        self.jobs: dict[str, UnicoreJob] = {}
+        self.jobs = SharedDict[str, UnicoreJob]()
         self.imports: dict[str, _Import] = {}
         self.disabled = False
         self.page = PAGE
@@ -244,8 +245,7 @@ class Unicore(RestDouble):
                     file.write(piece[: max(0, left)])
                     left -= len(piece)
                     file.flush()
-                    with self.guard:
-                        self.received[name] += len(piece)
+                    self.received.add(name, len(piece))
         except OSError as problem:
             raise RefusalError(500, f"Error uploading: {problem}", expected=True) from None
         path.chmod(0o600) if mode == "wb" else None

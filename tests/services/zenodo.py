@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.services.rest import RefusalError, Reply, Request, RestDouble, Route
+from tests.support.shared_dict import SharedDict
 
 _MOST_HITS = 25  # of one page without a login
 _REQUIRED = ("title", "upload_type", "description", "creators")
@@ -45,7 +46,7 @@ class Zenodo(RestDouble):
     """The double; `depositions` are all, by number."""
 
     def __init__(self) -> None:
-        self.depositions: dict[int, Deposition] = {}
+        self.depositions = SharedDict[int, Deposition]()
         super().__init__()
 
     def open_paths(self) -> str:
