@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from hibali.errors import UsageError
@@ -21,9 +22,9 @@ def load(package: str, name: str) -> Any:
     """
     kind = package.rpartition(".")[2].removesuffix("s")
     if _NAME.fullmatch(name):
-        if name in built_in_names(package):
-            module = import_module(f"{package}.{name}")
-            return import_module(f"{package}.{name}.kind") if hasattr(module, "__path__") else module
+        module = _own_module(package, name)
+        if module is not None:
+            return module
         found = _entry_points(package)
         if name in found:
             return _load_entry_point(found[name], kind, name)
@@ -41,20 +42,38 @@ def plugin_names(package: str) -> list[str]:
     return sorted({*built_in_names(package), *others})
 
 
+def has(package: str, name: str) -> bool:
+    """Return whether `load` accepts a name; asks installed packages only for names that are not hibali's own."""
+    return name in built_in_names(package) or name in plugin_names(package)
+
+
 def built_in_names(package: str) -> list[str]:
     """Return the names of hibali's own modules, sorted, without `base` and modules with a `_` in their
     names. A package counts if it has a module `kind`.
     """
-    from importlib.util import find_spec  # start-up: reading config.toml usually needs no list
-    from pkgutil import iter_modules  # start-up: reading config.toml usually needs no list
-
     return sorted(
-        found.name
-        for found in iter_modules(import_module(package).__path__)
-        if found.name != "base"
-        and _MODULE.fullmatch(found.name)
-        and (not found.ispkg or find_spec(f"{package}.{found.name}.kind") is not None)
+        path.stem
+        for path in Path(import_module(package).__path__[0]).iterdir()
+        if _is_module_name(path.stem) and (path.suffix == ".py" or (path / "kind.py").exists())
     )
+
+
+def _is_module_name(name: str) -> bool:
+    return name != "base" and _MODULE.fullmatch(name) is not None
+
+
+def _own_module(package: str, name: str) -> Any | None:
+    """Import hibali's own module of this name without listing its folder, None if there is none."""
+    if not _is_module_name(name):
+        return None
+    full = f"{package}.{name}"
+    try:
+        module = import_module(full)
+        return import_module(f"{full}.kind") if hasattr(module, "__path__") else module
+    except ModuleNotFoundError as problem:
+        if problem.name not in {full, f"{full}.kind"}:
+            raise
+        return None
 
 
 def _entry_points(package: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hibali.config.model import Site
 from hibali.documents import MAXIMUM_BYTES, line_of_json, read_json
 from hibali.errors import HibaliError, RefusedError
 from hibali.locations import work_path
-from hibali.plugins import plugin_names
+from hibali.plugins import has
 from hibali.signing import is_signed, sign
 from hibali.text import path_fields, printable
 from runs.clean import check_work_folder
@@ -206,7 +206,7 @@ def _inspect(host: RemoteHost, site: Site, run_id: str, folder: bytes) -> FoundR
     manifest = read_run_manifest(host, folder, run_id)
     if manifest is None:
         return skipped("its folder has no valid run manifest")
-    if manifest["scheduler"] not in plugin_names("runs.schedulers"):
+    if not has("runs.schedulers", manifest["scheduler"]):
         return skipped(
             f"this installation does not support its scheduler: {printable(manifest['scheduler'])}", manifest
         )

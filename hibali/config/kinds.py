@@ -151,9 +151,14 @@ def kind_names() -> list[str]:
 @cache
 def _load_kind(kind_name: str) -> StoreKind | None:
     """Return the kind that a module declares; None without such a module, or for a part of another kind."""
-    if kind_name not in plugin_names("transfers.stores") or kind_name in keys_of(Site):
+    if kind_name in keys_of(Site):
         return None
-    found = getattr(load("transfers.stores", kind_name), "KIND", None)
+    try:
+        found = getattr(load("transfers.stores", kind_name), "KIND", None)
+    except UsageError as problem:
+        if problem.code != "unknown-store":
+            raise
+        return None
     return found if isinstance(found, StoreKind) else None
 
 

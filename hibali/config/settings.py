@@ -24,7 +24,7 @@ from hibali.config.model import (
 from hibali.config.schema import Note, Wrong, collect, read_table, setting, table, table_of, tables
 from hibali.errors import UsageError
 from hibali.files import check_private_file, config_file
-from hibali.plugins import plugin_names
+from hibali.plugins import has, plugin_names
 from hibali.system_errors import unreadable
 from hibali.text import counted, did_you_mean, nearest, printable
 
@@ -213,12 +213,14 @@ def require_built_for_runs(site: Site) -> None:
 
 def require_known_programs(site: Site) -> None:
     """Raise `UsageError` if this version does not support the scheduler or the container of the site."""
-    schedulers = sorted({*plugin_names("runs.schedulers"), kind_of(site).service} - {""})
-    if site.scheduler is not None and site.scheduler.name not in schedulers:
-        _raise_not_built(site, "scheduler.name", site.scheduler.name, _hint_of_names(schedulers))
-    containers = plugin_names("runs.containers")
-    if site.container.name not in containers:
-        _raise_not_built(site, "container.name", site.container.name, _hint_of_names(containers))
+    service = kind_of(site).service or None
+    scheduler = site.scheduler
+    if scheduler is not None and scheduler.name != service and not has("runs.schedulers", scheduler.name):
+        names = sorted({*plugin_names("runs.schedulers"), *filter(None, [service])})
+        _raise_not_built(site, "scheduler.name", scheduler.name, _hint_of_names(names))
+    if not has("runs.containers", site.container.name):
+        names = plugin_names("runs.containers")
+        _raise_not_built(site, "container.name", site.container.name, _hint_of_names(names))
 
 
 def site_for_runs(settings: Settings, name: str) -> Site:

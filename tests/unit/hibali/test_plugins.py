@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from hibali import plugins
+from hibali.config import kinds
 from hibali.config.kinds import StoreKind
-from hibali.config.settings import SettingsError, parse_settings
+from hibali.config.settings import SettingsError, parse_settings, require_known_programs
 from hibali.errors import UsageError
 from runs.schedulers.base import JobVariables
 
@@ -32,6 +33,18 @@ def test_an_unknown_name_lists_the_known_ones(word: str) -> None:
         plugins.load("runs.schedulers", word)
     assert caught.value.code == "unknown-scheduler"
     assert "slurm" in caught.value.hint
+
+
+def test_names_of_hibali_itself_ask_no_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(group: str) -> list[metadata.EntryPoint]:
+        raise AssertionError(group)
+
+    monkeypatch.setattr(metadata, "entry_points", asked)
+    kinds._load_kind.cache_clear()
+    text = '[sites.xx]\nkind = "fsspec"\nfsspec.url = "memory://data"\n[sites.yy]\nkind = "local"\nscheduler.name = "slurm"\n'
+    sites = parse_settings(text, Path("config.toml")).sites
+    assert sites["xx"].kind == "fsspec"
+    require_known_programs(sites["yy"])
 
 
 def test_plugins_add_names_but_never_replace_built_in_ones(monkeypatch: pytest.MonkeyPatch) -> None:
