@@ -10,7 +10,7 @@ from hibali.events import Listener, ignore
 from hibali.ledger import now
 from runs.model import Run, State
 from runs.poll import update
-from runs.records import chunk_folder, sweep_of
+from runs.records import sweep_of
 from runs.schedulers.base import JobSystem
 from runs.store import RunStore
 from runs.submit import cancel_begun, cancel_tasks, cancel_unsubmitted, remove_proxy
@@ -70,7 +70,7 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
     not known.
     """
     unsent = sweep_of(run).unsubmitted()
-    if any(host.stat(chunk_folder(run, chunk) + b"/submit") is not None for chunk in unsent):
+    if any(host.stat(run.chunk_folder(chunk) + b"/submit") is not None for chunk in unsent):
         raise TryLaterError(
             "submission-unclear",
             "the submission of a job of this sweep was begun, and its outcome is not recorded",
@@ -85,12 +85,16 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
 
 
 def _cancel_jobs(host: RemoteHost, scheduler: JobSystem, run: Run) -> None:
-    """Cancel the jobs of a sweep; raises `TryLaterError` if the scheduler did not accept that."""
-    for chunk in sweep_of(run).chunks:
-        if all(sweep_of(run).tasks[number].state.final for number in chunk.tasks):
+    """Cancel the jobs of a run; raises `TryLaterError` if the scheduler did not accept that."""
+    for chunk in run.chunks:
+        if all(run.tasks[number].state.final for number in chunk.tasks):
             continue
         for job in chunk.jobs:
-            _cancel_job(host, scheduler, run.id, job)
+            try:
+                scheduler.cancel(host, job)
+            except TryLaterError as problem:
+                problem.subject = run.id
+                raise
 
 
 def cancel_run(
@@ -128,10 +132,7 @@ def _cancel(
     with contextlib.closing(open_host()) as host:
         if _mark_cancelled(host, run):
             run = run_store.note(run.id, "cancel", {"marked": True})
-        if run.sweep is not None:
-            _cancel_jobs(host, scheduler, run)
-        else:
-            _cancel_job(host, scheduler, run.id, run.job)
+        _cancel_jobs(host, scheduler, run)
         run = run_store.note(run.id, "cancel-told")
         return update(host, scheduler, run_store, [run])[0]
 
@@ -154,14 +155,6 @@ def _cancel_without_job(
         with contextlib.closing(open_host()) as host:
             return cancel_begun(host, scheduler, run_store, run)
     return run
-
-
-def _cancel_job(host: RemoteHost, scheduler: JobSystem, run_id: str, job: str) -> None:
-    try:
-        scheduler.cancel(host, job)
-    except TryLaterError as problem:
-        problem.subject = run_id
-        raise
 
 
 def _mark_cancelled(host: RemoteHost, run: Run) -> bool:

@@ -261,10 +261,7 @@ def match_tasks(a: Run, b: Run) -> list[TaskPair]:
 def _task_values(run: Run, columns: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield each task's number and its values of these inputs, as comparable text."""
     names = sorted(set(columns))
-    tasks: Iterable[tuple[int, Mapping[str, object]]] = (
-        [(0, {})] if run.sweep is None else run.sweep.all_values()
-    )
-    for number, values in tasks:
+    for number, values in run.values():
         task_values = {name: values.get(name, run.spec.invocation.get(name)) for name in names}
         yield number, json.dumps(task_values, sort_keys=True)
 
@@ -313,11 +310,9 @@ def _shown(run: Run, number: int | None) -> object:
     """Return the values that only this task has; None without a task."""
     if number is None:
         return None
-    return run.sweep.values(number) if run.sweep is not None else {}
+    return dict(run.values())[number]
 
 
 def _end(run: Run, number: int) -> tuple[str, int | None]:
-    if run.sweep is None:
-        return str(run.state), run.status.exit_code
-    task = run.sweep.tasks[number]
+    task = run.tasks[number]
     return str(task.state), task.exit_code

@@ -211,7 +211,7 @@ def _output_patterns(folder: str, run: Run) -> list[str]:
     """Return patterns of the outputs; each task of a sweep has a folder of its own."""
     if run.sweep is None:
         return [str(Path(folder, _pattern(each))) for each in run.spec.outputs]
-    tasks = {"/".join("*" for _ in name.split("/")) for name in run.sweep.named().values()}
+    tasks = {"/".join("*" for _ in name.split("/")) for name in run.task_names().values()}
     outputs = [_pattern(each) for outputs in run.sweep.sets for each in outputs]
     patterns = (str(Path(folder, task, output)) for task in sorted(tasks) for output in outputs)
     return list(dict.fromkeys(patterns))

@@ -56,7 +56,7 @@ def needed_parts(run: Run, references: Iterable[Reference]) -> list[Run]:
     if run.sweep is None:
         return [run]
     tasks = {each.task for each in references}
-    return tasks_as_runs(run, run.sweep.tasks if not tasks or 0 in tasks else sorted(tasks))
+    return tasks_as_runs(run, run.tasks if not tasks or 0 in tasks else sorted(tasks))
 
 
 def require_success(run: Run) -> None:
@@ -176,7 +176,7 @@ def check_needs(
 
 
 def _state_of(run: Run, need: Dependency) -> State:
-    return run.state if run.sweep is None or not need.task else run.sweep.tasks[need.task].state
+    return run.tasks[need.task].state if need.task else run.state
 
 
 def dependency_jobs(
@@ -197,7 +197,7 @@ def _jobs_of(needs: Sequence[Dependency], runs: Mapping[str, Run], scheduler: Jo
         if run.sweep is None:
             continue
         tasks = {need.task for need in needs if need.run == run.id}
-        numbers = tuple(run.sweep.tasks) if 0 in tasks else sorted(tasks)
+        numbers = tuple(run.tasks) if 0 in tasks else sorted(tasks)
         found = find_task_jobs(run, numbers, scheduler)
         if found is None:
             for part in tasks_as_runs(run, numbers):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hibali.errors import HibaliError, OutputsMissingError, RunFailedError, TryLaterError
 from hibali.text import counted
-from runs.model import Run, State, Sweep
+from runs.model import Run, State
 from runs.status import NOT_STARTED
 
 _MOST_NAMED = 10
@@ -13,7 +13,7 @@ _MOST_NAMED = 10
 def find_failure(run: Run) -> HibaliError | None:
     """Return the error for a run that failed; None for one that succeeded or has not ended."""
     if run.sweep is not None:
-        return _find_sweep_failure(run, run.sweep)
+        return _find_sweep_failure(run)
     if run.state is State.FAILED and run.status.missing:
         return _outputs_missing(run)
     if run.state is State.FAILED:
@@ -69,13 +69,13 @@ def raise_failure(runs: list[Run]) -> None:
             raise failure
 
 
-def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
+def _find_sweep_failure(run: Run) -> HibaliError | None:
     if not run.state.ended:
         return None
-    counts = counts_text(sweep)
+    counts = counts_text(run)
     hint = f"`hibali runs logs {run.id} --task N` shows why; `hibali runs rerun {run.id} --failed` reruns the failed tasks."
-    if failed := sweep.in_state(State.FAILED):
-        if all(sweep.tasks[number].missing for number in failed):
+    if failed := run.in_state(State.FAILED):
+        if all(run.tasks[number].missing for number in failed):
             return OutputsMissingError(
                 "outputs-missing",
                 f"the tool exited with 0 in every task, but required outputs of {counted(len(failed), 'task')} are missing: {counts}",
@@ -83,11 +83,11 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
                 hint=hint,
             )
         return RunFailedError("tasks-failed", f"some tasks failed: {counts}", subject=run.id, hint=hint)
-    if sweep.in_state(State.CANCELLED):
+    if run.in_state(State.CANCELLED):
         return RunFailedError(
             "run-cancelled", f"the sweep was cancelled: {counts}", subject=run.id, hint=hint
         )
-    if sweep.in_state(State.LOST):
+    if run.in_state(State.LOST):
         return TryLaterError(
             "run-lost",
             f"the results of some tasks are unknown: {counts}",
@@ -97,6 +97,6 @@ def _find_sweep_failure(run: Run, sweep: Sweep) -> HibaliError | None:
     return None
 
 
-def counts_text(sweep: Sweep) -> str:
+def counts_text(run: Run) -> str:
     """Return the number of tasks in each state."""
-    return ", ".join(f"{count} {state}" for state, count in sweep.counts().items())
+    return ", ".join(f"{count} {state}" for state, count in run.counts().items())

@@ -153,7 +153,8 @@ class Results:
 class Run:
     """A run as the ledger knows it.
 
-    `created` is RFC 3339. A run of many tasks has a `sweep`; its status is that of all tasks together. A single task of a sweep, as
+    `created` is RFC 3339. A run of many tasks has a `sweep`; its status is that of all tasks together. The methods answer for a single run as
+    for a sweep whose only task has the number 0, in the chunk 0. A single task of a sweep, as
     a run by itself, has its number as `task` (runs.records).
     """
 
@@ -191,8 +192,7 @@ class Run:
     @property
     def failure_exit(self) -> Exit:
         """The exit code for a failed run; of a sweep the failed tasks decide, not the cancelled ones."""
-        failed = [self.status] if self.sweep is None else self.sweep.tasks.values()
-        missing = [each.missing for each in failed if each.state is State.FAILED]
+        missing = [each.missing for each in self.tasks.values() if each.state is State.FAILED]
         return Exit.OUTPUTS_MISSING if missing and all(missing) else Exit.RUN_FAILED
 
     @property
@@ -224,11 +224,78 @@ class Run:
         """True if the run is staged and hibali has not submitted it yet, because the queue is full."""
         return bool(self.submission.argv) and not self.job and not self.state.ended
 
+    @property
+    def tasks(self) -> Mapping[int, RunStatus]:
+        """The status of each task by its number; a single run is task 0."""
+        return {0: self.status} if self.sweep is None else self.sweep.tasks
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The jobs of the run with their tasks; that of a single run has the number 0."""
+        if self.sweep is None:
+            return (Chunk(0, (0,), (self.job,) if self.job else ()),)
+        return self.sweep.chunks
+
+    def positions(self) -> dict[int, tuple[Chunk, int]]:
+        """Return the chunk of each task, the last one if it is in several, and its index there, from 1."""
+        return {
+            number: (chunk, index)
+            for chunk in self.chunks
+            for index, number in enumerate(chunk.tasks, start=1)
+        }
+
+    def outputs(self) -> dict[int, tuple[Output, ...]]:
+        """Return the declared outputs of each task."""
+        if self.sweep is None:
+            return {0: self.spec.outputs}
+        sets = self.sweep.sets
+        return {number: sets[index] for number, index in zip(self.tasks, self.sweep.set_of, strict=True)}
+
+    def values(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number of each task with the values that only this task has."""
+        if self.sweep is None:
+            yield 0, {}
+            return
+        for number, row in zip(self.tasks, self.sweep.rows, strict=True):
+            values = zip(self.sweep.columns, row, strict=True)
+            yield number, {name: each for name, each in values if each is not None}
+
+    def task_names(self) -> dict[int, str]:
+        """Return the name of each task, which is its folder among collected outputs; "" for a single run."""
+        if self.sweep is None:
+            return {0: ""}
+        return dict(zip(self.tasks, self.sweep.names or map(str, self.tasks), strict=True))
+
+    def in_state(self, *states: State) -> tuple[int, ...]:
+        """Return the numbers of the tasks in one of these states."""
+        return tuple(number for number, task in self.tasks.items() if task.state in states)
+
+    def counts(self) -> dict[State, int]:
+        """Return the number of tasks in each state that occurs, in the order of `State`."""
+        counted = Counter(task.state for task in self.tasks.values())
+        return {state: counted[state] for state in State if counted[state]}
+
+    def jobs(self) -> list[str]:
+        """Return the ids of all jobs of the run."""
+        return [job for chunk in self.chunks for job in chunk.jobs]
+
+    def task_folder(self, number: int) -> bytes:
+        """Return the folder of a task at the site, which is like that of a single run."""
+        return self.folder + b"/tasks/%d" % number if number else self.folder
+
+    def chunk_folder(self, chunk: Chunk) -> bytes:
+        """Return the folder of a job at the site, with its script, marker and log."""
+        return self.folder + b"/chunks/%d" % chunk.number if chunk.number else self.folder
+
+    def record_id(self, number: int) -> str:
+        """Return the name of a task in its exit record."""
+        return f"{self.id}/{number}" if number else self.id
+
     def to_record(self) -> dict[str, Any]:
         """Return the fields of the JSON line of kind `run`; a run that is no sweep has one task."""
         spec, placement, results = self.spec, self.placement, self.results
         if self.sweep is not None:
-            tasks, more = sweep_record(self.sweep)
+            tasks, more = _sweep_record(self, self.sweep)
         else:
             tasks, more = [task_record(self.status, self.job)], {}
         return {
@@ -353,34 +420,6 @@ class Sweep:
     pilot: Pilot | None = None
     names: tuple[str, ...] = ()
 
-    def named(self) -> dict[int, str]:
-        """Return the name of each task, which is its folder among collected outputs."""
-        names = self.names or tuple(map(str, self.tasks))
-        return dict(zip(self.tasks, names, strict=True))
-
-    def values(self, number: int) -> dict[str, Any]:
-        """Return the values that only this task has."""
-        row = self.rows[list(self.tasks).index(number)]
-        return {name: each for name, each in zip(self.columns, row, strict=True) if each is not None}
-
-    def all_values(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the number of each task with the values that only this task has."""
-        for number, row in zip(self.tasks, self.rows, strict=True):
-            values = {name: each for name, each in zip(self.columns, row, strict=True) if each is not None}
-            yield number, values
-
-    def outputs(self) -> dict[int, tuple[Output, ...]]:
-        """Return the declared outputs of each task."""
-        return {number: self.sets[chosen] for number, chosen in zip(self.tasks, self.set_of, strict=True)}
-
-    def positions(self) -> dict[int, tuple[Chunk, int]]:
-        """Return the chunk of each task, the last one if it is in several, and its index there, from 1."""
-        return {
-            number: (chunk, index)
-            for chunk in self.chunks
-            for index, number in enumerate(chunk.tasks, start=1)
-        }
-
     def unsubmitted(self) -> tuple[Chunk, ...]:
         """Return the chunks that were not submitted and have tasks that have not ended."""
         return tuple(
@@ -403,15 +442,6 @@ class Sweep:
         """True if the pilot may have another allocation."""
         return self.pilot is not None and len(self.chunks) < self.pilot.allocations
 
-    def in_state(self, *states: State) -> tuple[int, ...]:
-        """Return the numbers of the tasks in one of these states."""
-        return tuple(number for number, task in self.tasks.items() if task.state in states)
-
-    def counts(self) -> dict[State, int]:
-        """Return the number of tasks in each state that occurs, in the order of `State`."""
-        counted = Counter(task.state for task in self.tasks.values())
-        return {state: counted[state] for state in State if counted[state]}
-
 
 UNSUCCESSFUL_STATES = (State.FAILED, State.CANCELLED, State.LOST)
 
@@ -431,21 +461,16 @@ def state_of(tasks: Iterable[RunStatus]) -> State:
     return next(state for state in order if state in states)
 
 
-def task_record_id(run_id: str, number: int) -> str:
-    """Return the name of a task in its exit record."""
-    return f"{run_id}/{number}"
-
-
 def chunk_name(run_id: str, number: int) -> str:
     """Return the unique name of a chunk's job."""
     return f"{run_id}-{number}"
 
 
-def sweep_record(sweep: Sweep) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _sweep_record(run: Run, sweep: Sweep) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the items of `tasks`, and the fields that only a sweep has."""
-    positions = sweep.positions()
+    positions = run.positions()
     tasks = []
-    for number, values in sweep.all_values():
+    for number, values in run.values():
         chunk, index = positions.get(number, (None, 0))
         job = chunk.jobs[0] if chunk is not None and chunk.jobs else ""
         tasks.append(
@@ -455,7 +480,7 @@ def sweep_record(sweep: Sweep) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     if sweep.pilot is not None:
         submitted = sum(bool(chunk.jobs) for chunk in sweep.chunks)
         pilot = {"allocations": submitted, "most": sweep.pilot.allocations}
-    counts = {str(state): count for state, count in sweep.counts().items()}
+    counts = {str(state): count for state, count in run.counts().items()}
     return tasks, {"counts": counts, "pilot": pilot}
 
 

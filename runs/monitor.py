@@ -22,7 +22,6 @@ from runs.poll import (
 )
 from runs.queue_limits import can_submit_more, submit_more, submit_waiting
 from runs.rate_limits import SharedPolling
-from runs.records import sweep_of, task_folder
 from runs.schedulers.base import JobSystem, NotSubmitted, Phase, Status, Unclear, check_job_id
 from runs.status import Observation
 from runs.store import RunStore
@@ -39,14 +38,14 @@ def note_usage(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, runs
     A job that accounting does not report as ended yet is queried again later. If the site has no accounting, this is recorded.
     """
     queried = [run for run in runs if run.state.final and run.job and not run.results.accounted]
-    jobs = sorted({job for run in queried for job in _jobs_of(run)})
+    jobs = sorted({job for run in queried for job in run.jobs()})
     if not jobs or not scheduler.has_accounting(jobs, _since(queried)):
         return
     with contextlib.suppress(HibaliError):
         known = scheduler.account(host, jobs, _since(queried), timeout=_PATIENCE_SECONDS)
         for run in queried:
             names = [name for each in _task_names(run, scheduler).values() for name in each]
-            tasks = {name: known[name] for name in (*_jobs_of(run), *names) if known and name in known}
+            tasks = {name: known[name] for name in (*run.jobs(), *names) if known and name in known}
             if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
                 each = _each_task(_task_names(run, scheduler), tasks)
                 run_store.note(run.id, "usage", {**_combine_usage(list(tasks.values())), **each})
@@ -56,14 +55,9 @@ def _since(runs: Sequence[Run]) -> str:
     return min(run.created for run in runs)[:10]
 
 
-def _jobs_of(run: Run) -> list[str]:
-    """Return the jobs of a run; a sweep has one for each of its chunks."""
-    return [run.job] if run.sweep is None else [job for chunk in run.sweep.chunks for job in chunk.jobs]
-
-
 def _task_names(run: Run, scheduler: JobSystem) -> dict[int, list[str]]:
     """Return the names that accounting may use for each task of a sweep, by its number; {} for a single run."""
-    positions = {} if run.sweep is None else run.sweep.positions()
+    positions = {} if run.sweep is None else run.positions()
     return {
         number: [name for job in chunk.jobs for name in scheduler.task_names(job, index)]
         for number, (chunk, index) in positions.items()
@@ -225,8 +219,7 @@ class _Watch:
 
     def _note_reason(self, run: Run) -> None:
         """Note once why a job waits that may never start, and again when the scheduler's reason changes."""
-        statuses = [run.status] if run.sweep is None else run.sweep.tasks.values()
-        waiting = {each.reason for each in statuses if each.state is State.WAITING and each.reason}
+        waiting = {each.reason for each in run.tasks.values() if each.state is State.WAITING and each.reason}
         before = self._reasons.get(run.id, frozenset())
         blocking = self._scheduler.blocking
         if waiting == before or not blocking or not (before or any(map(blocking.fullmatch, waiting))):
@@ -259,7 +252,7 @@ class _Watch:
             raise _unclear(run, found)
         if isinstance(found, NotSubmitted):
             raise _not_submitted(run)
-        return self._run_store.note(run.id, "submitted", {"job": found.job})
+        return self._run_store.note_job(run.id, found.job)
 
     def _poll(self, host: RemoteHost, polling: SharedPolling, open_runs: Sequence[Run], step: float) -> bool:
         """Query these runs together with all others at the site that have jobs; return whether one of these changed its state."""
@@ -335,7 +328,7 @@ class _Watch:
         """Return whether to query again before a run is called LOST: its record may be late, or another job may execute it."""
         job = find_job(host, run.folder)
         if job is not None and job != run.job:
-            self._run_store.note(run.id, "submitted", {"job": job})
+            self._run_store.note_job(run.id, job)
             return True
         waited = self._waited.get(run.id, 0.0)
         self._waited[run.id] = waited + min(step, 2.0)
@@ -358,11 +351,11 @@ class _Watch:
         self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float
     ) -> set[int]:
         """Return the tasks that seem lost and may reappear: their record may be late, or another job of the chunk may execute them."""
-        sweep = sweep_of(run)
+        tasks = run.tasks
         lost = {
             number
             for number, each in found.items()
-            if each.state is State.LOST and each.record is None and not sweep.tasks[number].state.ended
+            if each.state is State.LOST and each.record is None and not tasks[number].state.ended
         }
         for number in found.keys() - lost:
             self._doubts.pop((run.id, number), None)
@@ -373,16 +366,16 @@ class _Watch:
 
     def _run_by_others(self, host: RemoteHost, run: Run, numbers: Sequence[int]) -> set[int]:
         """Return those of the tasks that a job started which the ledger does not know."""
-        places = sweep_of(run).positions()
+        places = run.positions()
         contents = host.get_all(
-            [task_folder(run, number) + b"/started/job" for number in numbers], maximum=256
+            [run.task_folder(number) + b"/started/job" for number in numbers], maximum=256
         )
         found = set()
         for number, content in zip(numbers, contents, strict=True):
             chunk = places[number][0]
             job = check_job_id((content or b"").decode("ascii", "replace").strip())
             if job is not None and job not in chunk.jobs:
-                self._run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": job})
+                self._run_store.note_job(run.id, job, chunk.number)
                 found.add(number)
         return found
 

@@ -163,10 +163,9 @@ class ArrayRunner:
             raise find_failure(ended) or RunFailedError(
                 "run-cancelled", "the tasks were cancelled", subject=run
             )
-        tasks = ended.sweep.tasks if ended.sweep is not None else {}
         return {
             number: task.reason or str(task.state)
-            for number, task in tasks.items()
+            for number, task in ended.tasks.items()
             if task.state is not State.SUCCEEDED
         }
 

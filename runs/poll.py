@@ -11,10 +11,10 @@ from typing import Any
 from hibali.documents import read_json
 from hibali.errors import HibaliError, NotFoundError, TryLaterError
 from hibali.text import printable, write_ranges
-from runs.model import Key, Run, State, Sweep, task_record_id
+from runs.model import Key, Run, State, Sweep
 from runs.queue_places import QueuePlaces, holder_of
 from runs.rate_limits import rate_limited
-from runs.records import chunk_folder, one_task, sweep_of, task_folder
+from runs.records import part_of, sweep_of
 from runs.schedulers.base import UNKNOWN, JobSystem, Phase, Status, memory_reason
 from runs.script import EXIT_NOT_RUN
 from runs.status import (
@@ -230,9 +230,9 @@ def read_ends(host: RemoteHost, runs: Sequence[Run]) -> dict[Key, Observation]:
         if run.sweep is None:
             wanted[run.id, 0] = run, run.folder, run.id
             continue
-        for number in run.sweep.positions():
+        for number in run.positions():
             if not run.sweep.tasks[number].state.final:
-                wanted[run.id, number] = run, task_folder(run, number), task_record_id(run.id, number)
+                wanted[run.id, number] = run, run.task_folder(number), run.record_id(number)
     paths = [folder + b"/exit.json" for _, folder, _ in wanted.values()]
     contents = host.get_all(paths, maximum=_RECORD_BYTES) if paths else []
     found = {}
@@ -319,7 +319,7 @@ def _query_pilot(
     jobs = [job for job in chunk.jobs if job in statuses]
     if not jobs:
         return {}
-    progress = read_journal(_read_whole(host, chunk_folder(run, chunk) + b"/journal.jsonl"))
+    progress = read_journal(_read_whole(host, run.chunk_folder(chunk) + b"/journal.jsonl"))
     return {
         job: {
             index: task_status(number, statuses[job], progress)
@@ -356,15 +356,15 @@ def _tasks_of(
     thorough: bool,
 ) -> list[Subject]:
     found = []
-    for number, (chunk, index) in sweep.positions().items():
+    for number, (chunk, index) in run.positions().items():
         if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
             continue
         status = _best([task_statuses.get(job, {}).get(index, UNKNOWN) for job in chunk.jobs])
         accounts = tuple(name for job in chunk.jobs for name in scheduler.task_names(job, index))
         accounts = accounts if sweep.pilot is None else chunk.jobs
         state = sweep.tasks[number].state
-        record_id = task_record_id(run.id, number)
-        folder = task_folder(run, number)
+        record_id = run.record_id(number)
+        folder = run.task_folder(number)
         found.append(
             Subject((run.id, number), run, folder, record_id, state, status, chunk.jobs, accounts, thorough)
         )
@@ -436,7 +436,7 @@ def add_reasons(
         for key, each in seen.items()
         if key[1] and key[0] in known and _not_started(each) and not each.reason
     ]
-    folders = [task_folder(known[run_id], number) for run_id, number in tasks]
+    folders = [known[run_id].task_folder(number) for run_id, number in tasks]
     unmet = host.get_all([folder + _UNMET for folder in folders], maximum=1000) if tasks else []
     return {
         **{
@@ -493,9 +493,7 @@ def format_failure(run: Run) -> str:
 
 def _failed_part(run: Run) -> Run | None:
     """Return the run, or its first task, that failed or was cancelled; None if there is none."""
-    if run.sweep is None:
-        return run if run.state in _FAILED else None
-    return next((one_task(run, number) for number in run.sweep.in_state(*_FAILED)), None)
+    return next((part_of(run, number) for number in run.in_state(*_FAILED)), None)
 
 
 def _find_failed(

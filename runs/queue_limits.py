@@ -15,7 +15,7 @@ from runs.model import Chunk, Pilot, Run, chunk_name
 from runs.poll import update
 from runs.queue_places import QueuePlaces, count_queued, format_queue_full, holder_of
 from runs.rate_limits import rate_limited
-from runs.records import chunk_folder, sweep_of
+from runs.records import sweep_of
 from runs.schedulers.base import BatchSystem, Job, JobSystem, NotSubmitted, Submitted
 from runs.services.base import load_batch_system
 from runs.store import RunStore
@@ -101,7 +101,7 @@ def _settle_begun(
         age = partial(attempt_age, run_store, run.id)
         found = find_submission(host, scheduler, run.id, run.folder, run.created[:10], age=age)
         if isinstance(found, Submitted):
-            run_store.note(run.id, "submitted", {"job": found.job})
+            run_store.note_job(run.id, found.job)
         elif isinstance(found, NotSubmitted):
             queued.release(run.id)
 
@@ -167,7 +167,7 @@ def submit_run(
     except UsageError as refusal:
         end_rejected(host, run_store, run, refusal)
         raise
-    return run_store.note(run.id, "submitted", {"job": job})
+    return run_store.note_job(run.id, job)
 
 
 def _submit_job(
@@ -295,7 +295,7 @@ def _submit_chunk(
     begun: bool,
 ) -> Run:
     """Submit one more job array or allocation; its folder has a marker of its own, as a run's has."""
-    folder = chunk_folder(run, chunk)
+    folder = run.chunk_folder(chunk)
     name = chunk_name(run.id, chunk.number)
     pilot = sweep_of(run).pilot
     job = Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else len(chunk.tasks))
@@ -315,7 +315,7 @@ def _submit_chunk(
     job_id = _submit_job(
         host, scheduler, run.site, holder_of(run.id, chunk.number), submission, limits, on_event
     )
-    return run_store.note(run.id, "chunk", {"chunk": chunk.number, "job": job_id})
+    return run_store.note_job(run.id, job_id, chunk.number)
 
 
 def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> None:
@@ -323,7 +323,7 @@ def _put_allocation(host: RemoteHost, run: Run, chunk: Chunk, pilot: Pilot) -> N
 
     variables = load_batch_system(run.placement.scheduler).variables
     texts = allocation_texts(run.id, chunk.number, chunk.tasks, pilot, variables)
-    write_allocation(host, chunk_folder(run, chunk), texts)
+    write_allocation(host, run.chunk_folder(chunk), texts)
 
 
 def _waiting(run: Run) -> int:
@@ -367,9 +367,9 @@ def _begin_next(host: RemoteHost, run_store: RunStore, run: Run, on_event: Liste
     if not left:
         return run
     last = sweep.chunks[-1]
-    job = find_job(host, chunk_folder(run, last))
+    job = find_job(host, run.chunk_folder(last))
     if job is not None and job not in last.jobs:
-        return run_store.note(run.id, "chunk", {"chunk": last.number, "job": job})
+        return run_store.note_job(run.id, job, last.number)
     run = run_store.note(run.id, "allocation", {"tasks": write_ranges(left)})
     QueuePlaces(run.site).set_places(holder_of(run.id, last.number), 0)
     on_event(

@@ -227,16 +227,6 @@ def _no_such_run(text: str) -> NotFoundError:
     )
 
 
-def task_folder(run: Run, number: int) -> bytes:
-    """Return the folder of a task at the site, which is like that of a single run."""
-    return run.folder + b"/tasks/%d" % number
-
-
-def chunk_folder(run: Run, chunk: Chunk) -> bytes:
-    """Return the folder of a chunk's job array at the site, with its script, marker and log."""
-    return run.folder + b"/chunks/%d" % chunk.number
-
-
 def sweep_of(run: Run) -> Sweep:
     """Return the tasks of a sweep; raises `UsageError` for a single run."""
     if run.sweep is None:
@@ -256,9 +246,9 @@ def one_task(run: Run, number: int, *, log_of_job: bool = False) -> Run:
         NotFoundError: The sweep has no such task.
     """
     [found] = tasks_as_runs(run, [number])
-    position = sweep_of(run).positions().get(number)
+    position = run.positions().get(number)
     if log_of_job and found.folder and position is not None:
-        return _in_folder(found, chunk_folder(run, position[0]))
+        return _in_folder(found, run.chunk_folder(position[0]))
     return found
 
 
@@ -272,7 +262,7 @@ def tasks_as_runs(run: Run, numbers: Iterable[int]) -> list[Run]:
         raise NotFoundError(
             "no-such-task", f"the sweep has no task {missing}", subject=run.id, hint=f"Its tasks: {known}."
         )
-    positions, outputs = sweep.positions(), sweep.outputs()
+    positions, outputs = run.positions(), run.outputs()
     found = []
     for number in wanted:
         chunk, _ = positions.get(number, (None, 0))
@@ -285,7 +275,7 @@ def tasks_as_runs(run: Run, numbers: Iterable[int]) -> list[Run]:
             submission=replace(run.submission, job=job),
             status=sweep.tasks[number],
         )
-        found.append(_in_folder(task, task_folder(run, number) if run.folder else b""))
+        found.append(_in_folder(task, run.task_folder(number) if run.folder else b""))
     return found
 
 
@@ -293,7 +283,7 @@ def collected_names(run: Run) -> Callable[[bytes], bytes]:
     """Return a function from `N/PATH`, an output of a task, to its name among collected outputs; of a single run they are the same."""
     if run.sweep is None:
         return bytes
-    folders = {b"%d" % number: as_bytes(name) for number, name in run.sweep.named().items()}
+    folders = {b"%d" % number: as_bytes(name) for number, name in run.task_names().items()}
 
     def collected(name: bytes) -> bytes:
         number, _, path = name.partition(b"/")
@@ -304,12 +294,9 @@ def collected_names(run: Run) -> Callable[[bytes], bytes]:
 
 def tasks_by_values(run: Run) -> Iterator[tuple[str, int, State]]:
     """Yield the digest of all values of each task, its number, and its state; of a single run with the number 0."""
-    common = run.spec.invocation
-    if run.sweep is None:
-        yield canonical_digest(dict(common)), 0, run.state
-        return
-    for number, values in run.sweep.all_values():
-        yield canonical_digest({**common, **values}), number, run.sweep.tasks[number].state
+    tasks = run.tasks
+    for number, values in run.values():
+        yield canonical_digest({**run.spec.invocation, **values}), number, tasks[number].state
 
 
 def _in_folder(run: Run, folder: bytes) -> Run:
@@ -333,7 +320,7 @@ def choose_task(run: Run, number: int | None, *, log_of_job: bool = False) -> Ru
             "usage",
             "this run is a sweep, and the command needs one of its tasks",
             subject=run.id,
-            hint=f"Add --task N; its tasks: {write_ranges(sweep_of(run).tasks)}.",
+            hint=f"Add --task N; its tasks: {write_ranges(run.tasks)}.",
         )
     return one_task(run, number, log_of_job=log_of_job)
 

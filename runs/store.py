@@ -58,6 +58,12 @@ class RunStore:
             QueuePlaces(run.site).release(run_id)
         return run
 
+    def note_job(self, run_id: str, job: str, chunk: int = 0) -> Run:
+        """Record a job of a run, or of one of its chunks, and return the run as it is then."""
+        if chunk:
+            return self.note(run_id, "chunk", {"chunk": chunk, "job": job})
+        return self.note(run_id, "submitted", {"job": job})
+
     def knows(self, run_id: str) -> bool:
         """Return whether the ledger has readable records of this run."""
         with contextlib.suppress(NotFoundError, UnreadableStateError), collect_unreadable():

@@ -16,7 +16,6 @@ from hibali.retry import growing_intervals, pause
 from hibali.text import write_ranges
 from runs.model import Key, Run, State
 from runs.queue_places import QueuePlaces, holder_of
-from runs.records import sweep_of, task_folder
 from runs.schedulers.base import (
     JobSystem,
     NotSubmitted,
@@ -275,13 +274,9 @@ def remove_proxies(host: RemoteHost, runs: Iterable[Run], seen: Mapping[Key, Obs
         if (
             run is not None
             and found.state.final
-            and (not number or _ended_without_record(run, number, found))
+            and (not number or (found.record is None and not run.tasks[number].state.final))
         ):
             remove_proxy(host, run, number)
-
-
-def _ended_without_record(run: Run, number: int, found: Observation) -> bool:
-    return found.record is None and run.sweep is not None and not run.sweep.tasks[number].state.final
 
 
 def remove_proxy(host: RemoteHost, run: Run, number: int = 0) -> None:
@@ -289,7 +284,7 @@ def remove_proxy(host: RemoteHost, run: Run, number: int = 0) -> None:
     if not (run.submission.proxy and run.folder):
         return
     try:
-        host.remove_tree((task_folder(run, number) if number else run.folder) + PROXY)
+        host.remove_tree(run.task_folder(number) + PROXY)
     except TryLaterError:
         raise
     except HibaliError:
@@ -310,7 +305,7 @@ def cancel_tasks(
         "tasks": write_ranges(cancelled),
     }
     run = run_store.note(run.id, "tasks", {"changes": [change], "ends": []})
-    for chunk in sweep_of(run).chunks:
+    for chunk in run.chunks:
         if not chunk.jobs:
             QueuePlaces(run.site).set_places(holder_of(run.id, chunk.number), 0)
     return run
@@ -323,7 +318,7 @@ _ENDED = tuple(state for state in State if state.ended)
 def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
     """Record that a run is CANCELLED that was never submitted; the caller holds its lock (RunStore.lock)."""
     if run.sweep is not None:
-        return cancel_tasks(run_store, run, run.sweep.tasks)
+        return cancel_tasks(run_store, run, run.tasks)
     seen = Observation(State.CANCELLED, "", "cancelled before it was submitted")
     return run_store.note(run.id, "seen", seen.to_fields())
 
@@ -336,7 +331,7 @@ def end_rejected(host: RemoteHost, run_store: RunStore, run: Run, refusal: Hibal
         run = run_store.note(run.id, "seen", Observation(State.CANCELLED, "", reason).to_fields())
     else:
         left = {number for chunk in run.sweep.unsubmitted() for number in chunk.tasks}
-        run = cancel_tasks(run_store, run, left - {*run.sweep.in_state(*_ENDED)}, reason)
+        run = cancel_tasks(run_store, run, left - {*run.in_state(*_ENDED)}, reason)
     if run.state.ended:
         run_store.note(run.id, "reported")
 
@@ -350,7 +345,7 @@ def cancel_begun(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, ru
     age = partial(attempt_age, run_store, run.id)
     found = find_submission(host, scheduler, run.id, run.folder, run.created[:10], age=age)
     if isinstance(found, Submitted):
-        return run_store.note(run.id, "submitted", {"job": found.job})
+        return run_store.note_job(run.id, found.job)
     if isinstance(found, Unclear) and isinstance(scheduler, ServiceSystem):  # nothing would stop its job
         raise TryLaterError("submission-unclear", found.reason, subject=run.id)
     if host.make_folder(run.folder + b"/started", exclusive=True):
@@ -369,4 +364,4 @@ def cancel_begun(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, ru
         seconds = intervals.next_pause()
         pause(seconds)
         waited += seconds
-    return run_store.note(run.id, "submitted", {"job": job})
+    return run_store.note_job(run.id, job)

@@ -9,7 +9,7 @@ from typing import Any
 from hibali.amounts import format_duration, format_size
 from hibali.text import counted, path_from_fields, printable, without_controls
 from hibali_cli.dashboard.data import SiteHealth
-from hibali_cli.handlers.runs import about_run, count_states, tasks_text
+from hibali_cli.handlers.runs import about_run, tasks_text
 from hibali_cli.handlers.status import Line, operation_line, operation_title, schedule_line
 from runs.model import Run
 from runs.reports.page import clock
@@ -81,15 +81,14 @@ def _unfinished(each: UnfinishedRun, now: float) -> dict[str, Any]:
 
 
 def _run_row(run: Run) -> dict[str, Any]:
-    tasks = run.to_record()["tasks"]
     return {
         "id": run.id,
         "state": run.state.lower(),
         "pipeline": run.spec.pipeline,
         "site": run.site,
         "name": run.spec.name,
-        "tasks": "" if run.sweep is None else tasks_text(run.sweep),
-        "about": count_states(task["state"] for task in tasks) if len(tasks) > 1 else about_run(run),
+        "tasks": "" if run.sweep is None else tasks_text(run),
+        "about": about_run(run),
         "created": f"{run.created[:10]} {run.created[11:16]}",
     }
 

@@ -22,7 +22,7 @@ from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
 from hibali_cli.progress import listening
 from runs.failure import counts_text, raise_failure
-from runs.model import Run, State, Sweep
+from runs.model import Run, RunStatus, State
 from runs.run_index import RunFilter, find_latest_run_ids
 from runs.store import RunStore
 
@@ -87,15 +87,14 @@ class Row:
 
 
 def row_of(run: Run, since: float) -> Row:
-    """Return the row of a run, with the states of its tasks if it has several."""
-    tasks = run.to_record()["tasks"]
-    if len(tasks) > 1:
-        return Row(run, since, count_states(task["state"] for task in tasks))
+    """Return the row of a run."""
     return Row(run, since, about_run(run))
 
 
 def about_run(run: Run) -> str:
-    """Return the scheduler's state, its reason, and how the tool ended."""
+    """Return the scheduler's state, its reason, and how the tool ended; of several tasks how many are in each state."""
+    if len(run.tasks) > 1:
+        return count_states(each.state for each in run.tasks.values())
     if run.state is State.SUCCEEDED:
         return ""
     if run.status.exit_code is not None and not run.status.reason:
@@ -189,21 +188,21 @@ _MOST_LINES = 40
 _SHORT = 60
 
 
-def tasks_text(sweep: Sweep) -> str:
+def tasks_text(run: Run) -> str:
     """Format the numbers of ended, all and unsuccessful tasks: `3/10, 1 failed`."""
-    ended = sum(task.state.ended for task in sweep.tasks.values())
-    bad = ended - len(sweep.in_state(State.SUCCEEDED))
-    return f"{ended}/{len(sweep.tasks)}" + (f", {bad} unsuccessful" if bad else "")
+    ended = sum(task.state.ended for task in run.tasks.values())
+    bad = ended - len(run.in_state(State.SUCCEEDED))
+    return f"{ended}/{len(run.tasks)}" + (f", {bad} unsuccessful" if bad else "")
 
 
-def show_tasks(common: Common, sweep: Sweep) -> None:
+def show_tasks(common: Common, run: Run) -> None:
     """Show the grid on a terminal, and the states with their tasks."""
     drawn = is_terminal(sys.stdout)
-    for line in grid(sweep) if drawn else ():
+    for line in grid(run.tasks) if drawn else ():
         common.output.line(line)
     rows = [
-        (_LETTERS[state], state, count, _short(write_ranges(sweep.in_state(state)), drawn=drawn))
-        for state, count in sweep.counts().items()
+        (_LETTERS[state], state, count, _short(write_ranges(run.in_state(state)), drawn=drawn))
+        for state, count in run.counts().items()
     ]
     headings = ["", "state", "count", "tasks"]
     first = 0 if drawn else 1
@@ -214,22 +213,22 @@ def _short(text: str, *, drawn: bool) -> str:
     return f"{text[:_SHORT]}..." if drawn and len(text) > _SHORT else text
 
 
-def grid(sweep: Sweep) -> Iterator[str]:
+def grid(tasks: Mapping[int, RunStatus]) -> Iterator[str]:
     """Yield lines of letters, one for each task, that start with the number of the first one; in a large sweep a letter is the worst state of several tasks."""
-    numbers = list(sweep.tasks)
+    numbers = list(tasks)
     each = -(-len(numbers) // (_IN_LINE * _MOST_LINES))
     width = len(str(numbers[-1]))
     for start in range(0, len(numbers), each * _IN_LINE):
         line = numbers[start : start + each * _IN_LINE]
-        letters = [_worst(sweep, line[place : place + each]) for place in range(0, len(line), each)]
+        letters = [_worst(tasks, line[place : place + each]) for place in range(0, len(line), each)]
         groups = ("".join(letters[place : place + _GROUP]) for place in range(0, len(letters), _GROUP))
         yield f"{line[0]:>{width}}  {' '.join(groups)}"
     if each > 1:
         yield f"{'':>{width}}  one letter for {each} tasks: their worst state"
 
 
-def _worst(sweep: Sweep, numbers: Sequence[int]) -> str:
-    states = {sweep.tasks[number].state for number in numbers}
+def _worst(tasks: Mapping[int, RunStatus], numbers: Sequence[int]) -> str:
+    states = {tasks[number].state for number in numbers}
     return next(letter for state, letter in _LETTERS.items() if state in states)
 
 
@@ -240,12 +239,12 @@ def show_run(common: Common, run: Run) -> None:
         return
     common.output.pairs(run_pairs(run))
     if run.sweep is not None:
-        show_tasks(common, run.sweep)
+        show_tasks(common, run)
 
 
 def state_text(run: Run) -> str:
     """Return the state of a run, of a sweep with the number of tasks in each state."""
-    return str(run.state) if run.sweep is None else f"{run.state} ({counts_text(run.sweep)})"
+    return str(run.state) if run.sweep is None else f"{run.state} ({counts_text(run)})"
 
 
 def run_pairs(run: Run) -> dict[str, Cell]:
@@ -391,7 +390,7 @@ def _print_runs(common: Common, runs: Sequence[Run], count: int) -> None:
         (
             run.id,
             run.state,
-            tasks_text(run.sweep) if run.sweep is not None else None,
+            tasks_text(run) if run.sweep is not None else None,
             run.spec.pipeline,
             run.site,
             run.spec.name or None,

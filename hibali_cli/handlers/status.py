@@ -157,14 +157,12 @@ def _progress(each: RunningOperation) -> Iterator[str]:
 
 
 def _run_line(each: UnfinishedRun, now: float) -> Line:
-    from hibali_cli.handlers.runs import about_run, count_states  # start-up: only for runs
+    from hibali_cli.handlers.runs import about_run  # start-up: only for runs
 
     run = each.run
-    tasks = run.to_record()["tasks"]
-    about = count_states(task["state"] for task in tasks) if len(tasks) > 1 else about_run(run)
     lasting = f"for {format_duration(max(0.0, now - each.since))}"
     named = [run.spec.name] if run.spec.name else []
-    facts = [f"{run.spec.pipeline} at {run.site}", lasting, *named, about]
+    facts = [f"{run.spec.pipeline} at {run.site}", lasting, *named, about_run(run)]
     return Line("run", run.id, str(run.state), [fact for fact in facts if fact])
 
 

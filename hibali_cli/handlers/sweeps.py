@@ -275,7 +275,7 @@ def _finish(
             if run.state is State.SUCCEEDED
             else None
         )
-    numbers = sweep_of(run).in_state(State.SUCCEEDED)
+    numbers = run.in_state(State.SUCCEEDED)
     receipt, chosen = collector.collect(run, numbers) if collector is not None else (None, None)
     if collect.table is not None:
         make_table(common, run, Path(collect.table), collector, chosen)
@@ -287,7 +287,7 @@ def _saving_collector(run_store: RunStore, run: Run, dataset: str, collector: Ta
     part = run
     while part.spec.origin:
         whole = run_store.load(part.spec.origin)
-        if sweep_of(whole).tasks.keys() != sweep_of(part).tasks.keys():
+        if whole.tasks.keys() != part.tasks.keys():
             raise UsageError(
                 "part-of-a-sweep",
                 "these are only some tasks of their sweep, but its recorded command would repeat all of them",
@@ -334,7 +334,7 @@ def make_table(
     else:
         folder = f"{_text(run.folder)}/tasks"
         source = Location(run_site(common, run.site), folder, f"{run.site}:{folder}")
-        ended = sweep_of(run).in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED)
+        ended = run.in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED)
         chosen = list_outputs(run, source, ended)
         names = {name: entry.path for name, entry in chosen.files.items()}
         digests = hash_files(source, list(names.values()))
@@ -345,7 +345,7 @@ def make_table(
             for output, name in files
         ]
     write_table(path, run, outputs)
-    common.output.info(f"{path}: {counted(len(sweep_of(run).tasks), 'task')}")
+    common.output.info(f"{path}: {counted(len(run.tasks), 'task')}")
 
 
 def _text(path: bytes) -> str:

@@ -20,7 +20,7 @@ from runs.bundles.crate import Action, Described, write_runs_metadata
 from runs.bundles.create import manifest_of, output_facts, run_facts
 from runs.bundles.read import PackedInput, Record
 from runs.inputs import list_inputs
-from runs.model import Run, Sweep
+from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.records import collected_names
 from runs.request import TaskRequest
@@ -104,7 +104,7 @@ def _describe(each: Exported, members: Mapping[str, bytes], agent: str) -> Descr
             name: run_input["identity"] for name, run_input in zip(names, run.spec.inputs, strict=True)
         },
         folder=f"{run.id}/",
-        tasks=() if run.sweep is None else tuple(_actions(run, run.sweep, each.tasks, names)),
+        tasks=() if run.sweep is None else tuple(_actions(run, each.tasks, names)),
     )
 
 
@@ -117,12 +117,12 @@ def _ids_by_text(tasks: Sequence[TaskRequest]) -> dict[str, list[str]]:
     return {text: list(some) for text, some in found.items()}
 
 
-def _actions(run: Run, sweep: Sweep, tasks: Sequence[TaskRequest], names: Sequence[str]) -> Iterator[Action]:
+def _actions(run: Run, tasks: Sequence[TaskRequest], names: Sequence[str]) -> Iterator[Action]:
     members: dict[str, list[str]] = {}
     for name, run_input in zip(names, run.spec.inputs, strict=True):
         members.setdefault(str(run_input.get("text")), []).append(name)
     for task_request in tasks:
-        task = sweep.tasks[task_request.number]
+        task = run.tasks[task_request.number]
         texts = dict.fromkeys(run_input.text for run_input in list_inputs(task_request.invocation))
         yield Action(
             run.id,

@@ -15,9 +15,8 @@ from hibali.ledger import new_identifier
 from hibali.locations import Location, path_at
 from hibali.text import as_bytes
 from runs.collect import choose_outputs, collected_files, protection
-from runs.model import Output, Run, State, Sweep
+from runs.model import Output, Run, State
 from runs.outputs import OutputDigests, hash_chosen
-from runs.records import sweep_of
 from runs.store import RunStore
 from transfers.entry import Entry, Kind
 from transfers.journal import Receipt
@@ -122,9 +121,7 @@ class TaskCollector:
 
     def collect_new(self, run: Run) -> None:
         """Collect the tasks that succeeded since the last call; `collect` repeats and reports what failed."""
-        numbers = [
-            number for number in sweep_of(run).in_state(State.SUCCEEDED) if number not in self._collected
-        ]
+        numbers = [number for number in run.in_state(State.SUCCEEDED) if number not in self._collected]
         if not numbers:
             return
         receipt, chosen = self._pull(run, numbers, ignore)
@@ -138,7 +135,6 @@ class TaskCollector:
         It is `Run.failure_exit` if a task of the sweep failed, else INCOMPLETE if anything is missing, is no regular file or did not arrive, or
         TRY_LATER if there are tasks that have not ended or are LOST.
         """
-        sweep = sweep_of(run)
         receipt, chosen = self._pull(run, numbers, self._on_event)
         for each in self._earlier:
             receipt.add_moved(each)
@@ -149,7 +145,7 @@ class TaskCollector:
             self._on_event(problem)
         if whole and run.state.final and not chosen.problems:
             self._run_store.note(run.id, "collected", {"target": self.target.path, "receipt": receipt.id})
-        receipt.exit = _exit_of(receipt.exit, run, sweep, incomplete=bool(chosen.problems))
+        receipt.exit = _exit_of(receipt.exit, run, incomplete=bool(chosen.problems))
         return receipt, chosen
 
     def _pull(self, run: Run, numbers: Sequence[int], on_event: Listener) -> tuple[Receipt, ChosenFiles]:
@@ -175,27 +171,26 @@ class TaskCollector:
 
 def list_outputs(run: Run, source: Location, numbers: Sequence[int]) -> ChosenFiles:
     """List the declared outputs of these tasks at the site; `source` is the folder of all tasks."""
-    sweep = sweep_of(run)
-    outputs = sweep.outputs()
+    outputs = run.outputs()
     chosen = {number: outputs[number] for number in numbers}
-    folders = {number: as_bytes(name) for number, name in sweep.named().items()}
+    folders = {number: as_bytes(name) for number, name in run.task_names().items()}
     with closing(open_store(source)) as store:
-        return choose_tasks(store.list(), chosen, sweep.in_state(State.SUCCEEDED), folders)
+        return choose_tasks(store.list(), chosen, run.in_state(State.SUCCEEDED), folders)
 
 
-def _exit_of(arrived: Exit, run: Run, sweep: Sweep, *, incomplete: bool) -> Exit:
-    if sweep.in_state(State.FAILED, State.CANCELLED):
+def _exit_of(arrived: Exit, run: Run, *, incomplete: bool) -> Exit:
+    if run.in_state(State.FAILED, State.CANCELLED):
         return run.failure_exit
     if arrived is Exit.DONE and incomplete:
         return Exit.INCOMPLETE
-    if arrived is Exit.DONE and not all(task.state.final for task in sweep.tasks.values()):
+    if arrived is Exit.DONE and not all(task.state.final for task in run.tasks.values()):
         return Exit.TRY_LATER
     return arrived
 
 
 def ended_tasks(run: Run) -> tuple[int, ...]:
     """Return the tasks whose outputs can be collected; raises `TryLaterError` if there are none yet."""
-    numbers = sweep_of(run).in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED)
+    numbers = run.in_state(State.SUCCEEDED, State.FAILED, State.CANCELLED)
     if not numbers or not run.folder:
         raise TryLaterError(
             "not-ended", "no task of this sweep has ended", subject=run.id, hint=f"hibali runs wait {run.id}"
@@ -208,12 +203,11 @@ def task_outputs(run: Run, run_store: RunStore, site: Callable[[], Site]) -> Out
 
     Missing outputs are reported of failed tasks, too. Raises `NotFoundError` if the folder was removed.
     """
-    sweep = sweep_of(run)
-    folders = {number: b"%d" % number for number in sweep.tasks}
-    numbers = {as_bytes(name): number for number, name in sweep.named().items()}
+    folders = {number: b"%d" % number for number in run.tasks}
+    numbers = {as_bytes(name): number for number, name in run.task_names().items()}
 
     def choose(entries: Iterable[Entry]) -> tuple[dict[bytes, Entry], list[Failed]]:
-        chosen = choose_tasks(entries, sweep.outputs(), sweep.tasks.keys(), folders)
+        chosen = choose_tasks(entries, run.outputs(), run.tasks.keys(), folders)
         return chosen.files, chosen.problems
 
     for _, moved in collected_files(run, run_store):

@@ -20,7 +20,7 @@ from runs.inputs import list_inputs
 from runs.model import Input, Pilot, Run, chunk_name
 from runs.pilot.setup import allocation_texts, pristine, program_files, stage_library
 from runs.prepare import Prepared, image_placeholder, known_inputs, prepare
-from runs.records import chunk_folder, sweep_fields, sweep_of
+from runs.records import sweep_fields, sweep_of
 from runs.request import Request, TaskRequest, Workload, job_proxy
 from runs.schedulers.base import Job, Scheduler
 from runs.script import PROXY, Dependency, array_script
@@ -153,8 +153,8 @@ def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None
     """Write the script of each job array, and the task of each of its indices."""
     folders = [run.folder + b"/chunks"]
     files = []
-    for chunk in sweep_of(run).chunks:
-        folder = chunk_folder(run, chunk)
+    for chunk in run.chunks:
+        folder = run.chunk_folder(chunk)
         folders.append(folder)
         lines = "".join(f"{number:d}\n" for number in chunk.tasks)
         files.append(SmallFile(folder + b"/tasks", lines.encode("ascii")))
@@ -211,7 +211,7 @@ def stage_tasks(
 
     The tasks are split into chunks once, because jobs may exist when this is repeated. A pilot's first allocation has all of them.
     """
-    if not sweep_of(run).chunks:
+    if not run.chunks:
         if image.id:
             run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
         numbers = [task.number for task in request.workload.tasks]

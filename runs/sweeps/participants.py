@@ -231,7 +231,7 @@ def choose_missing(assigned: Assigned, attempts: Mapping[Participant, Attempt]) 
         members = {
             each.task: participant for participant, each in attempts.items() if each.run.id == latest.id
         }
-        numbers = list(latest.sweep.tasks) if latest.sweep is not None else []
+        numbers = list(latest.tasks)
         if all(number in members for number in numbers):
             rows = tuple(assigned.rows[members[number]] for number in numbers)
             return Missing(rows, done, 0, latest)

@@ -135,10 +135,9 @@ def _read_lines(text: str) -> Iterator[_Row]:
 
 
 def _rows(run: Run, left: Mapping[int, Sequence[OutputFile]]) -> Iterator[dict[str, Any]]:
-    sweep = sweep_of(run)
-    names = sweep.named()
-    for number, values in sweep.all_values():
-        task = sweep.tasks[number]
+    names = run.task_names()
+    for number, values in run.values():
+        task = run.tasks[number]
         yield {
             "run": run.id,
             "task": number,
@@ -266,10 +265,7 @@ def tasks_to_rerun(run: Run, *, failed: bool) -> tuple[int, ...]:
 
     Tasks keep their numbers. Raises `TryLaterError` while the run is unfinished.
     """
-    if run.sweep is None:
-        chosen: tuple[int, ...] = (0,) if not failed or run.state in UNSUCCESSFUL_STATES else ()
-    else:
-        chosen = run.sweep.in_state(*UNSUCCESSFUL_STATES) if failed else tuple(run.sweep.tasks)
+    chosen = run.in_state(*UNSUCCESSFUL_STATES) if failed else tuple(run.tasks)
     if not run.state.ended and not (failed and chosen):
         raise TryLaterError(
             "not-ended", f"the run is {run.state}", subject=run.id, hint=f"hibali runs wait {run.id}"
@@ -296,9 +292,10 @@ def read_rerun_request(
         files = list_inputs(invocation)
         known = _places(begun, [each.text for each in files])
         return RerunRequest(invocation, (), tuple(files), known, typed)
-    rows = [Row(run.sweep.values(number)) for number in numbers]
+    values_of = dict(run.values())
+    rows = [Row(values_of[number]) for number in numbers]
     found = check_tasks(pipeline, values, rows)
-    names = run.sweep.named()
+    names = run.task_names()
     tasks = tuple(
         TaskRequest(number, row.values, invocation, names[number])
         for number, row, invocation in zip(numbers, rows, found, strict=True)

@@ -137,7 +137,7 @@ def test_unfinished_tasks_get_another_chunk_up_to_the_limit() -> None:
     run = sweep_with(*over, {"kind": "allocation", "tasks": "2-3"})
     assert sweep_of(run).unfinished() == ()
     assert [chunk.tasks for chunk in sweep_of(run).unsubmitted()] == [(2, 3)]
-    assert {number: chunk.number for number, (chunk, _) in sweep_of(run).positions().items()} == {
+    assert {number: chunk.number for number, (chunk, _) in run.positions().items()} == {
         1: 1,
         2: 2,
         3: 2,

@@ -91,20 +91,20 @@ def test_a_task_can_be_read_as_a_run() -> None:
 
 
 def test_the_grid_has_one_letter_for_each_task_or_for_several_of_many() -> None:
-    lines = list(grid(sweep([State.SUCCEEDED] * 49 + [State.FAILED] + [State.RUNNING] * 12)))
+    lines = list(grid(sweep([State.SUCCEEDED] * 49 + [State.FAILED] + [State.RUNNING] * 12).tasks))
     assert lines == [
         " 1  ++++++++++ ++++++++++ ++++++++++ ++++++++++ +++++++++F",
         "51  rrrrrrrrrr rr",
     ]
     many = [State.SUCCEEDED] * 99_999 + [State.LOST]
-    lines = list(grid(sweep(many)))
+    lines = list(grid(sweep(many).tasks))
     assert len(lines) == 41
     assert lines[-2].endswith("?")
     assert "one letter for 50 tasks" in lines[-1]
 
 
 def test_counts_for_a_list() -> None:
-    assert tasks_text(sweep([State.SUCCEEDED, State.RUNNING, State.LOST])) == "2/3, 1 unsuccessful"
+    assert tasks_text(run_of(sweep([State.SUCCEEDED, State.RUNNING, State.LOST]))) == "2/3, 1 unsuccessful"
 
 
 def test_sweeps_larger_than_the_queue_are_split_into_halves() -> None:
