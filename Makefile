@@ -4,7 +4,7 @@
 PYTHON_HERE = .venv/bin/python
 BIN = .venv/bin
 
-.PHONY: help demo globus-smoke test test-all soak check docs bench bench-full lock dist sbom environment clean
+.PHONY: help demo globus-smoke test test-all soak check structure docs bench bench-full lock dist sbom environment clean
 
 help:
 	@echo "make demo      push, run, collect and verify real data between two local sites (.demo/)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-all  every test"
 	@echo "make soak      kill and interrupt commands at random moments for an hour (MINUTES=60, KILLS=300, SEED=, JOBS=2, ONLY=)"
 	@echo "make check     style, types, layers, the remote agent's Python version, generated files"
+	@echo "make structure count lines, modules and floors, and trace what four commands load (OPTIONS=--help)"
 	@echo "make docs      regenerate completions/ and man/ from the commands, and build the HTML documentation in build/docs/html"
 	@echo "make bench     compare hibali's speed with rsync, scp, s5cmd and others within an hour (CASES=, OPTIONS=--help)"
 	@echo "make bench-full  the same with the full sizes and rounds, for hours"
@@ -46,6 +47,9 @@ check: environment
 	$(BIN)/vermin -t=3.9- --no-tips --no-eval-annotations runs/pilot/program.py
 	@if [ -f hibali_cli/generate.py ]; then \
 	    echo "$(PYTHON_HERE) -m hibali_cli.generate --check"; $(PYTHON_HERE) -m hibali_cli.generate --check; fi
+
+structure: environment
+	$(PYTHON_HERE) -m benchmarks.structure $(OPTIONS)
 
 docs: environment
 	$(PYTHON_HERE) -m hibali_cli.generate
