@@ -12,7 +12,16 @@ from subprocess import SubprocessError
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from benchmarks import gridftp_cases, link_cases, loop_cases, pilot_case, planning_cases, s3_cases, sweep_case
+from benchmarks import (
+    gridftp_cases,
+    link_cases,
+    loop_cases,
+    pilot_case,
+    planning_cases,
+    s3_cases,
+    server_cases,
+    sweep_case,
+)
 from benchmarks.case import Case, Contender
 from benchmarks.load import MOST_LOAD, PATIENCE_SECONDS, wait_for_low_load
 from benchmarks.machine import commit, machine, today
@@ -27,6 +36,7 @@ CASES: tuple[Case, ...] = (
     *gridftp_cases.CASES,
     *loop_cases.CASES,
     *s3_cases.CASES,
+    *server_cases.CASES,
     *planning_cases.CASES,
     *sweep_case.CASES,
     *pilot_case.CASES,

@@ -21,6 +21,7 @@ from tests.services.object_store import ObjectStore
 from tests.services.processes import MARK, MissingPackageError, ServiceError
 from tests.services.session import end_session, ensure, prepare_session
 from tests.services.sshd import SshServer
+from tests.services.webdav import DavServer
 
 MEMORY = Path("/dev/shm")
 HIBALI = (str(REPOSITORY / ".venv" / "bin" / "python"), "-P", "-m", "hibali_cli")
@@ -124,6 +125,11 @@ class Testbed:
         """Return OpenStack Swift with its objects in memory."""
         store: ObjectStore = ensure(self._stores, "swift")
         return store
+
+    def webdav(self) -> DavServer:
+        """Return Apache with its files in memory."""
+        server: DavServer = ensure(self._stores, "webdav")
+        return server
 
     @contextlib.contextmanager
     def host(self, link: Link) -> Iterator[Path]:
