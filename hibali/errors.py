@@ -25,12 +25,6 @@ class Exit(IntEnum):
     TERMINATED = 143
 
 
-def exit_of_interruption(interruption: KeyboardInterrupt) -> Exit:
-    """Return the exit code after Ctrl-C, or the `exit` of another kind of interruption (hibali_cli.interruption)."""
-    code: Exit = getattr(interruption, "exit", Exit.INTERRUPTED)
-    return code
-
-
 class HibaliError(Exception):
     """An error for users: what failed, what it concerns, and what to do next.
 

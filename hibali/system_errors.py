@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from hibali.errors import (
     AccessError,
+    Exit,
     HibaliError,
     IncompleteError,
     NotFoundError,
@@ -244,6 +245,19 @@ def explain(problem: BaseException, *, state: Path | None = None) -> HibaliError
     elif state is not None and not subject:
         more = f"hibali writes to {state} and to the temporary folder (TMPDIR)."
     return _explained(code_of(problem.errno), problem.strerror or os.strerror(problem.errno), subject, more)
+
+
+def exit_of(problem: BaseException | None) -> Exit:
+    """Return the exit code of a command that `problem` ended; `Exit.DONE` without one.
+
+    An interruption has its code as `exit` (hibali_cli.interruption), Ctrl-C has none.
+    """
+    if problem is None:
+        return Exit.DONE
+    if isinstance(problem, KeyboardInterrupt):
+        return getattr(problem, "exit", Exit.INTERRUPTED)
+    error = problem if isinstance(problem, HibaliError) else explain(problem)
+    return Exit.BUG if error is None else error.exit
 
 
 def _explained(code: str, otherwise: str, subject: str, more: str) -> HibaliError:

@@ -14,10 +14,10 @@ from typing import IO, Final, NamedTuple, NoReturn
 from hibali import __version__
 from hibali.annex_key import digest_of, place_of, size_of
 from hibali.config.settings import load_sites
-from hibali.errors import Exit, HibaliError, UsageError, exit_of_interruption
+from hibali.errors import Exit, HibaliError, UsageError
 from hibali.events import Event, Noted
 from hibali.locations import Location, read_location
-from hibali.system_errors import explain
+from hibali.system_errors import exit_of, explain
 from hibali.text import printable
 from hibali_cli.interruption import listen_for_interruption
 from transfers.datasets.annex_contents import AnnexContents
@@ -483,6 +483,6 @@ def main() -> NoReturn:
         os.dup2(2, 1)
         sys.exit(Conversation(requests, replies).run(_HANDLERS))
     except KeyboardInterrupt as interrupted:
-        sys.exit(int(exit_of_interruption(interrupted)))
+        sys.exit(int(exit_of(interrupted)))
     except BrokenPipeError:
         sys.exit(int(Exit.INTERRUPTED))

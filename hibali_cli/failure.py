@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from hibali import __version__
-from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError, exit_of_interruption
+from hibali.errors import Exit, HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.text import printable
 from hibali_cli.interruption import OutOfTime, interruption_hint
 from hibali_cli.output import PIPE_CLOSED, Output, coloured, json_line, write_message
@@ -50,6 +50,8 @@ def render_failure(failure: BaseException, *, json: bool) -> int:
     A group without a command shows its help on stdout: nothing failed, but nothing was done either, so the exit code is 2.
     Tracebacks are never shown: that of a bug goes to a file in the state folder, which is named.
     """
+    from hibali.system_errors import exit_of  # start-up: only after an error
+
     if isinstance(failure, click.exceptions.NoArgsIsHelpError):
         try:
             _show_help(failure)
@@ -57,7 +59,10 @@ def render_failure(failure: BaseException, *, json: bool) -> int:
             failure = closed
         else:
             return int(Exit.USAGE)
-    error, code = _as_error(failure)
+    if isinstance(failure, click.Abort):
+        failure = KeyboardInterrupt()
+    error = _as_error(failure)
+    code = int(exit_of(failure if isinstance(failure, KeyboardInterrupt) else error))
     print_error(error)
     if json:
         _write_record({**error.to_record(), **_problems(error), "exit": code})
@@ -103,19 +108,14 @@ class Failures:
         return code
 
 
-def _as_error(failure: BaseException) -> tuple[HibaliError, int]:
+def _as_error(failure: BaseException) -> HibaliError:
     if isinstance(failure, HibaliError):
-        return failure, int(failure.exit)
-    if isinstance(failure, click.Abort):
-        failure = KeyboardInterrupt()
+        return failure
     if isinstance(failure, KeyboardInterrupt):
-        return _interrupted(failure), int(exit_of_interruption(failure))
+        return _interrupted(failure)
     if isinstance(failure, click.ClickException):
-        return _usage(failure), int(Exit.USAGE)
-    refused = _refused_by_the_system(failure)
-    if refused is not None:
-        return refused, int(refused.exit)
-    return _bug(failure), int(Exit.BUG)
+        return _usage(failure)
+    return _refused_by_the_system(failure) or _bug(failure)
 
 
 def _refused_by_the_system(failure: BaseException) -> HibaliError | None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from hibali.errors import Exit, TryLaterError, exit_of_interruption
+from hibali.errors import Exit, TryLaterError
 from hibali.retry import interrupt_waits
 
 RESUMES = "Run the same command again to resume."
@@ -206,7 +206,7 @@ def _is_handled() -> bool:
 def _end(number: int, render: Render | None) -> None:
     """End the process at once, like SIGKILL, without cleanup by the main thread."""
     failure = _EXCEPTIONS[number]()
-    code = int(exit_of_interruption(failure))
+    code = int(getattr(failure, "exit", Exit.INTERRUPTED))
     if _state.code is None and render is not None:
         _state.ended, ended = True, _state.ended
         if not ended:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hibali.cancellation import as_cancelled
-from hibali.errors import Exit, HibaliError, exit_of_interruption
+from hibali.errors import Exit, HibaliError
 from hibali.events import (
     Adjusted,
     Deleted,
@@ -25,7 +25,7 @@ from hibali.events import (
 )
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, scheduled_by
 from hibali.locations import Location
-from hibali.system_errors import explain
+from hibali.system_errors import exit_of
 from hibali.text import path_fields
 from transfers.entry import Verification, weakest
 from transfers.rules import Rules
@@ -177,6 +177,7 @@ class Recorder:
         """Keep the caller's listener `on_event`, which also receives progress that is not recorded."""
         self.receipt = Receipt(new_identifier(), operation, source, target)
         self.on_event = on_event
+        self.required: Verification | None = None  # a weaker verification of moved files is a failure
         self._journal: Journal | None = None
         self._began = time.monotonic()
 
@@ -219,7 +220,9 @@ class Recorder:
         """Set the exit code of the receipt, and once its duration; see `end`."""
         receipt = self.receipt
         receipt.seconds = receipt.seconds or time.monotonic() - self._began
-        receipt.exit = exit_after(problem, receipt) if code is None else code
+        weak = self.required and receipt.proof_moved and receipt.proof_moved.strength < self.required.strength
+        done = Exit.INCOMPLETE if receipt.files_failed or weak else Exit.DONE
+        receipt.exit = code if code is not None else exit_of(problem) or done
         return receipt
 
     def end(self, problem: BaseException | None, code: Exit | None = None) -> Receipt:
@@ -241,18 +244,6 @@ class Recorder:
             self._journal.append(receipt.to_record(), durable=True)
             self._journal.close()
         return receipt
-
-
-def exit_after(problem: BaseException | None, receipt: Receipt) -> Exit:
-    """Return the exit code of an operation that ended, or that `problem` stopped."""
-    if isinstance(problem, HibaliError):
-        return problem.exit
-    if isinstance(problem, KeyboardInterrupt):
-        return exit_of_interruption(problem)
-    if problem is not None:
-        explained = explain(problem)
-        return Exit.BUG if explained is None else explained.exit
-    return Exit.INCOMPLETE if receipt.files_failed else Exit.DONE
 
 
 def target_line(location: Location, root_path: bytes) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from hibali.cancellation import as_cancelled
-from hibali.errors import AccessError, Exit, HibaliError, IncompleteError, RefusedError, TryLaterError
+from hibali.errors import AccessError, HibaliError, IncompleteError, RefusedError, TryLaterError
 from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Listing, Moved, Noted, ignore
 from hibali.locations import Location, check_writable
 from hibali.system_errors import hint_of, message_of
@@ -23,7 +23,7 @@ from transfers.actions import Action, Verb
 from transfers.datasets.view import DatasetStore
 from transfers.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.entry import Entry, Kind, Verification, weakest
-from transfers.journal import Receipt, Recorder, exit_after, selection_line, source_line, target_line
+from transfers.journal import Receipt, Recorder, selection_line, source_line, target_line
 from transfers.movers.server import ServerMover
 from transfers.movers.stream import Mover, StreamMover
 from transfers.pipeline.batches import NumberSet
@@ -678,13 +678,13 @@ def finish(operation: Operation, problem: BaseException | None, *, save: bool = 
         receipt.bytes_sent += endpoints.nodes.bytes_sent if endpoints.nodes is not None else 0
         if endpoints.stream.slowed:
             settings.insert(0, operation.request.lowest_setting)
+        recorder.required = endpoints.required_verification
     receipt.limited_by = next((setting for setting in settings if setting), None)
     receipt.proof_tree = receipt.proof_moved
     if receipt.files_kept:
         kept = operation.kept_verification
         receipt.proof_tree = weakest(receipt.proof_moved or kept, kept)
-    code = _exit_code(operation, problem)
-    recorder.complete(problem, code)
+    recorder.complete(problem)
     if save:
         try:
             _save_dataset(operation)
@@ -694,8 +694,7 @@ def finish(operation: Operation, problem: BaseException | None, *, save: bool = 
     if problem is None:
         for missing in operation.request.missing:
             recorder.record(missing)
-        code = _exit_code(operation, problem)
-    return recorder.end(problem, code)
+    return recorder.end(problem)
 
 
 def end_with(operation: Operation, problem: BaseException) -> BaseException:
@@ -725,16 +724,6 @@ def _count_connections(operation: Operation) -> None:
     if endpoints is not None and endpoints.direct is not None:
         receipt.logins += endpoints.direct.logins
     receipt.reconnects += sum(store.reconnects for store in stores)
-
-
-def _exit_code(operation: Operation, problem: BaseException | None) -> Exit:
-    """Return the exit code; a weaker verification of moved files than required counts as a failure."""
-    receipt, endpoints = operation.recorder.receipt, operation.endpoints
-    code = exit_after(problem, receipt)
-    if code is not Exit.DONE or endpoints is None or receipt.proof_moved is None:
-        return code
-    weak = receipt.proof_moved.strength < endpoints.required_verification.strength
-    return Exit.INCOMPLETE if weak else Exit.DONE
 
 
 def _save_dataset(operation: Operation) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hibali.amounts import format_size
-from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError, exit_of_interruption
+from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError
 from hibali.locations import read_key, read_location, read_target
-from hibali.system_errors import unreadable
+from hibali.system_errors import exit_of, unreadable
 from hibali.text import counted
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
@@ -318,7 +318,7 @@ def _follow(
     with listening(common, f"push {source} {target}") as on_event:
         receipt, interruption = follow_source(request, following, on_event)
     if interruption is not None:
-        receipt.exit = exit_of_interruption(interruption)
+        receipt.exit = exit_of(interruption)
     show_receipt(common, receipt)
     return int(receipt.exit)
 

@@ -16,10 +16,11 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
 
 from hibali import subprocesses
-from hibali.errors import Exit, HibaliError, TryLaterError, exit_of_interruption
+from hibali.errors import Exit, HibaliError, TryLaterError
 from hibali.files import open_regular
 from hibali.ledger import journal_names, ledger_folder, new_identifier, read_records
 from hibali.retry import pause
+from hibali.system_errors import exit_of
 from runs.schedules.environment import bare_environment, hibali_argv, local_zone
 from runs.schedules.records import (
     Log,
@@ -331,7 +332,7 @@ class _RunResult:
         self.results.error = _error_fields(problem.to_record())
 
     def interrupted(self, interruption: KeyboardInterrupt) -> None:
-        self.exit = int(exit_of_interruption(interruption))
+        self.exit = int(exit_of(interruption))
         self.results.error = {"code": "interrupted", "message": "interrupted", "about": "", "hint": ""}
 
     def fields(self, identifier: str) -> dict[str, Any]:

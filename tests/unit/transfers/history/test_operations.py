@@ -8,17 +8,16 @@ import pytest
 
 from hibali.errors import AccessError, Exit
 from hibali.ledger import Journal, ledger_folder
+from hibali.system_errors import exit_of
 from hibali.text import path_fields
 from hibali_cli.interruption import OutOfTime, Terminated
 from transfers.history.index import read_operations
 from transfers.history.operations import OperationRoot, find_unverified
-from transfers.journal import Receipt, exit_after
 
 
 def test_every_exit_code_has_its_result() -> None:
-    receipt = Receipt("1", "push", "a", "b")
     causes = [None, OutOfTime(), Terminated(), KeyboardInterrupt(), AccessError("denied", "no"), OSError()]
-    codes = [exit_after(cause, receipt) for cause in causes]
+    codes = [exit_of(cause) for cause in causes]
     assert codes == [
         Exit.DONE,
         Exit.TRY_LATER,
