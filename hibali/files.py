@@ -94,14 +94,14 @@ def control_folder() -> Path:
     return private_folder(Path(tempfile.gettempdir()) / f"hibali-{os.geteuid()}")
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a regular file, never through a symlink; anything else, which others may have put there, is refused at once.
 
     A FIFO is not waited for. Raises an OSError that names `path`.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, mode)
+        descriptor = os.open(path, flags, 0o600)
     except OSError as problem:
         if problem.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
             raise _not_regular(path) from None

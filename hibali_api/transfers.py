@@ -115,7 +115,6 @@ class IncompleteTransferError(IncompleteError):
 
 show_receipts()  # every function that returns a receipt imports this module
 
-_SELECT = frozenset(SelectOptions.__annotations__) - frozenset(CallOptions.__annotations__)
 _PLAN = frozenset(PlanOptions.__annotations__) - frozenset(CallOptions.__annotations__)
 _TRANSFER = frozenset(TransferOptions.__annotations__) - frozenset(CallOptions.__annotations__)
 _APPLY = frozenset({"backup_dir", "bwlimit", "push_to", "save"})

@@ -9,16 +9,19 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import IO, Any, Generic, TypeVar
 
 from transfers.actions import NEW, Action, Verb
 from transfers.agent.protocol import unpack_records
 from transfers.entry import Entry, Kind, entry_of
-from transfers.stores.base import PlainPage
+from transfers.stores.base import ListingIncompleteError, PlainPage
 
 _IN_MEMORY = 8 * 1024 * 1024
 _BYTES = [Entry._fields.index(name) for name in ("path", "link", "attributes", "same_as")]
 _READ = 64 * 1024
+_RUN = 100_000  # entries of a listing that are sorted in memory at a time
+_RUN_BYTES = 64 * 1024  # bytes of each sorted run that stay in memory
 _LENGTH = struct.Struct(">I")
 
 _Value = TypeVar("_Value")
@@ -153,6 +156,21 @@ class EntrySpool(Spooled[Entry]):
 
     def _unpack(self, fields: list[Any]) -> Entry:
         return entry_from_list(fields)
+
+
+def sort_listing(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Sort a listing canonically; the error at its end, which says what it lacks, is raised at the end again."""
+    problems: list[ListingIncompleteError] = []
+
+    def listed() -> Iterator[Entry]:
+        try:
+            yield from entries
+        except ListingIncompleteError as problem:
+            problems.append(problem)
+
+    yield from sort_on_disk(listed(), attrgetter("order"), lambda: EntrySpool(_RUN_BYTES), _RUN)
+    for problem in problems:
+        raise problem
 
 
 def entry_to_list(entry: Entry) -> list[Any]:

@@ -690,9 +690,9 @@ def _check_root(name: str, roots: Mapping[str, str], note: Note) -> None:
         note(f"{name!r} is not one of the roots ({', '.join(sorted(roots)) or 'there are none'})")
 
 
-def local_site(name: str = "here") -> Site:
+def local_site() -> Site:
     """Return the site of this machine, for paths without a site name."""
-    return Site(name=name, kind="local")
+    return Site(name="here", kind="local")
 
 
 REMOTE_NAME = r"[a-z][a-z0-9-]*"

@@ -38,12 +38,10 @@ class ServiceFacts:
 
     Attributes:
         holds: A job can be created without being started, and `start` starts it.
-        checksums: `digest` works.
         settling_seconds: How long after a request without an answer its job may still appear.
     """
 
     holds: bool = False
-    checksums: bool = False
     settling_seconds: float = 60.0
 
 
@@ -163,11 +161,6 @@ class ToolService(JobService):
 
         None while there is none.
         """
-
-    def list_files(self, mark: str) -> Sequence[Entry]:
-        """Return the files of a job, by their path."""
-        del mark
-        return ()
 
     def put(self, mark: str, name: str, content: bytes) -> None:
         """Write a file into the folder of a job that was not started."""

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
+from hibali.plugins import load
 from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, read_back, remove
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
 from transfers.actions import name_problem
 from transfers.agent.identity import AROUND, INSIDE, SAME, relation
 from transfers.entry import Entry, Kind
-from transfers.stores.base import Facts, Item, ListingIncompleteError, Store, StoreView
+from transfers.stores.base import (
+    Facts,
+    Item,
+    ListingIncompleteError,
+    Payload,
+    Problem,
+    Store,
+    StoreView,
+    Unit,
+)
 
 
 @pytest.fixture(params=store_servers())
@@ -65,6 +76,41 @@ def test_a_listing_is_sorted_by_path_in_byte_order(subject: Subject) -> None:
     assert [entry.order for entry in found] == sorted(entry.order for entry in found)
     folders = [entry.path for entry in found if entry.kind is Kind.FOLDER]
     assert folders == ([b"a", b"a/c"] if subject.open().facts.folders else [])
+
+
+class Unordered(StoreView):
+    """A store as a package may provide one: it lists in the order of its server, and declares that."""
+
+    @property
+    def facts(self) -> Facts:
+        return replace(self.store.facts, ordered=False)
+
+    def list(self, *, shallow: bool = False) -> Iterator[Entry]:
+        yield from reversed(list(self.store.list(shallow=shallow)))
+        raise ListingIncompleteError("data", [(b"lost", Problem("vanished", "it vanished"))])
+
+    def stat(self, path: bytes = b"") -> Entry | None:
+        return self.store.stat(path)
+
+    def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
+        return self.store.read(units)
+
+    def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
+        return self.store.digest(entries)
+
+
+def test_a_listing_without_an_order_is_sorted(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject.plant({b"a-x": b"1", b"a.b": b"2", b"a/b": b"3", b"a0": b"4"})
+    sorted_entries = list(subject.open().list())
+    location = subject.location()
+    module = load("transfers.stores", location.site.kind)
+    name = "open_store" if location.through is None else "open_over"
+    opened = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *words, **named: Unordered(opened(*words, **named)))
+    listing = subject.opened(location).list()
+    assert list(islice(listing, len(sorted_entries))) == sorted_entries
+    with pytest.raises(ListingIncompleteError, match="lost"):
+        next(listing)
 
 
 @pytest.mark.heavy

@@ -348,7 +348,6 @@ def _block(
 
 
 LARGE_BYTES = 32 * 1024 * 1024  # a larger file has its own pack
-LEAST_BYTES = 1024 * 1024
 MEMBERS = 20_000  # at most in one pack, because they are kept in memory
 _NAMES_BYTES = 8 * 1024 * 1024  # at most, the total length of the names in one pack
 

@@ -48,9 +48,9 @@ def open_either(
     if way == "agent":
         return with_agent()
     if way == "sftp":
-        from transfers.stores.sftp import kind  # start-up: most sites have an agent
+        from transfers.stores.sftp.opening import connect  # start-up: most sites have an agent
 
-        return with_sftp(*kind.connect(site, bulk=bulk, on_event=on_event))
+        return with_sftp(*connect(site, bulk=bulk, on_event=on_event))
     try:
         return with_agent()
     except HibaliError as problem:
@@ -74,10 +74,10 @@ def _open_sftp_instead(
     site: Site, problem: HibaliError, *, bulk: bool, on_event: Listener
 ) -> tuple[Client, int]:
     """Open SFTP because the agent could not start; raise the agent's error if SFTP fails, too."""
-    from transfers.stores.sftp import kind  # start-up: most sites have an agent
+    from transfers.stores.sftp.opening import connect  # start-up: most sites have an agent
 
     try:
-        found = kind.connect(site, bulk=bulk, on_event=on_event)
+        found = connect(site, bulk=bulk, on_event=on_event)
     except HibaliError:
         raise problem from None
     _remember(site, problem.message, bulk=bulk)

@@ -39,7 +39,7 @@ class Facts:
     kind: str
     read_verification: Verification  # the best verification when reading from this store
     write_verification: Verification  # the best verification when writing to this store
-    ordered: bool = True  # the server lists in canonical order
+    ordered: bool = True  # lists in canonical order; if False, `open_store` sorts
     folders: bool = True  # can store empty folders
     folder_markers: bool = False  # without `folders`: can store an empty folder as an object `NAME/`
     file_and_folder: bool = False  # can store a file and a folder with the same name

@@ -10,6 +10,7 @@ from hibali.locations import Location
 from hibali.plugins import load
 from transfers.remote.host import RemoteHost
 from transfers.remote.transport import AgentHost, open_either, sftp_host
+from transfers.spool import sort_listing
 from transfers.stores.base import Store
 
 
@@ -19,19 +20,17 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
     if location.through is not None:
         files = open_store(location.through, on_event=on_event)
         try:
-            over: Store = module.open_over(location, files, on_event=on_event)
+            return _sorted(module.open_over(location, files, on_event=on_event))
         except BaseException:
             files.close()
             raise
-        return over
 
     def opened() -> Store:
-        store: Store = module.open_store(location, on_event=on_event)
-        return store
+        return _sorted(module.open_store(location, on_event=on_event))
 
     if location.site.ssh is None:
         return opened()
-    from transfers.stores.sftp.kind import store_over  # start-up: only sites with ssh need it
+    from transfers.stores.sftp.opening import store_over  # start-up: only sites with ssh need it
 
     return open_either(
         location.site,
@@ -40,6 +39,14 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
         with_sftp=lambda client, logins: store_over(client, logins, location),
         on_event=on_event,
     )
+
+
+def _sorted(store: Store) -> Store:
+    """Return a store of a package whose listings are sorted, if it does not sort them itself."""
+    if not store.facts.ordered:
+        unsorted = store.list
+        store.list = lambda *, shallow=False: sort_listing(unsorted(shallow=shallow))  # type: ignore[method-assign]
+    return store
 
 
 def open_host(site: Site, *, on_event: Listener = ignore) -> RemoteHost:

@@ -87,7 +87,7 @@ class ChosenStore(StoreView):
     @property
     def facts(self) -> Facts:
         """The store's facts, without folders, hard links and attributes."""
-        return self.store.facts.of_view(folders=False, hard_links=False, attributes=False, ordered=True)
+        return self.store.facts.of_view(folders=False, hard_links=False, attributes=False)
 
     def identities(self) -> Sequence[Identity]:
         """Return none: the files are read individually, so overlap with the store's root does not matter."""

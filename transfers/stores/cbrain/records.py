@@ -320,11 +320,10 @@ def read_tool(content: Any, subject: str) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """A version of a tool at one execution server (`bourreau_id`)."""
+    """A version of a tool at one execution server."""
 
     id: int
     tool_id: int | None
-    bourreau_id: int | None
     version: str
     description: str
     group_id: int | None
@@ -332,12 +331,11 @@ class ToolConfig:
 
 
 def read_tool_config(content: Any, subject: str) -> ToolConfig:
-    """Read a tool config; those of all tools or all servers have no `tool_id` or `bourreau_id`."""
+    """Read a tool config; those of all tools have no `tool_id`."""
     fields = Fields(content, "a tool config", subject)
     return ToolConfig(
         id=fields.number("id"),
         tool_id=fields.number_or_none("tool_id"),
-        bourreau_id=fields.number_or_none("bourreau_id"),
         version=fields.text("version_name"),
         description=fields.text("description"),
         group_id=fields.number_or_none("group_id"),
@@ -354,14 +352,9 @@ class Task:
     status: str
     description: str
     tool_config_id: int | None
-    bourreau_id: int | None
-    batch_id: int | None
-    run_number: int | None
     results_provider_id: int | None
     params: Mapping[str, Any]
     outputs: Mapping[str, tuple[int, ...]]
-    created_at: str
-    updated_at: str
 
 
 OUTPUT_PREFIX = "_cbrain_output_"
@@ -377,9 +370,6 @@ def read_task(content: Any, subject: str) -> Task:
         status=fields.name("status"),
         description=fields.text("description"),
         tool_config_id=fields.number_or_none("tool_config_id"),
-        bourreau_id=fields.number_or_none("bourreau_id"),
-        batch_id=fields.number_or_none("batch_id"),
-        run_number=fields.number_or_none("run_number"),
         results_provider_id=fields.number_or_none("results_data_provider_id"),
         params=params,
         outputs={
@@ -387,8 +377,6 @@ def read_task(content: Any, subject: str) -> Task:
             for name, value in params.items()
             if name.startswith(OUTPUT_PREFIX)
         },
-        created_at=fields.text("created_at"),
-        updated_at=fields.text("updated_at"),
     )
 
 

@@ -197,12 +197,9 @@ class DataProxy:
         headers: Mapping[str, str] | None = None,
         body: Bytes = b"",
         accept: Collection[int] = (),
-        most: int = MAX_ERROR_BYTES,
     ) -> Response:
-        """Call `send_object` with retries, and return an answer of at most `most` bytes."""
-        return self.tried(
-            lambda: self.send_object(method, key, headers=headers, body=body, accept=accept, most=most)
-        )
+        """Call `send_object` with retries, and return its short answer."""
+        return self.tried(lambda: self.send_object(method, key, headers=headers, body=body, accept=accept))
 
     def upload(self, key: bytes, pieces: Iterator[Bytes], size: int) -> Response:
         """PUT an object whose `size` bytes come in pieces, without retries, because sent pieces are not kept.

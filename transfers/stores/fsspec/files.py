@@ -33,7 +33,6 @@ from transfers.stores.server_records import Found
 _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
 _PART_BYTES = 16 * 1024 * 1024
 _MIB = 1024 * 1024
-_NS = 1_000_000_000
 _MILLISECONDS = 100_000_000_000  # later than the year 5000 in seconds, and in 1973 in milliseconds
 _QUIET = ("fsspec", "azure", "asyncio", "urllib3", "aiohttp", "botocore", "aiobotocore", "google")
 # What implementations do unless their own variables say otherwise.

@@ -38,7 +38,6 @@ class Protocol:
         return Traits("fsspec", self.keys, self.put, self.exclusive, self.threads, self.refuses)
 
 
-_CONTROLS = bytes(range(1, 32))
 _GCS = Protocol("gcsfs", True, Put.STREAMED, Exclusive.CREATE, 16, True)
 _AZURE = Protocol("adlfs", True, Put.STREAMED, Exclusive.CREATE, 16, True)
 _S3 = Protocol("s3fs", True, Put.STREAMED, Exclusive.CREATE, 16, True)

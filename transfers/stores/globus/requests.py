@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from globus_sdk import MISSING, TransferClient
 
@@ -15,11 +15,9 @@ from transfers.stores.globus.clients import client_of, open_access
 from transfers.stores.globus.errors import translated_errors
 from transfers.stores.globus.paths import path_in_collection
 
-Result = TypeVar("Result")
 Document = dict[str, Any]
 
 MOST_EVENTS = 1000  # the newest ones; more are never requested
-_PAGE = 1000
 
 
 class Globus:

@@ -17,6 +17,7 @@ from transfers.stores.sftp.channel import Attributes, Channel, Pending, StatusEr
 
 _PLAIN_CHUNK = 32 * 1024  # every server of version 3 must accept this
 _LARGEST_CHUNK = 255 * 1024
+_AHEAD = 8  # requests in flight while a folder is listed
 _MIN_FREE_BYTES = 64 * 1024  # with less free space, the filesystem counts as full
 
 
@@ -365,8 +366,8 @@ def is_unchanged(entry: Entry, attributes: Attributes) -> bool:
     )
 
 
-def listed_names(client: Client, path: bytes, ahead: int = 8) -> Sequence[Listed]:
-    """Return all names in a folder, with `ahead` requests in flight. Raise `StatusError`."""
+def listed_names(client: Client, path: bytes) -> Sequence[Listed]:
+    """Return all names in a folder, with several requests in flight. Raise `StatusError`."""
     handle = client.handle_of(client.request_open_folder(path))
     found: list[Listed] = []
     requests = [client.request_names(handle)]
@@ -375,7 +376,7 @@ def listed_names(client: Client, path: bytes, ahead: int = 8) -> Sequence[Listed
             some = client.names_of(requests.pop(0))
             found += some
             if some:
-                requests += [client.request_names(handle) for _ in range(ahead - len(requests))]
+                requests += [client.request_names(handle) for _ in range(_AHEAD - len(requests))]
             else:
                 break
         for pending in requests:

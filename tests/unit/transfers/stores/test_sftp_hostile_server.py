@@ -11,7 +11,7 @@ import pytest
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from transfers.stores.sftp.channel import Channel
 from transfers.stores.sftp.client import Client
-from transfers.stores.sftp.kind import facts_of
+from transfers.stores.sftp.opening import facts_of
 from transfers.stores.sftp.paths import SafePaths
 from transfers.stores.sftp.store import SftpStore
 

@@ -67,13 +67,8 @@ def subsystem(login: Login) -> list[str]:
     return [*argv[:-3], "-s", *argv[-3:]]  # before `-- HOST sftp`
 
 
-def open_store(location: Location, *, on_event: Listener = ignore) -> SftpStore:
-    """Return the store of a folder; `~` is the server's start folder."""
-    return store_over(*connect(location.site, bulk=True, on_event=on_event), location)
-
-
 def store_over(client: Client, logins: int, location: Location) -> SftpStore:
-    """Return the store of a folder over an open client, which the store closes."""
+    """Return the store of a folder over an open client, which the store closes; `~` is the server's start folder."""
     try:
         path = expand(client, location.raw)
     except BaseException:
