@@ -1,6 +1,6 @@
 #!/bin/sh
 # Rerun up to five failed tests sequentially and list those that pass: `sh tests/second_try.sh FOLDER [PYTEST ARGUMENTS]`.
-# The reasons and limits of this are in docs/decisions/44-tests.md.
+# The reasons and limits of this are in docs/decisions/tests.md.
 set -eu
 cd "$(dirname "$0")/.."
 folder=$1

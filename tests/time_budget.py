@@ -1,6 +1,6 @@
 """Stop starting tests after a deadline; skip the rest by name, and start at another place for each commit.
 
-The reasons and limits of this are in docs/decisions/44-tests.md.
+The reasons and limits of this are in docs/decisions/tests.md.
 """
 
 from __future__ import annotations

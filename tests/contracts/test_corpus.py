@@ -165,7 +165,7 @@ def test_an_empty_invocation_is_refused_where_something_is_required(item: Item) 
 
 @pytest.mark.parametrize("item", VALID, ids=lambda item: item.name)
 def test_everything_that_the_reference_refuses_is_refused(item: Item) -> None:
-    """Test examples with answers removed, added and damaged; decision 25 has the only difference."""
+    """Test examples with answers removed, added and damaged; docs/decisions/pipelines.md has the only difference."""
     from boutiques.invocationSchemaHandler import generateInvocationSchema
     from boutiques.localExec import addDefaultValues
 

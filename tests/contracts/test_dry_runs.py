@@ -1,7 +1,7 @@
 """Test that `hibali run --dry-run` has the command of `bosh exec simulate`, with every difference explained.
 
 Paths of staged inputs are replaced by what the invocation says, and the work folder by the reference's current folder, before the
-words of both are compared. Each difference has an entry here, and its rule in docs/decisions/25-descriptors-and-command-lines.md.
+words of both are compared. Each difference has an entry here, and its rule in docs/decisions/pipelines.md.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ CRAFTED = [
         "a path that begins with a file",
         tool("t [F] [O]", FILE, outputs=[out("[F]_x", **ENDINGS)]),
         {"f": NIFTI},
-        "the reference writes beside the input; at a site the input's folder cannot be written (decision 25)",
+        "the reference writes beside the input; at a site the input's folder cannot be written (docs/decisions/pipelines.md)",
         ("t", NIFTI, "t1_x"),
     ),
     Case(
@@ -162,7 +162,7 @@ CRAFTED = [
         "a condition on a flag that is off",
         tool("t [X] [O]", FLAG, outputs=[when({"x": "on"}, "off")]),
         {"x": False},
-        'the reference pastes the text "False", which is true (decision 25)',
+        'the reference pastes the text "False", which is true (docs/decisions/pipelines.md)',
         ("t", "off"),
     ),
     Case(

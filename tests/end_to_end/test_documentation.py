@@ -21,6 +21,7 @@ _OUR_FILE = re.compile(
     r"`((?:hibali|hibali_cli|transfers|registry|runs|tests|packaging|benchmarks|docs)/(?!\S*WORD)[A-Za-z0-9_./-]*)`"
 )
 TROUBLESHOOTING = REPOSITORY / "docs/troubleshooting"
+DECISIONS = REPOSITORY / "docs/decisions"
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
@@ -89,16 +90,31 @@ def test_the_pages_that_code_names_exist() -> None:
 
 
 def test_the_decisions_that_code_and_pages_cite_exist() -> None:
-    records = {path.name.split("-")[0] for path in (REPOSITORY / "docs/decisions").glob("[0-9]*.md")}
+    pages = {path.name for path in DECISIONS.glob("*.md")}
     cited = {
-        (str(path.relative_to(REPOSITORY)), number)
+        (str(path.relative_to(REPOSITORY)), page or number)
         for folder in ("hibali", "hibali_cli", "transfers", "registry", "runs", "tests", "docs")
         for path in (REPOSITORY / folder).rglob("*")
         if path.suffix in {".py", ".md", ".sh"}
-        for number in re.findall(r"\b[Dd]ecisions?[ /](\d+)\b", path.read_text())
+        for page, number in re.findall(
+            r"\bdecisions/([a-z0-9-]+\.md)\b|\b[Dd]ecisions? (\d+)\b", path.read_text()
+        )
     }
     assert len(cited) > 5
-    assert sorted((path, number) for path, number in cited if number not in records) == []
+    assert sorted((path, page) for path, page in cited if page not in pages) == []
+
+
+def test_the_table_of_decisions_has_every_page_and_every_earlier_record() -> None:
+    rows = re.findall(
+        r"^\| \[[^]]+\]\(([a-z-]+\.md)\) \|.*\| ([\d, ]*)\|$",
+        (DECISIONS / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    assert sorted(["README.md", *(page for page, _ in rows)]) == sorted(
+        path.name for path in DECISIONS.glob("*.md")
+    )
+    records = sorted(number for _, numbers in rows for number in re.findall(r"\d+", numbers))
+    assert records == [f"{number:02}" for number in range(1, 53)]
 
 
 @pytest.mark.parametrize("way", ["push", "run"])

@@ -103,7 +103,7 @@ def test_a_server_that_stays_busy_is_5_after_a_bounded_time(faulty: Any) -> None
 
 @pytest.mark.heavy
 def test_an_object_that_the_server_lost_needs_few_requests(faulty: Any, tmp_path: Path) -> None:
-    """Check that retries in hibali and in libraries share one budget (decision 09)."""
+    """Check that retries in hibali and in libraries share one budget (docs/decisions/connections.md)."""
 
     def lost(exchange: Exchange) -> None:
         exchange.fail = exchange.method == "GET" and exchange.target.endswith("/data/lost")

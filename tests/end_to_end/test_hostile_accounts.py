@@ -1,7 +1,7 @@
 """Test other accounts on the same machine, which swap folders for symlinks and occupy hibali's names (S1, S4).
 
 The first tests swap folders as the same account, which is the fastest; the later ones as another account in a folder that all can write.
-A partial file in a folder that was elsewhere when hibali looked for partial files stays (decision 06), so these tests compare committed files.
+A partial file in a folder that was elsewhere when hibali looked for partial files stays (docs/decisions/agent.md), so these tests compare committed files.
 """
 
 from __future__ import annotations

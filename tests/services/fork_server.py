@@ -1,4 +1,4 @@
-"""Run hibali's commands as forks of one process that has already imported it: docs/decisions/44-tests.md.
+"""Run hibali's commands as forks of one process that has already imported it: docs/decisions/tests.md.
 
 Imports take two thirds of a short command's time. Each command gets its own arguments, environment, folder and streams.
 The settings that an interpreter reads at startup must equal those of this process; otherwise `run` declines.

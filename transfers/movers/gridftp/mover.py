@@ -33,7 +33,7 @@ _BATCH = 50_000  # entries that are split by size before the first is sent
 class GridftpMover(StreamMover):
     """A Mover (transfers.movers.stream.Mover) with the retries of StreamMover.
 
-    Small files are sent in packs over the agent's channels, without a round trip for each (decision 23).
+    Small files are sent in packs over the agent's channels, without a round trip for each (docs/decisions/routes.md).
     """
 
     def __init__(

@@ -146,7 +146,7 @@ CONNECTIONS = 32
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # bytes in flight: several parts, or two whole objects
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _CONNECT_SECONDS = 10
-_ATTEMPTS = 5  # attempts for each request, for every client library (decision 09),
+_ATTEMPTS = 5  # attempts for each request, for every client library (docs/decisions/connections.md)
 _PATIENCE_SECONDS = 45.0  # the last attempt starts before this
 _READ_SECONDS = 120
 _UNEXPLAINED = frozenset({301, 400, 401, 403})  # statuses of answers to HEAD, which have no body
