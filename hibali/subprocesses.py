@@ -33,6 +33,7 @@ _STDERR_TAIL_BYTES = 64 * 1024
 _MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
 _POLL_SECONDS = 0.25
+_KILL_SECONDS = 5.0
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
 
@@ -253,12 +254,12 @@ class Process:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
             _kill(self._process)
-        if not (self._killed or self._process.returncode == -signal.SIGKILL):
+        if not (self._killed or self._process.returncode in {None, -signal.SIGKILL}):
             # otherwise ssh's master may still hold its standard error
             self._thread.join(1.0)
         with contextlib.suppress(OSError):
             self.stdout.close()
-        return self._process.returncode
+        return _exit_code(self._process)
 
     def kill(self) -> None:
         """Kill it."""
@@ -342,7 +343,7 @@ class BackgroundProcess:
             if code is not None:
                 return code
         _kill(self._process)
-        return self._process.returncode
+        return _exit_code(self._process)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -439,8 +440,14 @@ def _widen(*pipes: BinaryIO) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and wait for its end, which a system call on a mount that hangs delays without limit."""
     _send_kill(process)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_SECONDS)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    return -signal.SIGKILL if process.returncode is None else process.returncode
 
 
 def _send_kill(process: subprocess.Popen[bytes]) -> None:

@@ -14,7 +14,7 @@ from transfers.stores.base import Store
 
 Result = TypeVar("Result")
 
-_LOST = frozenset({"connection-lost", "unreachable"})
+_LOST = frozenset({"connection-lost", "stalled", "unreachable"})
 _FIRST_PAUSE = 3.0
 _FACTOR = 3.0
 _LONGEST_PAUSE = 90.0
@@ -23,6 +23,17 @@ _LONGEST_PAUSE = 90.0
 def is_lost(problem: BaseException) -> bool:
     """Return whether this error means a lost connection, not a failure of the server."""
     return isinstance(problem, TryLaterError) and problem.transient and problem.code in _LOST
+
+
+def stalled(seconds: float, subject: str) -> TryLaterError:
+    """Return the error for a connection that hibali ended after no progress for so long."""
+    return TryLaterError(
+        "stalled",
+        f"no progress for {seconds:.0f} s: a filesystem there may hang, so hibali ended the connection",
+        subject=subject,
+        hint="Check there that the filesystem answers, then run the same command again to resume. "
+        "If it is only slow, increase `stall` in the site's limits.",
+    )
 
 
 class RetryPolicy:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, apply_attributes, first_mode, set_mode, set_time
 from transfers.agent.journal import MARK_BYTES, Mark, PartialFile, PartialFilesJournal
+from transfers.agent.progress import step
 from transfers.agent.protocol import MismatchError, ProtocolError, RefusedError, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_at
@@ -208,6 +209,7 @@ class StreamingHash(object):
 
     def _read(self, position: int, stop: int) -> Iterator[Any]:
         while position < stop:
+            step()
             chunk = os.pread(self._descriptor, min(_CHUNK, stop - position), position)
             if not chunk:
                 raise MismatchError("the partial file became shorter", self._reached)
