@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,34 @@ class CommandResult:
 
 
 _in_library = False
+_on_start: ContextVar[Callable[[subprocess.Popen[bytes]], None] | None] = ContextVar("on_start", default=None)
+
+
+@contextlib.contextmanager
+def limited_programs(seconds: float) -> Iterator[Callable[[], bool]]:
+    """Kill the programs that are started in the block once it takes longer; yield a function that says whether it did."""
+    started: list[subprocess.Popen[bytes]] = []
+    late = threading.Event()
+
+    def kill_all() -> None:
+        late.set()
+        for process in started:
+            _send_kill(process)
+
+    def note(process: subprocess.Popen[bytes]) -> None:
+        started.append(process)
+        if late.is_set():
+            _send_kill(process)
+
+    timer = threading.Timer(seconds, kill_all)
+    timer.daemon = True
+    token = _on_start.set(note)
+    timer.start()
+    try:
+        yield late.is_set
+    finally:
+        timer.cancel()
+        _on_start.reset(token)
 
 
 def work_as_library() -> None:
@@ -402,6 +431,9 @@ def _start(
         _running.pop(pid, None)
         _uncancelled.pop(pid, _nothing)()
     _running[process.pid] = process
+    on_start = _on_start.get()
+    if on_start is not None:
+        on_start(process)
     _watch_for_interruption()
     cancellation = current_cancellation()
     if cancellation is not None:
