@@ -27,13 +27,6 @@ STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    made = ScriptedServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def store(server: ScriptedServer, hibali_home: Any) -> Iterator[S3Store]:
     assert hibali_home
     site = Site("lab", "s3", s3=S3Settings(server.url, bucket="b", anonymous=True))
