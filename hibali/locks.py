@@ -40,7 +40,8 @@ class FolderLock:
     """The lock of a folder, held until `release`; usable with `with`.
 
     A lock is the highest of numbered files, which appear complete (link(2) of a finished file: exactly one process can create
-    each number, on NFS too). It is never removed, so that a number is never taken twice: `release` marks it as free.
+    each number, on NFS too). The highest is never removed, so a number below it that is taken again is outdated: `release`
+    marks it as free.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -78,10 +79,16 @@ def acquire_lock(folder: Path) -> FolderLock:
                     subject=str(folder),
                     hint="Wait until it ends. If that machine does not exist any more, remove the folder.",
                 )
-        if _create(folder, highest + 1, own):
-            for number in _numbers(folder):
-                if number <= highest:
-                    (folder / f"{number}.json").unlink(missing_ok=True)
+        if not _create(folder, highest + 1, own):
+            continue
+        numbers = _numbers(folder)
+        outdated = (
+            max(numbers) > highest + 1
+        )  # the number was free again, because another process took a higher one
+        for number in numbers:
+            if number <= highest or (outdated and number == highest + 1):
+                (folder / f"{number}.json").unlink(missing_ok=True)
+        if not outdated:
             return FolderLock(folder, highest + 1)
 
 

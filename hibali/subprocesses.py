@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,7 @@ _STDERR_TAIL_BYTES = 64 * 1024
 _MOST_OUTPUT = 512 * 1024 * 1024  # `git ls-files` of some million names
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
 _POLL_SECONDS = 0.25
+_KILL_SECONDS = 5.0
 _PATIENCE_SECONDS = 1.2  # an interrupted command ends within two seconds
 
 
@@ -46,6 +48,34 @@ class CommandResult:
 
 
 _in_library = False
+_on_start: ContextVar[Callable[[subprocess.Popen[bytes]], None] | None] = ContextVar("on_start", default=None)
+
+
+@contextlib.contextmanager
+def limited_programs(seconds: float) -> Iterator[Callable[[], bool]]:
+    """Kill the programs that are started in the block once it takes longer; yield a function that says whether it did."""
+    started: list[subprocess.Popen[bytes]] = []
+    late = threading.Event()
+
+    def kill_all() -> None:
+        late.set()
+        for process in started:
+            _send_kill(process)
+
+    def note(process: subprocess.Popen[bytes]) -> None:
+        started.append(process)
+        if late.is_set():
+            _send_kill(process)
+
+    timer = threading.Timer(seconds, kill_all)
+    timer.daemon = True
+    token = _on_start.set(note)
+    timer.start()
+    try:
+        yield late.is_set
+    finally:
+        timer.cancel()
+        _on_start.reset(token)
 
 
 def work_as_library() -> None:
@@ -253,12 +283,12 @@ class Process:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
             _kill(self._process)
-        if not (self._killed or self._process.returncode == -signal.SIGKILL):
+        if not (self._killed or self._process.returncode in {None, -signal.SIGKILL}):
             # otherwise ssh's master may still hold its standard error
             self._thread.join(1.0)
         with contextlib.suppress(OSError):
             self.stdout.close()
-        return self._process.returncode
+        return _exit_code(self._process)
 
     def kill(self) -> None:
         """Kill it."""
@@ -342,7 +372,7 @@ class BackgroundProcess:
             if code is not None:
                 return code
         _kill(self._process)
-        return self._process.returncode
+        return _exit_code(self._process)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -401,6 +431,9 @@ def _start(
         _running.pop(pid, None)
         _uncancelled.pop(pid, _nothing)()
     _running[process.pid] = process
+    on_start = _on_start.get()
+    if on_start is not None:
+        on_start(process)
     _watch_for_interruption()
     cancellation = current_cancellation()
     if cancellation is not None:
@@ -439,8 +472,14 @@ def _widen(*pipes: BinaryIO) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and wait for its end, which a system call on a mount that hangs delays without limit."""
     _send_kill(process)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_SECONDS)
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int:
+    return -signal.SIGKILL if process.returncode is None else process.returncode
 
 
 def _send_kill(process: subprocess.Popen[bytes]) -> None:

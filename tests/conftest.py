@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.services.fixtures", "tests.time_budget", "tests.untouched_home"]
@@ -62,7 +63,14 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 # The duration of an example depends mostly on the other load of the machine.
 settings.register_profile("shared", deadline=None)
+settings.register_profile("ordinary", deadline=None, max_examples=40)
 settings.load_profile("shared")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples of each property where heavy tests do not run either; the modules of tests are not imported yet."""
+    if config.option.markexpr == "not heavy":
+        settings.load_profile("ordinary")
 
 
 def pytest_collection_finish() -> None:

@@ -271,7 +271,8 @@ def _count_own_files_as_moved(receipt: Receipt) -> None:
 def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ...] = ()) -> Endpoints:
     """Open the endpoints, and record their roots once. Raises the errors of `open_endpoints`."""
     request, recorder = operation.request, operation.recorder
-    endpoints = open_endpoints(request, recorder, operation.stores, stack, not_by_globus)
+    with operation.reconnection.limited_attempt():
+        endpoints = open_endpoints(request, recorder, operation.stores, stack, not_by_globus)
     operation.endpoints = endpoints
     if not operation.reached:
         operation.reached = True

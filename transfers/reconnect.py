@@ -5,24 +5,38 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, Noted, Retried
 from hibali.retry import pause, retry_after
+from hibali.subprocesses import limited_programs
 from transfers.stores.base import Store
 
 Result = TypeVar("Result")
 
-_LOST = frozenset({"connection-lost", "unreachable"})
+_LOST = frozenset({"connection-lost", "stalled", "unreachable"})
 _FIRST_PAUSE = 3.0
 _FACTOR = 3.0
 _LONGEST_PAUSE = 90.0
+_LEAST_SECONDS = 20.0  # for the last attempt: a login takes so long at some sites
 
 
 def is_lost(problem: BaseException) -> bool:
     """Return whether this error means a lost connection, not a failure of the server."""
     return isinstance(problem, TryLaterError) and problem.transient and problem.code in _LOST
+
+
+def stalled(seconds: float, subject: str) -> TryLaterError:
+    """Return the error for a connection that hibali ended after no progress for so long."""
+    return TryLaterError(
+        "stalled",
+        f"no progress for {seconds:.0f} s: a filesystem there may hang, so hibali ended the connection",
+        subject=subject,
+        hint="Check there that the filesystem answers, then run the same command again to resume. "
+        "If it is only slow, increase `stall` in the site's limits.",
+    )
 
 
 class RetryPolicy:
@@ -41,9 +55,13 @@ class RetryPolicy:
         if self._since is None or mark != self._mark:
             self._since, self._mark, self._next = now, mark, _FIRST_PAUSE
 
+    def left(self, now: float) -> float:
+        """Return the seconds until the end of the time."""
+        return self._seconds - (now - (self._since if self._since is not None else now))
+
     def next_pause(self, now: float) -> float | None:
         """Return the pause before the next try; None after the last, which is at the end of the time."""
-        left = self._seconds - (now - (self._since if self._since is not None else now))
+        left = self.left(now)
         if left <= 0:
             return None
         pause = min(left, self._next * self._jitter())
@@ -97,7 +115,7 @@ class Reconnection:
         policy = self._note_loss(seconds)
         _disconnect(stores)
         retry_after(
-            lambda: _reconnect_all(stores, anew=anew),
+            lambda: self._reconnect_all(anew=anew),
             problem,
             next_pause=lambda: policy.next_pause(time.monotonic()),
             on_pause=self._report_pause,
@@ -110,6 +128,31 @@ class Reconnection:
         resumed = sum(store.resumed_bytes for store in self._stores)
         policy.lost(time.monotonic(), (self._progress(), resumed))
         return policy
+
+    def _reconnect_all(self, *, anew: bool) -> None:
+        try:
+            with self.limited_attempt():
+                for store in self._stores:
+                    store.reconnect(anew=anew)
+        except BaseException:
+            _disconnect(self._stores)
+            raise
+
+    @contextmanager
+    def limited_attempt(self) -> Iterator[None]:
+        """Let connecting again take no longer than what is left of the time; without a lost connection there is no limit."""
+        if self._policy is None:
+            yield
+            return
+        seconds = max(_LEAST_SECONDS, self._policy.left(time.monotonic()))
+        with limited_programs(seconds) as is_late:
+            try:
+                yield
+            except HibaliError as problem:
+                if not is_late():
+                    raise
+                message = f"there was no answer within {seconds:.0f} s"
+                raise TryLaterError("unreachable", message, subject=problem.subject) from None
 
     def wait_to_restart(self, problem: HibaliError, seconds: float) -> bool:
         """Wait before the operation restarts with new stores; return False when the time is up."""
@@ -126,15 +169,6 @@ class Reconnection:
         message = f"connection lost, retrying in {seconds:.0f} s"
         self._on_event(Retried(problem.subject, attempt, seconds, f"connection lost: {problem.message}"))
         self._on_event(Noted(f"{problem.subject}: {message} ({problem.message})"))
-
-
-def _reconnect_all(stores: Iterable[Store], *, anew: bool) -> None:
-    try:
-        for store in stores:
-            store.reconnect(anew=anew)
-    except BaseException:
-        _disconnect(stores)
-        raise
 
 
 def _disconnect(stores: Iterable[Store]) -> None:

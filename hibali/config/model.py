@@ -485,7 +485,8 @@ class Limits:
 
     `requests` and `connections` are for sites whose kind declares `limits_requests`; 0 for none.
     `lease_seconds` is how long a lock that its holder does not renew blocks others from a target.
-    `reconnect_seconds` is how long hibali tries to reconnect after a lost connection, 0 for not at all. If a
+    `reconnect_seconds` is how long hibali tries to reconnect after a lost connection, 0 for not at all. A
+    connection counts as lost after no progress for `stall_seconds`, 0 for never. If a
     submission got no answer, its job can appear in the queue for `settling_seconds`; only then hibali submits
     it again.
     """
@@ -514,6 +515,14 @@ class Limits:
     )
     reconnect_seconds: float = setting(
         duration(), default=600.0, name="reconnect", doc="how long to reconnect after a lost connection"
+    )
+    stall_seconds: float = (
+        setting(  # one sync of a busy filesystem, or the recovery of its server, takes minutes
+            duration("1s", "30d", no=True),
+            default=3600.0,
+            name="stall",
+            doc="how long a remote operation may make no progress before the connection ends",
+        )
     )
     settling_seconds: float = setting(
         duration(),

@@ -384,7 +384,7 @@ def test_registrations_and_deletions_in_the_background_are_awaited(
 ) -> None:
     """Since 7.0.0 (aces/cbrain, 2025-05) `register` lists no new names, and `delete_files` no ids: both happen later."""
     portal, cloud = bulk
-    portal.synchronous, portal.background_after = synchronous, 12
+    portal.synchronous, portal.background_after = synchronous, 5
     source = make_files(tmp_path / "data", {"a.txt": b"abc", "b.nii": b"b"})
     hibali("push", source, "mcgill:@cloud", exit=0)
     assert ids(portal, cloud).keys() == {"a.txt", "b.nii"}

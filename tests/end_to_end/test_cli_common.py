@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -170,15 +171,16 @@ GROUPS = [
 
 
 @pytest.mark.parametrize("words", GROUPS, ids=" ".join)
-def test_a_group_without_a_command_shows_its_help_on_stdout_and_is_2(run: Run, words: list[str]) -> None:
-    done = run(HIBALI, *words)
-    assert (done.returncode, done.stderr) == (2, "")
+def test_a_group_without_a_command_shows_its_help_on_stdout_and_is_2(hibali: Any, words: list[str]) -> None:
+    done = hibali(*words, exit=2)
+    out = done.out.decode()
+    assert done.err == b""
     if words:
-        assert done.stdout == run(HIBALI, *words, "--help").stdout
-        assert done.stdout.startswith(f"Usage: hibali {' '.join(words)} ")
+        assert done.out == hibali(*words, "--help", exit=0).out
+        assert out.startswith(f"Usage: hibali {' '.join(words)} ")
     else:
-        assert "hibali init" in done.stdout
-        assert "hibali --help" in done.stdout
+        assert "hibali init" in out
+        assert "hibali --help" in out
 
 
 def test_a_failure_with_json_ends_stdout_with_its_record(run: Run) -> None:
@@ -267,7 +269,7 @@ def test_a_closed_pipe_exits_6_without_a_message(run: Run) -> None:
     assert done.stderr == "ready\n"
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--json"], marks=pytest.mark.heavy)])
 def test_a_reader_of_a_listing_that_stops_early_is_no_failure(
     run: Run, tmp_path: Path, options: list[str]
 ) -> None:

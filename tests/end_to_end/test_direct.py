@@ -192,6 +192,27 @@ def test_after_a_kill_the_same_command_resumes(sites: Sites, killed: str) -> Non
     sites.wait_until_no_process_runs()
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("stopped", ["north", "south"])
+def test_an_agent_that_was_stopped_ends_the_command(sites: Sites, stopped: str) -> None:
+    """The other agent has nothing to do then, and must not hide that."""
+    config = sites.hibali.home.config
+    config.write_text(config.read_text().replace(".limits]\n", '.limits]\nstall = "2s"\n'))
+    sites.make({b"large": os.urandom(40 * MIB)})
+    process = sites.hibali.start("sync", "--direct", "north:data", "south:data", "--bwlimit", "10M", "--json")
+    begun = sites.south.at("data/.hibali/begun")
+    wait_for(lambda: begun.exists() and begun.read_bytes().count(b"sha256") >= 1)
+    agent = agent_at(sites, stopped)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        assert process.wait(60) == 5
+    finally:
+        os.kill(agent, signal.SIGKILL)
+    error = json.loads((sites.hibali.home.folder / "0.out").read_bytes().splitlines()[-1])
+    assert (error["code"], error["about"]) == ("stalled", "north -> south")
+    sites.wait_until_no_process_runs()
+
+
 def agent_at(sites: Sites, name: str) -> int:
     """Return the agent at north that connects to south, or the agent at south that it started."""
     if name == "north":

@@ -315,3 +315,18 @@ def test_a_killed_transfer_of_thousands_of_files_resumes(site: Site) -> None:
     assert {name: (site.root / name).read_bytes() for name in contents} == contents
     assert site.push()["files_moved"] == 0
     assert not site.transfers.place.unfinished("")
+
+
+@pytest.mark.heavy
+def test_a_program_that_hangs_ends_the_command(site: Site, tmp_path: Path) -> None:
+    """A mount that hangs here blocks the program's read, with its own limits."""
+    random_file(site.source / "large", 4)
+    program = tmp_path / "bin/globus-url-copy"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o755)
+    site.hibali.env["PATH"] = f"{program.parent}:{site.hibali.env['PATH']}"
+    config = Path(site.hibali.home.config)
+    config.write_text(config.read_text().replace("there.limits]\n", 'there.limits]\nstall = "2s"\n'))
+    error = site.hibali("push", site.source, "there:data", "--json", exit=5, timeout=60).last
+    assert (error["code"], error["about"]) == ("stalled", site.grid.url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.services.processes import MARK
+from tests.services.serving import serve_in_thread
 from tests.support.clock import half_a_day_away
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers
@@ -39,7 +39,7 @@ class Hook:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve_in_thread(self._server)
 
     def end(self) -> None:
         self._server.shutdown()

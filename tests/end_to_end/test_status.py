@@ -187,7 +187,7 @@ def test_a_recorded_file_that_the_server_lacks_is_only_removed_there(
     assert records(there, there.source, "--remote")[-1]["there"] == {"added": 0, "modified": 0, "removed": 0}
 
 
-def test_the_dashboard_opens_once_and_ends_within_two_seconds(local_there: Transfers) -> None:
+def test_the_dashboard_opens_once_and_its_end_waits_for_no_connection(local_there: Transfers) -> None:
     hibali = local_there.hibali
     process = hibali.start("dashboard", "--no-open", "--json")
     output = local_there.hibali.home.folder / "0.out"
@@ -209,5 +209,5 @@ def test_the_dashboard_opens_once_and_ends_within_two_seconds(local_there: Trans
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4.5  # the connection ends after 5 seconds
     assert json.loads(output.read_bytes().splitlines()[-1])["kind"] == "error"

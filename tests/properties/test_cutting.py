@@ -10,9 +10,11 @@ from transfers.shards.cutting import SMALL_BYTES, Cut, Cutter
 from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item
 
 MIB = 1 << 20
-sizes = st.lists(
-    st.one_of(st.integers(0, 3 * MIB), st.integers(0, 2 << 30), st.integers(1 << 40, 1 << 41)), max_size=30
-)
+# a file of a terabyte has thousands of pieces: more than two of them show nothing else
+sizes = st.tuples(
+    st.lists(st.one_of(st.integers(0, 3 * MIB), st.integers(0, 2 << 30)), max_size=30),
+    st.lists(st.integers(1 << 40, 1 << 41), max_size=2),
+).flatmap(lambda found: st.permutations(found[0] + found[1]))
 
 
 def items_of(found: list[int]) -> list[Item]:

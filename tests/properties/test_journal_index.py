@@ -203,7 +203,7 @@ def check_runs(data: Any) -> None:
     }
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(some.data())
 def test_the_index_answers_as_if_every_journal_was_read(data: Any) -> None:
     with ledger():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.properties.trees import EMPTY, FOLDER, Model, ModelSide, buckets, execute_plan, parents, trees
@@ -28,7 +28,6 @@ BUCKET = Facts(
 )
 DELETING = Rules(delete=True)
 PATTERNS = st.sampled_from(("*.log", "a", "/a/", "a/**", "a-x/", "!a0", "x.log/"))
-patient = settings(deadline=None, max_examples=60)
 
 
 @contextmanager
@@ -53,7 +52,6 @@ def after(source: Model, target: Model, rules: Rules) -> tuple[Model, set[bytes]
     return result, set(dict(conflicts))
 
 
-@patient
 @given(trees(), trees())
 def test_with_delete_the_target_becomes_the_source(source: Model, target: Model) -> None:
     result, conflicts = after(source, target, DELETING)
@@ -61,7 +59,6 @@ def test_with_delete_the_target_becomes_the_source(source: Model, target: Model)
     assert _shown(result) == _shown(source)
 
 
-@patient
 @given(trees(), trees())
 def test_without_delete_nothing_is_deleted_and_everything_else_arrives(source: Model, target: Model) -> None:
     result, conflicts = after(source, target, Rules())
@@ -72,7 +69,6 @@ def test_without_delete_nothing_is_deleted_and_everything_else_arrives(source: M
             assert result[path] == node, "the plan may not change it"
 
 
-@patient
 @given(trees(), trees())
 def test_conflicts_are_names_with_an_entry_of_another_kind(source: Model, target: Model) -> None:
     _, conflicts = after(source, target, Rules())
@@ -86,7 +82,6 @@ def test_conflicts_are_names_with_an_entry_of_another_kind(source: Model, target
     assert conflicts == expected
 
 
-@patient
 @given(trees(any_time=True), trees(any_time=True), st.booleans())
 def test_with_checksum_only_content_counts(source: Model, target: Model, delete: bool) -> None:
     result, conflicts = after(source, target, Rules(checksum=True, delete=delete))
@@ -97,7 +92,6 @@ def test_with_checksum_only_content_counts(source: Model, target: Model, delete:
         assert result.keys() == source.keys()
 
 
-@patient
 @given(trees(), trees(), st.lists(PATTERNS, max_size=2), st.lists(PATTERNS, max_size=2))
 def test_excluded_entries_are_neither_moved_nor_deleted(
     source: Model, target: Model, exclude: list[str], include: list[str]
@@ -118,7 +112,6 @@ def test_excluded_entries_are_neither_moved_nor_deleted(
                 assert not removed.intersection(parents(path)), "a file replaced its parent folder"
 
 
-@patient
 @given(trees(), trees(), st.sampled_from(("*.log", "a0", "/a/a", "-d")))
 def test_a_folder_with_excluded_entries_is_kept(source: Model, target: Model, pattern: str) -> None:
     rules = Rules(delete=True, exclude=(pattern,))
@@ -132,7 +125,6 @@ def test_a_folder_with_excluded_entries_is_kept(source: Model, target: Model, pa
             assert _shown({path: result[path]}) == _shown({path: node})
 
 
-@patient
 @given(trees(), trees())
 def test_the_counts_match_the_actions(source: Model, target: Model) -> None:
     with planned(ModelSide(source, POSIX), ModelSide(target, POSIX), DELETING) as found:
@@ -151,7 +143,6 @@ def test_the_counts_match_the_actions(source: Model, target: Model) -> None:
         assert found.target_files == sum(node.kind is not Kind.FOLDER for node in target.values())
 
 
-@patient
 @given(trees(), buckets())
 def test_a_bucket_gets_everything_that_it_supports(source: Model, target: Model) -> None:
     sides = ModelSide(source, POSIX), ModelSide(target, BUCKET)
@@ -173,7 +164,6 @@ def test_a_bucket_gets_everything_that_it_supports(source: Model, target: Model)
     }
 
 
-@patient
 @example({b"a/a": EMPTY, b"a/a/a": EMPTY}, {b"a": EMPTY}, True)
 @given(buckets(), trees(), st.booleans())
 def test_keys_that_conflict_in_a_folder_are_refused(source: Model, target: Model, delete: bool) -> None:
@@ -188,7 +178,6 @@ def test_keys_that_conflict_in_a_folder_are_refused(source: Model, target: Model
     assert not together & moved
 
 
-@patient
 @given(buckets(), trees())
 def test_a_folder_gets_the_contents_of_a_bucket(source: Model, target: Model) -> None:
     """Existing folders are kept, because a bucket has no folders."""
@@ -201,7 +190,6 @@ def test_a_folder_gets_the_contents_of_a_bucket(source: Model, target: Model) ->
         assert not again.changes
 
 
-@patient
 @given(trees(), trees(), st.booleans())
 def test_every_source_name_gets_one_decision_and_folders_come_first(
     source: Model, target: Model, delete: bool

@@ -32,7 +32,6 @@ HEADER = Header(
     DELETING,
     "2026-01-01T00:00:00Z",
 )
-patient = settings(deadline=None, max_examples=60)
 
 
 def written(source: ModelSide, target: ModelSide, header: Header = HEADER) -> bytes:
@@ -80,7 +79,6 @@ def done(action: Action) -> tuple[Any, ...]:
     return (action.verb, action.entry.path, action.entry.kind, action.because, action.implied)
 
 
-@patient
 @given(trees(), trees())
 def test_a_saved_plan_has_the_same_result_as_a_direct_transfer(source: Model, target: Model) -> None:
     here, there = ModelSide(source, POSIX), ModelSide(target, POSIX)
@@ -98,7 +96,6 @@ def test_a_saved_plan_has_the_same_result_as_a_direct_transfer(source: Model, ta
 
 
 @pytest.mark.heavy
-@patient
 @given(buckets(), buckets())
 def test_a_saved_plan_between_buckets_has_the_same_result(source: Model, target: Model) -> None:
     here, there = ModelSide(source, BUCKET), ModelSide(target, BUCKET)
@@ -109,7 +106,6 @@ def test_a_saved_plan_between_buckets_has_the_same_result(source: Model, target:
         found.close()
 
 
-@patient
 @given(trees(), trees(), st.data())
 def test_an_interrupted_plan_is_completed(source: Model, target: Model, data: st.DataObject) -> None:
     here = ModelSide(source, POSIX)
@@ -129,7 +125,6 @@ def test_an_interrupted_plan_is_completed(source: Model, target: Model, data: st
         assert rest.files == whole.files
 
 
-@patient
 @given(trees(), trees(), st.data())
 def test_a_name_that_changed_since_is_drift(source: Model, target: Model, data: st.DataObject) -> None:
     here, there = ModelSide(source, POSIX), ModelSide(target, POSIX)
@@ -148,7 +143,6 @@ def test_a_name_that_changed_since_is_drift(source: Model, target: Model, data: 
         assert caught.value.code == "drift"
 
 
-@patient
 @given(trees(), trees(), trees())
 def test_a_plan_changes_only_its_own_names(source: Model, target: Model, other: Model) -> None:
     here = ModelSide(source, POSIX)
@@ -180,7 +174,6 @@ SMALL = written(
 )
 
 
-@patient
 @given(st.integers(0, len(SMALL) - 1), st.integers(1, 255))
 def test_a_changed_byte_is_refused(position: int, change: int) -> None:
     edited = bytearray(SMALL)
@@ -188,13 +181,11 @@ def test_a_changed_byte_is_refused(position: int, change: int) -> None:
     refused(bytes(edited))
 
 
-@patient
 @given(st.integers(0, len(SMALL) - 1))
 def test_a_truncated_plan_is_refused(length: int) -> None:
     refused(SMALL[:length])
 
 
-@patient
 @given(st.integers(0, 3), st.integers(0, 3))
 def test_lines_that_were_moved_or_repeated_are_refused(first: int, second: int) -> None:
     lines = SMALL.splitlines(keepends=True)
@@ -220,7 +211,7 @@ JUNK = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.data())
 def test_an_invalid_line_is_refused_even_with_a_matching_digest(data: st.DataObject) -> None:
     records = [json.loads(line) for line in SMALL.splitlines()]

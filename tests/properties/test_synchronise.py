@@ -23,7 +23,7 @@ from transfers.rules import DeleteLimit, Rules
 DELETING = Rules(delete=True, delete_limit=DeleteLimit(percent=100), allow_empty_source=True)
 few = settings(
     deadline=None,
-    max_examples=12,
+    max_examples=settings.default.max_examples // 8,
     # every example creates its own folders; the fixture only provides the folder of hibali's ledger
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

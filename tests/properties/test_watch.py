@@ -95,7 +95,7 @@ class Target:
         return self.touched[path] < 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3 // 2)
 @given(steps=STEPS, before=st.sets(st.sampled_from(NAMES)))
 def test_only_finished_files_are_sent_and_finally_all_of_them(
     steps: list[tuple[str, bytes, bytes]], before: set[bytes]

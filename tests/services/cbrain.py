@@ -76,6 +76,7 @@ from tests.services.cbrain_model import (
     command_runner,
 )
 from tests.services.cbrain_requests import allowed
+from tests.services.serving import serve_in_thread
 from tests.support.shared_dict import SharedDict
 
 __all__ = [
@@ -168,7 +169,7 @@ class CbrainDouble:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve_in_thread(self._server)
 
     def close(self) -> None:
         self._server.shutdown()

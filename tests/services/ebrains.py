@@ -37,9 +37,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import botocore.config
-import botocore.session
-
+from tests.services.s3_client import signing_client
+from tests.services.serving import serve_in_thread
 from tests.support.shared_dict import SharedCounter
 
 CLIENT = "hibali-tests"
@@ -124,7 +123,7 @@ class Ebrains:
         self.token_url = self.origin + TOKEN_PATH
         self.objects_url = f"http://127.0.0.1:{self._objects.server_port}"
         self._listing = store.client
-        self._signing = _client(store, self.objects_url)
+        self._signing = signing_client(store, self.objects_url)
         self.new_token()
 
     def add_bucket(self, name: str, **more: Any) -> Container:
@@ -261,20 +260,8 @@ class _Server(http.server.ThreadingHTTPServer):
 def _serve(handler: type[http.server.BaseHTTPRequestHandler], double: Ebrains) -> _Server:
     server = _Server(("127.0.0.1", 0), handler)
     server.double = double
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    serve_in_thread(server)
     return server
-
-
-def _client(store: Any, endpoint: str) -> Any:
-    """Return a client that signs URLs of the second listener: the host is part of the signature."""
-    return botocore.session.Session().create_client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name=store.region,
-        aws_access_key_id=store.access_key,
-        aws_secret_access_key=store.secret_key,
-        config=botocore.config.Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
-    )
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -41,9 +41,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tests.services.passed_on import PassedOn, signing_client
+from tests.services.passed_on import PassedOn
 from tests.services.processes import SYSTEM_PATH
 from tests.services.rest import RefusalError, Reply, Request, Route
+from tests.services.s3_client import signing_client
 from tests.services.slurm import Slurm
 from tests.services.slurm_jobs import ENDED, SlurmDouble, SlurmJobs, SlurmRefusalError
 

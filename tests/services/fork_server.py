@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import pkgutil
@@ -32,7 +33,19 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("hibali", "hibali_api", "hibali_cli", "transfers", "registry", "runs")
 # these modules are run or sent to other hosts, never imported
 ENTRY = frozenset({"__main__", "generate", "dial", "flatten"})
-HEAVY = ("botocore.session", "botocore.auth", "botocore.httpsession", "jsonschema", "tomlkit", "tenacity")
+# what commands import only when they need it
+HEAVY = (
+    "botocore.session",
+    "botocore.auth",
+    "botocore.httpsession",
+    "boutiques.validator",
+    "fsspec.implementations.http",
+    "jsonschema",
+    "obstore.store",
+    "rfc8785",
+    "tenacity",
+    "tomlkit",
+)
 EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_")  # read at the interpreter's startup
 MOST_REQUEST = 100_000  # bytes: a message is never truncated
 MOST_INPUT = 65_536  # bytes: the capacity of a pipe
@@ -130,6 +143,8 @@ def _wait(ending: int, timeout: float, words: Sequence[str | bytes]) -> int:
 def main() -> None:
     """Import everything, then start the requested commands until the client disconnects."""
     _import_all()
+    gc.collect()
+    gc.freeze()  # otherwise each command goes through all that was imported, and copies it
     connection = socket.socket(fileno=int(sys.argv[1]))
     # by process descriptor: the process id, and the descriptor to which its exit status is written
     running: dict[int, tuple[int, int]] = {}

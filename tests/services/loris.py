@@ -17,8 +17,9 @@ import http.server
 import json
 import re
 import secrets
-import threading
 from typing import Any
+
+from tests.services.serving import serve_in_thread
 
 LOGIN = "/api/v0.0.3/login"
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
@@ -39,7 +40,7 @@ class LorisServer:
         self._server.daemon_threads = True
         self._server.loris = self  # type: ignore[attr-defined]
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve_in_thread(self._server)
 
     def log_in(self, record: Any) -> str | None:
         """Return a new token for the right name and password."""

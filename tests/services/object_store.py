@@ -47,19 +47,9 @@ class ObjectStore:
 
     def client(self) -> Any:
         """Return a botocore client, with which tests inspect the store independently of hibali."""
-        import botocore.config
-        import botocore.session
+        from tests.services.s3_client import make_client
 
-        return botocore.session.Session().create_client(
-            "s3",
-            endpoint_url=self.endpoint,
-            region_name=self.region,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            config=botocore.config.Config(
-                s3={"addressing_style": "path"}, retries={"mode": "standard", "total_max_attempts": 5}
-            ),
-        )
+        return make_client(self, self.endpoint, retries={"mode": "standard", "total_max_attempts": 5})
 
 
 def start_object_store(session: Path, folder: Path) -> ObjectStore:

@@ -21,6 +21,8 @@ import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.services.serving import serve_in_thread
+
 CLIENT, SECRET = "hibali-tests", "planted-client-secret"
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 
@@ -58,7 +60,7 @@ class Oidc:
 
     def __post_init__(self) -> None:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve_in_thread(self._server)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self.token_url, self.device_url = f"{self.url}/token", f"{self.url}/device"
 

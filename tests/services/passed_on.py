@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
-import threading
 import urllib.parse
 from typing import Any, Protocol
 
-import botocore.config
-import botocore.session
-
+from tests.services.s3_client import signing_client
+from tests.services.serving import serve_in_thread
 from tests.support.shared_dict import SharedCounter
 
 _PIECE = 256 * 1024
@@ -22,18 +20,6 @@ class Counting(Protocol):
 
     sent: SharedCounter
     received: SharedCounter
-
-
-def signing_client(store: Any, endpoint: str) -> Any:
-    """Return a client that signs URLs below `endpoint`; its host is part of the signature."""
-    return botocore.session.Session().create_client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name=store.region,
-        aws_access_key_id=store.access_key,
-        aws_secret_access_key=store.secret_key,
-        config=botocore.config.Config(signature_version="s3v4", s3={"addressing_style": "path"}),
-    )
 
 
 class PassedOn:
@@ -51,7 +37,7 @@ class PassedOn:
         )
         self._server = _Server(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve_in_thread(self._server)
         self.client = signing_client(store, f"http://127.0.0.1:{self._server.server_port}")
 
     def close(self) -> None:

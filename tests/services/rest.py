@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
+from tests.services.serving import serve_in_thread
 from tests.support.shared_dict import SharedCounter
 
 LOST, DROPPED, STATUS, SLOW, GARBAGE = "lost", "dropped", "status", "slow", "garbage"
@@ -120,7 +121,7 @@ class RestDouble:
         self._faults: list[Fault] = []
         self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"double": self}))
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve_in_thread(self._server)
         self.origin = f"http://127.0.0.1:{self._server.server_port}"
         self.url = self.origin + self.prefix
 

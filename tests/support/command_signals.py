@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LIMIT_SECONDS = 2.0  # the promised limit (S24), which `make soak` checks
-TOLERATED_SECONDS = 5.0  # in tests, on busy machines; commands that hung took ten seconds and more
+TOLERATED_SECONDS = 9.0  # in tests, on busy machines; commands that hung took ten seconds and more
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # The valid exit codes after each; -N is the signal itself, before hibali handles it.
 ENDS = {signal.SIGTERM: {143, -15}, signal.SIGINT: {130, -2}, signal.SIGHUP: {143, -1}}

@@ -7,6 +7,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tests.support.documented_commands import REPOSITORY
 
@@ -14,38 +15,61 @@ PACKAGES = ("hibali", "hibali_api", "transfers", "registry", "runs", "hibali_cli
 _CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 
 
+class _Call(NamedTuple):
+    """What a call may give as a code, before all parameters named `code` are known."""
+
+    location: str
+    name: str
+    by_position: dict[int, list[str]]
+    certain: list[str]
+
+
 @functools.cache
 def error_codes() -> dict[str, list[str]]:
     """Return every code passed to an error, or to a function or value with a `code`, with its locations
     (`file:line`)."""
-    paths = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
-    positions = defaultdict(set)
-    for path in paths:  # parsed twice: all trees at once would be hundreds of megabytes
-        for name, position in _code_parameters(ast.parse(path.read_text())):
-            positions[name].add(position)
+    positions: dict[str, set[int]] = defaultdict(set)
+    calls: list[_Call] = []  # not the trees: all at once would be hundreds of megabytes
+    for package in PACKAGES:
+        for path in (REPOSITORY / package).rglob("*.py"):
+            tree = ast.parse(path.read_bytes())
+            nodes = list(ast.walk(tree))
+            for name, position in _code_parameters(nodes):
+                positions[name].add(position)
+            calls += _calls(str(path.relative_to(REPOSITORY)), nodes, dict(_constants(tree)))
     codes = defaultdict(list)
-    for path in paths:
-        tree = ast.parse(path.read_text())
-        constants = dict(_constants(tree))
-        others = set(_without_code(tree))
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            at = set() if _name(call) in others else positions.get(_name(call), set())
-            found = [*_codes_of(call, at, constants), *_unknown_plugins(call)]
-            for code in found:
-                codes[code].append(f"{path.relative_to(REPOSITORY)}:{call.lineno}")
+    for call in calls:
+        given = [code for at in positions.get(call.name, ()) for code in call.by_position.get(at, ())]
+        for code in given + call.certain:
+            codes[code].append(call.location)
     return dict(codes)
 
 
-def _without_code(tree: ast.Module) -> Iterator[str]:
+def _calls(path: str, nodes: list[ast.AST], constants: dict[str, ast.expr]) -> Iterator[_Call]:
+    others = set(_without_code(nodes))
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            name = _name(node)
+            by_position = {at: list(_codes_in(each, constants)) for at, each in enumerate(node.args)}
+            named = [each.value for each in node.keywords if each.arg == "code"]
+            certain = [code for each in named for code in _codes_in(each, constants)]
+            if name.endswith("Error"):
+                certain += by_position.get(0, [])
+            certain += _unknown_plugins(node)
+            if certain or any(by_position.values()):
+                yield _Call(f"{path}:{node.lineno}", "" if name in others else name, by_position, certain)
+
+
+def _without_code(nodes: list[ast.AST]) -> Iterator[str]:
     """Yield the name of a module's problems of documents, which have a path instead of a code."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module == "registry.problems":
             yield from (each.name for each in node.names if each.name == "Problem")
 
 
-def _code_parameters(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _code_parameters(nodes: list[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yield functions and classes that take `code` as a positional argument, with its position."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef):
             names = [
                 each.arg for each in node.args.posonlyargs + node.args.args if each.arg not in {"self", "cls"}
@@ -78,17 +102,8 @@ def _unknown_plugins(call: ast.Call) -> Iterator[str]:
             yield f"unknown-{package.rpartition('.')[2].removesuffix('s')}"
 
 
-def _codes_of(call: ast.Call, positions: set[int], constants: dict[str, ast.expr]) -> Iterator[str]:
-    given = [call.args[position] for position in positions if position < len(call.args)]
-    given += [keyword.value for keyword in call.keywords if keyword.arg == "code"]
-    if _name(call).endswith("Error"):
-        given += call.args[:1]
-    for each in given:
-        for choice in (each.body, each.orelse) if isinstance(each, ast.IfExp) else (each,):
-            value = constants.get(choice.id) if isinstance(choice, ast.Name) else choice
-            if (
-                isinstance(value, ast.Constant)
-                and isinstance(value.value, str)
-                and _CODE.fullmatch(value.value)
-            ):
-                yield value.value
+def _codes_in(given: ast.expr, constants: dict[str, ast.expr]) -> Iterator[str]:
+    for choice in (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,):
+        value = constants.get(choice.id) if isinstance(choice, ast.Name) else choice
+        if isinstance(value, ast.Constant) and isinstance(value.value, str) and _CODE.fullmatch(value.value):
+            yield value.value

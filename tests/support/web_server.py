@@ -7,9 +7,10 @@ import contextlib
 import http.server
 import os
 import re
-import threading
 from pathlib import Path
 from typing import Any
+
+from tests.services.serving import serve_in_thread
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
@@ -75,7 +76,7 @@ class WebServer:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve_in_thread(self._server)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
 from transfers.agent import protocol
+from transfers.agent.progress import step
 from transfers.agent.protocol import Problem, RefusedError, problem_of
 from transfers.agent.safe_path import Roots, leaves_root_error
 
@@ -258,6 +259,7 @@ class Change(object):
         return ["failed", str(problem), False]
 
     def _apply(self, parent: int, name: bytes, path: bytes) -> None:
+        step()
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if stat.S_ISREG(found.st_mode):
             if not name.startswith(protocol.OWN_FOLDER + b"-"):  # a partial file

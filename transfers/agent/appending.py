@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from transfers.agent.committing import set_time
+from transfers.agent.progress import step
 from transfers.agent.protocol import ChangedError, RefusedError, Reply, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_piece
@@ -44,6 +45,7 @@ class _HashCache(object):
         position = 0
         while position < offset:
             self._check()
+            step()
             chunk = os.pread(descriptor, min(_CHUNK, offset - position), position)
             if not chunk:
                 raise ChangedError("the file became shorter during reading")

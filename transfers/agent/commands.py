@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 from transfers.agent import protocol
 from transfers.agent.identity import identify, this_machine
+from transfers.agent.progress import step
 from transfers.agent.protocol import Reply, pack_record
 from transfers.agent.receiving import absolute_path, get_all, put_all, read_up_to, sync_folder
 from transfers.agent.safe_path import is_in, record_of
@@ -204,6 +205,7 @@ def _is_found_otherwise(folder: bytes, name: bytes) -> Optional[bool]:
 
 _OUTPUT = 8 * 1024 * 1024
 _CHUNK = 1024 * 1024
+_POLL_SECONDS = 0.5
 _VARIABLE = re.compile(r"\A\$([A-Za-z_][A-Za-z0-9_]*)(/.*)?\Z", re.DOTALL)
 
 
@@ -381,6 +383,7 @@ def _digest_path(header: Dict[str, Any]) -> Reply:
             raise OSError(errno.EINVAL, "not a regular file")
         summed = hashlib.sha256()
         while True:
+            step()
             chunk = os.read(descriptor, _CHUNK)
             if not chunk:
                 return {"digest": summed.hexdigest()}, b""
@@ -410,17 +413,28 @@ def _run(header: Dict[str, Any]) -> Reply:
             "stdout": "",
             "stderr": "{}: {}".format(problem.strerror, argv[0].decode("utf-8", "replace")),
         }, b""
-    timer = threading.Timer(float(header["timeout"]), lambda: _kill_group(process.pid))
-    timer.start()
+    ended = threading.Event()
+    supervision = (process.pid, float(header["timeout"]), ended)
+    threading.Thread(target=_kill_later, args=supervision, daemon=True).start()
     try:
         stdout, stderr = process.communicate(protocol.bytes_of(header["stdin"]))
     finally:
-        timer.cancel()
+        ended.set()
     return {
         "exit": process.returncode,
         "stdout": protocol.text_of(stdout[:_OUTPUT]),
         "stderr": protocol.text_of(stderr[-65536:]),
     }, b""
+
+
+def _kill_later(pid: int, seconds: float, ended: threading.Event) -> None:
+    """Kill a process group if it has not ended after `seconds`; until then its program counts as progress."""
+    deadline = time.monotonic() + seconds
+    while not ended.wait(max(0.0, min(_POLL_SECONDS, deadline - time.monotonic()))):
+        step()
+        if time.monotonic() >= deadline:
+            _kill_group(pid)
+            return
 
 
 def _kill_group(pid: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, apply_attributes, first_mode, set_mode, set_time
 from transfers.agent.journal import MARK_BYTES, Mark, PartialFile, PartialFilesJournal
+from transfers.agent.progress import step
 from transfers.agent.protocol import MismatchError, ProtocolError, RefusedError, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_at
@@ -34,6 +35,7 @@ class StreamingHash(object):
         self._journal = begun
         self._received = self._known = part.received
         self._reached = 0  # all bytes before this offset are known to be correct
+        self._noted = part.received  # an interruption loses none of the bytes before this offset
         self._summed = hashlib.sha256()
         self._position = 0  # offset up to which the hash is computed
         self._offered: Optional[memoryview] = None  # the next piece, which is being written
@@ -66,7 +68,8 @@ class StreamingHash(object):
     def place(self, offset: int, length: int) -> bool:
         """Note a written piece; return True once the file is complete. Raises ValueError if pieces overlap.
 
-        If it was offered, wait until it is hashed: then its content is not used any more.
+        If it was offered, wait until it is hashed: then its content is not used any more. Always wait until at most
+        `MARK_BYTES` are not noted yet: an interruption loses them.
         """
         with self._changed:
             if (
@@ -80,7 +83,9 @@ class StreamingHash(object):
             while self._received in self._pieces:
                 self._received += self._pieces.pop(self._received)
             self._changed.notify_all()
-            while self._offered is not None and not self._abandoned:
+            while not self._abandoned and (
+                self._offered is not None or self._received - self._noted > MARK_BYTES
+            ):
                 self._changed.wait()
             return self._received == self._size
 
@@ -177,6 +182,12 @@ class StreamingHash(object):
         self._reached = mark[0]
         if mark[0] not in self._marks and mark[0] < self._size:
             self._journal.mark(self._part, mark)
+        self._advance(mark[0])
+
+    def _advance(self, offset: int) -> None:
+        with self._changed:
+            self._noted = max(self._noted, offset)
+            self._changed.notify_all()
 
     def _mismatch(self) -> MismatchError:
         return MismatchError("the partial file of an earlier operation was modified", self._reached)
@@ -204,10 +215,12 @@ class StreamingHash(object):
             for chunk in self._read(position, stop):
                 block.update(chunk)
             self._journal.block(self._part, (position, stop, block.hexdigest()))
+            self._advance(stop)
             position = stop
 
     def _read(self, position: int, stop: int) -> Iterator[Any]:
         while position < stop:
+            step()
             chunk = os.pread(self._descriptor, min(_CHUNK, stop - position), position)
             if not chunk:
                 raise MismatchError("the partial file became shorter", self._reached)

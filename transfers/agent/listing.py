@@ -12,6 +12,7 @@ from typing import Any, Iterable, Iterator, List, Optional, Tuple
 from transfers.agent import protocol
 from transfers.agent.journal import read_seeds
 from transfers.agent.lease import may_be_held
+from transfers.agent.progress import step
 from transfers.agent.protocol import (
     IS_FILE,
     IS_FOLDER,
@@ -39,6 +40,7 @@ class Names(object):
         self._names: List[bytes] = []
         with _scan(descriptor) as entries:
             while True:
+                step()
                 found = [_name(entry) for entry in islice(entries, _RUN)]
                 if not found:
                     break
@@ -236,6 +238,7 @@ class Walk(object):
 
     def _examine(self, descriptor: int, name: bytes, path: bytes, is_folder: bool) -> Optional[Record]:  # noqa: FBT001  # one caller
         """Return the record of a name in an open folder; None if it vanished or (a noted problem) cannot be listed."""
+        step()
         try:
             record = record_of(path, os.stat(name, dir_fd=descriptor, follow_symlinks=False))
             if record[1] == IS_LINK:

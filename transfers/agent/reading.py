@@ -11,6 +11,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
 from transfers.agent import protocol
+from transfers.agent.progress import step, working
 from transfers.agent.protocol import ChangedError, Outlet, Problem, UnsafeNameError, problem_of
 from transfers.agent.safe_path import Root
 
@@ -145,7 +146,7 @@ class Reader(object):
         item = unit["items"][0]
         header: Dict[str, Any] = {"unit": unit["unit"], "sizes": [0], "digests": [None], "problems": {}}
         try:
-            with _OpenFile(root, item) as file:
+            with working(), _OpenFile(root, item) as file:
                 header["digests"] = [file.hash_whole()]
         except Exception as problem:  # noqa: BLE001  # in a thread: the client must get a reply
             header["problems"] = {"0": problem_of(problem)}
@@ -261,6 +262,7 @@ class _OpenFile(object):
         self.offset += done
 
     def _read(self, buffer: memoryview) -> int:
+        step()
         count = os.readv(self._descriptor, [buffer])
         if not count:
             raise ChangedError("the file became shorter during reading")
@@ -278,6 +280,7 @@ class _OpenFile(object):
         """Return the sha256 of the whole file, in hexadecimal."""
         left = self._item["size"]
         while left:
+            step()
             chunk = os.read(self._descriptor, min(_CHUNK, left))
             if not chunk:
                 raise ChangedError("the file became shorter during reading")
@@ -347,6 +350,7 @@ def digest_file(
         while left is None or left:
             if disconnected.is_set():
                 raise BrokenPipeError(errno.EPIPE, "the client disconnected")
+            step()
             chunk = os.read(descriptor, _CHUNK if left is None else min(_CHUNK, left))
             if not chunk:
                 break

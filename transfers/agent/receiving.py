@@ -20,6 +20,7 @@ from transfers.agent.large_files import (
     partial_path,
 )
 from transfers.agent.lease import BorrowedLease, Lease, LostLeaseError
+from transfers.agent.progress import step, working
 from transfers.agent.protocol import (
     Channel,
     Problem,
@@ -88,7 +89,8 @@ class PackReceiver(object):
             if work is None:
                 return
             try:
-                work()
+                with working():
+                    work()
             except Exception as problem:  # noqa: BLE001  # reported by the main thread, which replies to the client
                 first = self._failure is None
                 self._failure = self._failure or problem
@@ -379,6 +381,7 @@ def read_up_to(descriptor: int, maximum: int) -> bytearray:
     """Return the next bytes of a file, at most `maximum`. Raises OSError."""
     content = bytearray()
     while len(content) < maximum:
+        step()
         chunk = os.read(descriptor, min(_CHUNK, maximum - len(content)))
         if not chunk:
             break

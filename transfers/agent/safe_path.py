@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from transfers.agent import protocol
+from transfers.agent.progress import step
 from transfers.agent.protocol import (
     IS_FILE,
     IS_FOLDER,
@@ -101,11 +102,13 @@ class Root(object):
 
         With `make`, missing folders are created with the site's umask.
         """
+        step()
         parts = split_path(path)
         return self._folder(parts[:-1], make)
 
     def folder(self, path: bytes) -> int:
         """Return a descriptor of the folder at `path` (b"" is the root itself), owned by this root."""
+        step()
         known = self._open.get(path)
         if known is not None:
             self._open.move_to_end(path)

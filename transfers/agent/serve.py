@@ -6,12 +6,14 @@ import pwd
 import resource
 import signal
 import sys
+import threading
 import time
 from typing import Any, Dict, Sequence
 
 from transfers.agent import protocol
 from transfers.agent.commands import COMMANDS, expanded
 from transfers.agent.lease import LockedError, LostLeaseError, this_process
+from transfers.agent.progress import report_progress, working
 from transfers.agent.protocol import (
     FAILED,
     ChangedError,
@@ -27,10 +29,11 @@ from transfers.agent.safe_path import Roots
 from transfers.agent.session import Session
 
 
-def main(nonce: str, roots: Sequence[str] = ()) -> None:
+def main(nonce: str, roots: Sequence[str] = (), reports: float = 0.0) -> None:
     """Serve one client on standard input and output until it ends, disconnects or stays silent too long.
 
-    `roots` are the site's configured roots, below which no symlink of another account is followed.
+    `roots` are the site's configured roots, below which no symlink of another account is followed; `reports`
+    is the time between two reports of progress in seconds, 0 for none.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # like any other signal: later calls handle such an end
     _raise_file_limit()
@@ -38,6 +41,9 @@ def main(nonce: str, roots: Sequence[str] = ()) -> None:
     session = Session(channel, Roots(expanded(roots)))
     try:
         channel.greet(nonce, _greeting())
+        if reports:
+            arguments = (channel, reports)
+            threading.Thread(target=report_progress, args=arguments, name="progress", daemon=True).start()
         _serve(channel, session)
     except OSError as problem:
         # The client is disconnected: no error can be sent.
@@ -88,7 +94,8 @@ def _serve(channel: Channel, session: Session) -> None:
         if frame.kind == protocol.REQUEST and frame.header.get("do") == "goodbye":
             channel.send(protocol.END, {})
             return
-        _handle(channel, session, frame)
+        with working():
+            _handle(channel, session, frame)
 
 
 def _request(channel: Channel, session: Session, header: Dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Staged, apply_attributes, set_mode, set_time
 from transfers.agent.journal import PartialFilesJournal
 from transfers.agent.large_files import open_partial, part_of, partial_path
+from transfers.agent.progress import awaited, step, waiting
 from transfers.agent.protocol import (
     SILENCE_SECONDS,
     BufferPool,
@@ -116,6 +117,7 @@ class ThirdPartyFiles(object):
         while True:
             if self._disconnected.is_set():
                 raise BrokenPipeError(32, "the client disconnected")
+            step()
             chunk = os.read(descriptor, _CHUNK)
             if not chunk:
                 return summed.hexdigest()
@@ -173,7 +175,7 @@ class Relay(Outlet):
         self._planned: Dict[int, Dict[str, Any]] = {}
         self._waiting: queue.Queue[_Waiting] = queue.Queue(_QUEUE_LENGTH)
         self._errors_output = bytearray()
-        self._closing = False
+        self._closing = self._heard = False
         try:
             # In its own session, so that it has no terminal for prompts.
             self._process = subprocess.Popen(
@@ -206,13 +208,20 @@ class Relay(Outlet):
             raise self._unreached("")
         for work in (self._send_all, self._listen):
             threading.Thread(target=work, name="relay", daemon=True).start()
+        awaited.append(self._was_heard)
         return greeting.header
+
+    def _was_heard(self) -> bool:
+        """Return whether the other agent sent anything, such as a heartbeat, since the last call."""
+        heard, self._heard = self._heard, False
+        return heard
 
     def _skip_chatter(self, nonce: bytes) -> None:
         """Skip output before the nonce, byte by byte so that no frame is lost."""
         seen = bytearray()
         deadline = time.monotonic() + _START_SECONDS
         while not seen.endswith(nonce):
+            step()
             ready, _, _ = select.select([self._in], [], [], _POLL_SECONDS)
             if not ready and self._process.poll() is None and time.monotonic() < deadline:
                 continue
@@ -244,7 +253,8 @@ class Relay(Outlet):
 
     def forward(self, kind: bytes, header: Dict[str, Any], body: protocol.Body = b"") -> None:
         """Forward a client's message to the other agent, after all earlier ones."""
-        self._waiting.put((kind, header, body))
+        with waiting():
+            self._waiting.put((kind, header, body))
 
     def _send_all(self) -> None:
         """Send the queue in its own thread, so that reading continues; a lost channel blocks no thread."""
@@ -269,7 +279,9 @@ class Relay(Outlet):
                 frame = protocol.read_frame(self._in)
                 if frame is None:
                     break
-                self._channel.send(frame.kind, frame.header, frame.body)
+                self._heard = True
+                if frame.kind != protocol.HEARTBEAT:
+                    self._channel.send(frame.kind, frame.header, frame.body)
         except (OSError, ValueError, protocol.FrameError) as problem:
             reason = str(problem)
         if not self._closing:
@@ -310,6 +322,8 @@ class Relay(Outlet):
     def close(self) -> None:
         """End the other agent and ssh."""
         self._closing = True
+        with contextlib.suppress(ValueError):  # the other agent did not start
+            awaited.remove(self._was_heard)
         try:
             self._waiting.put((protocol.REQUEST, {"do": "goodbye"}, b""), timeout=_END_SECONDS)
         except queue.Full:

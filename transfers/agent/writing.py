@@ -7,6 +7,7 @@ import stat
 import struct
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
+from transfers.agent.progress import step
 from transfers.agent.protocol import IS_FILE, IS_FOLDER, Problem, Record, RefusedError, problem_of
 from transfers.agent.safe_path import Root
 
@@ -16,6 +17,7 @@ def remove_tree(parent: int, name: bytes) -> None:
 
     Raises OSError, and `RefusedError` where another filesystem is mounted.
     """
+    step()
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -197,6 +199,7 @@ def sync_files(descriptors: List[int]) -> Dict[int, Problem]:
 def _sync_each(descriptors: List[int]) -> Dict[int, Problem]:
     failures = {}
     for descriptor in descriptors:
+        step()
         try:
             os.fsync(descriptor)
         except OSError as problem:
@@ -238,6 +241,7 @@ def write_at(descriptor: int, item: Dict[str, Any], content: memoryview, offset:
 def write_piece(descriptor: int, content: memoryview, offset: int) -> None:
     """Write everything at an offset. Raises OSError."""
     while len(content):
+        step()
         written = os.pwrite(descriptor, content, offset)
         content = content[written:]
         offset += written
@@ -269,6 +273,7 @@ def _is_empty(descriptor: int, offset: int, length: int) -> bool:
     """Return whether the range has only zeros or is beyond the end of the file."""
     end = offset + length
     while offset < end:
+        step()
         found = os.pread(descriptor, min(_CHUNK, end - offset), offset)
         if found.count(0) != len(found):
             return False

@@ -131,7 +131,7 @@ def open_direct_route(
         reply = connection.request(
             "start_relay",
             words=["sh", "-c", start] if within else [*_ssh_argv(reached, host), start],
-            opening=b64encode(opening(nonce, guarded_roots(there))).decode("ascii"),
+            opening=b64encode(opening(nonce, guarded_roots(there), connection.reports)).decode("ascii"),
             nonce=nonce,
         ).header
         with connection.understanding():

@@ -6,12 +6,14 @@ import contextlib
 import functools
 import re
 import secrets
+import select
 import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.subprocesses import Process
@@ -20,6 +22,7 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.protocol import FAILED, SILENCE_SECONDS
 from transfers.pipeline.shared_memory import allocate_buffer, arena
+from transfers.reconnect import stalled
 from transfers.stores.server_lease import locked
 
 if TYPE_CHECKING:  # start-up: only for ssh
@@ -68,13 +71,12 @@ def local_command(python: str) -> list[str]:
     return [python, "-I", "-S", "-c", BOOTSTRAP]
 
 
-def opening(nonce: str, roots: Sequence[str] = (), *, here: bool = False) -> bytes:
+def opening(nonce: str, roots: Sequence[str] = (), reports: float = 0.0, *, here: bool = False) -> bytes:
     """Return the first input of the agent, before any frame.
 
-    With `here`, it loads hibali's installed modules. `roots` are the site's, as in
-    `transfers.agent.serve.main`.
+    With `here`, it loads hibali's installed modules. `roots` and `reports` are as in `transfers.agent.serve.main`.
     """
-    call = f"transfers.agent.serve.main({nonce!r}, {tuple(roots)!a})"
+    call = f"transfers.agent.serve.main({nonce!r}, {tuple(roots)!a}, {reports})"
     source = _HERE.format(str(_ROOT)).encode("ascii") if here else _source()
     packed = zlib.compress(source + f"import transfers.agent.serve\n{call}\n".encode("ascii"), 9)
     return b"%08d" % len(packed) + packed
@@ -114,7 +116,43 @@ UNMEASURED = 60.0  # seconds: the round trip of a connection that has answered n
 _CHATTER = 1024 * 1024  # the limit for output of start-up files before the agent's first frame
 _START_SECONDS = 90.0
 _END_SECONDS = 2.0
+_POLL_MILLISECONDS = 1000
+_WRITE_BYTES = 256 * 1024  # at a time, so that a slow connection shows progress
 _SIGNALLED = 128  # a shell adds the number of the signal that killed a program to this
+
+
+_REPORTS = 10  # during the longest time without progress
+
+
+class _Pipe:
+    """One direction of a connection; `call` is the number of the read or write in progress, 0 for none."""
+
+    def __init__(self, stream: BinaryIO, ended: threading.Event) -> None:
+        self._stream = stream
+        self._ended = ended
+        self._poll = select.poll()
+        self._poll.register(stream, select.POLLIN)
+        self._numbers = count(1)
+        self.call = 0
+
+    def readinto(self, buffer: protocol.Buffer) -> int:
+        self.call = next(self._numbers)
+        try:
+            while not self._poll.poll(_POLL_MILLISECONDS):
+                if (
+                    self._ended.is_set()
+                ):  # but its process may be impossible to kill, so that it has no end of file
+                    return 0
+            return self._stream.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+        finally:
+            self.call = 0
+
+    def write(self, content: memoryview) -> int:
+        self.call = next(self._numbers)
+        try:
+            return self._stream.write(content[:_WRITE_BYTES])
+        finally:
+            self.call = 0
 
 
 class Connection:
@@ -129,8 +167,9 @@ class Connection:
         here: bool = False,
         inspect_path: bytes | None = None,
         roots: Sequence[str] = (),
+        stall: float = 0.0,
     ) -> None:
-        """Start the agent; `subject` names the site in errors.
+        """Start the agent; `subject` names the site in errors. It is ended after no progress for `stall` seconds; 0: never.
 
         Raises `TryLaterError`, `AccessError`, `NotFoundError`. Below the site's `roots` it follows no symlink
         of another account. It runs `here`, on this machine, sharing memory, or at a site. The state of
@@ -141,6 +180,10 @@ class Connection:
         self._here = here
         self._login = login
         self._process = Process(argv, leave=() if memory is None else (memory.descriptor,))
+        self._stall, self._stalled = stall, threading.Event()
+        self._input: Any = _Pipe(self._process.stdout, self._stalled)
+        self._output: Any = _Pipe(self._process.stdin, self._stalled)
+        self.reports = stall / _REPORTS  # seconds between an agent's reports of its progress
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.lost = False  # True after the agent ended unexpectedly
@@ -166,7 +209,7 @@ class Connection:
     def _start(self, inspect_path: bytes | None, roots: Sequence[str]) -> dict[str, Any]:
         nonce = secrets.token_hex(16)
         try:
-            self._write_all(opening(nonce, roots, here=self._here))
+            self._write_all(opening(nonce, roots, self.reports, here=self._here))
         except OSError:
             raise self._end_error() from None
         if inspect_path is not None:
@@ -207,7 +250,7 @@ class Connection:
         """Send one frame; raises the error that explains why the agent ended."""
         try:
             with self._lock:
-                protocol.write_frame(self._process.stdin, kind, header, body)
+                protocol.write_frame(self._output, kind, header, body)
                 self.data_bytes += len(body) if kind == protocol.DATA else 0
         except (OSError, ValueError):
             raise self._end_error() from None
@@ -221,7 +264,9 @@ class Connection:
 
     def _receive(self) -> protocol.Frame:
         try:
-            frame = protocol.read_frame(self._process.stdout, allocate_buffer)
+            frame = protocol.read_frame(self._input, allocate_buffer)
+            while frame is not None and frame.kind == protocol.HEARTBEAT:
+                frame = protocol.read_frame(self._input, allocate_buffer)
         except protocol.FrameError as problem:
             if "ended" in str(problem):
                 raise self._end_error() from None
@@ -334,6 +379,8 @@ class Connection:
     def _end_error(self) -> HibaliError:
         """Return the error that explains the agent's end, from the messages of ssh or python."""
         self.lost = self.lost or not self._closed.is_set()
+        if self._stalled.is_set():
+            return stalled(self._stall, self.subject)
         if self._process.late:
             return TryLaterError(
                 "no-answer",
@@ -380,12 +427,33 @@ class Connection:
         )
 
     def _beat(self) -> None:
-        """Send heartbeats to the agent, which ends without them."""
-        while not self._closed.wait(SILENCE_SECONDS / 4):
-            try:
-                self.send(protocol.HEARTBEAT, {})
-            except HibaliError:
+        """Send heartbeats to the agent, which ends without them; end it once a read or write lasts too long."""
+        period = min(SILENCE_SECONDS / 4, self.reports or SILENCE_SECONDS)
+        before, blocked = (0, 0), 0.0  # seconds; counted in periods, in which this process was not suspended
+        while not self._closed.wait(period):
+            # an agent that reports progress may be too busy to read
+            calls = (self._input.call, 0 if self._input.call else self._output.call)
+            blocked = blocked + period if calls == before and any(calls) else 0.0
+            before = calls
+            if self._stall and blocked >= self._stall:
+                self._stalled.set()
+                self._process.kill()
                 return
+            self._send_now(protocol.HEARTBEAT, {})
+
+    def _send_now(self, kind: bytes, header: dict[str, Any], patience: float = 0.0) -> None:
+        """Send a small frame, unless the agent does not read, or another thread sends for longer than `patience`."""
+        if not self._lock.acquire(timeout=patience):
+            return
+        try:
+            poll = select.poll()
+            poll.register(self._process.stdin, select.POLLOUT)
+            if poll.poll(0):
+                protocol.write_frame(self._output, kind, header)
+        except (OSError, ValueError):  # the thread that waits for a reply finds out why
+            return
+        finally:
+            self._lock.release()
 
     def close(self, patience: float = 5.0) -> None:
         """End the session, and wait `patience` seconds for the agent's exit; safe to call twice, and from several threads."""
@@ -393,8 +461,7 @@ class Connection:
             if self._closed.is_set():
                 return
             self._closed.set()
-        with contextlib.suppress(HibaliError):
-            self.send(protocol.REQUEST, {"do": "goodbye"})
+        self._send_now(protocol.REQUEST, {"do": "goodbye"}, patience)
         self._process.end(patience)
 
 

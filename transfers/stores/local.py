@@ -38,7 +38,9 @@ def connect(
     del on_event
     command = local_command(sys.executable)
     known = guarded_roots(site) if roots is None else roots
-    return Connection(command, site.name, here=True, inspect_path=inspect_path, roots=known), 0
+    return Connection(
+        command, site.name, here=True, inspect_path=inspect_path, roots=known, stall=site.limits.stall_seconds
+    ), 0
 
 
 class LocalStore(PosixStore):

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 from hibali.cancellation import in_this_context
 from hibali.config.model import Site
@@ -66,18 +67,24 @@ def _start_agent(
 ) -> Connection:
     assert site.ssh is not None
     login.ensure()
-    argv, roots = remote_command(site.ssh.python), guarded_roots(site)
+    command = remote_command(site.ssh.python)
+    start = partial(
+        Connection,
+        subject=site.name,
+        login=login,
+        inspect_path=inspect_path,
+        roots=guarded_roots(site),
+        stall=site.limits.stall_seconds,
+    )
     try:
-        connection = Connection(login.argv(argv), site.name, login, inspect_path=inspect_path, roots=roots)
+        connection = start(login.argv(command))
     except TryLaterError as problem:
         if not problem.transient or not login.shared or (reconnecting and login.logins):
             raise
         # A shared login may have ended between two commands: retry once with a new one.
         try:
             login.ensure()
-            connection = Connection(
-                login.argv(argv), site.name, login, inspect_path=inspect_path, roots=roots
-            )
+            connection = start(login.argv(command))
         except TryLaterError as problem:
             raise lost_after_login(problem) from None
     login.answered()

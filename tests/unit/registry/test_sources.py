@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +18,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali.http import fetch
 from registry.sources import Access, find_candidates, source_name
 from tests.properties.descriptors import make_document, make_input
+from tests.services.serving import serve_in_thread
 
 RAW = json.dumps(make_document("tool [A]", make_input("a"))).encode()
 OTHER = json.dumps({"name": "an invocation"}).encode()
@@ -47,8 +47,7 @@ def serving(answer: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Itera
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    thread = serve_in_thread(server)
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from hibali import locks
 from hibali.errors import NotFoundError, TryLaterError
-from hibali.locks import acquire_lock
+from hibali.locks import FolderLock, acquire_lock
 from runs.model import State
 from runs.records import fold_records
 from runs.store import RunStore
@@ -103,6 +104,27 @@ def test_one_lock_at_a_time(tmp_path: Path) -> None:
         acquire_lock(tmp_path)
     assert str(os.getpid()) in refused.value.message
     acquire_lock(tmp_path).release()
+
+
+def test_a_number_that_another_process_removed_meanwhile_is_not_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire_lock(tmp_path).release()
+    create, held = locks._create, list[FolderLock]()
+
+    def create_late(*words: Any) -> bool:
+        monkeypatch.setattr(locks, "_create", create)
+        acquire_lock(tmp_path).release()
+        held.append(acquire_lock(tmp_path))
+        return create(*words)
+
+    monkeypatch.setattr(locks, "_create", create_late)
+    with pytest.raises(TryLaterError) as refused:
+        acquire_lock(tmp_path)
+    assert refused.value.code == "locked"
+    held[0].release()
+    acquire_lock(tmp_path).release()
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_the_lock_of_a_dead_process_passes_to_exactly_one(tmp_path: Path) -> None:

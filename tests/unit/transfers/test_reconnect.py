@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali import subprocesses
 from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.retry import retry_after
 from transfers.pipeline.batches import NumberSet
-from transfers.reconnect import RetryPolicy, is_lost
+from transfers.reconnect import Reconnection, RetryPolicy, is_lost
+from transfers.stores.base import Store
 
 
 def pauses_of(patience: RetryPolicy, now: float, tries: float = 0.0) -> list[float]:
@@ -112,3 +116,35 @@ def test_answered_items_are_stored_by_number(numbers: set[int]) -> None:
         answered.add(number)
     assert {number for number in range(220) if number in answered} == numbers
     assert len(answered) == len(numbers)
+
+
+class Unreachable:
+    """A store whose connection was lost; each attempt to reconnect starts a program that hangs."""
+
+    connection_lost, reconnect_seconds, resumed_bytes = True, 0.5, 0
+
+    def can_reconnect(self, *, anew: bool) -> bool:
+        return not anew
+
+    def disconnect(self) -> None:
+        """Do nothing."""
+
+    def reconnect(self, *, anew: bool) -> None:
+        assert not anew
+        subprocesses.run(["sleep", "60"])
+        raise TryLaterError("agent-not-started", "it was killed", subject="far", transient=False)
+
+
+def test_the_last_attempt_takes_no_longer_than_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a program that started within the limit could outlast it by 90 seconds."""
+    monkeypatch.setattr("transfers.reconnect._LEAST_SECONDS", 0.5)
+
+    def act() -> None:
+        raise TryLaterError("connection-lost", "lost", subject="far")
+
+    reconnection = Reconnection(cast("list[Store]", [Unreachable()]), lambda: 0, lambda _: None)
+    began = time.monotonic()
+    with pytest.raises(TryLaterError) as caught:
+        reconnection.until_done(act)
+    assert time.monotonic() - began < 30
+    assert (caught.value.code, caught.value.subject) == ("unreachable", "far")

@@ -43,11 +43,13 @@ class GridftpMover(StreamMover):
         name: bytes | None,
         on_event: Listener = ignore,
         proxy: ProxySettings | None = None,
+        stall: float = 0.0,
     ) -> None:
         """`ends` are source and target; the remote one has the server. `name` is a single file's source."""
         super().__init__(0, on_event)
         self._server = server
         self._proxy = proxy or ProxySettings()
+        self._stall = stall
         self._origin, self._target = ends
         self._host = self._origin if self._target.facts.kind == "local" else self._target
         self._name = name
@@ -115,6 +117,7 @@ class GridftpMover(StreamMover):
             host.round_trip,
             ProgressReport(self._on_event),
             self._ready_proxy(),
+            self._stall,
         )
         receiver = target.write_by_gridftp(transfer)
         try:
@@ -157,4 +160,6 @@ def gridftp_mover(
         return None
     if not (isinstance(origin.store, PosixStore) and isinstance(target, PosixStore)):
         return None
-    return GridftpMover(server, (origin.store, target), origin.name, on_event, host.proxy)
+    return GridftpMover(
+        server, (origin.store, target), origin.name, on_event, host.proxy, host.limits.stall_seconds
+    )

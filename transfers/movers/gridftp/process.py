@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -236,15 +237,21 @@ class CopyProcess:
         parameters: Parameters,
         passed: Callable[[CopyProcess], None],
         ended: Callable[[CopyProcess], None],
+        stall: float = 0.0,
     ) -> None:
-        """Other threads call `passed` after further pieces, and `ended` last. Raise `NotFoundError`."""
+        """Other threads call `passed` after further pieces, and `ended` last. Raise `NotFoundError`.
+
+        The program ends after its own limit for servers; after no output for `stall` seconds it is killed; 0: never.
+        """
         self.pieces = pieces
         self.done = 0
         self.exit_code = 0
         self._up = direction.up
         self._passed = passed
         self._ended = ended
-        self._seen = self._there = 0
+        self._seen = self._there = self._silent = 0
+        self._stall = stall
+        self.stalled = False
         self._partial_line = b""
         self._folder = tempfile.TemporaryDirectory(prefix="hibali-")
         list_file = Path(self._folder.name) / "list"
@@ -263,6 +270,7 @@ class CopyProcess:
 
     def _count_replies(self, chunk: bytes) -> None:
         """Count the server's replies, which are at the start of a line."""
+        self._silent = 0
         *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         seen = self._seen + sum(line.startswith(_DONE) for line in lines)
         if seen == self._seen:
@@ -282,8 +290,14 @@ class CopyProcess:
         return self.pieces[before : self.done]
 
     def _wait(self) -> None:
-        while self._process.stdout.read(4096):
-            pass
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN)
+        while not poll.poll(1000) or self._process.stdout.read(4096):
+            self._silent += 1  # a read or write here may hang, and with it the program's own limits
+            if self._stall and self._silent > self._stall:
+                self.stalled = True
+                self._process.kill()
+                break
         self.exit_code = self._process.end()
         self._folder.cleanup()
         if self.exit_code == 0:

@@ -26,6 +26,7 @@ from transfers.movers.gridftp.process import (
 from transfers.movers.stream import ProgressReport
 from transfers.pipeline.batches import item_header, payload_of, problem_from, unit_header
 from transfers.pipeline.receiving import PartialFiles
+from transfers.reconnect import stalled
 from transfers.remote.connection import Connection
 from transfers.stores.base import Committed, Item, Problem, Unit
 
@@ -78,7 +79,7 @@ class GridftpTransfer:
     """The endpoints and the server of a transfer; with `up` it is the target's server.
 
     `source` is the connection to the agent that reads below `read_at`, an absolute path; `name` is a single
-    file.
+    file. `stall`: see CopyProcess.
     """
 
     server: GridftpSettings
@@ -89,6 +90,7 @@ class GridftpTransfer:
     round_trip: float
     progress: ProgressReport
     proxy: Path | None = None
+    stall: float = 0.0
 
 
 class GridftpReceiver:
@@ -195,6 +197,7 @@ class GridftpReceiver:
                 parameters,
                 lambda process: self._events.put((process, False)),
                 lambda process: self._events.put((process, True)),
+                transfer.stall,
             )
         )
 
@@ -255,7 +258,8 @@ class GridftpReceiver:
         self._processes.remove(process)
         if process.exit_code == 0 or self.declined is not None or not self._waiting:
             return
-        problem = explain(process.errors, self._transfer.server.url)
+        url = self._transfer.server.url
+        problem = stalled(self._transfer.stall, url) if process.stalled else explain(process.errors, url)
         left = process.pieces[process.done :]
         if isinstance(problem, DeclinedError):
             self.declined = str(problem)

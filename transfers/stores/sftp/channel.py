@@ -13,6 +13,7 @@ from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.ssh.sessions import Login
 from hibali.subprocesses import Process
 from hibali.text import printable
+from transfers.reconnect import stalled
 
 VERSION = 3
 
@@ -153,6 +154,7 @@ _LONGEST_PACKET = 1 << 20  # OpenSSH's own packets end at 256 KiB
 _UNDER_WAY = 16 * 1024 * 1024  # bytes requested or sent without a reply yet
 _REQUESTS = 2048
 _START_SECONDS = 90.0
+_PERIODS = 10  # in which a missing reply is noticed
 _END_SECONDS = 2.0
 _OF_SSH = 255
 
@@ -208,8 +210,13 @@ class Pending:
 class Channel:
     """One SFTP server process behind ssh; thread-safe."""
 
-    def __init__(self, argv: Sequence[str], subject: str, login: Login | None = None) -> None:
-        """Start ssh. Raise `TryLaterError`, `AccessError`, or `IncompleteError` if it is no SFTP server."""
+    def __init__(
+        self, argv: Sequence[str], subject: str, login: Login | None = None, stall: float = 0.0
+    ) -> None:
+        """Start ssh, which is ended after a request got no reply for `stall` seconds; 0: never.
+
+        Raise `TryLaterError`, `AccessError`, or `IncompleteError` if it is no SFTP server.
+        """
         self.subject = subject
         self.login = login
         self._process = Process(argv)
@@ -221,7 +228,8 @@ class Channel:
         self._failure: HibaliError | None = None
         self._closed = False
         self._head = b""  # the last packet's length, or the first bytes of a text
-        self.data_bytes = 0
+        self._ended = threading.Event()
+        self.data_bytes = self._received = 0
         try:
             with self._process.limited(_START_SECONDS):
                 self.extensions = self._greet()
@@ -231,6 +239,21 @@ class Channel:
             raise
         self._thread = threading.Thread(target=self._receive_all, name="sftp", daemon=True)
         self._thread.start()
+        self._stall = stall
+        if stall:
+            threading.Thread(target=self._end_stalled, name="sftp replies", daemon=True).start()
+
+    def _end_stalled(self) -> None:
+        """End the connection after no reply for too long, counted in periods in which this process was not suspended."""
+        before, missing = -1, 0
+        while not self._ended.wait(self._stall / _PERIODS):
+            waiting = self._received if self._pending else -1
+            missing = missing + 1 if 0 <= waiting == before else 0
+            before = waiting
+            if missing >= _PERIODS:
+                self._fail(stalled(self._stall, self.subject))
+                self._process.kill()
+                return
 
     @property
     def pid(self) -> int:
@@ -311,6 +334,7 @@ class Channel:
         try:
             while True:
                 kind, content = self._packet()
+                self._received += 1
                 identifier = int.from_bytes(content[:4], "big")
                 with self._changed:
                     pending = self._pending.pop(identifier, None)
@@ -330,6 +354,7 @@ class Channel:
             problem = self._why()
         with self._changed:
             self._failure = self._failure or problem
+            self._ended.set()
             unanswered = list(self._pending.values())
             self._pending.clear()
             self._changed.notify_all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hibali.config.model import Site
 from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
@@ -40,21 +42,22 @@ def connect(site: Site, *, bulk: bool = False, on_event: Listener = ignore) -> t
     if settings is None:
         raise UsageError("not-an-ssh-site", "this site has no ssh table", subject=site.name)
     login = Login(settings, site.limits, host=settings.data_host if bulk else None, on_event=on_event)
-    client = open_session(login, lambda tried: _start_client(tried, site.name))
+    client = open_session(login, lambda tried: _start_client(tried, site))
     return client, login.logins
 
 
-def _start_client(login: Login, subject: str) -> Client:
+def _start_client(login: Login, site: Site) -> Client:
+    start = partial(Channel, subject=site.name, login=login, stall=site.limits.stall_seconds)
     login.ensure()
     try:
-        client = Client(Channel(subsystem(login), subject, login))
+        client = Client(start(subsystem(login)))
     except TryLaterError as problem:
         if not problem.transient or not login.shared:
             raise
         # A shared login may have ended between two commands: try once more with a new one.
         try:
             login.ensure()
-            client = Client(Channel(subsystem(login), subject, login))
+            client = Client(start(subsystem(login)))
         except TryLaterError as problem:
             raise lost_after_login(problem) from None
     login.answered()

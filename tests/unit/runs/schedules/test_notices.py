@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, TryLaterError, UsageError
 from runs.schedules.notices import read_target, send_run_notice
+from tests.services.serving import serve_in_thread
 
 RUN = "20260102-030405-0a1b2c3d"
 SECRET = "planted-secret"
@@ -38,8 +38,7 @@ def listening(statuses: list[int], location: str = "") -> Iterator[tuple[str, li
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    thread = serve_in_thread(server)
     try:
         yield f"http://127.0.0.1:{server.server_port}", got
     finally:

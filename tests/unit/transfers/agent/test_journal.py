@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -92,6 +93,38 @@ def test_record_pieces_that_arrive_during_verification(root: Root, monkeypatch: 
     begun.close()
     (known,) = read_partial_files(root)
     assert known.received == 5 * MARK_BYTES
+
+
+def test_slow_hashing_delays_the_writer_and_loses_no_more_than_one_mark(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, begun = begin(root, 3, 0)
+    may_note, written = threading.Event(), list[int]()
+    note = begun.block
+
+    def note_late(part: PartialFile, block: tuple[int, int, str]) -> None:
+        may_note.wait()
+        note(part, block)
+
+    monkeypatch.setattr(begun, "block", note_late)
+    monkeypatch.setattr(
+        StreamingHash, "_hash", lambda self: self._wait_for(len(CONTENT))
+    )  # it never finishes
+    streaming_hash = resume(root, part, begun)
+
+    def write() -> None:
+        for number in range(3, BLOCKS):
+            streaming_hash.place(number * MARK_BYTES, MARK_BYTES)
+            written.append((number + 1) * MARK_BYTES - part.received)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait_for(lambda: streaming_hash._received >= 5 * MARK_BYTES)
+    may_note.set()
+    writer.join()
+    streaming_hash.abandon()
+    begun.close()
+    assert max(written) <= MARK_BYTES
 
 
 @pytest.mark.parametrize(("damaged", "good"), [(0, 0), (1, 1), (3, 3)])

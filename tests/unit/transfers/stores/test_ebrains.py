@@ -147,13 +147,6 @@ def test_a_missing_token_is_a_missing_access(text: str, hibali_home: Any) -> Non
     assert raised.value.code in {"no-secret", "no-credentials"}
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    made = ScriptedServer()
-    yield made
-    made.close()
-
-
 Respond = Callable[[str, str, dict[str, list[str]]], Answer]
 Open = Callable[..., EbrainsStore]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.server
-import threading
 from collections.abc import Iterator
 from urllib.parse import quote
 
 import fsspec
 import pytest
 
+from tests.services.serving import serve_in_thread
 from transfers.stores.fsspec.webhdfs import check_answers, with_path_of
 
 _DECOMPOSED, _COMPOSED = "cafe\u0301", "caf\u00e9"
@@ -43,8 +43,7 @@ class _Nodes(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Nodes)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
+    thread = serve_in_thread(server)
     yield server.server_address[1]
     server.shutdown()
     thread.join()

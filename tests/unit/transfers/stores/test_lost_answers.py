@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +29,10 @@ TRUNCATED = {"Content-Length": "100", "ETag": '"e"', "Last-Modified": "Fri, 02 J
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+def server(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> ScriptedServer:
     monkeypatch.setattr(requests, "_ATTEMPTS", 1)
-    made = ScriptedServer()
-    made.respond = lambda *_: (200, TRUNCATED, b"x" * 50)
-    yield made
-    made.close()
+    server.respond = lambda *_: (200, TRUNCATED, b"x" * 50)
+    return server
 
 
 @pytest.fixture

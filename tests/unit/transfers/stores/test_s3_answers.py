@@ -38,13 +38,6 @@ def error(code: str, more: str = "") -> bytes:
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    made = ScriptedServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def open_bucket(server: ScriptedServer, hibali_home: Any) -> Iterator[Callable[..., S3Store]]:
     """Return a function that opens the bucket `b` of the site `lab` at the scripted server, anonymously or with settings."""
     assert hibali_home

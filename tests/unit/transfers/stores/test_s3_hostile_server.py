@@ -27,19 +27,18 @@ STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    made = ScriptedServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def store(server: ScriptedServer, hibali_home: Any) -> Iterator[S3Store]:
     assert hibali_home
     site = Site("lab", "s3", s3=S3Settings(server.url, bucket="b", anonymous=True))
     opened = open_store(Location(site, "root", "lab:root", bucket="b"))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat at once: all attempts of a request take eight seconds otherwise."""
+    monkeypatch.setattr("hibali.retry.pause", lambda _: None)
 
 
 def contents(*keys: str, size: int = 1, etag: str = "e") -> str:
@@ -127,6 +126,7 @@ def test_a_listing_that_contradicts_itself_is_refused(
     assert caught.value.code == "listing-violation"
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_a_truncated_listing_is_retried_and_then_an_error(server: ScriptedServer, store: S3Store) -> None:
     body = listing(contents("root/a"))
     server.respond = lambda *_: (200, {"Content-Length": str(len(body) + 100)}, body)
@@ -224,6 +224,7 @@ def test_a_connection_is_reused_after_a_range(server: ScriptedServer, store: S3S
     assert (len(server.seen), len(server.connections)) == (3, 1)
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_a_missing_response_is_a_transient_error(server: ScriptedServer, store: S3Store) -> None:
     server.close()
     with pytest.raises(HibaliError) as caught:

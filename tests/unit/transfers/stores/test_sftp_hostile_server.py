@@ -17,7 +17,7 @@ from transfers.stores.sftp.store import SftpStore
 
 # FAULT, NAMES and VERSION are replaced by each test.
 _SERVER = """
-import os, struct, sys
+import os, struct, sys, time
 def exactly(count):
     found = b""
     while len(found) < count:
@@ -58,12 +58,12 @@ Play = Callable[..., SftpStore]
 def play(tmp_path: Path) -> Play:
     """Return a function that starts a store over a server with these names, which runs `fault` for each request."""
 
-    def start(names: str = "()", fault: str = "pass", version: int = 3) -> SftpStore:
+    def start(names: str = "()", fault: str = "pass", version: int = 3, stall: float = 0.0) -> SftpStore:
         script = tmp_path / "server.py"
         script.write_text(
             _SERVER.replace("VERSION", str(version)).replace("NAMES", names).replace("FAULT", fault)
         )
-        client = Client(Channel([sys.executable, str(script)], "there"))
+        client = Client(Channel([sys.executable, str(script)], "there", stall=stall))
         return SftpStore(client, b"/root", facts_of(read_back=True), read_back=True)
 
     return start
@@ -108,6 +108,15 @@ def test_an_invalid_reply_is_a_protocol_error(play: Play, fault: str) -> None:
     with pytest.raises(HibaliError) as caught:
         list(store.list())
     assert caught.value.code in {"protocol", "connection-lost"}
+    store.close()
+
+
+def test_a_server_that_does_not_answer_a_request_is_ended(play: Play) -> None:
+    store = play(fault="time.sleep(1000 if kind == 11 else 0.2)", stall=1.0)
+    store.stat()
+    with pytest.raises(TryLaterError, match="no progress for 1 s") as caught:
+        list(store.list())
+    assert (caught.value.code, caught.value.subject) == ("stalled", "there")
     store.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from datetime import UTC, datetime, timedelta
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ from cryptography.x509 import CertificateBuilder, Name, NameAttribute
 from cryptography.x509.oid import NameOID
 
 from hibali.errors import AccessError, TryLaterError
+from tests.services.serving import serve_in_thread
 from transfers.stores import url
 from transfers.stores.url import Web
 
@@ -52,7 +52,7 @@ def test_a_self_signed_certificate_is_refused(tmp_path: Path) -> None:
     context.load_cert_chain(pem)
     with QuietServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        serve_in_thread(server)
         web = Web(f"https://127.0.0.1:{server.server_port}/", "lab")
         with pytest.raises(AccessError) as refused:
             web.stat(b"file")

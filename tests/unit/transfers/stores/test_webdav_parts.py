@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
+from tests.services.serving import serve_in_thread
 from transfers.entry import Entry, Kind, Verification
 from transfers.stores.web_login import Authorization, Login, header_of
 from transfers.stores.webdav.files import Files, found_of, known_value, tag_of
@@ -197,8 +197,7 @@ def server(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tu
 
     serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     serving.daemon_threads = True
-    thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
+    thread = serve_in_thread(serving)
     try:
         yield f"http://127.0.0.1:{serving.server_port}/", seen
     finally:
