@@ -478,6 +478,14 @@ def truncated(subject: str) -> TryLaterError:
     )
 
 
+def not_partial(subject: str) -> IncompleteError:
+    """Return the error for a server that ignores ranges, or sends another one."""
+    return IncompleteError(
+        "not-the-range-asked", "the server did not send the requested range", subject=subject
+    )
+
+
+FAILED = "server-failed"  # code of the error of a server that failed, which may concern only this request
 _MESSAGE = re.compile(r"<(?:\w+:)?[Mm]essage[^>]*>([^<]{1,2000})<")
 _KEYS = ("message", "errorMessage", "detail", "error_description")
 _MOST_EXPLANATION = 300  # characters of a server's explanation that are shown

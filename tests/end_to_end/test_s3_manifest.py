@@ -15,16 +15,9 @@ from hibali.config.settings import load_sites
 from hibali.locations import read_location
 from tests.support.backends import add_site, make_backend
 from transfers.stores.open_store import open_store
-from transfers.stores.s3.manifest import (
-    Keyed,
-    Known,
-    ManifestLines,
-    line_of,
-    merged,
-    read_manifest,
-    write_manifest,
-)
+from transfers.stores.s3.manifest import read_manifest, write_manifest
 from transfers.stores.s3.store import S3Store
+from transfers.stores.server.manifest import Keyed, Known, ManifestLines, line_of, merged
 
 KEY = b"t/.hibali/manifest.jsonl"
 MANY = 60_000  # lines: more than one piece

@@ -35,7 +35,7 @@ from transfers.rules import Rules
 from transfers.stores.agent_listing import AgentListing
 from transfers.stores.base import Facts, Problem, Side
 from transfers.stores.s3 import listing, requests
-from transfers.stores.s3.manifest import Known
+from transfers.stores.server.manifest import Known
 
 COMPONENTS = st.sampled_from(
     [

@@ -7,7 +7,16 @@ from contextlib import closing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.stores.s3.manifest import Cursor, Keyed, Known, ManifestLines, differs, line_of, merged, newest
+from transfers.stores.server.manifest import (
+    Cursor,
+    Keyed,
+    Known,
+    ManifestLines,
+    differs,
+    line_of,
+    merged,
+    newest,
+)
 
 KEYS = st.sampled_from([b"a", b"a-x", b"a.b", b"a/b", b"a/b/c", b"a0", b"\xff", b"\n", b"z" * 300])
 KNOWN = st.builds(Known, st.sampled_from(["e", "f"]), st.integers(0, 3), st.none(), st.just(5), st.just(-1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from transfers.stores.s3.manifest import Known, known_in, line_of, lines_in
+from transfers.stores.server.manifest import Known, known_in, line_of, lines_in
 
 
 def read_lines(content: bytes) -> dict[bytes, Known]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from hibali.errors import IncompleteError, RefusedError
+from hibali.errors import HibaliError, IncompleteError, RefusedError
 from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import protocol
@@ -30,6 +30,7 @@ FIRST_BYTES = 2 * 1024 * 1024
 WINDOW_BYTES = 16 * 1024 * 1024  # maximum sent but not yet committed, on one connection
 LINE_BYTES = 8 * 1024 * 1024  # added to that limit for each further connection,
 MOST_BYTES = 64 * 1024 * 1024  # up to this maximum: the most that an interruption can lose
+IN_FLIGHT_BYTES = 64 * 1024 * 1024  # at a server of single requests: several parts, or two whole objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,20 @@ class Problem:
     code: str
     message: str
     retryable: bool = False
+
+
+def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
+    """Return an entry's error as its problem; raise an error that affects the whole call.
+
+    With `denied`, a denied access affects only this entry.
+    """
+    if (
+        isinstance(error, (IncompleteError, RefusedError))
+        or error.code == "vanished"
+        or (denied and error.code == "denied")
+    ):
+        return Problem(error.code, error.message, retryable=error.transient)
+    raise error
 
 
 @dataclass(slots=True)

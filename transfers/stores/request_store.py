@@ -13,12 +13,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import Bytes
+from hibali.http import FAILED, Bytes
 from transfers.entry import Entry, Kind, Verification
 from transfers.pipeline.batches import Jobs, fill_gaps
-from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
-from transfers.stores.s3.errors import FAILED, problem_of
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES
+from transfers.stores.base import IN_FLIGHT_BYTES, Committed, Item, Payload, Problem, Store, Unit, problem_of
 from transfers.stores.server_lease import Lease, NoLease
 
 

@@ -14,8 +14,7 @@ from typing import Protocol
 from hibali.errors import AccessError, HibaliError
 from transfers.agent import protocol
 from transfers.entry import Entry, Kind
-from transfers.stores.base import Problem
-from transfers.stores.s3.errors import problem_of
+from transfers.stores.base import Problem, problem_of
 from transfers.stores.server_lease import Held, Lease, NoLease, journal_of, locked, seeds_in
 
 OWN = protocol.OWN_FOLDER

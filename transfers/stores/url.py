@@ -41,11 +41,11 @@ from transfers.stores.base import (
     ListingIncompleteError,
     Problem,
     is_own_name,
+    problem_of,
     unsafe_component,
     walk_tree,
 )
 from transfers.stores.request_store import Got, RequestStore
-from transfers.stores.s3.errors import problem_of
 from transfers.stores.server_probe import add_facts
 from transfers.stores.web_login import (
     Authorization,

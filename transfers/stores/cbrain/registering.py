@@ -27,12 +27,12 @@ from transfers.stores.base import (
     Store,
     StoreView,
     Unit,
+    problem_of,
 )
 from transfers.stores.cbrain.client import DELETED_AT_ONCE, REGISTERED_AT_ONCE
 from transfers.stores.cbrain.names import COLLECTION, LEGAL_TEXT, SINGLE_FILE, guess_type
 from transfers.stores.cbrain.portal import Portal
 from transfers.stores.cbrain.records import DataProvider, Userfile, is_collection_type
-from transfers.stores.s3.errors import problem_of
 
 _TOP = re.compile(f"{LEGAL_TEXT}(/.+)?".encode(), re.DOTALL)
 _BELOW = re.compile(rb".+", re.DOTALL)

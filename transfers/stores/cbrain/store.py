@@ -25,6 +25,7 @@ from transfers.stores.base import (
     ListingIncompleteError,
     Payload,
     Problem,
+    problem_of,
     unsafe_component,
 )
 from transfers.stores.cbrain.archive import CollectionArchive
@@ -35,7 +36,6 @@ from transfers.stores.cbrain.portal import Portal
 from transfers.stores.cbrain.records import DataProvider, Userfile
 from transfers.stores.cbrain.writing import PortalWriter
 from transfers.stores.request_store import Got, RequestStore
-from transfers.stores.s3.errors import problem_of
 from transfers.stores.server_folder import below
 from transfers.stores.server_lease import NoLease
 

@@ -11,14 +11,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
-from hibali.http import Bytes, Response, truncated
+from hibali.http import Bytes, Response, not_partial, truncated
 from transfers.entry import Kind
 from transfers.pipeline.shared_memory import allocate_buffer
 from transfers.stores.ebrains.requests import DataProxy
 from transfers.stores.request_store import Got, changed
-from transfers.stores.s3.errors import not_partial
-from transfers.stores.s3.listing import Listed, violation
-from transfers.stores.server_records import Found
+from transfers.stores.server.keys import Listed, violation
+from transfers.stores.server.records import Found
 
 _PAGE = 1000
 _MOST_PAGE = 16 * 1024 * 1024  # 1000 keys of 1024 bytes, each character escaped, have less than half of this

@@ -16,7 +16,7 @@ from transfers.stores import server_probe
 from transfers.stores.base import Facts
 from transfers.stores.ebrains.objects import Objects, time_of
 from transfers.stores.ebrains.requests import CONNECTIONS
-from transfers.stores.s3.listing import Listed
+from transfers.stores.server.keys import Listed
 from transfers.stores.server_folder import below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 

@@ -21,6 +21,7 @@ from hibali.config.model import is_loopback_host
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.http import (
+    FAILED,
     MAX_ERROR_BYTES,
     RESPONSE_SECONDS,
     Bytes,
@@ -33,7 +34,6 @@ from hibali.retry import pause, with_retries
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.ebrains.consent import Consent
 from transfers.stores.ebrains.settings import EbrainsSettings
-from transfers.stores.s3.errors import FAILED
 from transfers.stores.webdav.requests import BUSY, error_of
 
 CONNECTIONS = 8  # requests at a time: the service is shared by many

@@ -28,16 +28,15 @@ from transfers.stores.ebrains.probe import (
 from transfers.stores.ebrains.requests import CONNECTIONS, DataProxy
 from transfers.stores.ebrains.writing import EbrainsWriter, ObjectRemover, Target
 from transfers.stores.request_store import RequestStore
-from transfers.stores.s3.listing import Cache, HidingFiles, Listed, Unlisted, in_order, is_folder_marker
-from transfers.stores.s3.lock import NAME as LOCK
-from transfers.stores.s3.lock import S3Lock, find_lock
-from transfers.stores.s3.manifest import NAME as MANIFEST
-from transfers.stores.s3.manifest import ManifestLines
-from transfers.stores.s3.removing import check_unheld, is_lock
+from transfers.stores.server.keys import Cache, HidingFiles, Listed, Unlisted, in_order, is_folder_marker
+from transfers.stores.server.locks import NAME as LOCK
+from transfers.stores.server.locks import ConditionalLock, check_unheld, find_lock, is_lock
+from transfers.stores.server.manifest import NAME as MANIFEST
+from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.records import Records
 from transfers.stores.server_folder import below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.server_probe import add_facts
-from transfers.stores.server_records import Records
 
 _STATISTICS = b"stat"  # a GET of this key returns those of the bucket
 _MANIFEST = b"/" + MANIFEST
@@ -49,7 +48,7 @@ _Paths = list[bytes]
 _Writers = list[EbrainsWriter]
 
 
-class _ProxyLock(S3Lock):
+class _ProxyLock(ConditionalLock):
     """The lock object of one prefix; each check takes two requests."""
 
     check_seconds = 5.0

@@ -24,11 +24,11 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
-from transfers.stores.s3.listing import Cache, Listed
-from transfers.stores.s3.manifest import ManifestLines
+from transfers.stores.server.keys import Cache, Listed
+from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.records import Found, known_version, record_line
 from transfers.stores.server_folder import CHANGED_SINCE, EntryRemover
 from transfers.stores.server_lease import Lease, NoLease
-from transfers.stores.server_records import Found, known_version, record_line
 
 MOST_BYTES = 5 * 1024 * 1024 * 1024  # of one PUT, at S3 as at Swift
 CORRUPT = Problem("corrupt", "the written object differs when it is read back", retryable=True)

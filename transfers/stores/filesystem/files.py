@@ -15,7 +15,7 @@ from transfers.entry import Kind
 from transfers.stores.base import unsafe_component
 from transfers.stores.filesystem.traits import Exclusive, Traits
 from transfers.stores.request_store import Got
-from transfers.stores.server_records import PIECE_BYTES, Found
+from transfers.stores.server.records import PIECE_BYTES, Found
 
 LIST_SECONDS = 3600.0  # of one folder: all of its names may come at once
 

@@ -17,8 +17,8 @@ from transfers.remote.host import CommandResult, OnceResult, SmallFile
 from transfers.stores.filesystem.failures import name_of_folder_is_taken
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.store import FilesystemStore
+from transfers.stores.server.records import Found
 from transfers.stores.server_folder import OWN
-from transfers.stores.server_records import Found
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

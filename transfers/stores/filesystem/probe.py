@@ -15,9 +15,9 @@ from transfers.stores.base import Facts
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.lock import PROBE
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
+from transfers.stores.server.records import PIECE_BYTES, Found
 from transfers.stores.server_folder import Own, below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
-from transfers.stores.server_records import PIECE_BYTES, Found
 
 TABLE = "filesystems"  # of the stored probe results
 _FIRST, _OTHER = b"hibali tests this server\n", b"and tests it again here\n\n"  # of the same length

@@ -16,11 +16,13 @@ from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.entry import Entry, Kind, Verification, enclosing, weakest
 from transfers.stores.base import (
+    IN_FLIGHT_BYTES,
     Committed,
     Facts,
     Payload,
     Problem,
     ServerListing,
+    problem_of,
     unsafe_component,
 )
 from transfers.stores.filesystem.files import Files
@@ -35,14 +37,12 @@ from transfers.stores.filesystem.probe import (
 from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, Target, write_manifest
 from transfers.stores.request_store import RequestStore
-from transfers.stores.s3.errors import problem_of
-from transfers.stores.s3.listing import Cache, HidingFiles, Unlisted
-from transfers.stores.s3.manifest import ManifestLines
-from transfers.stores.s3.requests import IN_FLIGHT_BYTES
+from transfers.stores.server.keys import Cache, HidingFiles, Unlisted
+from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.records import PIECE_BYTES, Found, Records
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.server_probe import recall, remember
-from transfers.stores.server_records import PIECE_BYTES, Found, Records
 
 _FOLDERS_AHEAD = 8
 _MACHINE_AHEAD = PIECE_BYTES + 1  # two pieces: what is under way at a kill is received again

@@ -26,11 +26,11 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
-from transfers.stores.s3.listing import Cache, Listed
-from transfers.stores.s3.manifest import ManifestLines
+from transfers.stores.server.keys import Cache, Listed
+from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.records import Found, known_version, record_line
 from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
 from transfers.stores.server_lease import Lease, NoLease
-from transfers.stores.server_records import Found, known_version, record_line
 
 _MOST_JOBS = 8  # files that are written at a time
 CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)

@@ -28,7 +28,7 @@ from transfers.stores.fsspec.errors import error_for
 from transfers.stores.fsspec.options import options_of
 from transfers.stores.fsspec.protocols import known_protocol
 from transfers.stores.fsspec.webhdfs import check_answers
-from transfers.stores.server_records import Found
+from transfers.stores.server.records import Found
 
 _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
 _PART_BYTES = 16 * 1024 * 1024

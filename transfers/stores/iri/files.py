@@ -16,7 +16,7 @@ from transfers.stores.iri.large import JoinedUpload, SplitFiles
 from transfers.stores.operations.archive import common_folder, numbered_archive
 from transfers.stores.operations.base import quoted_path
 from transfers.stores.operations.files import OperationFiles, home_unknown
-from transfers.stores.server_records import Found
+from transfers.stores.server.records import Found
 
 _TRAITS = Traits(
     kind="iri",

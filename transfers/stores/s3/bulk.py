@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response
+from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response, not_partial
 from transfers.pipeline.shared_memory import allocate_buffer
 from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.credentials import Credentials
-from transfers.stores.s3.errors import from_obstore, not_partial
+from transfers.stores.s3.errors import from_obstore
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of, is_plain
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from urllib.parse import quote_from_bytes
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Response
 from transfers.entry import Entry, Verification
-from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
-from transfers.stores.s3.errors import problem_of
-from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
+from transfers.stores.base import NOT_COPIED, Committed, Item, Problem, problem_of
+from transfers.stores.s3.manifest import to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
 from transfers.stores.s3.requests import Requests, checksum_of
 from transfers.stores.s3.writing import ExpectedObjects, WriteTarget, find_begun, is_exact, known_from
+from transfers.stores.server.manifest import Known, ManifestLines, line_of
 
 _BATCH = 256
 MOST_BYTES = 5 * 1024**3  # of one copy request (Amazon S3 API reference, CopyObject)

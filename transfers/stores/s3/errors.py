@@ -12,11 +12,9 @@ from hibali.errors import (
     HibaliError,
     IncompleteError,
     NotFoundError,
-    RefusedError,
     TryLaterError,
     UsageError,
 )
-from transfers.stores.base import Problem
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
@@ -41,7 +39,6 @@ _STATUSES = {
     "SlowDown": 503,
 }
 
-FAILED = "server-failed"
 UNREACHABLE = "unreachable"
 
 EXPIRED = frozenset({"ExpiredToken", "RequestExpired", "TokenRefreshRequired"})
@@ -130,7 +127,9 @@ def _of_code(said: Said, reason: str, subject: str) -> HibaliError | None:
 
 def _of_status(status: int, said: Said, reason: str, subject: str) -> HibaliError:
     if said.code == "InternalError" or status == 500:
-        return TryLaterError(FAILED, f"the server failed to process the request ({reason})", subject=subject)
+        return TryLaterError(
+            http.FAILED, f"the server failed to process the request ({reason})", subject=subject
+        )
     if status == 501:
         return IncompleteError(
             "not-supported", f"the server does not support this request ({reason})", subject=subject
@@ -226,24 +225,3 @@ def from_obstore(problem: Exception, subject: str) -> HibaliError:
     if "response body" in text:  # it broke off
         return http.truncated(subject)
     return http.unreachable(subject, address="endpoint")
-
-
-def not_partial(subject: str) -> IncompleteError:
-    """Return the error for a server that ignores ranges, or sends another one."""
-    return IncompleteError(
-        "not-the-range-asked", "the server did not send the requested range", subject=subject
-    )
-
-
-def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
-    """Return an entry's error as its problem; raise an error that affects the whole call.
-
-    With `denied`, a denied access affects only this entry.
-    """
-    if (
-        isinstance(error, (IncompleteError, RefusedError))
-        or error.code == "vanished"
-        or (denied and error.code == "denied")
-    ):
-        return Problem(error.code, error.message, retryable=error.transient)
-    raise error

@@ -12,10 +12,11 @@ from transfers.agent import protocol
 from transfers.entry import Verification
 from transfers.node.signing import derive_key
 from transfers.stores.base import Committed, Item, Problem
-from transfers.stores.s3.manifest import ManifestLines, line_of, to_metadata
+from transfers.stores.s3.manifest import to_metadata
 from transfers.stores.s3.multipart import BegunUpload, Part, Upload, abort, begin
 from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.writing import WriteTarget, known_from
+from transfers.stores.server.manifest import ManifestLines, line_of
 
 _DAYS = 8  # so long may jobs wait and run before their keys end
 

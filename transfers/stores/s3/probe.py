@@ -16,8 +16,9 @@ from hibali.http import Response
 from transfers.entry import Verification
 from transfers.stores import server_probe
 from transfers.stores.base import Facts
-from transfers.stores.s3.listing import pages, time_of
+from transfers.stores.s3.listing import pages
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of
+from transfers.stores.server.keys import time_of
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 
 _CONTENT = b"hibali tests what this server checks\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from functools import partial
@@ -12,31 +11,24 @@ from itertools import islice
 from hibali.errors import HibaliError, IncompleteError
 from hibali.events import Listener, Noted
 from transfers.entry import Entry, Kind, enclosing
-from transfers.stores.base import is_own_name, unsafe_component
-from transfers.stores.s3.listing import MOST_UNLISTED, Cache, Listed, Unlisted, time_of
-from transfers.stores.s3.manifest import (
+from transfers.stores.s3.manifest import from_metadata, read_manifest, write_manifest
+from transfers.stores.s3.multipart import Uploads
+from transfers.stores.s3.requests import Requests
+from transfers.stores.server.keys import Cache, Listed, Unlisted, time_of
+from transfers.stores.server.manifest import (
     NAME,
-    Cursor,
     Keyed,
     Known,
     ManifestLines,
     differs,
-    from_metadata,
-    known_in,
     line_of,
     merged,
     newest,
-    read_manifest,
-    write_manifest,
 )
-from transfers.stores.s3.multipart import Uploads
-from transfers.stores.s3.requests import Requests
+from transfers.stores.server.records import Above, Manifests, in_listing, inside, removed_below
 
 _BATCH = 512
 _ATTEMPTS = 5
-
-_Above = tuple[bytes, ManifestLines]  # the root's path below the folder of a manifest, and its lines
-_Below = tuple[bytes, ManifestLines, Cursor]  # a folder with a final slash, its manifest's lines and a cursor
 
 
 class Records:
@@ -52,7 +44,7 @@ class Records:
         self._root = root
         self._learned = ManifestLines()
         self._nested: frozenset[bytes] = frozenset()
-        self._loading: Future[list[_Above]] | None = None
+        self._loading: Future[list[Above]] | None = None
 
     def begin(self) -> None:
         """Load the manifests at and above the root while the listing runs."""
@@ -106,7 +98,7 @@ class Records:
             self._loading.add_done_callback(_close_loaded)
         self._loading = None
 
-    def _above(self) -> list[_Above]:
+    def _above(self) -> list[Above]:
         """Return the manifests at and above the root, nearest first, with the root's path below each."""
         found = []
         path = self._root
@@ -185,111 +177,11 @@ class Records:
         return self._key(b"/".join(part for part in (folder, NAME) if part))
 
 
-class Manifests:
-    """Manifest lookups along a sorted listing; only the manifests around the current path are held."""
-
-    def __init__(
-        self,
-        load: Callable[[bytes], ManifestLines],
-        nested: AbstractSet[bytes],
-        above: Iterable[_Above],
-        *,
-        gathers: Callable[[bytes], bool] = lambda _: False,
-    ) -> None:
-        """Set the fields; `missing` has only paths for which `gathers` is true."""
-        self._load = load
-        self._gathers = gathers
-        self._nested = nested
-        self._entered: set[bytes] = set()
-        self._missing: dict[bytes, bytes] = {}
-        self._above: list[_Below] = []
-        for before, lines in above:
-            start = before + b"/" if before else b""
-            self._above.append((start, lines, Cursor(lines, partial(self._miss_below, start))))
-        self._below: list[_Below] = []  # for the folders above the current path, outermost first
-
-    def find(self, listed: Listed) -> Known | None:
-        """Return the valid record of the nearest enclosing manifest."""
-        path, size, etag = listed[:3]
-        if self._nested:
-            self._enter(path)
-        # every manifest is asked, so that it does not count this file as missing
-        lines = [cursor.line(path[len(folder) :]) for folder, _, cursor in reversed(self._below)]
-        lines += [cursor.line(before + path) for before, _, cursor in self._above]
-        for line in lines:
-            known = known_in(line) if line else None
-            if known is not None and etag and (known.etag, known.size) == (etag, size):
-                return known
-        return None
-
-    def _enter(self, path: bytes) -> None:
-        while self._below and not path.startswith(self._below[-1][0]):
-            self._leave()
-        known = {folder for folder, _, _ in self._below}
-        for around in reversed([folder for folder in enclosing(path) if folder in self._nested]):
-            if around + b"/" not in known:
-                self._hold(around)
-
-    def _hold(self, folder: bytes) -> None:
-        lines = self._load(folder)
-        self._entered.add(folder)
-        cursor = Cursor(lines, lambda key, line: self._miss(folder + b"/" + key, line))
-        self._below.append((folder + b"/", lines, cursor))
-
-    def _leave(self) -> None:
-        _, lines, cursor = self._below.pop()
-        cursor.end()
-        lines.close()
-
-    def _miss_below(self, start: bytes, key: bytes, line: bytes) -> None:
-        if key.startswith(start):
-            self._miss(key[len(start) :], line)
-
-    def _miss(self, path: bytes, line: bytes) -> None:
-        if not self._gathers(path) or len(self._missing) > MOST_UNLISTED:
-            return
-        if unsafe_component(path) is None and not is_own_name(path):  # a manifest may be forged (S1)
-            self._missing[path] = line
-
-    def missing(self) -> Iterator[tuple[bytes, Known]]:
-        """Yield the recorded files for which `find` was not called; nothing can be found after this."""
-        while self._below:
-            self._leave()
-        for folder in sorted(self._nested - self._entered):
-            self._hold(folder)
-            self._leave()
-        for _, _, cursor in self._above:
-            cursor.end()
-        for path in sorted(self._missing):
-            yield path, known_in(self._missing[path])
-
-    def close(self) -> None:
-        """Free the manifests."""
-        for _, lines, _ in (*self._above, *self._below):
-            lines.close()
-
-
-def _close_loaded(loaded: Future[list[_Above]]) -> None:
+def _close_loaded(loaded: Future[list[Above]]) -> None:
     """Free manifests that are loaded but no longer needed."""
     if not loaded.cancelled() and loaded.exception() is None:
         for _, lines in loaded.result():
             lines.close()
-
-
-def in_listing(*, shallow: bool) -> Callable[[bytes], bool]:
-    """Return whether a listing has a path: with `shallow` only those of the first level."""
-    return lambda path: not (shallow and b"/" in path)
-
-
-def removed_below(before: bytes, changes: ManifestLines) -> Iterator[Keyed]:
-    """Yield the removed paths of a root as a manifest above it has them, whose folder has the root at `before`."""
-    return ((before + b"/" + path, b"") for path, line in changes if not line)
-
-
-def inside(folder: bytes, *changes: ManifestLines) -> Iterator[Keyed]:
-    """Yield a folder's changes as removals from its manifest: the root's manifest records them now."""
-    start = folder + b"/"
-    return ((path.removeprefix(start), b"") for path, _ in newest(*changes) if path.startswith(start))
 
 
 def entry_of(listed: Listed, known: Known) -> Entry:

@@ -10,14 +10,14 @@ from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.ledger import now as moment
-from transfers.entry import Entry, Kind, enclosing
-from transfers.stores.base import CleanupResult, Leftover, Problem, is_own_name
-from transfers.stores.s3 import lock
-from transfers.stores.s3.errors import Said, error_of, problem_of
-from transfers.stores.s3.listing import is_folder_marker, pages, time_of
+from transfers.entry import Entry, Kind
+from transfers.stores.base import CleanupResult, Leftover, Problem, is_own_name, problem_of
+from transfers.stores.s3.errors import Said, error_of
+from transfers.stores.s3.listing import pages
 from transfers.stores.s3.multipart import BegunUpload, Pending, abort, begun_at, forget, pending_uploads
 from transfers.stores.s3.requests import Requests, children, delete_document, is_plain, key_bytes, parse, text
-from transfers.stores.server_lease import locked
+from transfers.stores.server.keys import is_folder_marker, time_of
+from transfers.stores.server.locks import find_lock, is_lock
 
 _BATCH = 256  # of at most 1000 (Amazon S3 API reference, DeleteObjects)
 
@@ -109,21 +109,6 @@ class ObjectRemover:
 
 
 _CLEAR_BATCH = 1000
-_LOCK = b"/" + lock.NAME
-
-
-def is_lock(path: bytes) -> bool:
-    """Return whether the path is the lock of another root below this one."""
-    return path.endswith(_LOCK)
-
-
-def check_unheld(requests: lock.ObjectRequests, root: bytes, locks: Iterable[bytes]) -> None:
-    """Raise `TryLaterError("locked")` if a lock above the root, or one of the keys `locks`, is held."""
-    above = [folder + _LOCK if folder else lock.NAME for folder in enclosing(root)] if root else []
-    for key in (*above, *locks):
-        found = lock.find_lock(requests, key)
-        if found is not None and not found.free:
-            raise locked(found.holder, requests.subject)
 
 
 def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem | None:
@@ -135,7 +120,7 @@ def clear(requests: Requests, removing: ObjectRemover, prefix: bytes) -> Problem
     for batch in _in_batches(_list_remaining(requests, prefix)):
         keys = [key for key, own in batch if own]
         for key in [key for key in keys if is_lock(key)]:
-            found = lock.find_lock(requests, key)
+            found = find_lock(requests, key)
             if found is not None and not found.free:
                 return Problem("locked", "another operation holds the lock")
         problems = [problem for problem in removing.remove_keys(keys).values() if problem is not None]

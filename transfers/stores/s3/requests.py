@@ -24,6 +24,7 @@ from hibali.http import (
     Deadline,
     Response,
     failure_of,
+    not_partial,
     read_at_most,
     request_timeout,
     too_long,
@@ -40,7 +41,6 @@ from transfers.stores.s3.errors import (
     Said,
     bad_certificate,
     error_of,
-    not_partial,
     real_status,
     said_in,
 )
@@ -143,7 +143,6 @@ def complete_document(etags: list[str]) -> bytes:
 CHECKSUM = "x-amz-checksum-sha256"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 CONNECTIONS = 32
-IN_FLIGHT_BYTES = 64 * 1024 * 1024  # bytes in flight: several parts, or two whole objects
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _CONNECT_SECONDS = 10
 _ATTEMPTS = 5  # attempts for each request, for every client library (docs/decisions/connections.md)

@@ -38,22 +38,10 @@ from transfers.stores.base import (
     unsafe_component,
 )
 from transfers.stores.request_store import RequestStore
-from transfers.stores.s3 import manifest, removing
+from transfers.stores.s3 import removing
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
-from transfers.stores.s3.listing import (
-    Cache,
-    HidingFiles,
-    Listed,
-    Unlisted,
-    in_order,
-    is_archived,
-    pages,
-    time_of,
-)
-from transfers.stores.s3.lock import NAME as LOCK
-from transfers.stores.s3.lock import S3Lock
-from transfers.stores.s3.manifest import ManifestLines
+from transfers.stores.s3.listing import is_archived, pages
 from transfers.stores.s3.multipart import Uploads
 from transfers.stores.s3.nodes import NodeObjects, bucket_place
 from transfers.stores.s3.policy import BucketSharing
@@ -64,6 +52,11 @@ from transfers.stores.s3.removing import ObjectRemover
 from transfers.stores.s3.requests import CONNECTIONS, Requests
 from transfers.stores.s3.swift_acl import ContainerSharing
 from transfers.stores.s3.writing import ExpectedObjects, S3Writer, WriteTarget
+from transfers.stores.server.keys import Cache, HidingFiles, Listed, Unlisted, in_order, time_of
+from transfers.stores.server.locks import NAME as LOCK
+from transfers.stores.server.locks import ConditionalLock, check_unheld, is_lock
+from transfers.stores.server.manifest import NAME as MANIFEST_NAME
+from transfers.stores.server.manifest import ManifestLines
 from transfers.stores.server_lease import NoLease
 
 _SETTLED_SECONDS = 2.0  # longer than any client needs between a HEAD and its PUT
@@ -171,7 +164,7 @@ class S3SmallFiles(SmallFiles):
 _Paths = list[bytes]
 _Writers = list[S3Writer]
 
-_MANIFEST = b"/" + manifest.NAME
+_MANIFEST = b"/" + MANIFEST_NAME
 
 
 class S3Store(RequestStore):
@@ -215,7 +208,7 @@ class S3Store(RequestStore):
         self._removing = ObjectRemover(requests, self._pool, self._key)
         self._support = recall(site, requests.bucket, requests.endpoint.url)
         self._read_verification = Verification.RECORDED
-        self._holder: S3Lock | NoLease = NoLease()
+        self._holder: ConditionalLock | NoLease = NoLease()
         self._writers: _Writers = []
         self._made = False
         self._is_substore = False
@@ -347,7 +340,7 @@ class S3Store(RequestStore):
             for listed in page:
                 if listed.path.endswith(_MANIFEST):
                     nested.append(listed.path.removesuffix(_MANIFEST))
-                elif removing.is_lock(listed.path):
+                elif is_lock(listed.path):
                     self._locks_below.append(self._prefix() + listed.path)
                 yield listed
 
@@ -398,7 +391,7 @@ class S3Store(RequestStore):
     @contextmanager
     def node_objects(self) -> Iterator[NodeObjects]:
         """Let compute nodes write objects; at the end, update the manifest. The prefix must be locked if that is possible."""
-        token = self._holder.token if isinstance(self._holder, S3Lock) else ""
+        token = self._holder.token if isinstance(self._holder, ConditionalLock) else ""
         objects = NodeObjects(self._write_target(), self._prefix(), token)
         try:
             yield objects
@@ -481,7 +474,7 @@ class S3Store(RequestStore):
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix has no symlinks."""
         del itself
-        removing.check_unheld(self._requests, self.root_path, self._locks_below)
+        check_unheld(self._requests, self.root_path, self._locks_below)
 
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store; `remove_root` removes these files."""
@@ -510,7 +503,7 @@ class S3Store(RequestStore):
         self.probe()
         self._made = True
 
-    def lock(self, operation: str, *, make: bool = False) -> S3Lock | NoLease:
+    def lock(self, operation: str, *, make: bool = False) -> ConditionalLock | NoLease:
         """See Store; if the server cannot hold a lock, emit a note and hold nothing."""
         self._made = self._made or make
         if self._is_substore:
@@ -519,7 +512,7 @@ class S3Store(RequestStore):
         self._holder = NoLease()
         if self.facts.locks:
             key, token = self._key(LOCK), self._lock_token
-            held = S3Lock(self._requests, key, operation, self._lease, token=token)
+            held = ConditionalLock(self._requests, key, operation, self._lease, token=token)
             if held.renewable:
                 self._holder = held
             else:

@@ -12,11 +12,10 @@ from typing import Any
 from hibali.errors import HibaliError
 from hibali.http import Bytes
 from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import Committed, Item, Payload, Problem
+from transfers.stores.base import Committed, Item, Payload, Problem, problem_of
 from transfers.stores.request_store import RequestWriter
 from transfers.stores.s3.bulk import Bulk
-from transfers.stores.s3.errors import problem_of
-from transfers.stores.s3.manifest import Known, ManifestLines, line_of, to_metadata
+from transfers.stores.s3.manifest import to_metadata
 from transfers.stores.s3.multipart import (
     BegunUpload,
     Part,
@@ -29,6 +28,7 @@ from transfers.stores.s3.multipart import (
 )
 from transfers.stores.s3.probe import ServerSupport
 from transfers.stores.s3.requests import Requests
+from transfers.stores.server.manifest import Known, ManifestLines, line_of
 from transfers.stores.server_lease import Lease, NoLease
 
 _CHANGED = Problem(

@@ -29,7 +29,7 @@ from transfers.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.filesystem.failures import failure_of
-from transfers.stores.server_records import Found
+from transfers.stores.server.records import Found
 from transfers.stores.unicore.settings import UnicoreSettings
 
 PAGE = 200  # entries of a list of resources; the server may give fewer

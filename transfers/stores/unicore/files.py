@@ -19,8 +19,8 @@ from transfers.overlap import identity_of_url
 from transfers.stores.filesystem.files import LIST_SECONDS, HeldUpload, Upload
 from transfers.stores.filesystem.machine import MachineFiles
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
+from transfers.stores.server.records import Found
 from transfers.stores.server_folder import OWN
-from transfers.stores.server_records import Found
 from transfers.stores.unicore.client import Storage, UnicoreClient, check_path
 
 PART_BYTES = 16 * 1024 * 1024

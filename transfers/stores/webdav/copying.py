@@ -10,9 +10,8 @@ from typing import NamedTuple
 from hibali.cancellation import in_this_context
 from hibali.errors import HibaliError
 from transfers.entry import Entry, Verification
-from transfers.stores.base import NOT_COPIED, Committed, Item, Problem
+from transfers.stores.base import NOT_COPIED, Committed, Item, Problem, problem_of
 from transfers.stores.request_store import Refused
-from transfers.stores.s3.errors import problem_of
 from transfers.stores.webdav.writing import WebdavTarget
 
 _MOST_JOBS = 8  # copies at a time

@@ -20,7 +20,7 @@ from transfers.agent import protocol
 from transfers.entry import Entry, Kind
 from transfers.spool import Blocks
 from transfers.stores.request_store import Got, changed
-from transfers.stores.s3.listing import Listed, in_order
+from transfers.stores.server.keys import Listed, in_order
 from transfers.stores.webdav.multistatus import (
     FIND,
     FIND_FREE_BYTES,

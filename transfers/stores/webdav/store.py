@@ -28,10 +28,10 @@ from transfers.stores.base import (
     ServerListing,
     Space,
     Store,
+    problem_of,
     unsafe_component,
 )
 from transfers.stores.request_store import RequestStore
-from transfers.stores.s3.errors import problem_of
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
 from transfers.stores.server_lease import Lease, NoLease, lost_lease
 from transfers.stores.webdav.copying import CopySource, WebdavCopying

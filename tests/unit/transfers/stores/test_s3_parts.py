@@ -17,7 +17,7 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from tests.support.manifests import read_lines, write_lines
 from transfers.agent.lease import this_process
 from transfers.entry import Verification
-from transfers.stores.s3 import listing
+from transfers.stores.base import problem_of
 from transfers.stores.s3.credentials import (
     CredentialSource,
     Endpoint,
@@ -25,13 +25,15 @@ from transfers.stores.s3.credentials import (
     find_endpoint,
     parse_process_credentials,
 )
-from transfers.stores.s3.errors import Said, error_of, from_obstore, problem_of
-from transfers.stores.s3.listing import Listed, in_order
-from transfers.stores.s3.manifest import Known, ManifestLines, from_metadata, line_of, to_metadata
+from transfers.stores.s3.errors import Said, error_of, from_obstore
+from transfers.stores.s3.manifest import from_metadata, to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, part_bytes
 from transfers.stores.s3.probe import ServerSupport, facts_of, recall, remember
-from transfers.stores.s3.records import Manifests
 from transfers.stores.s3.requests import delete_document, is_plain, key_bytes, parse
+from transfers.stores.server import keys
+from transfers.stores.server.keys import Listed, in_order
+from transfers.stores.server.manifest import Known, ManifestLines, line_of
+from transfers.stores.server.records import Manifests
 from transfers.stores.server_lease import Held
 
 GOOD = {"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "planted-secret"}
@@ -240,7 +242,7 @@ def test_metadata_is_written_and_read_back() -> None:
 
 
 def test_listings_are_sorted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_RUN", 7)
+    monkeypatch.setattr(keys, "_RUN", 7)
     names = [b"a/b", b"a/c", b"a-x", b"a.b", b"a0", *(f"é{n}\n".encode() for n in range(40))]
     random.Random(3).shuffle(names)  # noqa: S311 - the same each time
     found = [Listed(name, 1, "e", "m") for name in names]

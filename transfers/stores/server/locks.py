@@ -1,14 +1,15 @@
-"""Hold the lease of an S3 target by conditional writes."""
+"""Hold the lease of a target in a bucket by conditional writes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from hibali.documents import line_of_json
 from hibali.http import Bytes, Response
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.server_lease import Held, Lease, record_of
+from transfers.entry import enclosing
+from transfers.stores.server_lease import Held, Lease, locked, record_of
 
 NAME = b".hibali/lock"
 _HELD = frozenset({404, 409, 412})
@@ -34,7 +35,7 @@ class ObjectRequests(Protocol):
         """Send one request. Raise an error for statuses that are not in `accept`. An urgent one overtakes those that wait for a limit."""
 
 
-class S3Lock(Lease):
+class ConditionalLock(Lease):
     """The lock object of one prefix."""
 
     def __init__(
@@ -109,3 +110,20 @@ def find_lock(requests: ObjectRequests, key: bytes) -> Held | None:
 
 def _held(response: Response) -> Held:
     return Held(record_of(response.body), response.age, response.etag)
+
+
+_LOCK = b"/" + NAME
+
+
+def is_lock(path: bytes) -> bool:
+    """Return whether the path is the lock of another root below this one."""
+    return path.endswith(_LOCK)
+
+
+def check_unheld(requests: ObjectRequests, root: bytes, locks: Iterable[bytes]) -> None:
+    """Raise `TryLaterError("locked")` if a lock above the root, or one of the keys `locks`, is held."""
+    above = [folder + _LOCK if folder else NAME for folder in enclosing(root)] if root else []
+    for key in (*above, *locks):
+        found = find_lock(requests, key)
+        if found is not None and not found.free:
+            raise locked(found.holder, requests.subject)

@@ -1,0 +1,1 @@
+"""Store files at servers with single requests: what all kinds of such servers share."""
