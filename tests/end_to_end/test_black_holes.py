@@ -44,7 +44,13 @@ def add_site(hibali: Any, server: SshServer, proxy: BlackHoleProxy, more: str = 
 
 
 @pytest.mark.parametrize(
-    "more", ["", 'persist = "no"\n', 'transport = "sftp"\n'], ids=["agent", "no-master", "sftp"]
+    "more",
+    [
+        "",
+        pytest.param('persist = "no"\n', marks=pytest.mark.heavy),
+        pytest.param('transport = "sftp"\n', marks=pytest.mark.heavy),
+    ],
+    ids=["agent", "no-master", "sftp"],
 )
 def test_a_path_that_loses_large_packets_ends_the_command_by_its_limit(
     hibali: Any, ssh_server: SshServer, hole: BlackHoleProxy, more: str

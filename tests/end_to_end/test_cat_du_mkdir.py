@@ -18,7 +18,9 @@ from tests.support.trees import HOSTILE_NAMES, Folder, Link
 LARGE = os.urandom(9 << 20)
 
 
-@pytest.fixture(params=["local", "ssh", "sftp", "s3"])
+@pytest.fixture(
+    params=["ssh", "s3", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("local", "sftp"))]
+)
 def each_store(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     return transfers_to(request.param)
 

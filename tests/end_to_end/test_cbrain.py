@@ -408,7 +408,9 @@ def test_a_portal_that_never_finishes_in_the_background_is_named(
     assert ids(portal, cloud).keys() == {"a.txt"}
 
 
-@pytest.mark.parametrize("kind", [LOST, EXPIRED, DROPPED])
+@pytest.mark.parametrize(
+    "kind", [LOST, *(pytest.param(each, marks=pytest.mark.heavy) for each in (EXPIRED, DROPPED))]
+)
 def test_registering_survives_lost_answers(bulk: Bulk, hibali: Any, tmp_path: Path, kind: str) -> None:
     portal, cloud = bulk
     contents = {f"f{number:03}.txt": b"x" for number in range(250)}

@@ -185,7 +185,7 @@ def test_a_dataset_whose_sources_work_is_not_changed(
     assert "3 annexed files: 0 here, 3 can be fetched. All sources work." in text
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_dead_sources_are_named_and_their_files_are_counted(
     study: Study, served: Any, tmp_path: Path, *, terminal: bool
 ) -> None:
@@ -224,7 +224,7 @@ def account(webdav_server: DavServer) -> Iterator[Callable[[str], None]]:
     set_password("")
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_a_reset_password_is_named_with_the_command_that_stores_a_new_one(
     study: Study, webdav_server: DavServer, account: Callable[[str], None], *, terminal: bool
 ) -> None:
@@ -269,7 +269,7 @@ def unlocked_clone(study: Study, tmp_path: Path) -> Study:
     return clone
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_pointer_text_in_place_of_content_is_named(study: Study, tmp_path: Path, *, terminal: bool) -> None:
     clone = unlocked_clone(study, tmp_path)
     assert (clone.folder / "scan.nii").read_bytes().startswith(b"/annex/objects/")
@@ -307,7 +307,7 @@ def test_pages_and_pointers_of_git_lfs_in_place_of_content_are_named(study: Stud
     )
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_a_special_remote_whose_program_is_not_installed_is_named(study: Study, *, terminal: bool) -> None:
     program = study.tool("git-annex-remote-lab", _EXTERNAL)
     study.git("annex", "initremote", "lab", "type=external", "externaltype=lab", "encryption=none")
@@ -326,7 +326,7 @@ def test_a_special_remote_whose_program_is_not_installed_is_named(study: Study, 
     assert "command -v git-annex-remote-lab" in report.problem("special-remote-not-installed")["hint"]
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_sources_that_ask_for_a_password_over_ssh_are_named(
     study: Study, password_server: SshServer, *, terminal: bool
 ) -> None:
@@ -351,7 +351,7 @@ def test_sources_that_ask_for_a_password_over_ssh_are_named(
     assert report.problem("login-refused")["hint"] == "Log in once yourself: ssh far"
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_sources_that_never_answer_are_named_at_the_deadline(study: Study, *, terminal: bool) -> None:
     study.allow_loopback()
     with socket.create_server(("127.0.0.1", 0)) as silent:

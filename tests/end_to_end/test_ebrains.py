@@ -301,7 +301,9 @@ def test_damage_on_the_way_is_found(place: Place, tmp_path: Path) -> None:
     assert files_in(tmp_path / "pulled") == {}
 
 
-@pytest.mark.parametrize(("hashes", "locks"), [("constant", True), ("none", False)])
+@pytest.mark.parametrize(
+    ("hashes", "locks"), [("constant", True), pytest.param("none", False, marks=pytest.mark.heavy)]
+)
 def test_what_the_service_does_not_document_changes_nothing(
     place: Place, tmp_path: Path, hashes: str, locks: bool
 ) -> None:

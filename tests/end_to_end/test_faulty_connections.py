@@ -129,7 +129,7 @@ def test_an_unreachable_server_needs_few_requests(faulty: Any, tmp_path: Path) -
     assert len(proxy.exchanges) - before <= 10
 
 
-@pytest.mark.parametrize("name", ["lose_answer", "flip_request"])
+@pytest.mark.parametrize("name", [pytest.param("lose_answer", marks=pytest.mark.heavy), "flip_request"])
 def test_data_damaged_during_an_upload_is_sent_again(faulty: Any, name: str) -> None:
     fault = Once(lambda exchange: exchange.method == "PUT" and is_data(exchange), name)
     there, _ = faulty(fault)

@@ -327,7 +327,14 @@ def test_a_kill_on_this_machine_at_a_system_call_is_recovered(
     assert _killed_locally(local_there, CALLS[call], number)
 
 
-@pytest.mark.parametrize(("call", "number"), [("rename", 3), ("sync", 5), ("unlink", 3)])
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        ("rename", 3),
+        pytest.param("sync", 5, marks=pytest.mark.heavy),
+        pytest.param("unlink", 3, marks=pytest.mark.heavy),
+    ],
+)
 def test_a_kill_at_the_site_at_a_system_call_is_recovered(transfers_to: Any, call: str, number: int) -> None:
     strace.require_strace()
     assert _killed_at_site(transfers_to("ssh"), CALLS[call], number)

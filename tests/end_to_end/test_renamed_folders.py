@@ -61,7 +61,9 @@ def transfer(operation: str, there: Transfers, target: Path, **options: Any) -> 
     return api.push(there.source, "there:data", pack=operation == "pack", **options)
 
 
-@pytest.mark.parametrize("replace", [False, True], ids=["renamed", "replaced"])
+@pytest.mark.parametrize(
+    "replace", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["renamed", "replaced"]
+)
 @pytest.mark.parametrize("operation", ["push", "pull", "sync", "cp", "pack"])
 def test_a_target_that_is_renamed_away_is_no_success(
     place: Transfers, operation: str, *, replace: bool

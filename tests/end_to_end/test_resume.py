@@ -109,7 +109,7 @@ def test_data_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> None:
     there.check_no_own_files()
 
 
-@pytest.mark.parametrize("keeps_times", [False, True])
+@pytest.mark.parametrize("keeps_times", [pytest.param(False, marks=pytest.mark.heavy), True])
 def test_a_source_that_changed_meanwhile_is_never_mixed_with_its_old_part(
     folder_there: Transfers, keeps_times: bool
 ) -> None:

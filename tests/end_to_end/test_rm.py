@@ -24,7 +24,9 @@ TREE = {b"keep": b"1", b"gone/a": b"22", b"gone/sub/b": b"333", b"gone/sub/-r": 
 KEPT = {b"keep": b"1", b"gone-too": b"5"}
 
 
-@pytest.fixture(params=["local", "ssh", "sftp", "s3"])
+@pytest.fixture(
+    params=["ssh", "s3", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("local", "sftp"))]
+)
 def each_store(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     return transfers_to(request.param)
 
@@ -240,12 +242,12 @@ def test_a_bucket_is_not_removed(bucket_there: Transfers) -> None:
     ("word", "folder"),
     [
         ("local", "."),
-        ("local", "data/gone"),
+        pytest.param("local", "data/gone", marks=pytest.mark.heavy),
         ("local", "data/gone/sub"),
         ("ssh", "data/gone/sub"),
-        ("sftp", "data"),
-        ("sftp", "data/gone/sub"),
-        ("s3", "data"),
+        pytest.param("sftp", "data", marks=pytest.mark.heavy),
+        pytest.param("sftp", "data/gone/sub", marks=pytest.mark.heavy),
+        pytest.param("s3", "data", marks=pytest.mark.heavy),
         ("s3", "data/gone/sub"),
     ],
 )

@@ -54,7 +54,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a FIFO": replace_by_fifo,
     "a folder": replace_by_folder,
 }
-FAST = ("one byte", "empty", "a FIFO")
+FAST = ("one byte",)
 
 
 def kinds() -> list[Any]:
@@ -141,7 +141,9 @@ def test_a_damaged_operation_is_named(hibali: Any, damage: str) -> None:
     assert (hibali.home.folder / "v" / "a").read_text() == "1", pushed.err
 
 
-@pytest.mark.parametrize("odd", [replace_by_fifo, replace_by_folder], ids=["FIFO", "folder"])
+@pytest.mark.parametrize(
+    "odd", [replace_by_fifo, pytest.param(replace_by_folder, marks=pytest.mark.heavy)], ids=["FIFO", "folder"]
+)
 def test_no_command_waits_for_a_state_file_that_is_no_file(bench: Bench, odd: Callable[[Path], None]) -> None:
     hibali, state = bench.hibali, bench.hibali.home.state
     words = ("--by", "print", "--cron", "0 3 * * *", "--no-check", "--", "push", "tool.json", "here:t")

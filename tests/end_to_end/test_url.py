@@ -47,7 +47,7 @@ def web(hibali: Any, tmp_path: Path) -> Iterator[Web]:
     made.server.close()
 
 
-@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("ranges", [True, pytest.param(False, marks=pytest.mark.heavy)])
 def test_a_tree_is_fetched_once_and_verified_by_size(web: Web, tmp_path: Path, *, ranges: bool) -> None:
     web.server.ranges = ranges
     receipt = web.pull("", tmp_path / "here").last

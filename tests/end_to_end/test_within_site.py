@@ -24,7 +24,9 @@ MOVER = {"local": "stream", "ssh": "direct", "s3": "server", "webdav": "server"}
 READ_BACK = {"webdav": 6}  # bytes: the protocol has no checksums
 
 
-@pytest.fixture(params=["local", "ssh", "s3", "webdav"])
+@pytest.fixture(
+    params=["local", "s3", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "webdav"))]
+)
 def each_store(request: pytest.FixtureRequest, transfers_to: MakeTransfers) -> Transfers:
     return transfers_to(request.param)
 

@@ -294,7 +294,7 @@ def run_plain(over: Site, repository: Path, tmp_path: Path) -> None:
         (plant_promisor, None),
     ],
 )
-@pytest.mark.parametrize("address", ["{}", "file://{}"])
+@pytest.mark.parametrize("address", [pytest.param("{}", marks=pytest.mark.heavy), "file://{}"])
 def test_a_repository_of_this_machine_runs_none_of_its_own_programs(
     tmp_path: Path,
     repository: Path,

@@ -146,7 +146,7 @@ def expiring(server: ScriptedServer, status: int = 400) -> Callable[..., Answer]
     return respond
 
 
-@pytest.mark.parametrize("status", [400, 403])
+@pytest.mark.parametrize("status", [pytest.param(400, marks=pytest.mark.heavy), 403])
 @pytest.mark.parametrize("how", ["get", "head", "accepting", "put", "bulk get", "bulk put"])
 def test_keys_that_expire_in_the_middle_are_replaced(
     server: ScriptedServer, open_bucket: Any, command: Any, how: str, status: int
