@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -79,13 +79,23 @@ class _WithExamples(click.Command):
     def __init__(
         self,
         *arguments: Any,
+        calls: str | Callable[..., int | None],
         examples: Sequence[tuple[str, str]] = (),
         section: str = "",
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
+        self._calls = calls
         self.examples = tuple(examples)
         self.section = section
+
+    def work(self) -> Callable[..., int | None]:
+        """Import and return the function that does the work."""
+        if not isinstance(self._calls, str):
+            return self._calls
+        module, _, name = self._calls.partition(":")
+        found: Callable[..., int | None] = getattr(import_module(module), name)
+        return found
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """End the help with examples and exit codes."""
@@ -187,35 +197,49 @@ class ListingGroup(_WithExamples, CommandGroup):
     """A group that is also a command where no subcommand follows, with examples."""
 
 
+Made = TypeVar("Made", HibaliCommand, ListingGroup)
+
+
 def command(
     name: str,
     *,
+    calls: str = "",
     examples: Sequence[tuple[str, str]] = (),
     resumes: bool = False,
     section: str = "",
 ) -> Callable[[Callable[..., int | None]], HibaliCommand]:
-    """Make a function a command with the common options; `section` is that of the help of its group.
+    """Declare a command with the common options; `section` is that of the help of its group.
 
-    The function takes `common: Common` first, then its own parameters by name, and returns its exit code
+    `calls` is MODULE:FUNCTION, imported when the command runs; without it, the decorated function is called itself.
+    It takes `common: Common` first, then the parameters of the command by name, and returns the exit code
     (None is 0). Hibali errors that it raises are printed by the frame. A command that
     `resumes` continues when it is run again after an interruption.
     """
+    return _decorator(HibaliCommand, name, calls, resumes=resumes, examples=examples, section=section)
 
-    def decorate(function: Callable[..., int | None]) -> HibaliCommand:
+
+def _decorator(
+    kind: type[Made], name: str, calls: str, *, resumes: bool = False, **named: Any
+) -> Callable[[Callable[..., int | None]], Made]:
+    def decorate(function: Callable[..., int | None]) -> Made:
         def run(**values: Any) -> int | None:
+            context = click.get_current_context()
+            if context.invoked_subcommand is not None:
+                _refuse_ignored_options(context, context.invoked_subcommand)
+                return None
             complete_ids(made.params, values)
             common = pop_common(values)
-            check_outputs(common, click.get_current_context().command.params, values)
+            check_outputs(common, context.command.params, values)
             hint = RESUMES if resumes and not values.get("dry_run") else ""
-            ends = until_pipe_closes() if name in _LISTINGS else nullcontext()
+            prints = name in _LISTINGS or isinstance(made, ListingGroup)
+            ends = until_pipe_closes() if prints else nullcontext()
             with limit_time(common.max_seconds), hint_if_interrupted(hint), ends:
-                return function(common, **values)
+                return made.work()(common, **values)
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        named = {"examples": examples, "section": section, "add_help_option": False}
-        made = click.command(name, cls=HibaliCommand, **named)(add_common_options(run))
-        assert isinstance(made, HibaliCommand)
+        added: dict[str, Any] = {"calls": calls or function, "add_help_option": False, **named}
+        made: Made = click.command(name, cls=kind, **added)(add_common_options(run))
         add_completions(made.params)
         return made
 
@@ -268,38 +292,17 @@ def folder_group(name: str, *, package: str, modules: Mapping[str, str], help_te
 def listing_group(
     name: str,
     *,
+    calls: str,
     commands: Sequence[click.Command],
     examples: Sequence[tuple[str, str]] = (),
     section: str = "",
 ) -> Callable[[Callable[..., int | None]], ListingGroup]:
-    """Make a function the command of a group where no subcommand follows; see `command`.
+    """Declare the command of a group where no subcommand follows; see `command`.
 
-    Raises `click.UsageError` for options before a subcommand, which would ignore them.
+    It raises `click.UsageError` for options before a subcommand, which would ignore them.
     """
-
-    def decorate(function: Callable[..., int | None]) -> ListingGroup:
-        def run(**values: Any) -> int | None:
-            context = click.get_current_context()
-            if context.invoked_subcommand is not None:
-                _refuse_ignored_options(context, context.invoked_subcommand)
-                return None
-            common = pop_common(values)
-            with limit_time(common.max_seconds), until_pipe_closes():
-                return function(common, **values)
-
-        run.__doc__ = function.__doc__
-        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-        named = {
-            "commands": commands,
-            "examples": examples,
-            "section": section,
-            "invoke_without_command": True,
-        }
-        made = click.command(name, cls=ListingGroup, add_help_option=False, **named)(add_common_options(run))
-        assert isinstance(made, ListingGroup)
-        return made
-
-    return decorate
+    named: dict[str, Any] = {"commands": commands, "invoke_without_command": True}
+    return _decorator(ListingGroup, name, calls, examples=examples, section=section, **named)
 
 
 def _refuse_ignored_options(context: click.Context, command: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,16 +234,8 @@ def add_resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def add_run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all options of `hibali run` but `--dry-run` to a command's function, which gets them as `options`, a `RunOptions`."""
-
-    @wraps(function)
-    def call(*arguments: Any, pipeline: str, invocation: str | None, dry_run: bool, **values: Any) -> Any:
-        options = read_run_options(values)
-        return function(
-            *arguments, pipeline=pipeline, invocation=invocation, options=options, dry_run=dry_run
-        )
-
-    return _add(_RUN_OPTIONS, call)
+    """Add all options of `hibali run` to a command; `read_run_options` reads their values."""
+    return _add(_RUN_OPTIONS, function)
 
 
 def _add(options: Sequence[Decorator], function: Callable[..., Any]) -> Callable[..., Any]:

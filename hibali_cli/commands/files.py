@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from hibali_cli.command import Section, command
 from hibali_cli.fields import ENTRY, fields_option
-from hibali_cli.options import Common
 from hibali_cli.transfer_options import add_copying_options
 
 _exact_key = click.option(
@@ -20,6 +17,7 @@ _exact_key = click.option(
 
 @command(
     "ls",
+    calls="hibali_cli.handlers.files:list_place",
     section=Section.EVERYDAY,
     examples=[
         ("hibali ls juwels:@scratch", "List a folder."),
@@ -36,29 +34,18 @@ _exact_key = click.option(
 @click.option("-l", "--long", is_flag=True, help="Show size and modification time.")
 @click.option("--bytes", "exact", is_flag=True, help="Show sizes in bytes (includes -l).")
 @fields_option(ENTRY)
-def ls_command(
-    common: Common,
-    location: str,
-    *,
-    recursive: bool,
-    long: bool,
-    exact: bool,
-    fields: tuple[str, ...] | None,
-) -> int | None:
+def ls_command() -> None:
     """List the files and folders at a location, sorted by name (byte order).
 
     `*`, `?` and `[...]` match within a name, and `**` any number of folders; quote them, because your shell expands them.
     What matches is listed with its path below the folder before the first wildcard. If a file or folder has exactly this
     name, it is listed instead; after a component `.`, as in 'SITE:./a*', nothing is a wildcard.
     """
-    from hibali_cli.handlers.files import ListingStyle, list_place
-
-    style = ListingStyle(long=long, exact=exact, fields=fields)
-    return list_place(common, location, style, recursive=recursive)
 
 
 @command(
     "cat",
+    calls="hibali_cli.handlers.files:write_contents",
     section=Section.FILES,
     examples=[
         ("hibali cat juwels:@scratch/run7/log.txt | tail", "Show the end of a file."),
@@ -68,19 +55,17 @@ def ls_command(
 @click.argument("locations", metavar="SITE:PATH...", nargs=-1, required=True)
 @click.option("--recall", is_flag=True, help="Also read files that are on tape.")
 @_exact_key
-def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool, exact_key: bool) -> int | None:
+def cat_command() -> None:
     """Write the bytes of files to stdout unchanged.
 
     They are checked against the digest that their site computes or has recorded. Where that fails, or a file is
     missing, the command fails; bytes written before remain, so check the exit code.
     """
-    from hibali_cli.handlers.files import write_contents
-
-    return write_contents(common, locations, recall=recall, exact_key=exact_key)
 
 
 @command(
     "du",
+    calls="hibali_cli.handlers.files:show_usage",
     section=Section.FILES,
     examples=[
         ("hibali du juwels:@scratch", "Count the files and bytes of a tree."),
@@ -97,35 +82,31 @@ def cat_command(common: Common, locations: tuple[str, ...], *, recall: bool, exa
     help="Also show folders down to this depth.",
 )
 @click.option("--bytes", "exact", is_flag=True, help="Show sizes in bytes.")
-def du_command(common: Common, location: str, *, depth: int, exact: bool) -> int | None:
+def du_command() -> None:
     """Count the files and bytes of a tree, as a transfer of it would.
 
     Sizes are those of files, as transferred, not their use of disk space. A folder is listed after
     its subfolders; the total is the last line.
     """
-    from hibali_cli.handlers.files import show_usage
-
-    return show_usage(common, location, depth, exact=exact)
 
 
 @command(
     "mkdir",
+    calls="hibali_cli.handlers.files:make_folder",
     section=Section.FILES,
     examples=[("hibali mkdir juwels:@scratch/run7/input", "Create a folder and its parents.")],
 )
 @click.argument("location", metavar="SITE:PATH")
-def mkdir_command(common: Common, location: str) -> int | None:
+def mkdir_command() -> None:
     """Create a folder and its parents; an existing one is not changed.
 
     An object store has no folders: nothing is created there, and the exit code is 0.
     """
-    from hibali_cli.handlers.files import make_folder
-
-    return make_folder(common, location)
 
 
 @command(
     "rm",
+    calls="hibali_cli.handlers.files:remove_path",
     section=Section.EVERYDAY,
     resumes=True,
     examples=[
@@ -153,22 +134,18 @@ def mkdir_command(common: Common, location: str) -> int | None:
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @_exact_key
-def rm_command(
-    common: Common, location: str, *, recursive: bool, yes: bool, max_delete: str | None, **flags: bool
-) -> int | None:
+def rm_command() -> None:
     """Remove a file, or with --recursive a folder and its content, within --max-delete.
 
     hibali counts the content of a folder and shows it first. On a terminal it asks for confirmation, elsewhere --yes is needed. Symlinks are removed themselves,
     never their targets. A site's root, its named roots, work folder and home are never removed, and neither is a read-only location or one
     that another operation has locked. After an interruption, run the same command again to resume.
     """
-    from hibali_cli.handlers.files import remove_path
-
-    return remove_path(common, location, recursive=recursive, yes=yes, max_delete=max_delete, **flags)
 
 
 @command(
     "cp",
+    calls="hibali_cli.handlers.within_site:copy_files",
     section=Section.FILES,
     resumes=True,
     examples=[
@@ -180,7 +157,7 @@ def rm_command(
 @click.argument("target", metavar="SITE:PATH")
 @add_copying_options
 @_exact_key
-def cp_command(common: Common, source: str, target: str, **options: Any) -> int | None:
+def cp_command() -> None:
     """Copy files within a site, without sending them through this machine.
 
     The contents of a folder go into the second PATH; a file goes to exactly that name, or into it when it ends in a slash.
@@ -188,13 +165,11 @@ def cp_command(common: Common, source: str, target: str, **options: Any) -> int 
     agent writes the copies, in an object store and at a WebDAV server the server does (from WebDAV, hibali reads the copies
     back to verify them). `copy` is the same command.
     """
-    from hibali_cli.handlers.within_site import copy_files
-
-    return copy_files(common, source, target, options)
 
 
 @command(
     "mv",
+    calls="hibali_cli.handlers.within_site:move_path",
     section=Section.FILES,
     resumes=True,
     examples=[
@@ -205,7 +180,7 @@ def cp_command(common: Common, source: str, target: str, **options: Any) -> int 
 @click.argument("source", metavar="SITE:PATH")
 @click.argument("target", metavar="SITE:PATH")
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would be moved, and change nothing.")
-def mv_command(common: Common, source: str, target: str, *, dry_run: bool) -> int | None:
+def mv_command() -> None:
     """Move or rename a file or folder within a site.
 
     Where the store has a rename, the name changes at once. Elsewhere, as in an object store or between two
@@ -213,6 +188,3 @@ def mv_command(common: Common, source: str, target: str, *, dry_run: bool) -> in
     never replaced. As with `rm`, a site's roots, its work folder and home, read-only locations and locked ones are not moved. After an
     interruption, run the same command again to resume.
     """
-    from hibali_cli.handlers.within_site import move_path
-
-    return move_path(common, source, target, dry_run=dry_run)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from hibali_cli.command import Section, command, listing_group
 from hibali_cli.fields import OPERATION, fields_option
-from hibali_cli.options import COUNT, OUTPUT_FILE, Common
+from hibali_cli.options import COUNT, OUTPUT_FILE
 from hibali_cli.transfer_options import read_age_option
 
 _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "under-way", "unfinished")
@@ -16,6 +14,7 @@ _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "
 
 @command(
     "show",
+    calls="hibali_cli.handlers.history:show_operation",
     examples=[
         (
             "hibali history show 20260102-030405-0a1b2c3d",
@@ -24,15 +23,13 @@ _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "
     ],
 )
 @click.argument("identifier", metavar="ID")
-def show_command(common: Common, identifier: str) -> int | None:
+def show_command() -> None:
     """Show one operation in full: source and target, counts, verification, failures and their reasons."""
-    from hibali_cli.handlers.history import show_operation
-
-    return show_operation(common, identifier)
 
 
 @command(
     "compact",
+    calls="hibali_cli.handlers.history:compact_history",
     resumes=True,
     examples=[
         ("hibali history compact --older-than 180d -n", "Show how much space it would free."),
@@ -48,19 +45,17 @@ def show_command(common: Common, identifier: str) -> int | None:
     help="Only operations started longer ago than DURATION (180d), or before TIME.",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Only show how much would be removed.")
-def compact_command(common: Common, *, before: int, dry_run: bool) -> int | None:
+def compact_command() -> None:
     """Shorten old journals: remove details that newer operations replaced, and keep receipts.
 
     The newest line of each file is kept regardless of its age, because `verify` and `history --path` need it. No other command
     shortens the ledger.
     """
-    from hibali_cli.handlers.history import compact_history
-
-    return compact_history(common, before / 1e9, dry_run=dry_run)
 
 
 @command(
     "report",
+    calls="hibali_cli.handlers.status_report:show_report",
     section=Section.REPORTS,
     examples=[
         ("hibali report", "Show the status report."),
@@ -80,18 +75,16 @@ def compact_command(common: Common, *, before: int, dry_run: bool) -> int | None
     metavar="N",
     help="The number of days in charts.",
 )
-def report_command(common: Common, *, output: str | None, days: int) -> int | None:
+def report_command() -> None:
     """Show the status report: schedules, failures and how to fix them, transfers, and unverified files.
 
     It is made from the ledger of this machine, without connections. The HTML page is self-contained and has no scripts.
     """
-    from hibali_cli.handlers.status_report import show_report
-
-    return show_report(common, output, days)
 
 
 @listing_group(
     "history",
+    calls="hibali_cli.handlers.history:list_history",
     section=Section.EVERYDAY,
     commands=(
         show_command,
@@ -134,12 +127,9 @@ def report_command(common: Common, *, output: str | None, days: int) -> int | No
 )
 @click.option("--last", type=COUNT, metavar="N", help="Only the latest N of them.")
 @fields_option(OPERATION)
-def history_command(common: Common, **options: Any) -> int | None:
+def history_command() -> None:
     """List operations, oldest first: transfers, removals and verifications, with their results.
 
     The list is made from the ledger of this machine, without connections. An operation without an end is active, or was
     killed; after a day without activity it is shown as unfinished.
     """
-    from hibali_cli.handlers.history import list_history
-
-    return list_history(common, options)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import Common, accept_prologue_option
+from hibali_cli.options import accept_prologue_option
 
 
 @command(
     "init",
+    calls="hibali_cli.handlers.init:set_up",
     section=Section.SETUP,
     examples=[
         ("hibali init", "Answer a few questions and send a first file."),
@@ -34,34 +35,17 @@ from hibali_cli.options import Common, accept_prologue_option
 @click.option("--no-push", is_flag=True, help="Send no file.")
 @click.option("--yes", is_flag=True, help="Do not ask questions.")
 @accept_prologue_option
-def init_command(
-    common: Common,
-    *,
-    source: str,
-    only: tuple[str, ...],
-    user: str | None,
-    account: str | None,
-    ssh_config: str | None,
-    here: str | None,
-    to: str | None,
-    no_push: bool,
-    yes: bool,
-    accept_prologue: bool,
-) -> int | None:
+def init_command() -> None:
     """Set up hibali: choose sites known to ssh and rclone, check them, and send a first file.
 
     Without a terminal, use --yes. Sites in config.toml are not changed. A new site that does not work yet stays in config.toml;
     the output says what to do, and the exit code is 4 or 5.
     """
-    from hibali_cli.handlers.init import InitOptions, set_up
-    from hibali_cli.handlers.site_import import ImportRequest
-
-    wanted = ImportRequest(source, only, user, account, ssh_config, accept_prologue)
-    return set_up(common, InitOptions(wanted, here, to, push=not no_push, yes=yes))
 
 
 @command(
     "doctor",
+    calls="hibali_cli.handlers.init:check_on_request",
     section=Section.SETUP,
     examples=[
         ("hibali doctor juwels", "Check everything from the host name to the scheduler, step by step."),
@@ -75,13 +59,10 @@ def init_command(
     default=None,
     help="Run a test job of one minute; without this option, hibali asks on a terminal.",
 )
-def doctor_command(common: Common, name: str, *, job: bool | None) -> int | None:
+def doctor_command() -> None:
     """Diagnose a site step by step, and show how to fix problems.
 
     The steps are name, connection, host key, login, roots, writing, clock, space, scheduler and container runtime; of an object store endpoint,
     credentials, bucket and writing; where configured, proxy, data host, GridFTP and Globus. Steps that depend on a failed step are skipped. hibali logs in once, and
     removes all test files. The exit code is that of the worst problem; warnings do not count.
     """
-    from hibali_cli.handlers.init import check_on_request
-
-    return check_on_request(common, name, job=job)

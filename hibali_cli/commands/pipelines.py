@@ -22,6 +22,7 @@ _output_option = click.option(
 
 @command(
     "add",
+    calls="hibali_cli.handlers.pipelines:add_pipelines",
     examples=[
         ("hibali pipelines add bet.json", "Check a descriptor and add it under its own name and version."),
         ("hibali pipelines add bet.json conform.json", "Add several descriptors."),
@@ -36,20 +37,18 @@ _output_option = click.option(
 )
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option("--name", metavar="NAME", help="Name in the catalogue, instead of the descriptor's own.")
-def add_command(common: Common, sources: tuple[str, ...], name: str | None) -> int | None:
+def add_command() -> None:
     """Check Boutiques descriptors and add them to the catalogue.
     SOURCE is a file (- is standard input), a folder, an https URL, git+URL[@REF][#FOLDER], zenodo.NUMBER or a DOI of Zenodo,
     cbrain:NUMBER for a tool configuration of CBRAIN, or bosh: for the cache of bosh. Adding the same content twice changes nothing; different content under the same name and
     version is refused (8). If only some of several descriptors are valid, they are added and the exit code is 6. With several sources
     each is tried, and the exit code is that of the worst failure.
     """
-    from hibali_cli.handlers.pipelines import add_pipelines
-
-    return add_pipelines(common, sources, name)
 
 
 @command(
     "deprecate",
+    calls="hibali_cli.handlers.pipelines:deprecate_pipelines",
     examples=[
         (
             "hibali pipelines deprecate fsl_bet@1.0.0 --successor fsl_bet@1.1.0",
@@ -66,36 +65,30 @@ def add_command(common: Common, sources: tuple[str, ...], name: str | None) -> i
 @click.option("--successor", metavar="PIPELINE", help="The pipeline to use instead, as NAME@VERSION.")
 @click.option("--because", metavar="TEXT", default="", help="The reason.")
 @click.option("--undo", is_flag=True, help="Remove the deprecation.")
-def deprecate_command(
-    common: Common, pipeline: str, successor: str | None, because: str, *, undo: bool
-) -> int | None:
+def deprecate_command() -> None:
     """Mark a pipeline as deprecated.
 
     It stays in the catalogue and can be run, with a warning. Without a version, all versions are deprecated.
     """
-    from hibali_cli.handlers.pipelines import deprecate_pipelines
-
-    return deprecate_pipelines(common, pipeline, successor, because, undo=undo)
 
 
 @command(
     "diff",
+    calls="hibali_cli.handlers.pipelines:compare_versions",
     examples=[("hibali pipelines diff fsl_bet@1.0.0 fsl_bet@1.1.0", "Show the changes of a new version.")],
 )
 @click.argument("old")
 @click.argument("new")
 @click.option("--detailed-exit-code", is_flag=True, help="Exit 10 when there are differences.")
-def diff_command(common: Common, old: str, new: str, *, detailed_exit_code: bool) -> int | None:
+def diff_command() -> None:
     """Show the differences between two versions.
     OLD and NEW are NAME@VERSION. A change that can break existing invocations is marked with an exclamation mark.
     """
-    from hibali_cli.handlers.pipelines import compare_versions
-
-    return compare_versions(common, old, new, detailed_exit_code=detailed_exit_code)
 
 
 @command(
     "evaluate",
+    calls="hibali_cli.handlers.descriptors:evaluate_invocation",
     examples=[
         ("hibali pipelines evaluate fsl_bet bet-invocation.json", "Show where its outputs will be."),
         (
@@ -106,19 +99,17 @@ def diff_command(common: Common, old: str, new: str, *, detailed_exit_code: bool
 )
 @click.argument("file", metavar="FILE|NAME[@VERSION]")
 @click.argument("invocation")
-def evaluate_command(common: Common, file: str, invocation: str) -> int | None:
+def evaluate_command() -> None:
     """Show the outputs that an invocation will produce, without running it.
 
     Paths are relative to the work folder of the run, as `runs collect` will place them; they may have wildcards. Outputs whose conditions do not
     hold are left out.
     """
-    from hibali_cli.handlers.descriptors import evaluate_invocation
-
-    return evaluate_invocation(common, file, invocation)
 
 
 @command(
     "example",
+    calls="hibali_cli.handlers.pipeline_example:write_example",
     examples=[
         (
             "hibali pipelines example fsl_bet > bet-invocation.json",
@@ -141,20 +132,16 @@ def evaluate_command(common: Common, file: str, invocation: str) -> int | None:
     type=OUTPUT_FILE,
     help="Write it to FILE; an existing file is only replaced with --ask, after confirmation.",
 )
-def example_command(
-    common: Common, pipeline: str, *, complete: bool, ask: bool, output: str | None
-) -> int | None:
+def example_command() -> None:
     """Write an example invocation, or with --ask one from your answers.
 
     It is valid for PIPELINE, a NAME[@VERSION], but without --ask its values are only examples.
     """
-    from hibali_cli.handlers.pipeline_example import write_example
-
-    return write_example(common, pipeline, complete=complete, ask=ask, output=output)
 
 
 @command(
     "fetch",
+    calls="hibali_cli.handlers.pipeline_exchange:fetch_pipelines",
     resumes=True,
     examples=[
         ("hibali pipelines fetch --from lab", "Fetch all pipelines of the remote lab."),
@@ -164,18 +151,13 @@ def example_command(
 @click.argument("pipelines", nargs=-1)
 @click.option("--from", "remote_name", metavar="REMOTE", required=True, help="The remote to fetch from.")
 @click.option("--accept-rewritten", is_flag=True, help="Continue even if the remote's history was rewritten.")
-def fetch_command(
-    common: Common, pipelines: tuple[str, ...], remote_name: str, *, accept_rewritten: bool
-) -> int | None:
+def fetch_command() -> None:
     """Fetch pipelines from a remote.
 
     All are checked before any is added. An invalid descriptor, different content under a known version, or a missing signature
     that config.toml requires ends the command with 8 or 2, and the catalogue is not changed. Only the records of images are
     fetched; `pipelines image get` fetches their content.
     """
-    from hibali_cli.handlers.pipeline_exchange import fetch_pipelines
-
-    return fetch_pipelines(common, pipelines, remote_name, accept_rewritten=accept_rewritten)
 
 
 @command(
@@ -322,16 +304,17 @@ def export_command(
     return export_pipeline(common, pipeline, kind, values, output)
 
 
-@command("list", examples=[("hibali pipelines list", "List every pipeline and version.")])
+@command(
+    "list",
+    calls="hibali_cli.handlers.pipelines:list_catalogue",
+    examples=[("hibali pipelines list", "List every pipeline and version.")],
+)
 @fields_option(PIPELINE)
-def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | None:
+def list_command() -> None:
     """List the pipelines of the catalogue.
 
     The versions of a pipeline are in the order in which they were added.
     """
-    from hibali_cli.handlers.pipelines import list_catalogue
-
-    return list_catalogue(common, fields)
 
 
 @command(
@@ -381,16 +364,17 @@ def publish_command(
     return publish_records(common, pipelines, sandbox=sandbox, yes=yes)
 
 
-@command("remove", examples=[("hibali pipelines remove fsl_bet@1.0.0", "Remove one version of a pipeline.")])
+@command(
+    "remove",
+    calls="hibali_cli.handlers.pipelines:remove_version",
+    examples=[("hibali pipelines remove fsl_bet@1.0.0", "Remove one version of a pipeline.")],
+)
 @click.argument("pipeline")
-def remove_command(common: Common, pipeline: str) -> int | None:
+def remove_command() -> None:
     """Remove a version from the catalogue.
 
     PIPELINE is NAME@VERSION. Its runs are kept.
     """
-    from hibali_cli.handlers.pipelines import remove_version
-
-    return remove_version(common, pipeline)
 
 
 @command(
@@ -420,21 +404,21 @@ def search_command(common: Common, words: tuple[str, ...], *, zenodo: bool, sand
 
 
 @command(
-    "show", examples=[("hibali pipelines show fsl_bet", "Show the inputs and outputs of the latest fsl_bet.")]
+    "show",
+    calls="hibali_cli.handlers.pipelines:show_details",
+    examples=[("hibali pipelines show fsl_bet", "Show the inputs and outputs of the latest fsl_bet.")],
 )
 @click.argument("pipeline")
-def show_command(common: Common, pipeline: str) -> int | None:
+def show_command() -> None:
     """Show a pipeline: inputs, command, outputs, image, and its runs by site.
 
     PIPELINE is NAME or NAME@VERSION; a NAME alone is the version added last. No site is queried: runs are shown as they were last observed.
     """
-    from hibali_cli.handlers.pipelines import show_details
-
-    return show_details(common, pipeline)
 
 
 @command(
     "sign",
+    calls="hibali_cli.handlers.pipeline_exchange:sign_version",
     examples=[
         (
             "hibali pipelines sign fsl_bet@1.0.0 --key ~/.ssh/id_ed25519",
@@ -449,18 +433,16 @@ def show_command(common: Common, pipeline: str) -> int | None:
     required=True,
     help="A private ssh key, or a public key whose private key is in an ssh agent.",
 )
-def sign_command(common: Common, pipeline: str, key: str) -> int | None:
+def sign_command() -> None:
     """Sign a version with an ssh key.
 
     The signature covers name, version, digest and the digest of the image: sign again after adding an image. It is published with the pipeline.
     """
-    from hibali_cli.handlers.pipeline_exchange import sign_version
-
-    return sign_version(common, pipeline, key)
 
 
 @command(
     "stage",
+    calls="hibali_cli.handlers.pipeline_exchange:stage_image",
     resumes=True,
     examples=[
         ("hibali pipelines stage conform@1.0 --site juwels", "Stage its image at juwels."),
@@ -472,30 +454,25 @@ def sign_command(common: Common, pipeline: str, key: str) -> int | None:
 @click.option(
     "--image", default="", metavar="ARCHIVE", help="Stage this archive instead of the catalogue's image."
 )
-def stage_command(common: Common, *, pipeline: str, site_name: str, image: str) -> int | None:
+def stage_command() -> None:
     """Stage a pipeline's image at a site, ready for runs.
 
     The archive is uploaded to the site's cache once and converted there once, even if several commands need it at the same time;
     an image that is ready is not changed. `run` does the same for an image that is missing.
     """
-    from hibali_cli.handlers.pipeline_exchange import stage_image
-
-    return stage_image(common, pipeline=pipeline, site_name=site_name, image=image)
 
 
 @command(
     "trust",
+    calls="hibali_cli.handlers.pipelines:trust_version",
     examples=[("hibali pipelines trust nib-conform@5.3.2", "Allow this version to run without a container.")],
 )
 @click.argument("pipeline")
-def trust_command(common: Common, pipeline: str) -> int | None:
+def trust_command() -> None:
     """Allow a pipeline to run without a container, and to set variables such as PATH.
 
     PIPELINE, a NAME@VERSION, then runs with all rights of your account. The consent applies to this content only, by its digest.
     """
-    from hibali_cli.handlers.pipelines import trust_version
-
-    return trust_version(common, pipeline)
 
 
 @command(
@@ -552,6 +529,7 @@ def test_command(
 
 @command(
     "upgrade",
+    calls="hibali_cli.handlers.descriptors:upgrade_descriptor",
     examples=[
         ("hibali pipelines upgrade old.json > new.json", "Convert a descriptor from schema 0.4 to 0.5."),
         (
@@ -561,18 +539,16 @@ def test_command(
     ],
 )
 @click.argument("file")
-def upgrade_command(common: Common, file: str) -> int | None:
+def upgrade_command() -> None:
     """Convert an older descriptor, or one of Styx, to the current schema.
 
     The result is written to stdout; FILE is not changed. If the result is not valid, its errors are shown and nothing is written.
     """
-    from hibali_cli.handlers.descriptors import upgrade_descriptor
-
-    return upgrade_descriptor(common, file)
 
 
 @command(
     "validate",
+    calls="hibali_cli.handlers.descriptors:validate_files",
     examples=[
         ("hibali pipelines validate bet.json", "Show all errors of a descriptor."),
         ("hibali pipelines validate bet.json bet-invocation.json", "Also check an invocation of it."),
@@ -583,16 +559,13 @@ def upgrade_command(common: Common, file: str) -> int | None:
 @click.argument("file", metavar="FILE|NAME[@VERSION]")
 @click.argument("invocation", required=False)
 @click.option("--strict", is_flag=True, help="Exit 2 also when there is advice.")
-def validate_command(common: Common, file: str, invocation: str | None, *, strict: bool) -> int | None:
+def validate_command() -> None:
     """Validate a descriptor and an invocation of it.
 
     An argument with a slash, or that ends in .json, is a file. Any other is a pipeline of the catalogue, or a file if the catalogue has none
     of that name. Nothing is stored. All errors are shown together, with line and correction; then the exit code is 2. Advice is about
     valid descriptors that hibali would refuse to run, or that are better written differently.
     """
-    from hibali_cli.handlers.descriptors import validate_files
-
-    return validate_files(common, file, invocation, strict=strict)
 
 
 pipelines_command = command_group(

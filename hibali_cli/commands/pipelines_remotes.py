@@ -10,6 +10,7 @@ from hibali_cli.options import OUTPUT_PLACE, Common
 
 @command(
     "add",
+    calls="hibali_cli.handlers.pipeline_exchange:configure_remote",
     examples=[
         ("hibali pipelines remotes add lab git@git.example.org:lab/pipelines.git", "Add a git repository."),
         (
@@ -31,16 +32,11 @@ from hibali_cli.options import OUTPUT_PLACE, Common
     help="Store images in this folder or SITE:PATH (default: .images below URL, except for git).",
 )
 @click.option("--replace", is_flag=True, help="Replace an existing remote with that name.")
-def remotes_add_command(
-    common: Common, name: str, url: str, images: str | None, *, replace: bool
-) -> int | None:
+def remotes_add_command() -> None:
     """Add a remote through which sites exchange pipelines.
 
     URL is a git repository, a dataset in a RIA store, a folder, or SITE:PATH at a site of config.toml. hibali does not connect to it yet.
     """
-    from hibali_cli.handlers.pipeline_exchange import configure_remote
-
-    return configure_remote(common, name, url, images, replace=replace)
 
 
 @command("list", examples=[("hibali pipelines remotes list", "Show every remote and its URL.")])
@@ -93,6 +89,7 @@ remotes_command = command_group(
 
 @command(
     "add",
+    calls="hibali_cli.handlers.pipeline_exchange:add_image",
     resumes=True,
     examples=[
         (
@@ -106,19 +103,17 @@ remotes_command = command_group(
 @click.option(
     "--archive", metavar="FILE", required=True, help="A docker-archive, an OCI layout in a tar, or a SIF."
 )
-def image_add_command(common: Common, pipeline: str, archive: str) -> int | None:
+def image_add_command() -> None:
     """Store an archive as the image of a pipeline.
 
     It must be complete, and hold the image that the descriptor names. The image of a version never changes: another one is refused (8).
     Publish the pipeline to upload the image to a remote, too; sign it again, if it is signed.
     """
-    from hibali_cli.handlers.pipeline_exchange import add_image
-
-    return add_image(common, pipeline, archive)
 
 
 @command(
     "drop",
+    calls="hibali_cli.handlers.pipeline_exchange:drop_image",
     examples=[
         ("hibali pipelines image drop fsl_bet@1.0.0", "Remove the local copy; a remote has the image."),
         ("hibali pipelines image drop fsl_bet@1.0.0 --force", "Remove it, even if no remote has it."),
@@ -126,47 +121,40 @@ def image_add_command(common: Common, pipeline: str, archive: str) -> int | None
 )
 @click.argument("pipeline")
 @click.option("--force", is_flag=True, help="Remove it even if no remote has it.")
-def image_drop_command(common: Common, pipeline: str, *, force: bool) -> int | None:
+def image_drop_command() -> None:
     """Remove the content of a pipeline's image from this machine.
 
     The record of the image is kept, and `get` fetches the content again. Without a reachable remote that has it, the command is refused (8).
     """
-    from hibali_cli.handlers.pipeline_exchange import drop_image
-
-    return drop_image(common, pipeline, force=force)
 
 
 @command(
     "get",
+    calls="hibali_cli.handlers.pipeline_exchange:get_image",
     resumes=True,
     examples=[("hibali pipelines image get fsl_bet --from lab", "Fetch the image to this machine.")],
 )
 @click.argument("pipeline")
 @click.option("--from", "remote_name", metavar="REMOTE", required=True, help="The remote that has it.")
-def image_get_command(common: Common, pipeline: str, remote_name: str) -> int | None:
+def image_get_command() -> None:
     """Fetch the image of a pipeline from a remote.
 
     `pipelines fetch` fetches the record of the image; this command fetches its content, which must match the record (else exit 8).
     After an interruption, it resumes.
     """
-    from hibali_cli.handlers.pipeline_exchange import get_image
-
-    return get_image(common, pipeline, remote_name)
 
 
 @command(
     "show",
+    calls="hibali_cli.handlers.pipelines:show_image",
     examples=[("hibali pipelines image show fsl_bet", "Show the image, and its local file if there is one.")],
 )
 @click.argument("pipeline")
-def image_show_command(common: Common, pipeline: str) -> int | None:
+def image_show_command() -> None:
     """Show the image of a pipeline.
 
     PIPELINE is NAME or NAME@VERSION. Without an image, the exit code is 3.
     """
-    from hibali_cli.handlers.pipelines import show_image
-
-    return show_image(common, pipeline)
 
 
 image_command = command_group(

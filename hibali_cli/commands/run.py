@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import Common
 from hibali_cli.run_options import add_run_options
-
-if TYPE_CHECKING:  # start-up: not for --help
-    from runs.options import RunOptions
 
 
 @command(
     "run",
+    calls="hibali_cli.handlers.sweeps:run_pipeline",
     section=Section.EVERYDAY,
     resumes=True,
     examples=[
@@ -56,9 +50,7 @@ if TYPE_CHECKING:  # start-up: not for --help
 @click.argument("pipeline")
 @click.argument("invocation", metavar="[INVOCATION.json]", required=False)
 @add_run_options
-def run_command(
-    common: Common, *, pipeline: str, invocation: str | None, options: RunOptions, dry_run: bool
-) -> int | None:
+def run_command() -> None:
     """Run a pipeline at a site with the input values in a file.
 
     Running the same command again resumes the run that it started, until hibali has reported how that run ended; then it starts
@@ -67,13 +59,3 @@ def run_command(
     With --pilot its tasks share one job with the requested resources; if it ends before they do, the next job continues them.
     The resources of a job are those of the command line, else those of the site's table, else those that the pipeline suggests.
     """
-    # local: the handlers load every part of a run, and `--help` needs none
-    from hibali_cli.handlers.launch import find_pipeline, run_single
-    from hibali_cli.handlers.sweeps import run_sweep
-    from registry.catalogue import Catalogue
-
-    catalogue = Catalogue()
-    found = find_pipeline(common, catalogue, pipeline)
-    invocation_path = None if invocation is None else Path(invocation)
-    start = run_single if options.sweep is None else run_sweep
-    return start(common, catalogue, found, invocation_path, options, dry_run=dry_run)

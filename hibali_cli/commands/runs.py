@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import RUN, fields_option
-from hibali_cli.options import COUNT, OUTPUT_FILE, OUTPUT_PLACE, Common, duration_of
-from hibali_cli.run_options import check_collecting, notify_option
-
-if TYPE_CHECKING:
-    from runs.logs import Stream
+from hibali_cli.options import COUNT, OUTPUT_FILE, OUTPUT_PLACE, duration_of
+from hibali_cli.run_options import notify_option
 
 _PORT = click.IntRange(1, 65535)
 
 
 @command(
     "adopt",
+    calls="hibali_cli.handlers.run_folders:adopt_and_print",
     examples=[
         ("hibali runs adopt juwels", "List the runs at juwels that this machine does not know."),
         ("hibali runs adopt juwels --yes", "Adopt all of them that have a job."),
@@ -27,31 +23,30 @@ _PORT = click.IntRange(1, 65535)
 )
 @click.argument("named", metavar="[SITE|ID]...", nargs=-1)
 @click.option("-y", "--yes", is_flag=True, help="Adopt all runs that can be adopted.")
-def adopt_command(common: Common, named: tuple[str, ...], *, yes: bool) -> int | None:
+def adopt_command() -> None:
     """Find runs that are not in this machine's ledger, and adopt them.
 
     A site can have runs of this account that were started on another machine, or before the state folder was lost. They are listed; with
     --yes, or by their ids, they are adopted and then managed as if they had been started here. Runs without a job, and runs
     that are being submitted now, are not adopted. Without SITE, all sites that can run jobs are searched.
     """
-    from hibali_cli.handlers.run_folders import adopt_and_print
-
-    return adopt_and_print(common, named, everything=yes)
 
 
-@command("cancel", examples=[("hibali runs cancel 20260102-030405-0a1b2c3d", "Cancel a run.")])
+@command(
+    "cancel",
+    calls="hibali_cli.handlers.runs:cancel_all",
+    examples=[("hibali runs cancel 20260102-030405-0a1b2c3d", "Cancel a run.")],
+)
 @click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
-def cancel_command(common: Common, run_ids: tuple[str, ...]) -> int | None:
+def cancel_command() -> None:
     """Cancel runs; one that has ended is not changed.
     Each is tried, and the exit code is that of the worst failure. A run that is not submitted yet is never submitted. If the command is killed, run it again to resume.
     """
-    from hibali_cli.handlers.runs import cancel_all
-
-    return cancel_all(common, run_ids)
 
 
 @command(
     "clean",
+    calls="hibali_cli.handlers.run_folders:clean_and_print",
     resumes=True,
     examples=[
         ("hibali runs clean --dry-run", "List the run folders that would be removed."),
@@ -70,30 +65,17 @@ def cancel_command(common: Common, run_ids: tuple[str, ...]) -> int | None:
 @click.option("--all-ended", is_flag=True, help="Also runs whose outputs were not collected.")
 @click.option("-y", "--yes", is_flag=True, help="With --all-ended, do not ask for confirmation.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only list what would be removed.")
-def clean_command(
-    common: Common,
-    run_ids: tuple[str, ...],
-    *,
-    site_name: str | None,
-    older_than: float | None,
-    all_ended: bool,
-    yes: bool,
-    dry_run: bool,
-) -> int | None:
+def clean_command() -> None:
     """Remove the folders of runs at their sites, after the runs have ended and their outputs were collected.
 
     The site's cache and the ledger's records of the runs are kept. Folders of unfinished and LOST runs are never
     removed. Each run is tried, and the exit code is that of the worst failure. If the command is killed, run it again to resume.
     """
-    from hibali_cli.handlers.run_folders import CleanOptions, clean_and_print
-    from runs.clean import CleanRequest
-
-    wanted = CleanRequest(all_ended=all_ended, older_than=older_than or 0.0)
-    return clean_and_print(common, CleanOptions(run_ids, site_name, wanted, yes=yes, dry=dry_run))
 
 
 @command(
     "collect",
+    calls="hibali_cli.handlers.sweeps:collect_run",
     resumes=True,
     examples=[
         ("hibali runs collect 20260102-030405-0a1b2c3d results", "Pull the outputs into results/, verified."),
@@ -122,28 +104,18 @@ def clean_command(
     help="A .csv, .jsonl or .parquet file of a sweep's tasks and outputs.",
 )
 @click.option("--no-save", is_flag=True, help="Do not commit outputs that go into a dataset.")
-def collect_command(
-    common: Common,
-    run_id: str,
-    *,
-    folder: str | None,
-    dataset: str | None,
-    table: str | None,
-    no_save: bool,
-) -> int | None:
+def collect_command() -> None:
     """Pull the outputs of a run into DIR (default: ./ID), and verify them.
 
     The exit code is 7 if the run failed, 9 if its tool exited with 0 but a required output is missing, and 6 if an output of a successful
     run does not exist any more or is not a regular file. Of a sweep, all tasks that have ended are collected, each into a
     folder named by its number.
     """
-    from hibali_cli.handlers.sweeps import collect_run
-
-    return collect_run(common, run_id, folder=folder, dataset=dataset, table=table, no_save=no_save)
 
 
 @command(
     "compare",
+    calls="hibali_cli.handlers.run_compare:compare_and_print",
     examples=[
         ("hibali runs compare A_ID B_ID", "Show how two runs and their outputs differ."),
         (
@@ -166,19 +138,17 @@ def collect_command(
     type=OUTPUT_FILE,
     help="With --by, copy missing outputs into DIR and keep them.",
 )
-def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: str | None) -> int | None:
+def compare_command() -> None:
     """Compare the outputs of two runs by digest: exit 0 if all are the same, 6 if not.
 
     Nothing is transferred: outputs that were not collected are hashed at their site. Only for --by, differing outputs are copied here.
     Tasks of sweeps are compared if they have the same input values; a single run is one task.
     """
-    from hibali_cli.handlers.run_compare import compare_and_print
-
-    return compare_and_print(common, a, b, by=by, folder=folder)
 
 
 @command(
     "export",
+    calls="hibali_cli.handlers.run_export:export_crate",
     examples=[
         ("hibali runs export 20260102-030405-0a1b2c3d --ro-crate run.zip", "Describe a run in one file."),
         ("hibali runs export ID ID --ro-crate crate", "Describe several runs, in a folder."),
@@ -193,15 +163,12 @@ def compare_command(common: Common, a: str, b: str, *, by: str | None, folder: s
     type=OUTPUT_FILE,
     help="Write the RO-Crate to this folder or ZIP file.",
 )
-def export_command(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | None:
+def export_command() -> None:
     """Describe runs that have ended as an RO-Crate: pipeline, input values, digests of inputs and outputs, times.
 
     It contains no data; `hibali bundle create` writes a file from which others can repeat a run. Outputs that were not collected are
     hashed at their site. Each task of a sweep is an action with its own values, times and outputs.
     """
-    from hibali_cli.handlers.run_export import export_crate
-
-    return export_crate(common, run_ids, crate=crate)
 
 
 def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -218,6 +185,7 @@ def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str
 
 @command(
     "list",
+    calls="hibali_cli.handlers.runs:list_runs",
     examples=[
         ("hibali runs list", "List every run as it was last observed."),
         ("hibali runs list --update", "Query each site once first."),
@@ -236,26 +204,16 @@ def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str
 @click.option("--site", "site_name", metavar="SITE", help="Only runs at SITE.")
 @click.option("--last", type=COUNT, metavar="N", help="Only the latest N of them.")
 @fields_option(RUN)
-def list_command(
-    common: Common,
-    *,
-    update: bool,
-    states: tuple[str, ...],
-    site_name: str | None,
-    last: int | None,
-    fields: tuple[str, ...] | None,
-) -> int | None:
+def list_command() -> None:
     """List runs, oldest first, as they were last observed.
 
     For people the latest 40 are shown, unless --last says how many; --json and --fields have all.
     """
-    from hibali_cli.handlers.runs import list_runs
-
-    return list_runs(common, update=update, states=states, site_name=site_name, last=last, fields=fields)
 
 
 @command(
     "logs",
+    calls="hibali_cli.handlers.run_logs:print_logs",
     examples=[
         ("hibali runs logs 20260102-030405-0a1b2c3d", "Print the output of the tool."),
         ("hibali runs logs ID --task 17", "Print the output of one task of a sweep."),
@@ -269,9 +227,7 @@ def list_command(
 @click.option("--stdout", "stream", flag_value="stdout", help="The standard output of the tool.")
 @click.option("--scheduler", "stream", flag_value="scheduler.log", help="The output of the job itself.")
 @click.option("--task", type=COUNT, metavar="N", help="The number of a task of a sweep.")
-def logs_command(
-    common: Common, run_id: str, *, follow: bool, stream: Stream | None, task: int | None
-) -> int | None:
+def logs_command() -> None:
     """Print the standard output of a run's tool; on a terminal, control characters are escaped.
 
     Of a failed run, standard output and standard error are printed, one after the other, each with a heading.
@@ -279,30 +235,26 @@ def logs_command(
     With --follow, standard output and standard error are printed to the same streams here, unless one is chosen; the command waits
     for a run that has not started.
     """
-    from hibali_cli.handlers.run_logs import print_logs
-
-    return print_logs(common, run_id, follow=follow, stream=stream, task=task)
 
 
 @command(
     "release",
+    calls="hibali_cli.handlers.runs:release_and_show",
     examples=[
         ("hibali runs release 20260102-030405-0a1b2c3d", "Release a run that was started with --hold.")
     ],
 )
 @click.argument("run_id", metavar="ID")
-def release_command(common: Common, run_id: str) -> int | None:
+def release_command() -> None:
     """Release a run that was started with `run --hold`.
 
     Releasing a run twice changes nothing. For a run that has ended, the exit code is 8.
     """
-    from hibali_cli.handlers.runs import release_and_show
-
-    return release_and_show(common, run_id)
 
 
 @command(
     "report",
+    calls="hibali_cli.handlers.run_export:write_report",
     examples=[
         ("hibali runs report -o runs.html", "Write a page about all runs."),
         ("hibali runs report 20260102-030405-0a1b2c3d -o run.html", "Write a page about one run."),
@@ -319,18 +271,16 @@ def release_command(common: Common, run_id: str) -> int | None:
     help="Write the report to FILE.html, atomically.",
 )
 @click.option("--update", is_flag=True, help="Query each site with unfinished runs once.")
-def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, update: bool) -> int | None:
+def report_command() -> None:
     """Write an HTML report of runs: timeline, resource usage, inputs and outputs.
 
     The page is self-contained and has no scripts: it can be opened, printed and sent by mail. Runs are shown as they were last observed.
     """
-    from hibali_cli.handlers.run_export import write_report
-
-    return write_report(common, run_ids, output=output, update=update)
 
 
 @command(
     "participants",
+    calls="hibali_cli.handlers.participants:list_participants",
     examples=[
         ("hibali runs participants fmriprep values.json bids", "Show the state of each participant."),
         (
@@ -342,26 +292,17 @@ def report_command(common: Common, run_ids: tuple[str, ...], *, output: str, upd
 @click.argument("pipeline")
 @click.argument("words", metavar="[INVOCATION.json] DATASET", nargs=-1, required=True)
 @click.option("--sessions", is_flag=True, help="Show each session of each participant.")
-def participants_command(
-    common: Common, pipeline: str, words: tuple[str, ...], *, sessions: bool
-) -> int | None:
+def participants_command() -> None:
     """Show what became of each participant of a BIDS dataset.
 
     Give the pipeline, the invocation and the dataset of `hibali run PIPELINE INVOCATION.json --each-participant DATASET`. A participant is SUCCEEDED
     if the pipeline succeeded for exactly these values, otherwise as in its latest run, and MISSING if there was none.
     """
-    from hibali_cli.handlers.participants import list_participants
-    from runs.options import DatasetOptions
-
-    if len(words) > 2:
-        raise click.UsageError("Got an unexpected extra argument.")
-    *invocation, dataset = words
-    options = DatasetOptions(dataset, sessions)
-    return list_participants(common, pipeline, invocation[0] if invocation else None, options)
 
 
 @command(
     "rerun",
+    calls="hibali_cli.handlers.sweeps:rerun",
     resumes=True,
     examples=[
         ("hibali runs rerun 20260102-030405-0a1b2c3d", "Repeat a run with the same input values."),
@@ -396,40 +337,27 @@ def participants_command(
     help="With --wait, a .csv, .jsonl or .parquet file of a sweep's tasks.",
 )
 @click.option("--no-save", is_flag=True, help="With --collect, do not commit outputs that go into a dataset.")
-def rerun_command(
-    common: Common,
-    run_id: str,
-    *,
-    failed: bool,
-    wait: bool,
-    folder: str | None,
-    table: str | None,
-    no_save: bool,
-) -> int | None:
+def rerun_command() -> None:
     """Repeat a run as a new run; the tasks of a sweep keep their numbers.
 
     Running the same command again resumes the run that it started, until hibali has reported how that run ended; then it starts a
     new one.
     """
-    from hibali_cli.handlers.sweeps import rerun
-    from runs.options import CollectOptions
-
-    collect = CollectOptions(folder, None, no_save, table)
-    check_collecting(collect, wait=wait)
-    return rerun(common, run_id, collect, failed=failed, wait=wait)
 
 
-@command("show", examples=[("hibali runs show 20260102-030405-0a1b2c3d", "Show the state of a run.")])
+@command(
+    "show",
+    calls="hibali_cli.handlers.runs:query_and_show",
+    examples=[("hibali runs show 20260102-030405-0a1b2c3d", "Show the state of a run.")],
+)
 @click.argument("run_id", metavar="ID")
-def show_command(common: Common, run_id: str) -> int | None:
+def show_command() -> None:
     """Show a run, after querying its site once if it has not ended."""
-    from hibali_cli.handlers.runs import query_and_show
-
-    return query_and_show(common, run_id)
 
 
 @command(
     "tunnel",
+    calls="hibali_cli.handlers.run_tunnel:tunnel",
     examples=[
         (
             "hibali runs tunnel 20260102-030405-0a1b2c3d 8888",
@@ -444,22 +372,17 @@ def show_command(common: Common, run_id: str) -> int | None:
     "--local", "local_port", metavar="PORT", type=_PORT, help="The port here (default: any free one)."
 )
 @click.option("--task", type=COUNT, metavar="N", help="The number of a task of a sweep.")
-def tunnel_command(
-    common: Common, run_id: str, port: int, *, local_port: int | None, task: int | None
-) -> int | None:
+def tunnel_command() -> None:
     """Forward a port of this machine to PORT at the node where a run's job runs, until the job ends.
 
     The connections use the login that exists. The port here accepts connections only from this machine (127.0.0.1), of all its users:
     protect what it leads to with a token or password. At another node than that of the login, the tool must listen at the node's own address.
     """
-    from hibali_cli.handlers.run_tunnel import tunnel
-    from runs.tunnel import Ports
-
-    return tunnel(common, run_id, Ports(port, local_port or 0), task=task)
 
 
 @command(
     "wait",
+    calls="hibali_cli.handlers.run_watch:wait_and_report",
     examples=[
         (
             "hibali runs wait 20260102-030405-0a1b2c3d",
@@ -470,15 +393,13 @@ def tunnel_command(
 )
 @click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
 @notify_option
-def wait_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None) -> int | None:
+def wait_command() -> None:
     """Wait until runs have ended, and report how they ended."""
-    from hibali_cli.handlers.run_watch import wait_and_report
-
-    return wait_and_report(common, run_ids, notify=notify)
 
 
 @command(
     "watch",
+    calls="hibali_cli.handlers.run_watch:watch_and_print",
     examples=[
         ("hibali runs watch", "Watch all unfinished runs until they have ended."),
         ("hibali runs watch ID --notify 'notify-send hibali'", "Get a desktop notification when it ends."),
@@ -487,15 +408,12 @@ def wait_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None
 )
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
 @notify_option
-def watch_command(common: Common, run_ids: tuple[str, ...], *, notify: str | None) -> int | None:
+def watch_command() -> None:
     """Watch runs until they have ended: a table on a terminal, elsewhere a line for each change.
 
     The exit code is that of `runs wait`. Watching does not count as reporting the end: `hibali run` with the same options still
     resumes a run that was only watched.
     """
-    from hibali_cli.handlers.run_watch import watch_and_print
-
-    return watch_and_print(common, run_ids, notify=notify)
 
 
 runs_command = command_group(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import SITE, fields_option
-from hibali_cli.options import Common, accept_prologue_option, duration_of
+from hibali_cli.options import accept_prologue_option, duration_of
 
 _ADD_EXAMPLES = [
     (
@@ -48,7 +46,7 @@ _ADD_EXAMPLES = [
 ]
 
 
-@command("add", examples=_ADD_EXAMPLES)
+@command("add", calls="hibali_cli.handlers.site_check:add_and_check", examples=_ADD_EXAMPLES)
 @click.argument("name")
 @click.option("--ssh", metavar="HOST", help="An ssh host, by its name in your ssh configuration.")
 @click.option("--s3", metavar="ENDPOINT", help="An object store: its URL, or aws.")
@@ -127,16 +125,13 @@ _ADD_EXAMPLES = [
 @click.option("--replace", is_flag=True, help="Replace an existing site with that name.")
 @click.option("--no-check", is_flag=True, help="Do not connect to the site.")
 @click.option("--dry-run", is_flag=True, help="Only print the settings that would be written.")
-def add_command(common: Common, name: str, **options: Any) -> int | None:
+def add_command() -> None:
     """Add a site to config.toml, and check the connection to it.
 
     Use one of --ssh, --s3, --local, --url, --fsspec, --ebrains, --ebrains-dataset, --cbrain, --unicore, --firecrest, --iri, --globus and --kind; --globus together with --ssh or --local also sets the site's collection. Adding the same site twice changes nothing; a
     different site with the same name is refused without --replace. A site that cannot be reached stays in config.toml, and the
     exit code is 4 or 5. Secrets are never options.
     """
-    from hibali_cli.handlers.site_check import add_and_check
-
-    return add_and_check(common, name, options)
 
 
 _CHECK_EXAMPLES = [
@@ -148,7 +143,7 @@ _CHECK_EXAMPLES = [
 ]
 
 
-@command("check", examples=_CHECK_EXAMPLES)
+@command("check", calls="hibali_cli.handlers.site_check:check_and_tune", examples=_CHECK_EXAMPLES)
 @click.argument("name", metavar="SITE")
 @click.option("--tune", is_flag=True, help="Measure the connection, and propose `logins` and `channels`.")
 @click.option(
@@ -157,19 +152,17 @@ _CHECK_EXAMPLES = [
     metavar="N",
     help="With --tune, try up to N logins (default: the limit in the site's settings).",
 )
-def check_command(common: Common, name: str, *, tune: bool, logins: int | None) -> int | None:
+def check_command() -> None:
     """Check the connection to a site, and show its facts.
 
     --tune transfers at most 64 MiB of random data in both directions for each of a few settings, in a temporary folder of the
     default root.
     """
-    from hibali_cli.handlers.site_check import check_and_tune
-
-    return check_and_tune(common, name, tune=tune, logins=logins)
 
 
 @command(
     "clean",
+    calls="hibali_cli.handlers.site_check:clean_and_print",
     resumes=True,
     examples=[
         ("hibali sites clean bucket --dry-run", "List interrupted uploads."),
@@ -187,22 +180,17 @@ def check_command(common: Common, name: str, *, tune: bool, logins: int | None) 
 )
 @click.option("--all", "everybody", is_flag=True, help="Also uploads that others started.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only list uploads that would be aborted.")
-def clean_command(
-    common: Common, name: str, *, older_than: float, everybody: bool, dry_run: bool
-) -> int | None:
+def clean_command() -> None:
     """Abort interrupted multipart uploads in an object store.
 
     The server stores and bills their parts until they are aborted. Running the same push again resumes more recent
     ones. Only uploads below the site's prefix that this machine started are aborted, except with --all.
     """
-    from hibali_cli.handlers.site_check import clean_and_print
-
-    site = common.settings().site(name)
-    return clean_and_print(common, site, older_than=older_than, everybody=everybody, dry=dry_run)
 
 
 @command(
     "gate",
+    calls="hibali_cli.handlers.site_check:print_forced_command",
     examples=[
         ("hibali sites gate >hibali-gate", "Print the forced command for a site's administrators."),
         ("hibali sites gate --no-agent", "Print one that allows only SFTP and the scheduler."),
@@ -212,15 +200,12 @@ def clean_command(
     "--python", default="python3", metavar="WORD", help="The Python interpreter of the site, for the agent."
 )
 @click.option("--no-agent", is_flag=True, help="Do not allow the agent.")
-def gate_command(common: Common, *, python: str, no_agent: bool) -> int | None:
+def gate_command() -> None:
     """Print an ssh forced command that allows only what hibali needs.
 
     A site can set it in sshd_config (ForceCommand) or in authorized_keys (command="..."). It allows the SFTP
     server, the agent's one constant command, and sbatch, squeue, sacct, scancel and scontrol with plain arguments.
     """
-    from hibali_cli.handlers.site_check import print_forced_command
-
-    return print_forced_command(common, python=python, no_agent=no_agent)
 
 
 _IMPORT_EXAMPLES = [
@@ -233,7 +218,7 @@ _IMPORT_EXAMPLES = [
 ]
 
 
-@command("import", examples=_IMPORT_EXAMPLES)
+@command("import", calls="hibali_cli.handlers.site_import:import_sites", examples=_IMPORT_EXAMPLES)
 @click.argument("source", metavar="[ssh|rclone|FILE|URL]", required=False)
 @click.option("--from", "origin", metavar="ssh|rclone|FILE|URL", help="The source, as an option.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only the site with this name; repeatable.")
@@ -243,34 +228,28 @@ _IMPORT_EXAMPLES = [
 @click.option("--replace", is_flag=True, help="Replace existing sites with the same names.")
 @click.option("--yes", is_flag=True, help="Add them without confirmation.")
 @accept_prologue_option
-def import_command(
-    common: Common, source: str | None, *, origin: str | None, replace: bool, yes: bool, **options: Any
-) -> int | None:
+def import_command() -> None:
     """Import sites from ssh, rclone, or a profile that a computing centre publishes.
 
     The settings are shown as they would be written. On a terminal hibali asks for confirmation, elsewhere --yes is needed. Passwords
     and keys are not copied, and hibali does not connect to the hosts; `hibali doctor SITE` does. If a profile has shell lines that
     your jobs run (`prologue`), hibali shows them and asks for that, too.
     """
-    from hibali_cli.handlers.site_import import ImportOptions, import_sites
-
-    if source and origin:
-        raise click.UsageError("Give the source as an argument or with --from, not both.")
-    target = ImportOptions(source or origin or "", replace=replace, yes=yes)
-    return import_sites(common, target, options)
 
 
-@command("list", examples=[("hibali sites list", "List every site and its address.")])
+@command(
+    "list",
+    calls="hibali_cli.handlers.sites:list_sites",
+    examples=[("hibali sites list", "List every site and its address.")],
+)
 @fields_option(SITE)
-def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | None:
+def list_command() -> None:
     """List the sites of config.toml."""
-    from hibali_cli.handlers.sites import list_sites
-
-    return list_sites(common, fields)
 
 
 @command(
     "login",
+    calls="hibali_cli.handlers.site_check:log_in_and_print",
     examples=[
         ("hibali sites login archive", "Log in to Globus for the collection of the site archive."),
         ("hibali sites login mcgill", "Log in to the CBRAIN portal of the site mcgill."),
@@ -280,7 +259,7 @@ def list_command(common: Common, *, fields: tuple[str, ...] | None) -> int | Non
     ],
 )
 @click.argument("name")
-def login_command(common: Common, name: str) -> int | None:
+def login_command() -> None:
     """Log in to the service of a site: Globus, a CBRAIN portal, a web server with a login_url, or a service with OIDC tokens.
 
     For Globus, hibali prints a URL, which you can open in a browser on any machine, and reads the code that is shown there. This
@@ -288,73 +267,64 @@ def login_command(common: Common, name: str) -> int | None:
     server it prompts for the password, for CBRAIN for the login name, too, and keeps only the token. If the login is valid already, or config.toml has a source of secrets, nothing is
     asked, and the login is only tested. Without a terminal, the exit code is 4.
     """
-    from hibali_cli.handlers.site_check import log_in_and_print
-
-    log_in_and_print(common, common.settings().site(name))
-    return None
 
 
 @command(
     "logout",
+    calls="hibali_cli.handlers.site_check:log_out_and_print",
     examples=[("hibali sites logout archive", "Revoke the login of the site archive, and delete it here.")],
 )
 @click.argument("name")
-def logout_command(common: Common, name: str) -> int | None:
+def logout_command() -> None:
     """Revoke a login to Globus or to a CBRAIN portal, and delete it here; or delete the token of another service.
 
     Other sites with the same Globus client are logged out, too. If the service cannot be reached, the login is kept and the exit code
     is 5: run the same command again later. Transfers that Globus has accepted continue.
     """
-    from hibali_cli.handlers.site_check import log_out_and_print
-
-    log_out_and_print(common, common.settings().site(name))
-    return None
 
 
 @command(
     "remove",
+    calls="hibali_cli.handlers.sites:remove_and_print",
     examples=[("hibali sites remove juwels", "Remove juwels from the configuration; its data is kept.")],
 )
 @click.argument("name", metavar="SITE")
-def remove_command(common: Common, name: str) -> int | None:
+def remove_command() -> None:
     """Remove a site from config.toml.
 
     Data and runs at the site are kept, and so are comments elsewhere in the file.
     """
-    from hibali_cli.handlers.sites import remove_and_print
-
-    return remove_and_print(common, name)
 
 
-@command("show", examples=[("hibali sites show juwels", "Show every setting of juwels, including defaults.")])
+@command(
+    "show",
+    calls="hibali_cli.handlers.sites:show_site",
+    examples=[("hibali sites show juwels", "Show every setting of juwels, including defaults.")],
+)
 @click.argument("name", metavar="SITE")
-def show_command(common: Common, name: str) -> int | None:
+def show_command() -> None:
     """Show the settings of a site, including defaults."""
-    from hibali_cli.handlers.sites import show_site
-
-    return show_site(common, name)
 
 
 @command(
     "usage",
+    calls="hibali_cli.handlers.site_check:show_usage",
     examples=[
         ("hibali sites usage", "Show the usage and limits of every site."),
         ("hibali sites usage juwels --json", "Show one site as JSON."),
     ],
 )
 @click.argument("name", metavar="[SITE]", required=False)
-def usage_command(common: Common, name: str | None) -> int | None:
+def usage_command() -> None:
     """Show the recent usage of sites from this machine, and their limits.
 
     The counts are logins, scheduler commands, transferred bytes and queued jobs, of the last hour and the last day. No site is queried.
     """
-    from hibali_cli.handlers.site_check import show_usage
-
-    return show_usage(common, name)
 
 
 @command(
     "evict",
+    calls="hibali_cli.handlers.site_cache:evict_cache",
     resumes=True,
     examples=[
         (
@@ -372,30 +342,25 @@ def usage_command(common: Common, name: str | None) -> int | None:
     help="Keep up to this size (500M, 2G), or entries used within this time (12h, 30d: lower case).",
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Only list entries that would be evicted.")
-def cache_evict_command(common: Common, name: str, *, keep: str | None, dry_run: bool) -> int | None:
+def cache_evict_command() -> None:
     """Evict entries from a site's cache, the least recently used first; without --keep all of them.
 
     Entries that a run uses are kept. Evicted entries are staged again when a run needs them. If the command is killed, run it again
     to resume.
     """
-    from hibali_cli.handlers.site_cache import evict_cache
-
-    return evict_cache(common, name, keep, dry=dry_run)
 
 
 @command(
     "list",
+    calls="hibali_cli.handlers.site_cache:list_cache",
     examples=[("hibali sites cache list juwels", "List the cache of juwels, the least recently used first.")],
 )
 @click.argument("name", metavar="SITE")
-def cache_list_command(common: Common, name: str) -> int | None:
+def cache_list_command() -> None:
     """List the entries of a site's cache: sizes, times of last use, and the runs that use them.
 
     Entries that a run uses are never evicted, from before they are staged until the run has ended.
     """
-    from hibali_cli.handlers.site_cache import list_cache
-
-    return list_cache(common, name)
 
 
 cache_command = command_group(

@@ -6,11 +6,12 @@ import click
 
 from hibali_cli.command import Section, command
 from hibali_cli.fields import STATUS, fields_option
-from hibali_cli.options import Common, duration_of
+from hibali_cli.options import duration_of
 
 
 @command(
     "status",
+    calls="hibali_cli.handlers.status:show_status",
     section=Section.REPORTS,
     examples=[
         ("hibali status", "Show what runs now: transfers, runs and schedules."),
@@ -39,13 +40,10 @@ from hibali_cli.options import Common, duration_of
 @click.option("--remote", is_flag=True, help="With FOLDER, also connect and show what changed there.")
 @click.option("--detailed-exit-code", is_flag=True, help="With FOLDER, exit with 10 if it differs.")
 @fields_option(STATUS)
-def status_command(common: Common, folder: str | None, **options: object) -> int | None:
+def status_command() -> None:
     """Show what runs now here and at sites, one line each; with FOLDER, show how it differs from its last transfer.
 
     Without FOLDER: running transfers with their rate and time left, unfinished runs as they were last observed, and schedules with
     their next time and last result. With FOLDER: files added, modified and removed here since the folder was last pushed or
     pulled, as the ledger knows them; it connects only with --remote, and changes nothing.
     """
-    from hibali_cli.handlers.status import show_status
-
-    return show_status(common, folder, options)

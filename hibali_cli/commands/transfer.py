@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import OUTPUT_FILE, Common
+from hibali_cli.options import OUTPUT_FILE
 from hibali_cli.transfer_options import (
     add_applying_options,
     add_following_options,
@@ -23,6 +21,7 @@ from hibali_cli.transfer_options import (
 
 @command(
     "push",
+    calls="hibali_cli.handlers.transfers:push",
     section=Section.EVERYDAY,
     resumes=True,
     examples=[
@@ -46,19 +45,17 @@ from hibali_cli.transfer_options import (
 @add_packing_options
 @add_following_options
 @add_type_options
-def push_command(common: Common, local: str, target: str, **options: Any) -> int | None:
+def push_command() -> None:
     """Send files to a site; nothing is deleted without --delete.
 
     The contents of a folder go into PATH; a file goes to exactly that name, or into PATH when it ends in a
     slash. Files that exist there unchanged are not sent again. Every file is hashed at both ends before it gets its name.
     """
-    from hibali_cli.handlers.transfers import push
-
-    return push(common, local, target, options)
 
 
 @command(
     "pull",
+    calls="hibali_cli.handlers.transfers:pull",
     section=Section.EVERYDAY,
     resumes=True,
     examples=[
@@ -70,19 +67,17 @@ def push_command(common: Common, local: str, target: str, **options: Any) -> int
 @click.argument("local")
 @add_moving_options
 @add_node_options
-def pull_command(common: Common, source: str, local: str, **options: Any) -> int | None:
+def pull_command() -> None:
     """Fetch files from a site; nothing is deleted without --delete.
 
     The contents of a folder go into LOCAL; a file goes to exactly that name, or into LOCAL when it ends in a
     slash. Files that exist here unchanged are not fetched again. Every file is hashed at both ends before it gets its name.
     """
-    from hibali_cli.handlers.transfers import move_files
-
-    return move_files(common, "pull", source, local, options)
 
 
 @command(
     "sync",
+    calls="hibali_cli.handlers.transfers:sync",
     section=Section.EVERYDAY,
     resumes=True,
     examples=[
@@ -108,19 +103,17 @@ def pull_command(common: Common, source: str, local: str, **options: Any) -> int
 @add_node_options
 @add_packing_options
 @add_type_options
-def sync_command(common: Common, source: str, target: str, **options: Any) -> int | None:
+def sync_command() -> None:
     """Copy files from FROM to TO; nothing is deleted without --delete.
 
     Either side may be a local path or SITE:PATH. Bytes between two sites pass through this machine without being
     stored here, except with --direct.
     """
-    from hibali_cli.handlers.transfers import move_files
-
-    return move_files(common, "sync", source, target, options)
 
 
 @command(
     "plan",
+    calls="hibali_cli.handlers.transfers:make_plan",
     section=Section.TRANSFERS,
     examples=[
         ("hibali plan --delete data juwels:@scratch/data -o data.plan", "Save a plan for review."),
@@ -139,29 +132,17 @@ def sync_command(common: Common, source: str, target: str, **options: Any) -> in
 )
 @click.option("--detailed-exit-code", is_flag=True, help="Exit 10 when there are changes.")
 @add_planning_options
-def plan_command(
-    common: Common,
-    source: str,
-    target: str,
-    *,
-    output: str | None,
-    detailed_exit_code: bool,
-    **options: Any,
-) -> int | None:
+def plan_command() -> None:
     """Plan what `sync` would do, without doing it; -o saves the plan for `apply`.
 
     Without -o every action is printed, as with --dry-run. The options are those of `sync`, and they are saved in
     the plan: `apply` deletes only files that --delete and --max-delete allow here.
     """
-    from hibali_cli.handlers.transfers import make_plan
-
-    return make_plan(
-        common, source, target, output=output, detailed_exit_code=detailed_exit_code, options=options
-    )
 
 
 @command(
     "apply",
+    calls="hibali_cli.handlers.transfers:apply_plan",
     section=Section.TRANSFERS,
     resumes=True,
     examples=[
@@ -176,18 +157,7 @@ def plan_command(
 @click.argument("file", metavar="FILE")
 @click.argument("ends", nargs=-1, metavar="[FROM TO]")
 @add_applying_options
-def apply_command(
-    common: Common,
-    file: str,
-    ends: tuple[str, ...],
-    *,
-    backup_dir: str | None,
-    dry_run: bool,
-    detailed_exit_code: bool,
-    bwlimit: int | None,
-    push_to: tuple[str, ...],
-    no_save: bool,
-) -> int | None:
+def apply_command() -> None:
     """Execute exactly a saved plan, or refuse it.
 
     hibali lists both sides again first: if a file of the plan has changed since, nothing is transferred and the exit code
@@ -197,16 +167,3 @@ def apply_command(
     A plan that was not signed in this account's state folder, that belongs to another account or that other accounts
     can write to is refused, unless you also give FROM and TO, the source and the target of the plan.
     """
-    from hibali_cli.handlers.transfers import apply_plan
-
-    return apply_plan(
-        common,
-        file,
-        ends,
-        backup_dir=backup_dir,
-        dry_run=dry_run,
-        detailed_exit_code=detailed_exit_code,
-        bwlimit=bwlimit,
-        push_to=push_to,
-        no_save=no_save,
-    )

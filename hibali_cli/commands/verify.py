@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import OUTPUT_FILE, Common
+from hibali_cli.options import OUTPUT_FILE
 from hibali_cli.transfer_options import FILTERS, add_choosing_options, add_hashing_node_options
 
 
 @command(
     "verify",
+    calls="hibali_cli.handlers.verify:verify",
     section=Section.EVERYDAY,
     examples=[
         (
@@ -52,7 +51,7 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options, add_hashi
 )
 @add_hashing_node_options
 @add_choosing_options
-def verify_command(common: Common, first: str, second: str | None, **options: Any) -> int | None:
+def verify_command() -> None:
     """Verify the files at a location by hashing them there.
 
     Two locations are compared with each other. One location is compared with a manifest, otherwise with the digests of its
@@ -63,13 +62,11 @@ def verify_command(common: Common, first: str, second: str | None, **options: An
 
     A sample, or a verification stopped by --max-time (exit 5), reports how much was not checked, and does not count as verified.
     """
-    from hibali_cli.handlers.verify import verify
-
-    return verify(common, first, second, options)
 
 
 @command(
     "manifest",
+    calls="hibali_cli.handlers.verify:make_manifest",
     section=Section.TRANSFERS,
     examples=[
         (
@@ -103,14 +100,9 @@ def verify_command(common: Common, first: str, second: str | None, **options: An
 @FILTERS[0]
 @FILTERS[1]
 @add_hashing_node_options
-def manifest_command(
-    common: Common, location: str, output: str | None, bagit: str | None, **options: Any
-) -> int | None:
+def manifest_command() -> None:
     """Write the digests of all files at a location, in the format of sha256sum.
 
     The files are hashed at their site, and only digests are transferred; objects are read. Names are relative to
     LOCATION, sorted by name (byte order). A file that cannot be read is reported and left out, and the exit code is 6.
     """
-    from hibali_cli.handlers.verify import make_manifest
-
-    return make_manifest(common, location, output, bagit, options)

@@ -45,9 +45,9 @@ def print_value(common: Common, key: str) -> int:
     return 0
 
 
-def change_value(common: Common, key: str, text: str) -> int:
+def change_value(common: Common, key: str, value: str) -> int:
     """Set a setting; return the exit code."""
-    path, changed = set_value(common.config, key, text)
+    path, changed = set_value(common.config, key, value)
     _print_change(common, key, "set" if changed else "same", path)
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import click
 
@@ -41,61 +41,52 @@ def _size(size: int, *, exact: bool) -> str:
     return str(size) if exact else format_size(size)
 
 
-@dataclass(frozen=True, slots=True)
-class ListingStyle:
-    """The columns of a listing: none but names, details, or chosen `fields`; `exact` sizes are in bytes."""
-
-    long: bool = False
-    exact: bool = False
-    fields: tuple[str, ...] | None = None
-
-
-def list_place(common: Common, text: str, style: ListingStyle, *, recursive: bool) -> int:
+def list_place(
+    common: Common, location: str, *, recursive: bool, long: bool, exact: bool, fields: Sequence[str] | None
+) -> int:
     """Print the entries and return the exit code."""
-    location = read_location(text, common.settings())
-    seen = SeenNames(location.site.name, location.text.partition(":")[2])
+    root = read_location(location, common.settings())
+    seen = SeenNames(root.site.name, root.text.partition(":")[2])
 
     def entries(on_event: Listener) -> Iterator[Entry]:
-        for entry in list_entries(location, on_event, recursive=recursive):
+        for entry in list_entries(root, on_event, recursive=recursive):
             seen.add(entry)
             yield entry
 
-    with listening(common, f"ls {location.text}") as on_event:
-        if style.fields is not None:
+    with listening(common, f"ls {root.text}") as on_event:
+        if fields is not None:
             records = map(entry_fields, entries(on_event))
-            write_fields(common, "entry", style.fields, records, exact=style.exact)
+            write_fields(common, "entry", fields, records, exact=exact)
         else:
-            _write_entries(common, entries(on_event), style)
-    if not location.typed_local and read_wildcards(location) is None:
-        seen.save(unless=location.name)
+            _write_entries(common, entries(on_event), long=long, exact=exact)
+    if not root.typed_local and read_wildcards(root) is None:
+        seen.save(unless=root.name)
     return 0
 
 
-def _write_entries(common: Common, entries: Iterable[Entry], style: ListingStyle) -> None:
+def _write_entries(common: Common, entries: Iterable[Entry], *, long: bool, exact: bool) -> None:
     count = 0
     for entry in entries:
         count += 1
         if common.json:
             common.output.record("entry", entry_fields(entry))
         else:
-            _print_entry(common, entry, style)
+            _print_entry(common, entry, long=long, exact=exact)
     if common.json:
         common.output.record("end", {"count": count, "exit": 0})
 
 
-def _print_entry(common: Common, entry: Entry, style: ListingStyle) -> None:
+def _print_entry(common: Common, entry: Entry, *, long: bool, exact: bool) -> None:
     name = entry.path + (b"/" if entry.kind is Kind.FOLDER else b"")
     if entry.kind is Kind.LINK:
         name += b" -> " + entry.link
-    size = "-" if entry.kind is not Kind.FILE else _size(entry.size, exact=style.exact)
-    width = _EXACT_WIDTH if style.exact else _WIDTH
-    details = (
-        f"{size:>{width}}  {(moment(entry.mtime_ns) or '-')[:19]:<19}  " if style.long or style.exact else ""
-    )
+    size = "-" if entry.kind is not Kind.FILE else _size(entry.size, exact=exact)
+    width = _EXACT_WIDTH if exact else _WIDTH
+    details = f"{size:>{width}}  {(moment(entry.mtime_ns) or '-')[:19]:<19}  " if long or exact else ""
     common.output.line(details.encode() + name)
 
 
-def write_contents(common: Common, texts: Sequence[str], *, recall: bool, exact_key: bool) -> int:
+def write_contents(common: Common, locations: Sequence[str], *, recall: bool, exact_key: bool) -> int:
     """Write the bytes of the files to stdout, one after the other; returns the exit code."""
     if common.json:
         raise UsageError(
@@ -103,37 +94,37 @@ def write_contents(common: Common, texts: Sequence[str], *, recall: bool, exact_
         )
     settings = common.settings()
     read = read_key if exact_key else read_location
-    locations = [read(text, settings) for text in texts]
+    files = [read(location, settings) for location in locations]
     if is_terminal(sys.stdout):
         common = replace(common, progress=False)  # the output itself shows the progress
-    for location in locations:
+    for file in files:
         with (
-            listening(common, f"cat {location.text}") as on_event,
-            closing(contents(location, recall=recall, on_event=on_event)) as pieces,
+            listening(common, f"cat {file.text}") as on_event,
+            closing(contents(file, recall=recall, on_event=on_event)) as pieces,
         ):
             for piece in pieces:
                 common.output.raw(piece)
     return 0
 
 
-def show_usage(common: Common, text: str, depth: int, *, exact: bool) -> int:
+def show_usage(common: Common, location: str, depth: int, *, exact: bool) -> int:
     """Print the counts of a tree, and of its folders down to `depth`; returns the exit code.
 
     With `exact` sizes are in bytes.
     """
-    location = read_location(text, common.settings())
+    root = read_location(location, common.settings())
     problem: IncompleteError | None = None
 
     def listed(on_event: Listener) -> Iterator[Entry]:
         nonlocal problem
-        with closing(open_store(location, on_event=on_event)) as store:
+        with closing(open_store(root, on_event=on_event)) as store:
             found = store.stat()
             if found is None:
                 raise NotFoundError(
-                    "no-such-place", "no file or folder with that name exists", subject=location.text
+                    "no-such-place", "no file or folder with that name exists", subject=root.text
                 )
             if found.kind is not Kind.FOLDER:
-                yield found._replace(path=location.name)
+                yield found._replace(path=root.name)
                 return
             try:
                 yield from store.list()
@@ -141,7 +132,7 @@ def show_usage(common: Common, text: str, depth: int, *, exact: bool) -> int:
                 problem = incomplete
 
     count = 0
-    with listening(common, f"du {location.text}") as on_event:
+    with listening(common, f"du {root.text}") as on_event:
         for usage in usages(listed(on_event), depth):
             count += 1
             _print_usage(common, usage, exact=exact)
@@ -162,19 +153,19 @@ def _print_usage(common: Common, usage: Usage, *, exact: bool) -> None:
         common.output.line(counts_text.encode() + (usage.path or b"."))
 
 
-def make_folder(common: Common, text: str) -> int:
+def make_folder(common: Common, location: str) -> int:
     """Create a folder and report the result; returns the exit code."""
-    location = read_target(text, common.settings())
-    with listening(common, f"mkdir {location.text}") as on_event:
-        made = make_place(location, on_event)
+    folder = read_target(location, common.settings())
+    with listening(common, f"mkdir {folder.text}") as on_event:
+        made = make_place(folder, on_event)
     if common.json:
-        common.output.record("folder", {"location": location.text, "made": made})
+        common.output.record("folder", {"location": folder.text, "made": made})
     return 0
 
 
 def remove_path(
     common: Common,
-    text: str,
+    location: str,
     *,
     recursive: bool,
     yes: bool,
@@ -184,19 +175,19 @@ def remove_path(
 ) -> int:
     """Remove the named file or folder, or only show what would be removed; returns the exit code."""
     settings = common.settings()
-    location = (read_key if exact_key else read_target)(text, settings)
+    target = (read_key if exact_key else read_target)(location, settings)
     limit = read_delete_limit(max_delete) if max_delete else DeleteLimit() if yes else None
-    request = RemovalRequest(location, recursive, limit, tuple(settings.sites.values()))
+    request = RemovalRequest(target, recursive, limit, tuple(settings.sites.values()))
 
     def confirm(plan: RemovalPlan) -> None:
         if plan.folder and not yes:
-            _confirm(common, location.text, plan)
+            _confirm(common, target.text, plan)
 
     with listening(
-        common, f"rm {location.text}", records=not dry_run, ends_at_plan=dry_run or not yes
+        common, f"rm {target.text}", records=not dry_run, ends_at_plan=dry_run or not yes
     ) as on_event:
         if dry_run:
-            plan_removal(request, lambda plan: _show(common, location.name, plan), on_event)
+            plan_removal(request, lambda plan: _show(common, target.name, plan), on_event)
             return 0
         receipt = remove(request, confirm, on_event)
     _show_receipt(common, receipt)

@@ -28,7 +28,7 @@ _MOST_LINES = 40  # for people, unless they say how many
 _MOST_FAILURES = 20
 
 
-def list_history(common: Common, options: dict[str, Any]) -> int | None:
+def list_history(common: Common, **options: Any) -> int | None:
     """List the operations that match the filters, or the transfers of one file or folder."""
     chosen = Filter(
         site=options["site_name"],
@@ -297,10 +297,10 @@ def _story_pairs(details: OperationDetails) -> dict[str, Cell]:
     return {name: value for name, value in pairs.items() if value is not None}
 
 
-def compact_history(common: Common, before: float, *, dry_run: bool) -> int | None:
+def compact_history(common: Common, before: int, *, dry_run: bool) -> int | None:
     """Shorten old journals, and show the saved space."""
     journals = lines = size = 0
-    for each in compact(read_operations(), before, dry=dry_run):
+    for each in compact(read_operations(), before / 1e9, dry=dry_run):
         journals += 1
         lines += each.lines
         size += each.bytes

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -108,9 +108,12 @@ class InitOptions(NamedTuple):
     yes: bool
 
 
-def set_up(common: Common, options: InitOptions) -> int:
+def set_up(
+    common: Common, *, here: str | None, to: str | None, no_push: bool, yes: bool, **wanted: Any
+) -> int:
     """Set up sites and send a first file; returns the exit code. Raises `UsageError` where a question needs a terminal."""
-    interactive = not options.yes
+    options = InitOptions(ImportRequest(**wanted), here, to, push=not no_push, yes=yes)
+    interactive = not yes
     if interactive and (common.json or not has_terminal()):
         raise UsageError(
             "no-terminal",

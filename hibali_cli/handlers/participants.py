@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
+
 from hibali.documents import read_json_file
 from hibali.errors import UsageError
 from hibali.events import Listener
@@ -64,18 +66,19 @@ def read_participant_tasks(
     return make_tasks(pipeline, assigned.common, rows, subject=str(invocation_path or options.dataset))
 
 
-def list_participants(
-    common: Common, reference: str, invocation: str | None, options: DatasetOptions
-) -> int | None:
+def list_participants(common: Common, pipeline: str, words: tuple[str, ...], *, sessions: bool) -> int | None:
     """Show the state of each participant, from the ledger after querying the sites of runs that are not over."""
-    pipeline = find_pipeline(common, Catalogue(), reference)
-    path = None if invocation is None else Path(invocation)
+    if len(words) > 2:
+        raise click.UsageError("Got an unexpected extra argument.")
+    *invocation, dataset = words
+    found = find_pipeline(common, Catalogue(), pipeline)
+    path = Path(invocation[0]) if invocation else None
     with listening(common, "runs participants") as on_event:
-        assigned = _assign(common, pipeline, _values(path), options, on_event)
-        attempts = find_attempts(assigned, _runs_of(common, pipeline, on_event))
+        assigned = _assign(common, found, _values(path), DatasetOptions(dataset, sessions), on_event)
+        attempts = find_attempts(assigned, _runs_of(common, found, on_event))
     if common.json:
         for each in assigned.rows:
-            common.output.record("participant", _record(pipeline, each, attempts.get(each)))
+            common.output.record("participant", _record(found, each, attempts.get(each)))
         common.output.record("end", {"count": len(assigned.rows), "exit": 0})
         return None
     rows = [(str(each), *_cells(attempts.get(each))) for each in assigned.rows]

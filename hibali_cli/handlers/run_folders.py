@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import click
 
@@ -26,18 +26,16 @@ from runs.model import RUN_ID, Run
 from runs.store import RunStore
 
 
-@dataclass(frozen=True, slots=True)
-class CleanOptions:
-    """The options of the command line."""
-
-    run_ids: tuple[str, ...]
-    site: str | None
-    wanted: CleanRequest
-    yes: bool
-    dry: bool
-
-
-def clean_and_print(common: Common, options: CleanOptions) -> int:
+def clean_and_print(
+    common: Common,
+    run_ids: tuple[str, ...],
+    *,
+    site_name: str | None,
+    older_than: float | None,
+    all_ended: bool,
+    yes: bool,
+    dry_run: bool,
+) -> int:
     """Remove the folders and show each.
 
     Returns INCOMPLETE if one could not be removed; at the end raises the worst failure of the named ones.
@@ -46,36 +44,37 @@ def clean_and_print(common: Common, options: CleanOptions) -> int:
     with collect_unreadable() as unreadable:
         everything = run_store.all()
     raise_unreadable(unreadable)  # such a run may need the outputs of another one
-    wanted = replace(options.wanted, needed=needed_ids(everything))
-    runs = [] if options.run_ids else everything
-    for run_id in dict.fromkeys(options.run_ids):
+    wanted = CleanRequest(all_ended=all_ended, older_than=older_than or 0.0, needed=needed_ids(everything))
+    runs = [] if run_ids else everything
+    for run_id in dict.fromkeys(run_ids):
         with failures.collect():
             runs.append(run_store.load(run_id))
     planned = [
         each
-        for each in plan_cleaning([run for run in runs if options.site in {None, run.site}], wanted)
-        if options.run_ids or (each.run.folder and not each.run.results.cleaned)
+        for each in plan_cleaning([run for run in runs if site_name in {None, run.site}], wanted)
+        if run_ids or (each.run.folder and not each.run.results.cleaned)
     ]
     refused = [
         each
         for each in planned
-        if options.run_ids and each.result is CleanResult.KEPT and not each.run.results.cleaned
+        if run_ids and each.result is CleanResult.KEPT and not each.run.results.cleaned
     ]
     for each in refused:
         failures.add(RefusedError("not-removed", each.because, subject=each.run.id))
-    if not options.dry:
-        _confirm(common, options, planned)
+    if not dry_run:
+        if not yes:
+            _confirm(common, planned)
         with listening(common, "clean") as on_event:
             planned = _clean(common, run_store, planned, wanted, failures, on_event)
-    return failures.end(_show(common, planned, failures, dry=options.dry))
+    return failures.end(_show(common, planned, failures, dry=dry_run))
 
 
-def _confirm(common: Common, options: CleanOptions, planned: Sequence[Cleaned]) -> None:
+def _confirm(common: Common, planned: Sequence[Cleaned]) -> None:
     """Prompt before removing outputs that were not collected; raises `RefusedError` without confirmation."""
     lost = [
         each.run for each in planned if each.result is CleanResult.PLANNED and not each.run.results.collected
     ]
-    if not lost or options.yes:
+    if not lost:
         return
     warning = f"the outputs of {counted(len(lost), 'run')} were not collected and would be lost"
     hint = "To check first, add --dry-run. To confirm, add --yes"
@@ -145,7 +144,7 @@ def _fields(run: Run, cleaned: Cleaned) -> dict[str, object]:
     }
 
 
-def adopt_and_print(common: Common, named: Sequence[str], *, everything: bool) -> int:
+def adopt_and_print(common: Common, named: Sequence[str], *, yes: bool) -> int:
     """Show the unknown runs and adopt those requested; returns the exit code.
 
     Raises `NotFoundError` for an unknown id, `RefusedError` for a run that cannot be adopted.
@@ -159,7 +158,7 @@ def adopt_and_print(common: Common, named: Sequence[str], *, everything: bool) -
         for site in sites:
             with contextlib.closing(opener(site, on_event)()) as host:
                 found_runs += [
-                    _adopt(run_store, each, wanted=everything or each.id in ids)
+                    _adopt(run_store, each, wanted=yes or each.id in ids)
                     for each in find_unknown_runs(host, site, run_store)
                     if not ids or each.id in ids
                 ]

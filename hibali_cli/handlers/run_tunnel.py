@@ -10,10 +10,10 @@ from runs.store import RunStore
 from runs.tunnel import OpenTunnel, Ports, open_tunnel
 
 
-def tunnel(common: Common, run_id: str, ports: Ports, *, task: int | None) -> int | None:
+def tunnel(common: Common, run_id: str, port: int, *, local_port: int | None, task: int | None) -> int | None:
     """Forward a port to the node of a run until it has ended."""
     run_store = RunStore()
-    run = run_store.load(run_id)
+    run, ports = run_store.load(run_id), Ports(port, local_port or 0)
     site = run_site(common, run.site)
 
     def show(opened: OpenTunnel) -> None:

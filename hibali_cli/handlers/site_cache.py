@@ -111,7 +111,7 @@ def list_cache(common: Common, name: str) -> int:
         return int(Exit.DONE)
 
 
-def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> int:
+def evict_cache(common: Common, name: str, keep: str | None, *, dry_run: bool) -> int:
     """Evict entries, or only show them; exit 6 where one could not be evicted."""
     limits = _read_limit(keep)
     with _opened(common, name, f"evict {name}") as place:
@@ -127,7 +127,7 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
                 line = f"{each.result:<8}{each.entry.name.text}  {format_size(each.entry.bytes)}"
                 common.output.line(f"{line}  ({each.because})" if each.because else line)
 
-        if dry:
+        if dry_run:
             for kept in chosen:
                 on_evicted(Evicted(kept, EvictionResult.PLANNED))
         else:
@@ -139,7 +139,7 @@ def evict_cache(common: Common, name: str, keep: str | None, *, dry: bool) -> in
         evicted = [
             each.entry for each in done if each.result in {EvictionResult.EVICTED, EvictionResult.PLANNED}
         ]
-        verb = "would be evicted" if dry else "evicted"
+        verb = "would be evicted" if dry_run else "evicted"
         total = sum(each.bytes for each in evicted)
         common.output.info(
             f"{name}: {len(evicted)} of {counted(len(place.contents.entries), 'entry', 'entries')} ({format_size(total)}) {verb}."

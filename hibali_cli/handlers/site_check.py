@@ -153,13 +153,16 @@ def _usage_pairs(record: dict[str, Any]) -> dict[str, Cell]:
 
 
 def clean_and_print(
-    common: Common, site: Site, *, older_than: float, everybody: bool, dry: bool
+    common: Common, name: str, *, older_than: float, everybody: bool, dry_run: bool
 ) -> int | None:
     """Abort uncompleted uploads and show each; exit 6 where one could not be aborted."""
+    site = common.settings().site(name)
     require_built(site)
     found: list[Leftover] = []
     with listening(common, f"clean {site.name}") as on_event:
-        for left in clean_site(site, older_than=older_than, everybody=everybody, dry=dry, on_event=on_event):
+        for left in clean_site(
+            site, older_than=older_than, everybody=everybody, dry=dry_run, on_event=on_event
+        ):
             found.append(left)
             if common.json:
                 common.output.record("upload", _leftover_fields(left), flush=True)
@@ -172,7 +175,7 @@ def clean_and_print(
         rows = [(left.bucket, left.key, left.begun, left.because or str(left.result)) for left in found]
         common.output.table(["bucket", "key", "begun", "now"], rows)
     ended = sum(left.result in {CleanupResult.ENDED, CleanupResult.PLANNED} for left in found)
-    verb = "would be aborted" if dry else "were aborted"
+    verb = "would be aborted" if dry_run else "were aborted"
     common.output.info(f"{site.name}: {ended} of {counted(len(found), 'uncompleted upload')} {verb}.")
     return int(code)
 
@@ -227,14 +230,16 @@ class _Terminal:
             )
 
 
-def log_in_and_print(common: Common, site: Site) -> None:
+def log_in_and_print(common: Common, name: str) -> None:
     """Log in, prompting on the terminal where needed, and check the site."""
+    site = common.settings().site(name)
     found = login_protocol.log_in(site, _Terminal(site.name))
     _print_login(common, site, found, _SAID[found.change])
 
 
-def log_out_and_print(common: Common, site: Site) -> None:
+def log_out_and_print(common: Common, name: str) -> None:
     """Log out and report it."""
+    site = common.settings().site(name)
     found = login_protocol.log_out(site)
     is_out = found.change == "logged out"
     _print_login(
@@ -266,7 +271,7 @@ def check_and_tune(common: Common, name: str, *, tune: bool, logins: int | None)
     return None
 
 
-def add_and_check(common: Common, name: str, options: dict[str, Any]) -> int | None:
+def add_and_check(common: Common, name: str, **options: Any) -> int | None:
     """Add a site to config.toml, and check that it responds."""
     replace, check = options.pop("replace"), not options.pop("no_check")
     dry_run = options.pop("dry_run")

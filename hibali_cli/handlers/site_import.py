@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+import click
 
 from hibali.config import importers
 from hibali.config.edit import Change, add_site, plan_site, render_site
@@ -136,31 +138,25 @@ def add_proposals(
     return [add_site(common.config, each.name, each.table, replace=replace) for each in proposals]
 
 
-class ImportOptions(NamedTuple):
-    """The options for adding sites."""
-
-    source: str
-    replace: bool
-    yes: bool
-
-
-def import_sites(common: Common, options: ImportOptions, selection: Mapping[str, Any]) -> int:
+def import_sites(
+    common: Common, source: str | None, *, origin: str | None, replace: bool, yes: bool, **selection: Any
+) -> int:
     """Find sites, show them, and add the confirmed ones; returns the exit code."""
+    if source and origin:
+        raise click.UsageError("Give the source as an argument or with --from, not both.")
     settings = common.settings()
-    request = ImportRequest(options.source, **selection)
+    request = ImportRequest(source or origin or "", **selection)
     found = find_sites(settings, request)
     chosen = choose_proposals(found, request.only)
     show_proposals(common, found, chosen)
-    if request.source in {"", *OWN} and not request.only and not options.replace:
+    if request.source in {"", *OWN} and not request.only and not replace:
         # sites that the user added already are kept
         chosen = [each for each in chosen if change_of(common, each) is not None]
     new = [each for each in chosen if change_of(common, each) != "same"]
     names = ", ".join(each.name for each in new)
     added = []
-    if chosen and (options.yes or (new and _confirms(common, f"Add {names}? [y/N] "))):
-        added = add_proposals(
-            common, chosen, replace=options.replace, accept_prologue=request.accept_prologue
-        )
+    if chosen and (yes or (new and _confirms(common, f"Add {names}? [y/N] "))):
+        added = add_proposals(common, chosen, replace=replace, accept_prologue=request.accept_prologue)
     if common.json:
         for change, site in added:
             common.output.record("site-change", {"name": site.name, "change": change})

@@ -37,7 +37,7 @@ _MOST_NAME = 60
 _GAP = "  "
 
 
-def show_status(common: Common, folder: str | None, options: dict[str, Any]) -> int | None:
+def show_status(common: Common, folder: str | None, **options: Any) -> int | None:
     """Show what runs now, or how a folder differs from its last transfer; return the exit code."""
     _check_options(folder, options)
     if folder is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hibali.errors import HibaliError, RunFailedError, UsageError
 from hibali.events import Listener, Noted
@@ -15,12 +16,14 @@ from hibali.text import counted
 from hibali_cli.handlers.launch import (
     check_dataset,
     collect_outputs,
+    find_pipeline,
     follow_first,
     launch_and_follow,
     launch_at_site,
     launch_title,
     report_collected,
     require_consent,
+    run_single,
     saving_in,
     show_files,
     warn_of_shortfalls,
@@ -32,7 +35,7 @@ from hibali_cli.handlers.runs import report_ends, state_text
 from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from hibali_cli.run_options import parse_resource_argv
+from hibali_cli.run_options import check_collecting, parse_resource_argv, read_run_options
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.collect import may_complete
@@ -60,6 +63,17 @@ from runs.sweeps.table import (
 )
 from transfers.journal import Receipt
 from transfers.request import SaveOptions
+
+
+def run_pipeline(
+    common: Common, pipeline: str, invocation: str | None, *, dry_run: bool, **values: Any
+) -> int | None:
+    """Start a run or a sweep with the options of `hibali run`, or show what it would do; return the exit code."""
+    options, catalogue = read_run_options(values), Catalogue()
+    found = find_pipeline(common, catalogue, pipeline)
+    start = run_single if options.sweep is None else run_sweep
+    path = None if invocation is None else Path(invocation)
+    return start(common, catalogue, found, path, options, dry_run=dry_run)
 
 
 def _choose_request(
@@ -124,8 +138,19 @@ def _repeat_request(
     return request if pilot is None else with_pilot(request, pilot.allocations)
 
 
-def rerun(common: Common, run_id: str, collect: CollectOptions, *, failed: bool, wait: bool) -> int:
+def rerun(
+    common: Common,
+    run_id: str,
+    *,
+    failed: bool,
+    wait: bool,
+    folder: str | None,
+    table: str | None,
+    no_save: bool,
+) -> int:
     """Rerun all tasks of a run, or only the failed ones; return the exit code."""
+    collect = CollectOptions(folder, None, no_save, table)
+    check_collecting(collect, wait=wait)
     check_table_options(collect, wait=wait)
     run_store = RunStore()
     run = run_store.load(run_id)

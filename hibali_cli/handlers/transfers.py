@@ -191,12 +191,22 @@ def rules_of(options: dict[str, Any]) -> Rules:
     )
 
 
-def push(common: Common, local: str, target: str, options: dict[str, Any]) -> int | None:
+def push(common: Common, local: str, target: str, **options: Any) -> int | None:
     """Send files to a site once, or follow the source; return the exit code."""
     following = pop_follow_options(options)
     if following is None:
-        return move_files(common, "push", local, target, options)
+        return _move_files(common, "push", local, target, options)
     return _follow(common, local, target, following, options)
+
+
+def pull(common: Common, source: str, local: str, **options: Any) -> int:
+    """Fetch files from a site; return the exit code."""
+    return _move_files(common, "pull", source, local, options)
+
+
+def sync(common: Common, source: str, target: str, **options: Any) -> int:
+    """Copy files from one location to another; return the exit code."""
+    return _move_files(common, "sync", source, target, options)
 
 
 def make_plan(
@@ -206,7 +216,7 @@ def make_plan(
     *,
     output: str | None,
     detailed_exit_code: bool,
-    options: dict[str, Any],
+    **options: Any,
 ) -> int | None:
     """Print or save the plan of a transfer; return the exit code."""
     settings = common.settings()
@@ -261,7 +271,7 @@ def apply_plan(
         return execute_request(common, request, dry_run=dry_run, detailed=detailed_exit_code)
 
 
-def move_files(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
+def _move_files(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> int:
     """Execute one push, pull or sync, or print its plan; return the exit code."""
     dry_run, detailed = options.pop("dry_run"), options.pop("detailed_exit_code")
     request = request_of(common, operation, source, target, options)

@@ -32,7 +32,7 @@ from transfers.rules import Rules
 from transfers.verify import VerificationRequest, Verifier, read_share
 
 
-def verify(common: Common, first: str, second: str | None, options: dict[str, Any]) -> int:
+def verify(common: Common, first: str, second: str | None, **options: Any) -> int:
     """Run one verification and show its receipt; returns the exit code."""
     request = _read_request(common, first, second, options)
     with listening(common, f"verify {first}", records=True) as on_event:
@@ -258,7 +258,7 @@ def _inside(place: Location, name: str) -> bytes | None:
 
 
 def make_manifest(
-    common: Common, location: str, output: str | None, bagit: str | None, options: dict[str, Any]
+    common: Common, location: str, output: str | None, bagit: str | None, **options: Any
 ) -> int | None:
     """Write the manifest of a location, or make a bag of it; return the exit code."""
     settings = common.settings()

@@ -31,7 +31,7 @@ _WITHOUT: dict[str, Any] = {
 }
 
 
-def copy_files(common: Common, source: str, target: str, options: dict[str, Any]) -> int:
+def copy_files(common: Common, source: str, target: str, **options: Any) -> int:
     """Copy files within a site, or print the plan; return the exit code."""
     settings = common.settings()
     read = read_key if options["exact_key"] else read_location
