@@ -28,25 +28,25 @@ from runs import model
 from runs.cancel import cancel_run
 from runs.collect import collect
 from runs.failure import find_failure
-from runs.launch import launch
+from runs.launch import launch, launch_session
 from runs.logs import Stream, read_log
 from runs.model import RunStatus, State
 from runs.new_request import make_tasks, read_request, read_sweep_request, require_trust
 from runs.options import RequestedJob, RunOptions, StartOptions, SweepOptions
 from runs.pilot.setup import with_pilot
+from runs.rate_limits import open_limited_host
 from runs.records import choose_task
 from runs.request import Request, with_job_proxy
 from runs.reuse import Reuse
 from runs.run_index import RunFilter, find_run_ids
 from runs.schedulers.base import Resources, check_directive, check_plain
-from runs.services.base import load_job_system
-from runs.site_access import fetch_usage, opener, update_runs, wait_at_site
+from runs.site_access import fetch_usage, update_runs, wait_at_site
+from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from runs.sweeps.collect import TaskCollector, ended_tasks
 from runs.tunnel import Ports, open_tunnel
 from transfers.journal import Receipt
-from transfers.remote.host import RemoteHost
 
 Values = Mapping[str, Any]
 
@@ -225,7 +225,7 @@ class Run:
         with self._calling(options) as call:
             run = choose_task(self.record, task, log_of_job=stream == "scheduler.log")
             site = site_for_runs(call.settings, run.site)
-            with contextlib.closing(opener(site, call.on_event)()) as host:
+            with contextlib.closing(open_limited_host(site, call.on_event)) as host:
                 return b"".join(read_log(host, run, wanted)).decode("utf-8", "replace")
 
     @contextlib.contextmanager
@@ -251,16 +251,12 @@ class Run:
         def forward() -> None:
             try:
                 with calling({"config": self._config, **options, "cancellation": cancellation}) as call:
-                    site = site_for_runs(call.settings, self.site)
                     open_tunnel(
-                        site,
-                        opener(site, call.on_event),
-                        self._run_store,
+                        self._opener(call),
                         self.record,
                         Ports(port, local),
                         task=task,
                         on_open=lambda tunnel: opened.put(tunnel.ports.local),
-                        on_event=call.on_event,
                     )
             except BaseException as problem:  # noqa: BLE001 - raised by the thread that waits for the port
                 opened.put(problem)
@@ -300,14 +296,18 @@ class Run:
     def cancel(self, **options: Unpack[CallOptions]) -> State:
         """Cancel the run, and return its state then. A run that has ended stays as it is."""
         with self._calling(options) as call:
-            run = self.record
 
-            def open_host() -> RemoteHost:
-                return opener(site_for_runs(call.settings, run.site), call.on_event)()
+            def connect() -> SiteSession:
+                return self._opener(call)()
 
-            scheduler = load_job_system(run.placement.scheduler)
-            cancel_run(open_host, scheduler, self._run_store, run, call.on_event)
+            cancel_run(connect, self._run_store, self.record, call.on_event)
         return self.state
+
+    def _opener(self, call: Call) -> SiteOpener:
+        """Return what connects to the run's site. Raises `UsageError` if that is not configured any more."""
+        run = self.record
+        site = site_for_runs(call.settings, run.site)
+        return SiteOpener(site, run.placement.scheduler, self._run_store, call.on_event)
 
     def _calling(self, options: CallOptions) -> contextlib.AbstractContextManager[Call]:
         split_options("Run", options, frozenset())
@@ -374,8 +374,8 @@ def run(
         request = with_job_proxy(request)
         run_store = RunStore()
         reuse = Reuse(call.settings, run_store, call.on_event) if given.get("reuse") else None
-        with contextlib.closing(opener(request.compute.site, call.on_event)()) as host:
-            started = launch(request, host, run_store, Synchroniser(), reuse=reuse, on_event=call.on_event)
+        with launch_session(request, run_store, call.on_event) as session:
+            started = launch(request, session, Synchroniser(), reuse=reuse)
     return Run(started.id, config=options.get("config"))
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-
 from hibali.errors import HibaliError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.ledger import now
 from runs.model import Run, State
 from runs.poll import update
 from runs.records import sweep_of
-from runs.schedulers.base import JobSystem
+from runs.site_session import OpenSession, SiteSession
 from runs.store import RunStore
 from runs.submit import cancel_begun, cancel_tasks, cancel_unsubmitted, remove_proxy
 from transfers.remote.host import RemoteHost
@@ -19,7 +16,7 @@ from transfers.remote.host import RemoteHost
 _IN_QUEUE = frozenset({State.SUBMITTED, State.WAITING})
 
 
-def release_run(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, run: Run) -> Run:
+def release_run(session: SiteSession, run: Run) -> Run:
     """Release a run that is on hold, and query it once; a released run stays as it is.
 
     Raises:
@@ -28,18 +25,18 @@ def release_run(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, run
         TryLaterError: It was never submitted, or the scheduler did not accept the request.
     """
     check_releasable(run)
-    run = update(host, scheduler, run_store, [run])[0]
+    run = update(session, [run])[0]
     check_releasable(run)
     if run.state not in _IN_QUEUE:
-        return run_store.note(run.id, "released") if not run.submission.released else run
-    run_store.note(run.id, "release")
+        return session.runs.note(run.id, "released") if not run.submission.released else run
+    session.runs.note(run.id, "release")
     try:
-        scheduler.release(host, run.job)
+        session.system.release(session.host, run.job)
     except TryLaterError as problem:
-        if update(host, scheduler, run_store, [run])[0].state in _IN_QUEUE:
+        if update(session, [run])[0].state in _IN_QUEUE:
             problem.subject = run.id
             raise
-    return update(host, scheduler, run_store, [run_store.note(run.id, "released")])[0]
+    return update(session, [session.runs.note(run.id, "released")])[0]
 
 
 def check_releasable(run: Run) -> None:
@@ -84,76 +81,62 @@ def cancel_unsubmitted_tasks(host: RemoteHost, run_store: RunStore, run: Run) ->
     return cancel_tasks(run_store, run, numbers)
 
 
-def _cancel_jobs(host: RemoteHost, scheduler: JobSystem, run: Run) -> None:
+def _cancel_jobs(session: SiteSession, run: Run) -> None:
     """Cancel the jobs of a run; raises `TryLaterError` if the scheduler did not accept that."""
     for chunk in run.chunks:
         if all(run.tasks[number].state.final for number in chunk.tasks):
             continue
         for job in chunk.jobs:
             try:
-                scheduler.cancel(host, job)
+                session.system.cancel(session.host, job)
             except TryLaterError as problem:
                 problem.subject = run.id
                 raise
 
 
-def cancel_run(
-    open_host: Callable[[], RemoteHost],
-    scheduler: JobSystem,
-    run_store: RunStore,
-    run: Run,
-    on_event: Listener = ignore,
-) -> Run:
+def cancel_run(open_session: OpenSession, run_store: RunStore, run: Run, on_event: Listener = ignore) -> Run:
     """Cancel a run, and query it once; a run or task that has ended stays as it is.
 
     The end counts as reported, because the caller shows it: after that the same command starts a new run. A run that was not submitted is CANCELLED at once, without contacting its site. One that is being launched is cancelled by the process
     that launches it, which is waited for. Raises `TryLaterError` if the scheduler did not accept the request.
     """
     if not run.state.final:
-        run = _cancel(open_host, scheduler, run_store, run, on_event)
+        run = _cancel(open_session, run_store, run, on_event)
     if run.state.final and not run.results.reported:
         run = run_store.note(run.id, "reported")
     return run
 
 
-def _cancel(
-    open_host: Callable[[], RemoteHost],
-    scheduler: JobSystem,
-    run_store: RunStore,
-    run: Run,
-    on_event: Listener,
-) -> Run:
+def _cancel(open_session: OpenSession, run_store: RunStore, run: Run, on_event: Listener) -> Run:
     run = run_store.note(run.id, "cancel")
     if not run.job or (run.sweep is not None and run.sweep.unsubmitted()):
         with run_store.lock(run.key, on_event=on_event):
-            run = _cancel_without_job(open_host, scheduler, run_store, run_store.load(run.id))
+            run = _cancel_without_job(open_session, run_store, run_store.load(run.id))
     if run.state.final:
         return run
-    with contextlib.closing(open_host()) as host:
-        if _mark_cancelled(host, run):
+    with open_session() as session:
+        if _mark_cancelled(session.host, run):
             run = run_store.note(run.id, "cancel", {"marked": True})
-        _cancel_jobs(host, scheduler, run)
+        _cancel_jobs(session, run)
         run = run_store.note(run.id, "cancel-told")
-        return update(host, scheduler, run_store, [run])[0]
+        return update(session, [run])[0]
 
 
-def _cancel_without_job(
-    open_host: Callable[[], RemoteHost], scheduler: JobSystem, run_store: RunStore, run: Run
-) -> Run:
+def _cancel_without_job(open_session: OpenSession, run_store: RunStore, run: Run) -> Run:
     """Cancel the parts of a run that have no job."""
     if run.state.ended:
         return run
     if not run.submission.begun and not run.job:
         if run.submission.proxy and run.folder:  # stored with a run that waits because the queue is full
-            with contextlib.closing(open_host()) as host:
-                remove_proxy(host, run)
+            with open_session() as session:
+                remove_proxy(session.host, run)
         return cancel_unsubmitted(run_store, run)
     if run.sweep is not None and run.sweep.unsubmitted():
-        with contextlib.closing(open_host()) as host:
-            return cancel_unsubmitted_tasks(host, run_store, run)
+        with open_session() as session:
+            return cancel_unsubmitted_tasks(session.host, run_store, run)
     if run.sweep is None and not run.job:
-        with contextlib.closing(open_host()) as host:
-            return cancel_begun(host, scheduler, run_store, run)
+        with open_session() as session:
+            return cancel_begun(session, run)
     return run
 
 

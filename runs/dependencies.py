@@ -14,8 +14,7 @@ from runs.poll import format_failure, update
 from runs.records import sweep_of, tasks_as_runs
 from runs.schedulers.base import JobSystem, Scheduler
 from runs.script import Dependency
-from runs.store import RunStore
-from transfers.remote.host import RemoteHost
+from runs.site_session import SiteSession
 
 
 def must_end_before(
@@ -148,12 +147,10 @@ def require_submitted(run: Run) -> None:
         )
 
 
-def check_needs(
-    host: RemoteHost, scheduler: JobSystem, run_store: RunStore, needs: Sequence[Dependency]
-) -> None:
+def check_needs(session: SiteSession, needs: Sequence[Dependency]) -> None:
     """Raise `NotFoundError` if a successful run does not have the needed output, and as `find_jobs` does."""
-    runs = _query_needed(host, scheduler, run_store, needs)
-    _jobs_of(needs, runs, scheduler)
+    host, runs = session.host, _query_needed(session, needs)
+    _jobs_of(needs, runs, session.system)
     succeeded = [need for need in needs if _state_of(runs[need.run], need) is State.SUCCEEDED]
     paths = [
         (need, path, f"{need.folder}/work/{path}".encode("utf-8", "surrogateescape"))
@@ -179,15 +176,13 @@ def _state_of(run: Run, need: Dependency) -> State:
     return run.tasks[need.task].state if need.task else run.state
 
 
-def dependency_jobs(
-    host: RemoteHost, scheduler: JobSystem, run_store: RunStore, run: Run, needs: Sequence[Dependency]
-) -> tuple[str, ...] | Run:
+def dependency_jobs(session: SiteSession, run: Run, needs: Sequence[Dependency]) -> tuple[str, ...] | Run:
     """Return the jobs to wait for, as they are now; or the run itself, CANCELLED, if one that it depends on failed meanwhile."""
     try:
-        return _jobs_of(needs, _query_needed(host, scheduler, run_store, needs), scheduler)
+        return _jobs_of(needs, _query_needed(session, needs), session.system)
     except RunFailedError as failed:
         reason = failed.message.partition(",")[0]
-        return run_store.note(run.id, "seen", {"state": State.CANCELLED, "native": "", "reason": reason})
+        return session.runs.note(run.id, "seen", {"state": State.CANCELLED, "native": "", "reason": reason})
 
 
 def _jobs_of(needs: Sequence[Dependency], runs: Mapping[str, Run], scheduler: JobSystem) -> tuple[str, ...]:
@@ -206,13 +201,13 @@ def _jobs_of(needs: Sequence[Dependency], runs: Mapping[str, Run], scheduler: Jo
     return tuple(dict.fromkeys(jobs))
 
 
-def _query_needed(
-    host: RemoteHost, scheduler: JobSystem, run_store: RunStore, needs: Sequence[Dependency]
-) -> dict[str, Run]:
+def _query_needed(session: SiteSession, needs: Sequence[Dependency]) -> dict[str, Run]:
     """Return the needed runs by id; the scheduler is queried once for those that have not ended."""
-    runs = [run_store.load(each) for each in dict.fromkeys(need.run for need in needs)]
+    runs = [session.runs.load(each) for each in dict.fromkeys(need.run for need in needs)]
     queried = [
-        run for run in runs if run.job and not run.state.final and run.placement.scheduler == scheduler.name
+        run
+        for run in runs
+        if run.job and not run.state.final and run.placement.scheduler == session.scheduler
     ]
-    now = {run.id: run for run in (update(host, scheduler, run_store, queried) if queried else ())}
+    now = {run.id: run for run in (update(session, queried) if queried else ())}
     return {run.id: now.get(run.id, run) for run in runs}

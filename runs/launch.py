@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from runs.model import Input, Output, Pilot, Run, State, ignore_run
 from runs.options import resource_argv
 from runs.pilot.setup import prepare_pilot, record_pilot
 from runs.prepare import Prepared, prepare
-from runs.queue_limits import submit_chunks, submit_run
+from runs.queue_limits import cancel_before_submission, chunk_parts, run_part, submit_parts
 from runs.records import output_fields
 from runs.request import Request, job_proxy, run_key
 from runs.resources import show_value
@@ -34,9 +34,9 @@ from runs.reuse import Reuse
 from runs.schedulers.base import BatchSystem
 from runs.script import PROXY
 from runs.services.base import ServiceHost
+from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Cache, Carrier, open_cache
 from runs.store import RunStore, runs_of
-from runs.submit import cancel_begun, cancel_unsubmitted
 from runs.sweeps.launch import begin_tasks, stage_tasks, sweep_key
 from runs.tool_launch import check_supported, declared_outputs, submit_to_service
 from transfers.remote.host import RemoteHost
@@ -44,78 +44,67 @@ from transfers.remote.host import RemoteHost
 Fields = list[dict[str, Any]]  # of DecidedResources.to_fields
 
 
-@dataclass(frozen=True, slots=True)
-class _Launcher:
-    """The objects that every step of a launch uses."""
-
-    host: RemoteHost
-    run_store: RunStore
-    carrier: Carrier
-    on_event: Listener
+def launch_session(request: Request, run_store: RunStore, on_event: Listener = ignore) -> SiteSession:
+    """Connect to the site of a request; the caller closes the session."""
+    return SiteOpener(request.compute.site, request.compute.jobs.name, run_store, on_event)()
 
 
 def launch(
     request: Request,
-    host: RemoteHost,
-    run_store: RunStore,
+    session: SiteSession,
     carrier: Carrier,
     *,
     reuse: Reuse | None = None,
     on_begin: Callable[[Run], None] = ignore_run,
-    on_event: Listener = ignore,
 ) -> Run:
     """Submit the run of this request: a new one, or the one that the same command began and whose end was not reported yet.
 
     Every step is in the ledger before it happens, so that the command can be repeated.
 
     Args:
-        request: The workload, at the site of `host`.
-        host: The site's machine.
-        run_store: The ledger's runs.
+        request: The workload.
+        session: A connection to its site.
         carrier: Copies the inputs.
         reuse: Finds a run that already computed the same, which is then returned instead.
         on_begin: Called with the run as soon as it has an id.
-        on_event: Called with each event.
 
     Returns:
         The run with its job; CANCELLED if that was requested meanwhile; without a job while the queue is full (`Run.waits`).
     """
+    host, run_store = session.host, session.runs
     if isinstance(host, ServiceHost):
         check_supported(request)
     resources = request.decide_resources().to_fields()
     inputs, identities = _locate_inputs(request, host)
     key = _request_key(request, identities)
-    launcher = _Launcher(host, run_store, carrier, on_event)
     with ExitStack() as locks:
         if request.command_key:
-            locks.enter_context(_lock(launcher, request.command_key))
+            locks.enter_context(_lock(session, request.command_key))
             _check_site_of_command(request, run_store)
-        locks.enter_context(_lock(launcher, key))
+        locks.enter_context(_lock(session, key))
         run = None if request.new else run_store.find_unreported(key)
         if reuse is not None and (run is None or run.state is State.SUCCEEDED):
             run = reuse.find(request, identities) or run
         pilot = _find_pilot(request, host, run)
         if run is None:
-            _check_new_run(request, launcher, key)
+            _check_new_run(request, session, key)
             contents = reuse.contents(request, identities) if reuse else [each.content for each in identities]
             run = _begin(request, inputs, identities, contents, run_store, key)
         on_begin(run)
         if not run.results.reused:
-            record_resources(run_store, run, resources, on_event)
+            record_resources(run_store, run, resources, session.on_event)
         if run.sweep is not None:
-            run = record_pilot(run_store, run, pilot, on_event, wanted=bool(request.job.allocations))
+            run = record_pilot(run_store, run, pilot, session.on_event, wanted=bool(request.job.allocations))
         if _is_submitted(run) or run.state.ended:
             return run
         if run.submission.cancelled and run.sweep is None:
-            if run.submission.begun:
-                return cancel_begun(host, request.compute.jobs, run_store, run)
-            return cancel_unsubmitted(run_store, run)
+            return cancel_before_submission(session, run)
         # the decision for a proxy was recorded when the run was begun; options of a resuming command do not change it
         request = request.with_workload(inputs=tuple(inputs)).with_job(proxy=run.submission.proxy)
         if isinstance(host, ServiceHost):
-            return submit_to_service(host, run_store, request, run, on_event)
+            return submit_to_service(session, host, request, run)
         try:
-            return _stage_and_submit(launcher, request, identities, run)
+            return _stage_and_submit(session, carrier, request, identities, run)
         except UsageError as refusal:
             raise _with_typed_options(refusal, request) from None
 
@@ -129,13 +118,13 @@ def _with_typed_options(refusal: UsageError, request: Request) -> UsageError:
     return UsageError(refusal.code, refusal.message, subject=refusal.subject, hint=hint)
 
 
-def _check_new_run(request: Request, launcher: _Launcher, key: str) -> None:
+def _check_new_run(request: Request, session: SiteSession, key: str) -> None:
     """Raise the reason why a new run cannot be begun, before there is any trace of it."""
-    host, run_store = launcher.host, launcher.run_store
+    host, run_store = session.host, session.runs
     check_scheduler_chosen(request.compute.site, host)
     if not request.new:
         refuse_unrecorded(host, request.compute.site, run_store, key)
-    check_needs(host, request.compute.jobs, run_store, request.job.dependencies.needs)
+    check_needs(session, request.job.dependencies.needs)
 
 
 def request_key(request: Request, host: RemoteHost) -> str:
@@ -151,10 +140,10 @@ def _request_key(request: Request, identities: Sequence[Identity]) -> str:
     return run_key(workload.pipeline, workload.invocation, texts, site, workload.name, workload.after)
 
 
-def _lock(launcher: _Launcher, key: str) -> FolderLock:
+def _lock(session: SiteSession, key: str) -> FolderLock:
     """Lock a key; raises `RefusedError` if the ledger cannot be written, before anything was started."""
     try:
-        return launcher.run_store.lock(key, on_event=launcher.on_event)
+        return session.runs.lock(key, on_event=session.on_event)
     except OSError as problem:
         raise not_started(problem, Path(str(problem.filename or "runs"))) from None
 
@@ -304,17 +293,18 @@ def _format_resources(resources: Fields) -> str:
     return ", ".join(shown) or "the site's defaults"
 
 
-def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequence[Identity], run: Run) -> Run:
+def _stage_and_submit(
+    session: SiteSession, carrier: Carrier, request: Request, identities: Sequence[Identity], run: Run
+) -> Run:
     """Stage everything that the run needs at its site, and submit it."""
-    host, run_store, on_event = launcher.host, launcher.run_store, launcher.on_event
-    site, scheduler = request.compute.site, request.compute.scheduler
-    tasks = request.workload.tasks
+    host, run_store, on_event = session.host, session.runs, session.on_event
+    site, tasks = request.compute.site, request.workload.tasks
     work = make_work_folder(host, site, b"runs", b"cache", b"images")
     folder = work + b"/runs/" + run.id.encode("ascii")
     host.make_folder(folder if tasks else folder + b"/work")
     if run.state is State.PREPARED:
         write_run_manifest(host, folder, run_store, run)
-    cache = open_cache(host, site, work, launcher.carrier, on_event)
+    cache = open_cache(host, site, work, carrier, on_event)
     inputs = _stage_inputs(request, identities, cache, run.id, on_event)
     images = SiteImages(host, site, request.compute.container, work, cache, on_event)
     image = find_image(
@@ -323,9 +313,9 @@ def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequenc
     if tasks:
         request = request.with_workload(inputs=tuple(inputs))
         run = stage_tasks(request, run, host, run_store, as_text(folder), image, cache)
-        return submit_chunks(host, scheduler, run_store, run, site.limits, on_event=on_event)
+        return submit_parts(session, run, chunk_parts(session, run))
     dependencies = request.job.dependencies
-    jobs = dependency_jobs(host, scheduler, run_store, run, dependencies.needs)
+    jobs = dependency_jobs(session, run, dependencies.needs)
     if isinstance(jobs, Run):
         return jobs
     request = request.with_job(dependencies=replace(dependencies, jobs=jobs, hold=run.submission.hold))
@@ -334,16 +324,8 @@ def _stage_and_submit(launcher: _Launcher, request: Request, identities: Sequenc
         run_store.note(run.id, "image", {"id": image.id.removeprefix("sha256:")})
     if run.state is State.PREPARED:
         run = run_store.note(run.id, "staged", path_fields(folder, "folder"))
-    return submit_run(
-        host,
-        scheduler,
-        run_store,
-        run,
-        argv=prepared.submit,
-        write_files=lambda: write_run_files(host, prepared, job_proxy(request)),
-        limits=site.limits,
-        on_event=on_event,
-    )
+    part = run_part(run, prepared.submit, lambda: write_run_files(host, prepared, job_proxy(request)))
+    return submit_parts(session, run, [part])
 
 
 def _stage_inputs(

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hibali.config.model import Limits
 from hibali.errors import NotFoundError
-from hibali.events import Listener, Noted, ignore
+from hibali.events import Listener, Noted
 from hibali.retry import growing_intervals, pause
 from runs.model import Run
 from runs.monitor import wait_for_end
 from runs.records import choose_task
-from runs.schedulers.base import JobSystem
-from runs.store import RunStore
+from runs.site_session import SiteOpener
 from transfers.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 
@@ -45,16 +43,7 @@ def read_log(host: RemoteHost, run: Run, stream: Stream) -> Iterator[bytes]:
 
 
 def follow_logs(
-    open_host: Callable[[], RemoteHost],
-    scheduler: JobSystem,
-    run_store: RunStore,
-    run: Run,
-    streams: Sequence[Stream],
-    show: Show,
-    *,
-    limits: Limits,
-    task: int | None = None,
-    on_event: Listener = ignore,
+    opener: SiteOpener, run: Run, streams: Sequence[Stream], show: Show, *, task: int | None = None
 ) -> Run:
     """Show new output until the run has ended and all of it was shown; return the run as it is then.
 
@@ -62,21 +51,19 @@ def follow_logs(
     scheduler is polled as often as `wait_for_end` does, and when the job has written its exit record. Raises
     what `wait_for_end` raises, and `NotFoundError` if nothing was ever written.
     """
-    tail = _Tail(run.folder, streams, show, on_event)
+    tail = _Tail(run.folder, streams, show, opener.on_event)
 
     def follow(host: RemoteHost, seconds: float) -> None:
-        if task is not None and choose_task(run_store.load(run.id), task).state.ended:
+        if task is not None and choose_task(opener.runs.load(run.id), task).state.ended:
             tail.follow(host, 0.0)
             raise _TaskIsOverError
         tail.follow(host, seconds)
 
     with contextlib.suppress(_TaskIsOverError):
-        wait_for_end(
-            open_host, scheduler, run_store, [run.id], limits=limits, on_event=on_event, meanwhile=follow
-        )
+        wait_for_end(opener, [run.id], meanwhile=follow)
     if not tail.found:
         raise _no_log(run, streams[0])
-    return choose_task(run_store.load(run.id), task)
+    return choose_task(opener.runs.load(run.id), task)
 
 
 class _TaskIsOverError(Exception):

@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from hibali.config.model import Limits
 from hibali.errors import HibaliError, TryLaterError
-from hibali.events import Listener, Noted, Retried, ignore
+from hibali.events import Noted, Retried
 from hibali.retry import Intervals, growing_intervals, pause
 from runs.model import Key, Run, State, ignore_run
 from runs.poll import (
@@ -18,37 +17,38 @@ from runs.poll import (
     query_runs,
     read_ends,
     record_observations,
-    update,
 )
-from runs.queue_limits import can_submit_more, submit_more, submit_waiting
+from runs.queue_limits import can_submit, submit_more
 from runs.rate_limits import SharedPolling
 from runs.schedulers.base import JobSystem, NotSubmitted, Phase, Status, Unclear, check_job_id
+from runs.site_session import SiteOpener, SiteSession
 from runs.status import Observation
 from runs.store import RunStore
-from runs.submit import attempt_age, find_job, find_submission, remove_proxies
+from runs.submit import find_job, find_run_submission, remove_proxies
 from transfers.remote.host import RemoteHost
 
 _PATIENCE_SECONDS = 20.0  # missing accounting must not delay the report of an end for longer
 _UNDER_WAY = frozenset({Phase.WAITING, Phase.RUNNING})
 
 
-def note_usage(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, runs: Iterable[Run]) -> None:
+def note_usage(session: SiteSession, runs: Iterable[Run]) -> None:
     """Record the accounting of ended runs that was not recorded yet; errors of the site are ignored.
 
     A job that accounting does not report as ended yet is queried again later. If the site has no accounting, this is recorded.
     """
+    scheduler = session.system
     queried = [run for run in runs if run.state.final and run.job and not run.results.accounted]
     jobs = sorted({job for run in queried for job in run.jobs()})
     if not jobs or not scheduler.has_accounting(jobs, _since(queried)):
         return
     with contextlib.suppress(HibaliError):
-        known = scheduler.account(host, jobs, _since(queried), timeout=_PATIENCE_SECONDS)
+        known = scheduler.account(session.host, jobs, _since(queried), timeout=_PATIENCE_SECONDS)
         for run in queried:
             names = [name for each in _task_names(run, scheduler).values() for name in each]
             tasks = {name: known[name] for name in (*run.jobs(), *names) if known and name in known}
             if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
                 each = _each_task(_task_names(run, scheduler), tasks)
-                run_store.note(run.id, "usage", {**_combine_usage(list(tasks.values())), **each})
+                session.runs.note(run.id, "usage", {**_combine_usage(list(tasks.values())), **each})
 
 
 def _since(runs: Sequence[Run]) -> str:
@@ -88,7 +88,7 @@ def _combine_usage(tasks: Sequence[Status]) -> dict[str, float | int | None]:
     }
 
 
-GRACE_SECONDS = 20.0  # a shared filesystem may show the exit record this much later than the job ended
+_GRACE_SECONDS = 20.0  # a shared filesystem may show the exit record this much later than the job ended
 PATIENCE_SECONDS = 3600.0  # give up after a site did not respond for so long
 _FIRST_SECONDS = 0.5
 # A sweep changes all the time: its pauses also grow after changes, so that following it for hours needs few queries.
@@ -106,53 +106,48 @@ def pause_only(host: RemoteHost, seconds: float) -> None:
 
 
 def wait_for_end(
-    open_host: Callable[[], RemoteHost],
-    scheduler: JobSystem,
-    run_store: RunStore,
+    opener: SiteOpener,
     run_ids: Sequence[str],
     *,
-    limits: Limits,
-    grace: float = GRACE_SECONDS,
-    patience: float = PATIENCE_SECONDS,
-    on_event: Listener = ignore,
     changed: Callable[[Run], None] = ignore_run,
     meanwhile: Callable[[RemoteHost, float], None] = pause_only,
 ) -> list[Run]:
     """Follow the runs of one site until all have ended.
 
     Runs that wait for a place in the queue are submitted when there is one. A site or scheduler that does not respond is queried again for
-    `patience` seconds; then its error is raised. `changed` is called with each new state. Between two queries `meanwhile` waits for at most
+    `PATIENCE_SECONDS`; then its error is raised. `changed` is called with each new state. Between two queries `meanwhile` waits for at most
     so many seconds, with a connection to the site; it is called with 0 when all runs have ended.
     """
-    watch = _Watch(scheduler, run_store, grace, changed, limits, on_event)
-    intervals = pauses([run_store.load(each) for each in run_ids], limits.poll_seconds)
-    host: RemoteHost | None = None
+    watch = _Watch(changed)
+    load = partial(map, opener.runs.load, run_ids)
+    intervals = pauses([*load()], opener.site.limits.poll_seconds)
+    session: SiteSession | None = None
     silent, attempt = 0.0, 0
     try:
         while True:
             try:
-                host = host or open_host()
-                waiting = watch.poll(host, [run_store.load(each) for each in run_ids], intervals)
+                session = session or opener()
+                waiting = watch.poll(session, [*load()], intervals)
                 if waiting is None:
-                    note_usage(host, scheduler, run_store, [run_store.load(each) for each in run_ids])
-                meanwhile(host, waiting or 0.0)
+                    note_usage(session, load())
+                meanwhile(session.host, waiting or 0.0)
                 silent, attempt = 0.0, 0
                 if waiting is None:
-                    return [run_store.load(each) for each in run_ids]
+                    return [*load()]
             except TryLaterError as problem:
-                if silent >= patience or problem.code == _NOT_SUBMITTED:
+                if silent >= PATIENCE_SECONDS or problem.code == _NOT_SUBMITTED:
                     raise
-                if host is not None:
-                    host.close()
-                    host = None
+                if session is not None:
+                    session.host.close()
+                    session = None
                 waiting = intervals.next_pause()
                 silent += waiting
                 attempt += 1
-                on_event(Retried(problem.subject, attempt, waiting, problem.message))
+                opener.on_event(Retried(problem.subject, attempt, waiting, problem.message))
                 pause(waiting)
     finally:
-        if host is not None:
-            host.close()
+        if session is not None:
+            session.host.close()
 
 
 def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
@@ -168,21 +163,8 @@ def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
 class _Watch:
     """The state between two queries: the time since which runs or tasks seem lost, and the runs that have ended."""
 
-    def __init__(
-        self,
-        scheduler: JobSystem,
-        run_store: RunStore,
-        grace: float,
-        changed: Callable[[Run], None],
-        limits: Limits,
-        on_event: Listener,
-    ) -> None:
-        self._scheduler = scheduler
-        self._run_store = run_store
-        self._grace = grace
+    def __init__(self, changed: Callable[[Run], None]) -> None:
         self._changed = changed
-        self._limits = limits
-        self._on_event = on_event
         self._waited: dict[str, float] = {}
         self._reasons: dict[str, frozenset[str]] = {}
         self._doubts: dict[Key, float] = {}
@@ -190,26 +172,26 @@ class _Watch:
         self._last: dict[str, Run] = {}
         self._polled = False
 
-    def poll(self, host: RemoteHost, runs: Sequence[Run], intervals: Intervals) -> float | None:
+    def poll(self, session: SiteSession, runs: Sequence[Run], intervals: Intervals) -> float | None:
         """Query once; return the pause until the next query, None when all runs have ended."""
-        runs = [self._find(host, run) for run in runs]
+        runs = [self._find(session, run) for run in runs]
         open_runs = [run for run in runs if not run.state.final and run.id not in self._over]
         step = intervals.next_pause()
         changed_state = False
         if open_runs:
-            polling = SharedPolling(open_runs[0].site, self._scheduler.name)
+            polling = SharedPolling(open_runs[0].site, session.scheduler)
             if self._polled and polling.seconds_ago() < step / 2:
                 changed_state = self._read(open_runs)  # another process has queried all runs
             else:
-                changed_state = self._poll(host, polling, open_runs, step)
+                changed_state = self._poll(session, polling, open_runs, step)
                 polling.note()
             for run in open_runs:
-                now = self._run_store.load(run.id)
-                if now.waits or can_submit_more(now):
-                    changed_state = self._submit_run(host, now) or changed_state
-        runs = [self._run_store.load(run.id) for run in runs]
+                now = session.runs.load(run.id)
+                if can_submit(now):
+                    changed_state = self._submit_run(session, now) or changed_state
+        runs = [session.runs.load(run.id) for run in runs]
         for run in runs:
-            self._note_reason(run)
+            self._note_reason(session, run)
         self._last = {run.id: run for run in runs}
         if all(run.state.final or run.id in self._over for run in runs):
             return None
@@ -217,17 +199,17 @@ class _Watch:
             intervals.restart()
         return self._pause_after(step)
 
-    def _note_reason(self, run: Run) -> None:
+    def _note_reason(self, session: SiteSession, run: Run) -> None:
         """Note once why a job waits that may never start, and again when the scheduler's reason changes."""
         waiting = {each.reason for each in run.tasks.values() if each.state is State.WAITING and each.reason}
         before = self._reasons.get(run.id, frozenset())
-        blocking = self._scheduler.blocking
+        blocking = session.system.blocking
         if waiting == before or not blocking or not (before or any(map(blocking.fullmatch, waiting))):
             return
         self._reasons[run.id] = frozenset(waiting)
         if waiting:
             reasons = ", ".join(sorted(waiting))
-            self._on_event(
+            session.on_event(
                 Noted(
                     f"{run.id} waits in the queue: {reasons}. If it can never start, end it: hibali runs cancel {run.id}"
                 )
@@ -237,7 +219,7 @@ class _Watch:
         """Return the pause before the next query: short while a run may reappear."""
         return min(step, 2.0) if self._waited else step
 
-    def _find(self, host: RemoteHost, run: Run) -> Run:
+    def _find(self, session: SiteSession, run: Run) -> Run:
         """Return the run, with its job if a process submitted it and died before it recorded that.
 
         Raises `TryLaterError` for a run that only its own command can continue.
@@ -246,27 +228,27 @@ class _Watch:
             return run
         if not run.submission.begun:
             raise _not_submitted(run)
-        age = partial(attempt_age, self._run_store, run.id)
-        found = find_submission(host, self._scheduler, run.id, run.folder, run.created[:10], age=age)
+        found = find_run_submission(session, run)
         if isinstance(found, Unclear):
             raise _unclear(run, found)
         if isinstance(found, NotSubmitted):
             raise _not_submitted(run)
-        return self._run_store.note_job(run.id, found.job)
+        return session.runs.note_job(run.id, found.job)
 
-    def _poll(self, host: RemoteHost, polling: SharedPolling, open_runs: Sequence[Run], step: float) -> bool:
+    def _poll(
+        self, session: SiteSession, polling: SharedPolling, open_runs: Sequence[Run], step: float
+    ) -> bool:
         """Query these runs together with all others at the site that have jobs; return whether one of these changed its state."""
         queried = [run for run in open_runs if run.job]
-        others = polling.others(self._run_store, {run.id for run in open_runs})
+        others = polling.others(session.runs, {run.id for run in open_runs})
         try:
-            seen = query_runs(host, self._scheduler, queried, thorough=not self._polled, others=others)
+            seen = query_runs(session, queried, thorough=not self._polled, others=others)
         except TryLaterError:
-            seen = read_ends(host, queried)
+            seen = read_ends(session.host, queried)
             if not seen:
                 raise
-        query = partial(update, host, self._scheduler, self._run_store)
-        seen |= add_reasons([*queried, *others], seen, host, self._run_store, query)
-        remove_proxies(host, [*queried, *others], seen)
+        seen |= add_reasons(session, [*queried, *others], seen)
+        remove_proxies(session.host, [*queried, *others], seen)
         self._polled = True
         for run in others:
             # only a process that waits for a run decides whether it is LOST
@@ -276,13 +258,13 @@ class _Watch:
                 if found.state is not State.LOST or found.record is not None
             }
             if sure:
-                record_observations(self._run_store, run, sure)
+                record_observations(session.runs, run, sure)
         changed_state = False
         for run in open_runs:
             if run.sweep is not None:
-                self._record_sweep(host, run, observations_of(run, seen), step)
+                self._record_sweep(session, run, observations_of(run, seen), step)
             elif (run.id, 0) in seen:
-                changed_state = self._record_run(host, run, seen[run.id, 0], step) or changed_state
+                changed_state = self._record_run(session, run, seen[run.id, 0], step) or changed_state
         return changed_state
 
     def _read(self, open_runs: Sequence[Run]) -> bool:
@@ -297,50 +279,44 @@ class _Watch:
                 self._over.add(run.id)
         return changed_state
 
-    def _submit_run(self, host: RemoteHost, run: Run) -> bool:
+    def _submit_run(self, session: SiteSession, run: Run) -> bool:
         """Submit runs that wait for a place in the queue, if there is one; return whether a run was submitted."""
-        if run.waits:
-            after = submit_waiting(
-                host, self._scheduler, self._run_store, run, self._limits, self._on_event, query_site=False
-            )
-            if after.state is not run.state:
-                self._changed(after)
-            return after.state is not run.state
-        submit_more(
-            host, self._scheduler, self._run_store, run, self._limits, self._on_event, query_site=False
-        )
-        return False
+        after = submit_more(session, run, query_site=False)
+        if run.sweep is not None or after.state is run.state:
+            return False
+        self._changed(after)
+        return True
 
-    def _record_run(self, host: RemoteHost, run: Run, found: Observation, step: float) -> bool:
+    def _record_run(self, session: SiteSession, run: Run, found: Observation, step: float) -> bool:
         """Record the observation of a run; return whether its state changed."""
         if found.state is not State.LOST or found.record is not None:
             self._waited.pop(run.id, None)
-        elif self._may_reappear(host, run, step):
+        elif self._may_reappear(session, run, step):
             return False
-        after = record_observations(self._run_store, run, {0: found})
+        after = record_observations(session.runs, run, {0: found})
         if after.state is not run.state:
             self._changed(after)
         if after.state.ended:
             self._over.add(run.id)
         return after.state is not run.state
 
-    def _may_reappear(self, host: RemoteHost, run: Run, step: float) -> bool:
+    def _may_reappear(self, session: SiteSession, run: Run, step: float) -> bool:
         """Return whether to query again before a run is called LOST: its record may be late, or another job may execute it."""
-        job = find_job(host, run.folder)
+        job = find_job(session.host, run.folder)
         if job is not None and job != run.job:
-            self._run_store.note_job(run.id, job)
+            session.runs.note_job(run.id, job)
             return True
         waited = self._waited.get(run.id, 0.0)
         self._waited[run.id] = waited + min(step, 2.0)
-        return waited < self._grace
+        return waited < _GRACE_SECONDS
 
     def _record_sweep(
-        self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float
+        self, session: SiteSession, run: Run, found: Mapping[int, Observation], step: float
     ) -> None:
         """Record the observations of the tasks."""
-        doubtful = self._doubtful(host, run, found, step)
+        doubtful = self._doubtful(session, run, found, step)
         after = record_observations(
-            self._run_store, run, {n: each for n, each in found.items() if n not in doubtful}
+            session.runs, run, {n: each for n, each in found.items() if n not in doubtful}
         )
         if after is not run:
             self._changed(after)
@@ -348,7 +324,7 @@ class _Watch:
             self._over.add(run.id)
 
     def _doubtful(
-        self, host: RemoteHost, run: Run, found: Mapping[int, Observation], step: float
+        self, session: SiteSession, run: Run, found: Mapping[int, Observation], step: float
     ) -> set[int]:
         """Return the tasks that seem lost and may reappear: their record may be late, or another job of the chunk may execute them."""
         tasks = run.tasks
@@ -359,15 +335,15 @@ class _Watch:
         }
         for number in found.keys() - lost:
             self._doubts.pop((run.id, number), None)
-        young = {number for number in lost if self._doubts.get((run.id, number), 0.0) < self._grace}
+        young = {number for number in lost if self._doubts.get((run.id, number), 0.0) < _GRACE_SECONDS}
         for number in lost:
             self._doubts[run.id, number] = self._doubts.get((run.id, number), 0.0) + self._pause_after(step)
-        return young | self._run_by_others(host, run, sorted(lost - young))
+        return young | self._run_by_others(session, run, sorted(lost - young))
 
-    def _run_by_others(self, host: RemoteHost, run: Run, numbers: Sequence[int]) -> set[int]:
+    def _run_by_others(self, session: SiteSession, run: Run, numbers: Sequence[int]) -> set[int]:
         """Return those of the tasks that a job started which the ledger does not know."""
         places = run.positions()
-        contents = host.get_all(
+        contents = session.host.get_all(
             [run.task_folder(number) + b"/started/job" for number in numbers], maximum=256
         )
         found = set()
@@ -375,7 +351,7 @@ class _Watch:
             chunk = places[number][0]
             job = check_job_id((content or b"").decode("ascii", "replace").strip())
             if job is not None and job not in chunk.jobs:
-                self._run_store.note_job(run.id, job, chunk.number)
+                session.runs.note_job(run.id, job, chunk.number)
                 found.add(number)
         return found
 

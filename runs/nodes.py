@@ -10,7 +10,7 @@ from typing import Any
 from hibali.config.model import Site
 from hibali.config.settings import Settings, site_for_runs
 from hibali.errors import RunFailedError, UsageError
-from hibali.events import Listener, ignore
+from hibali.events import Listener
 from hibali.locations import Location
 from hibali.retry import growing_intervals, pause
 from registry.catalogue import Catalogue
@@ -24,8 +24,9 @@ from runs.model import State
 from runs.new_request import make_tasks, read_sweep_request, require_trust
 from runs.options import RunOptions, SweepOptions
 from runs.poll import update
-from runs.services.base import load_job_system
-from runs.site_access import opener, wait_at_site
+from runs.rate_limits import open_limited_host
+from runs.site_access import wait_at_site
+from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
@@ -111,7 +112,7 @@ class ArrayRunner:
 
     def open_host(self, on_event: Listener) -> RemoteHost:
         """See ShardRunner."""
-        return opener(self._site, on_event)()
+        return open_limited_host(self._site, on_event)
 
     def make_folder(self, host: RemoteHost, name: bytes) -> bytes:
         """See ShardRunner."""
@@ -137,7 +138,8 @@ class ArrayRunner:
             self._settings, workload, (None, sweep), self._site.name, options, lambda _: None, identify=True
         )
         require_trust(catalogue, pipeline, request.compute.container)
-        return launch(request, host, self._run_store, Synchroniser(), on_event=on_event).id
+        session = SiteSession(self._site, host, request.compute.jobs.name, self._run_store, on_event)
+        return launch(request, session, Synchroniser()).id
 
     def follow(self, run: str, look: Callable[[RemoteHost], bool], on_event: Listener) -> Mapping[int, str]:
         """See ShardRunner."""
@@ -172,15 +174,16 @@ class ArrayRunner:
     def has_ended(self, host: RemoteHost, run: str) -> bool:
         """See ShardRunner."""
         found = self._run_store.load(run)
-        [now] = update(host, load_job_system(found.placement.scheduler), self._run_store, [found])
+        session = SiteSession(self._site, host, found.placement.scheduler, self._run_store)
+        [now] = update(session, [found])
         return now.state.final
 
     def cancel(self, host: RemoteHost, run: str) -> None:
         """See ShardRunner."""
         del host  # cancelling opens its own connection
         found = self._run_store.load(run)
-        scheduler = load_job_system(found.placement.scheduler)
-        cancel_run(lambda: self.open_host(ignore), scheduler, self._run_store, found)
+        opener = SiteOpener(self._site, found.placement.scheduler, self._run_store)
+        cancel_run(opener, self._run_store, found)
 
     def clean(self, host: RemoteHost, run: str) -> None:
         """See ShardRunner."""

@@ -24,8 +24,10 @@ from runs.launch import launch
 from runs.model import Run
 from runs.new_request import read_request, require_trust
 from runs.options import RequestedJob, RunOptions, StartOptions
+from runs.rate_limits import open_limited_host
 from runs.schedulers.base import Resources
-from runs.site_access import opener, wait_at_site
+from runs.site_access import wait_at_site
+from runs.site_session import SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.entry import Kind
@@ -107,7 +109,7 @@ def start_notebook(
         resources: of the job.
         on_event: receives notes.
     """
-    with contextlib.closing(opener(location.site, on_event)()) as host:
+    with contextlib.closing(open_limited_host(location.site, on_event)) as host:
         place = host.expand(location.path)
         found = host.stat(place)
         if found is None or found.kind is not Kind.FOLDER:
@@ -123,7 +125,8 @@ def start_notebook(
             settings, (pipeline, invocation, None), location.site.name, options, lambda _: None, identify=True
         )
         require_trust(Catalogue(), pipeline, request.compute.container)
-        return launch(request, host, RunStore(), Synchroniser(), on_event=on_event)
+        session = SiteSession(location.site, host, request.compute.jobs.name, RunStore(), on_event)
+        return launch(request, session, Synchroniser())
 
 
 def find_server(host: RemoteHost, run: Run) -> NotebookServer | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from hibali.documents import read_json
@@ -17,6 +16,7 @@ from runs.rate_limits import rate_limited
 from runs.records import part_of, sweep_of
 from runs.schedulers.base import UNKNOWN, JobSystem, Phase, Status, memory_reason
 from runs.script import EXIT_NOT_RUN
+from runs.site_session import SiteSession
 from runs.status import (
     CANCEL_REQUESTED,
     NOT_STARTED,
@@ -173,12 +173,7 @@ class Subject:
 
 
 def query_runs(
-    host: RemoteHost,
-    scheduler: JobSystem,
-    runs: Sequence[Run],
-    *,
-    thorough: bool = True,
-    others: Sequence[Run] = (),
+    session: SiteSession, runs: Sequence[Run], *, thorough: bool = True, others: Sequence[Run] = ()
 ) -> dict[Key, Observation]:
     """Query the present state of runs of one site and scheduler, each with a job; one query for all, including tasks.
 
@@ -187,8 +182,9 @@ def query_runs(
     """
     if not runs and not others:
         return {}
-    with rate_limited(next(iter((*runs, *others))).site):
-        subjects = _find_subjects(host, scheduler, runs, others, thorough=thorough)
+    host = session.host
+    with rate_limited(session.site.name):
+        subjects = _find_subjects(session, runs, others, thorough=thorough)
     wanted = [each for each in subjects if each.thorough or not each.is_in_queue or each.fell_back]
     contents = host.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
     records: dict[Key, ExitRecord] = {}
@@ -208,7 +204,7 @@ def query_runs(
         for each in subjects
         if (each.key not in records or each.status.phase is Phase.KILLED) and _is_unclear(each)
     ]
-    accounted = _query_accounting(host, scheduler, unclear)
+    accounted = _query_accounting(session, unclear)
     accounted |= _killed_for_memory(
         host, [each for each in unclear if each.key not in {*records, *accounted}]
     )
@@ -269,8 +265,9 @@ def _resolve(
 
 
 def _find_subjects(
-    host: RemoteHost, scheduler: JobSystem, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
+    session: SiteSession, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
 ) -> list[Subject]:
+    host, scheduler = session.host, session.system
     queried = [(run, thorough) for run in runs] + [(run, False) for run in others]
     single = [(run, closely) for run, closely in queried if run.sweep is None]
     sweeps = [(run, run.sweep, closely) for run, closely in queried if run.sweep is not None]
@@ -383,14 +380,12 @@ def _is_unclear(subject: Subject) -> bool:
     return not subject.is_in_queue and not (subject.key[1] and subject.status.phase is Phase.CANCELLED)
 
 
-def _query_accounting(
-    host: RemoteHost, scheduler: JobSystem, unclear: Sequence[Subject]
-) -> dict[Key, Status]:
+def _query_accounting(session: SiteSession, unclear: Sequence[Subject]) -> dict[Key, Status]:
     if not unclear:
         return {}
     since = min(each.run.created for each in unclear)[:10]
     jobs = {job for each in unclear for job in each.jobs}
-    reported = scheduler.account(host, sorted(jobs), since) or {}
+    reported = session.system.account(session.host, sorted(jobs), since) or {}
     return {each.key: reported[name] for each in unclear for name in each.accounts if name in reported}
 
 
@@ -422,13 +417,9 @@ _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
 
 
 def add_reasons(
-    runs: Sequence[Run],
-    seen: Mapping[Key, Observation],
-    host: RemoteHost,
-    run_store: RunStore,
-    query: Callable[[Sequence[Run]], Sequence[Run]],
+    session: SiteSession, runs: Sequence[Run], seen: Mapping[Key, Observation]
 ) -> dict[Key, Observation]:
-    """Add reasons, like `add_reason`, to the observations of these runs; to those of tasks only why the tool was not started."""
+    """Add reasons that help the user to the observations of these runs; to those of tasks only why the tool was not started."""
     known = {run.id: run for run in runs}
     single = {(run.id, 0): run for run in runs if run.sweep is None}
     tasks = [
@@ -437,25 +428,15 @@ def add_reasons(
         if key[1] and key[0] in known and _not_started(each) and not each.reason
     ]
     folders = [known[run_id].task_folder(number) for run_id, number in tasks]
-    unmet = host.get_all([folder + _UNMET for folder in folders], maximum=1000) if tasks else []
+    unmet = session.host.get_all([folder + _UNMET for folder in folders], maximum=1000) if tasks else []
     return {
-        **{
-            key: add_reason(run, seen[key], host, run_store, query)
-            for key, run in single.items()
-            if key in seen
-        },
+        **{key: _add_reason(session, run, seen[key]) for key, run in single.items() if key in seen},
         **{key: _with_unmet(seen[key], text) for key, text in zip(tasks, unmet, strict=True)},
     }
 
 
-def add_reason(
-    run: Run,
-    seen: Observation,
-    host: RemoteHost,
-    run_store: RunStore,
-    query: Callable[[Sequence[Run]], Sequence[Run]],
-) -> Observation:
-    """Add a reason that helps the user; `query` queries other runs that have not ended according to the ledger.
+def _add_reason(session: SiteSession, run: Run, seen: Observation) -> Observation:
+    """Add a reason that helps the user; other runs that have not ended according to the ledger are queried.
 
     A job that can never start because of another one leaves the queue without a trace: the run is then CANCELLED, not LOST.
     """
@@ -467,11 +448,11 @@ def add_reason(
         started = not _not_started(seen)
     else:
         disappeared = seen.state in {State.LOST, State.CANCELLED} and not run.submission.cancelled
-        started = not disappeared or find_job(host, run.folder) is not None
-    failed = None if started else _find_failed(run, run_store, query)
+        started = not disappeared or find_job(session.host, run.folder) is not None
+    failed = None if started else _find_failed(session, run)
     if failed is not None:
         return replace(seen, state=State.CANCELLED, reason=format_failure(failed))
-    return seen if started else _with_unmet(seen, host.get(run.folder + _UNMET, maximum=1000))
+    return seen if started else _with_unmet(seen, session.host.get(run.folder + _UNMET, maximum=1000))
 
 
 def _not_started(seen: Observation) -> bool:
@@ -496,13 +477,11 @@ def _failed_part(run: Run) -> Run | None:
     return next((part_of(run, number) for number in run.in_state(*_FAILED)), None)
 
 
-def _find_failed(
-    run: Run, run_store: RunStore, query: Callable[[Sequence[Run]], Sequence[Run]]
-) -> Run | None:
+def _find_failed(session: SiteSession, run: Run) -> Run | None:
     needed = []
     for each in run.needs:
         try:
-            needed.append(run_store.load(each))
+            needed.append(session.runs.load(each))
         except NotFoundError:
             continue
     same = [
@@ -511,12 +490,12 @@ def _find_failed(
         if (each.site, each.placement.scheduler) == (run.site, run.placement.scheduler)
     ]
     open_runs = [each for each in same if each.job and not each.state.final]
-    queried = {each.id: each for each in (query(open_runs) if open_runs else ())}
+    queried = {each.id: each for each in (update(session, open_runs) if open_runs else ())}
     parts = (_failed_part(queried.get(each.id, each)) for each in needed)
     return next((part for part in parts if part is not None), None)
 
 
-def update(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, runs: Sequence[Run]) -> list[Run]:
+def update(session: SiteSession, runs: Sequence[Run]) -> list[Run]:
     """Query runs once and record changes; return the runs as they are now. LOST is recorded without waiting.
 
     If the scheduler does not answer, the ends that exit records prove are recorded before its error is raised for the other runs.
@@ -526,13 +505,13 @@ def update(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, runs: Se
         return list(runs)
     silent = None
     try:
-        seen = query_runs(host, scheduler, queried)
+        seen = query_runs(session, queried)
     except TryLaterError as problem:
-        seen, silent = read_ends(host, queried), problem
-    seen |= add_reasons(queried, seen, host, run_store, partial(update, host, scheduler, run_store))
-    remove_proxies(host, queried, seen)
+        seen, silent = read_ends(session.host, queried), problem
+    seen |= add_reasons(session, queried, seen)
+    remove_proxies(session.host, queried, seen)
     now = {
-        run.id: record_observations(run_store, run, found)
+        run.id: record_observations(session.runs, run, found)
         for run in queried
         if (found := observations_of(run, seen))
     }

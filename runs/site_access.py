@@ -1,27 +1,22 @@
-"""Connect to the sites of runs, and query the state and resource usage of runs there."""
+"""Query the state and resource usage of runs at their sites."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 
-from hibali.config.model import Limits, Site
+from hibali.config.model import Site
 from hibali.config.settings import Settings, site_for_runs
 from hibali.errors import HibaliError
 from hibali.events import Listener
 from runs.model import Run, ignore_run
 from runs.monitor import note_usage, pause_only, wait_for_end
 from runs.poll import update
-from runs.queue_limits import can_submit_more, submit_more, submit_waiting
-from runs.rate_limits import open_limited_host
+from runs.queue_limits import can_submit, submit_more
 from runs.services.base import load_job_system
+from runs.site_session import SiteOpener, SiteSession
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
-
-
-def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
-    """Return a function that connects to the machine at a site."""
-    return lambda: open_limited_host(site, on_event)
 
 
 def wait_at_site(
@@ -34,33 +29,25 @@ def wait_at_site(
     meanwhile: Callable[[RemoteHost, float], None] = pause_only,
 ) -> Run:
     """Follow one run until it has ended, as `wait_for_end` does; return it as it is then."""
-    [ended] = wait_for_end(
-        opener(site, on_event),
-        load_job_system(run.placement.scheduler),
-        run_store,
-        [run.id],
-        limits=site.limits,
-        on_event=on_event,
-        changed=changed,
-        meanwhile=meanwhile,
-    )
+    opener = SiteOpener(site, run.placement.scheduler, run_store, on_event)
+    [ended] = wait_for_end(opener, [run.id], changed=changed, meanwhile=meanwhile)
     return ended
 
 
 def fetch_usage(settings: Settings, run_store: RunStore, run: Run, on_event: Listener) -> Run:
     """Record the accounting data of a run that has ended, unless it is known; return the updated run."""
-    scheduler = load_job_system(run.placement.scheduler)
+    name = run.placement.scheduler
     if (
         not run.state.final
         or run.results.accounted
-        or not scheduler.has_accounting((run.job,), run.created[:10])
+        or not load_job_system(name).has_accounting((run.job,), run.created[:10])
     ):
         return run
     with (
         contextlib.suppress(HibaliError),
-        contextlib.closing(opener(site_for_runs(settings, run.site), on_event)()) as host,
+        SiteOpener(site_for_runs(settings, run.site), name, run_store, on_event)() as session,
     ):
-        note_usage(host, scheduler, run_store, [run])
+        note_usage(session, [run])
     return run_store.load(run.id)
 
 
@@ -83,30 +70,23 @@ def update_runs(
     for name, scheduler in sorted({(run.site, run.placement.scheduler) for run in active}):
         group = [run for run in active if (run.site, run.placement.scheduler) == (name, scheduler)]
         try:
-            site = site_for_runs(settings, name)
-            with contextlib.closing(opener(site, on_event)()) as host:
-                now = update(host, load_job_system(scheduler), run_store, group)
+            with SiteOpener(site_for_runs(settings, name), scheduler, run_store, on_event)() as session:
+                now = update(session, group)
                 fresh |= {run.id: run for run in now}
                 if submit_next:
-                    fresh |= {
-                        run.id: run for run in _submit_next(host, run_store, now, site.limits, on_event)
-                    }
+                    fresh |= {run.id: run for run in _submit_next(session, now)}
         except HibaliError as problem:
             fresh |= {run.id: run_store.load(run.id) for run in group}  # exit records may have proven ends
             warn(f"{name} could not be queried: {problem.message}")
     return [fresh[run.id] for run in runs]
 
 
-def _submit_next(
-    host: RemoteHost, run_store: RunStore, runs: list[Run], limits: Limits, on_event: Listener
-) -> Iterator[Run]:
+def _submit_next(session: SiteSession, runs: list[Run]) -> Iterator[Run]:
     """Continue pilots, submit waiting runs as far as the queue has places, and yield the runs that changed."""
     full = False
     for run in runs:
-        scheduler = load_job_system(run.placement.scheduler)
-        if run.sweep is not None and run.sweep.pilot is not None and can_submit_more(run):
-            yield submit_more(host, scheduler, run_store, run, limits, on_event)
-        elif run.waits and not full:
-            submitted = submit_waiting(host, scheduler, run_store, run, limits, on_event)
-            full = submitted.waits
+        is_pilot = run.sweep is not None and run.sweep.pilot is not None
+        if can_submit(run) and (is_pilot or (run.waits and not full)):
+            submitted = submit_more(session, run)
+            full = full or submitted.waits
             yield submitted

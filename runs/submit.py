@@ -28,6 +28,7 @@ from runs.schedulers.base import (
 from runs.script import PROXY
 from runs.services.base import ServiceJob, ServiceSystem, service_of
 from runs.services.create_once import create_once, find_created
+from runs.site_session import SiteSession
 from runs.status import Observation, read_moment
 from runs.store import RunStore
 from transfers.remote.host import OnceResult, RemoteHost, parse_result
@@ -152,6 +153,12 @@ def find_submission(
     return NotSubmitted(
         TryLaterError("not-submitted", "it was never submitted", subject=run, transient=False)
     )
+
+
+def find_run_submission(session: SiteSession, run: Run) -> SubmitResult:
+    """Determine the outcome of the begun submission of a single run."""
+    age = partial(attempt_age, session.runs, run.id)
+    return find_submission(session.host, session.system, run.id, run.folder, run.created[:10], age=age)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,30 +330,30 @@ def cancel_unsubmitted(run_store: RunStore, run: Run) -> Run:
     return run_store.note(run.id, "seen", seen.to_fields())
 
 
-def end_rejected(host: RemoteHost, run_store: RunStore, run: Run, refusal: HibaliError) -> None:
+def end_rejected(session: SiteSession, run: Run, refusal: HibaliError) -> None:
     """Record that the scheduler refuses a run or the rest of a sweep for good: the corrected command starts a new run."""
     reason = f"never submitted: {refusal.message}"
     if run.sweep is None:
-        remove_proxy(host, run)
-        run = run_store.note(run.id, "seen", Observation(State.CANCELLED, "", reason).to_fields())
+        remove_proxy(session.host, run)
+        run = session.runs.note(run.id, "seen", Observation(State.CANCELLED, "", reason).to_fields())
     else:
         left = {number for chunk in run.sweep.unsubmitted() for number in chunk.tasks}
-        run = cancel_tasks(run_store, run, left - {*run.in_state(*_ENDED)}, reason)
+        run = cancel_tasks(session.runs, run, left - {*run.in_state(*_ENDED)}, reason)
     if run.state.ended:
-        run_store.note(run.id, "reported")
+        session.runs.note(run.id, "reported")
 
 
-def cancel_begun(host: RemoteHost, scheduler: JobSystem, run_store: RunStore, run: Run) -> Run:
+def cancel_begun(session: SiteSession, run: Run) -> Run:
     """Cancel a run whose submission was begun and had no reply; return it with its job if it has one, else CANCELLED.
 
     A job may still appear: the run is marked as started, so that such a job does nothing. Raises `TryLaterError` if a job has started and does
     not record its id. The caller holds the run's lock (RunStore.lock).
     """
-    age = partial(attempt_age, run_store, run.id)
-    found = find_submission(host, scheduler, run.id, run.folder, run.created[:10], age=age)
+    host, run_store = session.host, session.runs
+    found = find_run_submission(session, run)
     if isinstance(found, Submitted):
         return run_store.note_job(run.id, found.job)
-    if isinstance(found, Unclear) and isinstance(scheduler, ServiceSystem):  # nothing would stop its job
+    if isinstance(found, Unclear) and isinstance(session.system, ServiceSystem):  # nothing would stop its job
         raise TryLaterError("submission-unclear", found.reason, subject=run.id)
     if host.make_folder(run.folder + b"/started", exclusive=True):
         remove_proxy(host, run)

@@ -15,10 +15,10 @@ from registry.command_line import build_command_line
 from registry.invocation import Invocation
 from runs.collect import pull_files
 from runs.model import Input, Output, Run, State
-from runs.queue_limits import submit_run
+from runs.queue_limits import run_part, submit_parts
 from runs.request import Request
 from runs.services.base import FOLDER, ServiceHost, ToolRequest, refusal
-from runs.store import RunStore
+from runs.site_session import SiteSession
 from transfers.request import SaveOptions
 
 
@@ -49,15 +49,9 @@ def declared_outputs(request: Request, inputs: Sequence[Input]) -> tuple[Output,
     return tuple(Output(o.id, o.path, o.optional, o.is_list, o.is_pattern) for o in line.outputs)
 
 
-def submit_to_service(
-    host: ServiceHost,
-    run_store: RunStore,
-    request: Request,
-    run: Run,
-    on_event: Listener,
-) -> Run:
+def submit_to_service(session: SiteSession, host: ServiceHost, request: Request, run: Run) -> Run:
     """Copy the inputs to the service, and create the job; the caller holds the run's lock."""
-    workload = request.workload
+    workload, on_event = request.workload, session.on_event
     inputs = [
         each if each.in_place else replace(each, source=_copy_input(host, location, each.name, on_event))
         for each, location in zip(workload.inputs, workload.locations, strict=True)
@@ -70,21 +64,9 @@ def submit_to_service(
     content = host.service.tool_job(tool, on_event)
     if run.state is State.PREPARED:
         folder = FOLDER + run.id.encode("ascii")
-        run = run_store.note(run.id, "staged", path_fields(folder, "folder"))
-    return submit_run(
-        host,
-        request.compute.jobs,
-        run_store,
-        run,
-        argv=(json.dumps(content, sort_keys=True),),
-        write_files=_write_nothing,
-        limits=request.compute.site.limits,
-        on_event=on_event,
-    )
-
-
-def _write_nothing() -> None:
-    """Write no files: a service has none of a run before its job exists."""
+        run = session.runs.note(run.id, "staged", path_fields(folder, "folder"))
+    # a service has no files of a run before its job exists
+    return submit_parts(session, run, [run_part(run, [json.dumps(content, sort_keys=True)])])
 
 
 def _copy_input(host: ServiceHost, location: Location, name: str, on_event: Listener) -> str:

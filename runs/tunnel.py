@@ -8,17 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hibali.config.model import Site
 from hibali.errors import RefusedError, TryLaterError, UsageError
-from hibali.events import Listener
 from hibali.retry import growing_intervals, pause
 from hibali.ssh.sessions import Login
 from hibali.ssh.tunnel import LOOPBACK, Tunnel
 from runs.model import Run, State
 from runs.monitor import wait_for_end
 from runs.records import choose_task
-from runs.services.base import load_job_system
-from runs.store import RunStore
+from runs.site_session import SiteOpener
 from transfers.remote.host import RemoteHost
 
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -78,28 +75,23 @@ def node_address(host: RemoteHost, run: Run) -> str:
 
 
 def open_tunnel(
-    site: Site,
-    open_host: Callable[[], RemoteHost],
-    run_store: RunStore,
+    opener: SiteOpener,
     run: Run,
     ports: Ports,
     *,
     task: int | None = None,
     on_open: Callable[[OpenTunnel], None],
-    on_event: Listener,
 ) -> Run:
     """Forward a port until the run has ended, and return the run as it is then.
 
     Args:
-        site: the site of the run.
-        open_host: connects to the machine there.
-        run_store: the ledger's runs.
+        opener: connects to the site of the run.
         run: a run, as it was just observed; a sweep with the number of a `task`.
         ports: see Ports.
         task: the task of a sweep.
         on_open: called once connections are accepted.
-        on_event: receives notes.
     """
+    site, on_event = opener.site, opener.on_event
     chosen = choose_task(run, task)
     require_running(chosen)
     if site.ssh is None:
@@ -110,24 +102,16 @@ def open_tunnel(
             hint=f"Open http://{LOOPBACK}:{ports.remote} or the same port at its node.",
         )
     login = Login(site.ssh, site.limits, on_event=on_event)
-    with contextlib.closing(open_host()) as host:
-        node = node_address(host, chosen)
+    with opener() as session:
+        node = node_address(session.host, chosen)
     login.ensure()
     tunnel = Tunnel(login, node, ports.remote, local_port=ports.local, on_event=on_event)
     with contextlib.closing(tunnel):
         on_open(OpenTunnel(node, Ports(ports.remote, tunnel.local_port)))
         watch = _JobWatch(chosen.folder, tunnel)
         with contextlib.suppress(_TaskIsOverError):
-            wait_for_end(
-                open_host,
-                load_job_system(run.placement.scheduler),
-                run_store,
-                [run.id],
-                limits=site.limits,
-                on_event=on_event,
-                meanwhile=watch.follow if task is None else watch.follow_task,
-            )
-    return choose_task(run_store.load(run.id), task)
+            wait_for_end(opener, [run.id], meanwhile=watch.follow if task is None else watch.follow_task)
+    return choose_task(opener.runs.load(run.id), task)
 
 
 class _TaskIsOverError(Exception):

@@ -15,7 +15,7 @@ from hibali.events import Listener
 from hibali.ledger import new_identifier
 from hibali.locations import read_target
 from hibali.text import counted
-from hibali_cli.handlers.run_sites import fetch_usage, opener, run_site, update_runs
+from hibali_cli.handlers.run_sites import fetch_usage, run_site, update_runs
 from hibali_cli.handlers.run_watch import notifying, wait_for_runs
 from hibali_cli.handlers.runs import report_ends, report_unfinished
 from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
@@ -35,7 +35,7 @@ from runs.inputs import (
     find_collected_copy,
     locate_inputs,
 )
-from runs.launch import launch
+from runs.launch import launch, launch_session
 from runs.model import Run, State, ignore_run
 from runs.new_request import require_trust
 from runs.options import CollectOptions, RunOptions
@@ -203,19 +203,9 @@ def launch_at_site(
     on_begin: Callable[[Run], None] | None = None,
 ) -> Run:
     """Connect to the site, and launch the run there. `on_begin` gets the run as soon as it has an id; by default the id is printed."""
-    host = opener(request.compute.site, on_event)()
-    try:
-        return launch(
-            request,
-            host,
-            run_store,
-            Synchroniser(),
-            reuse=reuse,
-            on_begin=ignore_run if common.json else on_begin or _id_printer(common),
-            on_event=on_event,
-        )
-    finally:
-        host.close()
+    begun = ignore_run if common.json else on_begin or _id_printer(common)
+    with launch_session(request, run_store, on_event) as session:
+        return launch(request, session, Synchroniser(), reuse=reuse, on_begin=begun)
 
 
 def _id_printer(common: Common) -> Callable[[Run], None]:

@@ -8,7 +8,7 @@ from functools import partial
 from hibali.config.model import Site
 from hibali.events import Listener
 from hibali.locations import read_target
-from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.handlers.runs import report_ends
 from hibali_cli.options import Common
 from hibali_cli.output import flush_results
@@ -18,6 +18,7 @@ from runs.model import Run
 from runs.notebook import NotebookServer, add_pipeline, start_notebook, wait_for_server
 from runs.schedulers.base import Resources
 from runs.site_access import wait_at_site
+from runs.site_session import SiteOpener
 from runs.store import RunStore
 from runs.tunnel import OpenTunnel, Ports, open_tunnel
 
@@ -109,7 +110,7 @@ def _serve(
 
     if site.ssh is not None:
         ports = Ports(server.port, local_port)
-        open_host = opener(site, on_event)
-        return open_tunnel(site, open_host, run_store, run, ports, on_open=show, on_event=on_event)
+        opener = SiteOpener(site, run.placement.scheduler, run_store, on_event)
+        return open_tunnel(opener, run, ports, on_open=show)
     show(OpenTunnel("127.0.0.1", Ports(server.port, server.port)))
     return wait_at_site(site, run_store, run, on_event)

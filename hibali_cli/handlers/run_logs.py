@@ -6,14 +6,13 @@ import sys
 
 from hibali.errors import NotFoundError
 from hibali.text import path_fields, printable
-from hibali_cli.handlers.run_sites import opener, run_site
+from hibali_cli.handlers.run_sites import opener, run_site, session_opener
 from hibali_cli.options import Common
 from hibali_cli.output import flush_results, is_terminal, write_message, write_message_raw
 from hibali_cli.progress import listening
 from runs.logs import Stream, follow_logs, read_log
 from runs.model import Run, State
 from runs.records import choose_task
-from runs.services.base import load_job_system
 from runs.store import RunStore
 
 _LONGEST_LETTER = 4  # bytes of UTF-8
@@ -155,16 +154,6 @@ def _follow(
     streams: tuple[Stream, ...],
     lines: LogLines,
 ) -> Run:
-    site = run_site(common, run.site)
     with listening(common, f"logs {run.id}") as on_event:
-        return follow_logs(
-            opener(site, on_event),
-            load_job_system(run.placement.scheduler),
-            run_store,
-            run,
-            streams,
-            lines.show,
-            limits=site.limits,
-            task=task,
-            on_event=on_event,
-        )
+        site = session_opener(common, run_store, run, on_event)
+        return follow_logs(site, run, streams, lines.show, task=task)

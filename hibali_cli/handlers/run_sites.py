@@ -14,6 +14,7 @@ from runs.store import RunStore
 
 # `hibali runs list` imports this module: what contacts a site is imported when a site is contacted.
 if TYPE_CHECKING:
+    from runs.site_session import SiteOpener
     from transfers.remote.host import RemoteHost
 
 
@@ -24,9 +25,16 @@ def run_site(common: Common, name: str) -> Site:
 
 def opener(site: Site, on_event: Listener) -> Callable[[], RemoteHost]:
     """Return a function that connects to the machine at a site."""
-    from runs import site_access  # start-up: only where a site is contacted
+    from runs.rate_limits import open_limited_host  # start-up: only where a site is contacted
 
-    return site_access.opener(site, on_event)
+    return lambda: open_limited_host(site, on_event)
+
+
+def session_opener(common: Common, run_store: RunStore, run: Run, on_event: Listener) -> SiteOpener:
+    """Return a function that connects to the site of a run. Raises `UsageError` if that is not configured any more."""
+    from runs.site_session import SiteOpener  # start-up: only where a site is contacted
+
+    return SiteOpener(run_site(common, run.site), run.placement.scheduler, run_store, on_event)
 
 
 def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listener) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.handlers.run_sites import run_site, session_opener, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import flush_results
 from hibali_cli.progress import listening
@@ -36,7 +36,7 @@ def tunnel(common: Common, run_id: str, port: int, *, local_port: int | None, ta
     with listening(common, f"tunnel {run.id}") as on_event:
         [run] = update_runs(common, run_store, [run], on_event)
         ended = open_tunnel(
-            site, opener(site, on_event), run_store, run, ports, task=task, on_open=show, on_event=on_event
+            session_opener(common, run_store, run, on_event), run, ports, task=task, on_open=show
         )
     if common.json:
         common.output.record("run", ended.to_record())

@@ -24,7 +24,7 @@ from hibali.retry import pause
 from hibali.text import printable
 from hibali_cli import output
 from hibali_cli.display import Drawing, plain_line, shortened
-from hibali_cli.handlers.run_sites import opener, run_site
+from hibali_cli.handlers.run_sites import run_site
 from hibali_cli.handlers.runs import Row, report_ends, row_of, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
@@ -35,10 +35,9 @@ from runs.model import Run, ignore_run
 from runs.monitor import Watching, wait_for_end
 from runs.run_index import UNFINISHED, RunFilter
 from runs.schedules.notices import Target, read_target, send_run_notice
-from runs.services.base import load_job_system
+from runs.site_session import SiteOpener
 from runs.status import run_timeline
 from runs.store import RunStore
-from transfers.remote.host import RemoteHost
 from transfers.tally import Tally
 
 _REDRAWS_PER_SECOND = 1  # draws per second: runs take minutes; faster updates are not needed
@@ -78,43 +77,23 @@ def follow_all(
     changed: Callable[[Run], None] = ignore_run,
 ) -> Watching:
     """Follow all runs in background threads. Logins are made before that, one after the other, because they may prompt."""
-    openers = [_opened_first(opener(part.site, on_event)) for part in parts]
+    openers = [SiteOpener(part.site, part.scheduler, run_store, on_event) for part in parts]
+    for opener in openers:
+        with contextlib.suppress(TryLaterError):  # the session is opened again later
+            opener.ready.append(opener())
     follow = [
-        partial(_follow, common, run_store, part, open_host, on_event, changed)
-        for part, open_host in zip(parts, openers, strict=True)
+        partial(_follow, common, opener, part.run_ids, changed)
+        for part, opener in zip(parts, openers, strict=True)
     ]
     return Watching(run_store, [run.id for run in runs], follow)
 
 
-def _follow(
-    common: Common,
-    run_store: RunStore,
-    part: AtSite,
-    open_host: Callable[[], RemoteHost],
-    on_event: Listener,
-    changed: Callable[[Run], None],
-) -> None:
+def _follow(common: Common, opener: SiteOpener, run_ids: list[str], changed: Callable[[Run], None]) -> None:
     def on_change(run: Run) -> None:
         common.output.detail(f"{run.id} {run.state} {run.status.native}".rstrip())
         changed(run)
 
-    wait_for_end(
-        open_host,
-        load_job_system(part.scheduler),
-        run_store,
-        part.run_ids,
-        limits=part.site.limits,
-        on_event=on_event,
-        changed=on_change,
-    )
-
-
-def _opened_first(open_site: Callable[[], RemoteHost]) -> Callable[[], RemoteHost]:
-    """Connect now for the first call; for a site that is unreachable now, the caller retries."""
-    first = []
-    with contextlib.suppress(TryLaterError):
-        first.append(open_site())
-    return lambda: first.pop() if first else open_site()
+    wait_for_end(opener, run_ids, changed=on_change)
 
 
 def wait_for_runs(
@@ -134,9 +113,9 @@ def wait_for_runs(
             changed(run)
 
         if len(parts) == 1:
-            _follow(
-                common, run_store, parts[0], opener(parts[0].site, shown.on_event), shown.on_event, on_change
-            )
+            [part] = parts
+            opener = SiteOpener(part.site, part.scheduler, run_store, shown.on_event)
+            _follow(common, opener, part.run_ids, on_change)
         elif parts:
             watching = follow_all(common, run_store, runs, parts, shown.on_event, on_change)
             while not watching.is_over:

@@ -17,7 +17,7 @@ from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.display import plain_line, shortened
 from hibali_cli.failure import Failures
 from hibali_cli.fields import write_fields
-from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.handlers.run_sites import session_opener, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
 from hibali_cli.progress import listening
@@ -26,10 +26,10 @@ from runs.model import Run, RunStatus, State
 from runs.run_index import RunFilter, find_latest_run_ids
 from runs.store import RunStore
 
-if TYPE_CHECKING:  # start-up: only to draw
+if TYPE_CHECKING:  # start-up: only to draw, and where a site is contacted
     from rich.text import Text
 
-    from transfers.remote.host import RemoteHost
+    from runs.site_session import SiteSession
 
 
 def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
@@ -330,16 +330,15 @@ def cancel_all(common: Common, run_ids: Sequence[str]) -> int:
 
 def _cancel_and_show(common: Common, run_id: str) -> None:
     from runs.cancel import cancel_run  # start-up: only where a site is contacted
-    from runs.services.base import load_job_system  # start-up: only where a site is contacted
 
     run_store = RunStore()
     run = run_store.load(run_id)
     with listening(common, f"cancel {run.id}") as on_event:
 
-        def open_host() -> RemoteHost:
-            return opener(run_site(common, run.site), on_event)()
+        def connect() -> SiteSession:
+            return session_opener(common, run_store, run, on_event)()
 
-        run = cancel_run(open_host, load_job_system(run.placement.scheduler), run_store, run, on_event)
+        run = cancel_run(connect, run_store, run, on_event)
     if common.json:
         show_run(common, run)
     else:
@@ -408,17 +407,15 @@ def _print_runs(common: Common, runs: Sequence[Run], count: int) -> None:
 def release_and_show(common: Common, run_id: str) -> int | None:
     """Release a run on hold and show its state."""
     from runs.cancel import check_releasable, release_run  # start-up: only where a site is contacted
-    from runs.services.base import load_job_system  # start-up: only where a site is contacted
 
     run_store = RunStore()
     run = run_store.load(run_id)
     check_releasable(run)
-    with listening(common, f"release {run.id}") as on_event:
-        host = opener(run_site(common, run.site), on_event)()
-        try:
-            run = release_run(host, load_job_system(run.placement.scheduler), run_store, run)
-        finally:
-            host.close()
+    with (
+        listening(common, f"release {run.id}") as on_event,
+        session_opener(common, run_store, run, on_event)() as session,
+    ):
+        run = release_run(session, run)
     if common.json:
         show_run(common, run)
     else:

@@ -29,7 +29,7 @@ from hibali_cli.handlers.launch import (
     warn_of_shortfalls,
 )
 from hibali_cli.handlers.participants import read_participant_tasks
-from hibali_cli.handlers.run_sites import opener, run_site, update_runs
+from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.handlers.run_watch import following, notifying
 from hibali_cli.handlers.runs import report_ends, state_text
 from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
@@ -42,14 +42,13 @@ from runs.collect import may_complete
 from runs.failure import find_failure
 from runs.inputs import Located, locate_files
 from runs.model import Run, State
-from runs.monitor import wait_for_end
 from runs.new_request import make_request, read_sweep_request, read_tasks, with_requested_job
 from runs.options import CollectOptions, RequestedJob, RunOptions, SweepOptions
 from runs.pilot.setup import with_pilot
 from runs.rate_limits import wait_for_short_pause
 from runs.records import sweep_of
 from runs.request import Request, TaskRequest, Workload, compute_site, with_job_proxy
-from runs.services.base import load_job_system
+from runs.site_access import wait_at_site
 from runs.store import RunStore
 from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
 from runs.sweeps.launch import prepare_sweep_dry_run, several_allowed, sweep_key
@@ -284,15 +283,7 @@ def _finish(
             on_event(Noted(f"not collected yet: {problem.message}"))
 
     with following(common, run_store, [run], on_event) as shown:
-        [run] = wait_for_end(
-            opener(request.compute.site, shown.on_event),
-            load_job_system(run.placement.scheduler),
-            run_store,
-            [run.id],
-            limits=request.compute.site.limits,
-            on_event=shown.on_event,
-            changed=changed,
-        )
+        run = wait_at_site(request.compute.site, run_store, run, shown.on_event, changed=changed)
     if collector is not None and collect.dataset is not None:
         # one commit with one record, if all succeeded; outputs of failed tasks are saved only on request
         collector = (

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -42,6 +42,7 @@ from runs.rate_limits import rate_limited
 from runs.request import JobOptions, Request, Workload, compute_site
 from runs.schedulers.base import Resources, Scheduler, load_scheduler
 from runs.site_commands import SiteCommands
+from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.check import SiteReport, missing_program, reach_machine
@@ -168,7 +169,6 @@ def run_job(
     checks: StepList,
     site: Site,
     host: RemoteHost,
-    open_site_host: Callable[[], RemoteHost],
     on_event: Listener,
     max_wait: float = MAX_WAIT_SECONDS,
 ) -> None:
@@ -183,14 +183,16 @@ def run_job(
         run = begun
 
     try:
-        run = launch(_request(site), host, run_store, Synchroniser(), on_begin=began, on_event=on_event)
-        run = _follow(run, site, host, run_store, max_wait)
+        request = _request(site)
+        session = SiteSession(site, host, request.compute.jobs.name, run_store, on_event)
+        run = launch(request, session, Synchroniser(), on_begin=began)
+        run = _follow(run, session, max_wait)
         _report_result(checks, run, max_wait)
     except HibaliError as problem:
         checks.fault("job", problem)
     finally:
         if run is not None:
-            _remove(run_store.load(run.id), site, host, open_site_host, run_store)
+            _remove(run_store.load(run.id), session)
         if is_new:
             with contextlib.suppress(HibaliError):
                 folders = [work + b"/" + name for name in (b"runs", b"cache", b"images")]
@@ -205,14 +207,14 @@ def _request(site: Site) -> Request:
     return Request(workload, compute_site(site), JobOptions(Resources(seconds=60)), new=True)
 
 
-def _follow(run: Run, site: Site, host: RemoteHost, run_store: RunStore, max_wait: float) -> Run:
+def _follow(run: Run, session: SiteSession, max_wait: float) -> Run:
     """Return the run when it has ended, or after `max_wait` seconds."""
     began = time.monotonic()
     wait = 0.2 if run.placement.scheduler == "direct" else 1.0
     while not run.state.ended and time.monotonic() - began < max_wait:
         pause(wait)
-        wait = min(wait * 2, max(site.limits.poll_seconds, 1.0), 30.0)
-        [run] = update(host, load_scheduler(run.placement.scheduler), run_store, [run])
+        wait = min(wait * 2, max(session.limits.poll_seconds, 1.0), 30.0)
+        [run] = update(session, [run])
     return run
 
 
@@ -237,20 +239,21 @@ def _report_result(checks: StepList, run: Run, max_wait: float) -> None:
         )
 
 
-def _remove(
-    run: Run, site: Site, host: RemoteHost, open_site_host: Callable[[], RemoteHost], run_store: RunStore
-) -> None:
+def _remove(run: Run, session: SiteSession) -> None:
+    run_store = session.runs
     if not run.state.ended:
         with contextlib.suppress(HibaliError):
-            run = cancel_run(open_site_host, load_scheduler(run.placement.scheduler), run_store, run)
+            run = cancel_run(
+                SiteOpener(session.site, session.scheduler, run_store, session.on_event), run_store, run
+            )
         for _ in range(10):
             if run.state.final:
                 break
             pause(1.0)
             with contextlib.suppress(TryLaterError):
-                [run] = update(host, load_scheduler(run.placement.scheduler), run_store, [run])
+                [run] = update(session, [run])
     with contextlib.suppress(HibaliError):
-        clean_run(host, site, run_store, run, CleanRequest(all_ended=True))
+        clean_run(session.host, session.site, run_store, run, CleanRequest(all_ended=True))
         run_store.note(run.id, "reported")
 
 

@@ -232,9 +232,7 @@ def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: Wan
         machine.check_machine(checks, site, host)
         check_without_login(checks, site, on_event)
         if _wants_job(checks, site, job):
-            machine.run_job(
-                checks, site, host, lambda: rate_limits.open_limited_host(site, on_event), on_event
-            )
+            machine.run_job(checks, site, host, on_event)
 
 
 def _wants_job(checks: StepList, site: Site, job: WantsJob) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from hibali.config.model import local_site
 from hibali.errors import RunFailedError, TryLaterError
+from runs import poll
 from runs.clean import CleanRequest, needed_ids, reason_to_keep
 from runs.dependencies import find_jobs, find_task_jobs
 from runs.model import Chunk, Pilot, Run, RunStatus, State, Sweep
-from runs.poll import add_reason
 from runs.records import sweep_fields
 from runs.schedulers.base import load_scheduler
+from runs.site_session import SiteSession
 from runs.status import ExitRecord, Observation
 from runs.store import RunStore
 from tests.support.runs import change_run, make_run
@@ -78,6 +80,9 @@ class Place:
     def __init__(self, **files: bytes) -> None:
         self.files = {name.replace("_", "/").encode("ascii"): content for name, content in files.items()}
 
+    def get_all(self, paths: Sequence[bytes], *, maximum: int) -> list[bytes | None]:
+        return [self.get(path, maximum=maximum) for path in paths]
+
     def get(self, path: bytes, *, maximum: int) -> bytes | None:
         found = self.files.get(path.removeprefix(b"/w/"))
         return found if found is None else found[:maximum]
@@ -92,11 +97,17 @@ def explained(first: State, seen: Observation, place: Place, **more: Any) -> Obs
     run = run_store.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken], **more})
     assert more or run.needs == (FIRST,)
 
-    def refresh(runs: Sequence[Run]) -> list[Run]:
+    def refresh(_: SiteSession, runs: Sequence[Run]) -> list[Run]:
         return [run_store.note(run.id, "seen", {"state": first, "native": "", "reason": ""}) for run in runs]
 
-    host: Any = place
-    return add_reason(change_run(run, folder=b"/w", job="8"), seen, host, run_store, refresh)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(poll, "update", refresh)
+        return reasoned(change_run(run, folder=b"/w", job="8"), seen, place)
+
+
+def reasoned(run: Run, seen: Observation, place: Place) -> Observation:
+    session = SiteSession(local_site(), cast("Any", place), "slurm", RunStore())
+    return poll.add_reasons(session, [run], {(run.id, 0): seen})[run.id, 0]
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -126,8 +137,7 @@ def test_the_reason_is_reported_if_the_tool_was_not_started() -> None:
     assert (found.state, found.reason) == (State.FAILED, "not started: no \\x1b[31m")
     started = Observation(State.FAILED, record=replace(RECORD, code=3))
     run_store = RunStore()
-    host: Any = Place(unmet=b"forged")
-    assert add_reason(run_store.load(SECOND), started, host, run_store, list) == started
+    assert reasoned(run_store.load(SECOND), started, Place(unmet=b"forged")) == started
 
 
 @pytest.mark.usefixtures("hibali_home")
@@ -198,10 +208,7 @@ def test_a_job_that_could_never_start_names_the_task_that_failed() -> None:
     taken = {"id": "in", "name": "a", "identity": f"run:{FIRST}.2/out"}
     run = run_store.begin(SECOND, "2" * 64, {**FIELDS, "inputs": [taken]})
     assert run.needs == (FIRST,)
-    host: Any = Place()
-    found = add_reason(
-        change_run(run, folder=b"/w", job="8"), Observation(State.LOST, "x"), host, run_store, list
-    )
+    found = reasoned(change_run(run, folder=b"/w", job="8"), Observation(State.LOST, "x"), Place())
     assert (found.state, found.reason) == (State.CANCELLED, f"run {FIRST}.2 failed")
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from hibali.config.model import local_site
 from runs.model import Run
 from runs.monitor import note_usage
 from runs.records import sweep_fields, sweep_of
-from runs.schedulers.base import load_scheduler
+from runs.site_session import SiteSession
 from runs.store import RunStore
 from transfers.remote.host import CommandResult
 
@@ -61,7 +62,8 @@ def test_tasks_have_usage_from_accounting_or_else_from_their_job() -> None:
         b"12_1|COMPLETED|0:0|00:02.500|\n12_1.batch|COMPLETED|0:0|00:02.500|2048K\n"
         b"12_2|COMPLETED|0:0|00:00:00|\n13_1|COMPLETED|0:0|01:00:00|\n13_1.batch|COMPLETED|0:0|01:00:00|1G\n"
     )
-    note_usage(host, load_scheduler("slurm"), run_store, [run])
+    session = SiteSession(local_site(), host, "slurm", run_store)
+    note_usage(session, [run])
     found = run_store.load(RUN)
     tasks = sweep_of(found).tasks
     assert {number: (task.cpu_seconds, task.memory_bytes) for number, task in tasks.items()} == {
@@ -72,7 +74,7 @@ def test_tasks_have_usage_from_accounting_or_else_from_their_job() -> None:
     assert (found.status.cpu_seconds, found.status.memory_bytes) == (3602.5, 1 << 30)
     shown = found.to_record()["tasks"]
     assert [task["cpu_seconds"] for task in shown] == [2.5, 0.5, 3600.0]
-    note_usage(host, load_scheduler("slurm"), run_store, [found])
+    note_usage(session, [found])
     assert host.queries == 1
 
 
@@ -86,7 +88,7 @@ def test_usage_of_a_daemon_s_container_is_not_counted_by_the_job() -> None:
 def test_without_accounting_the_usage_of_jobs_is_kept() -> None:
     run = ended_sweep()
     host: Any = Accounting(b"", 1)
-    note_usage(host, load_scheduler("slurm"), RunStore(), [run])
+    note_usage(SiteSession(local_site(), host, "slurm", RunStore()), [run])
     found = RunStore().load(RUN)
     assert found.results.accounted
     assert {task.cpu_seconds for task in sweep_of(found).tasks.values()} == {0.5}

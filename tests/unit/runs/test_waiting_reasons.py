@@ -6,20 +6,22 @@ from typing import Any, cast
 
 import pytest
 
-from hibali.config.model import Limits
+from hibali.config.model import local_site
 from hibali.events import Event, Noted
 from runs.model import RunStatus, State, ignore_run
 from runs.monitor import _Watch
-from runs.schedulers.base import load_scheduler
+from runs.site_session import SiteSession
 from tests.support.runs import make_run
 
 
 def notes_of(scheduler: str, reasons: list[str]) -> list[str]:
     """Return what is noted while the reasons of a run follow each other."""
     events: list[Event] = []
-    watch = _Watch(load_scheduler(scheduler), cast("Any", None), 0.0, ignore_run, Limits(), events.append)
+    watch = _Watch(ignore_run)
+    nothing = cast("Any", None)
+    session = SiteSession(local_site(), nothing, scheduler, nothing, events.append)
     for reason in reasons:
-        watch._note_reason(make_run(status=RunStatus(State.WAITING, "PENDING", reason)))
+        watch._note_reason(session, make_run(status=RunStatus(State.WAITING, "PENDING", reason)))
     return [
         each.message.partition("queue: ")[2].partition(". If")[0]
         for each in events
