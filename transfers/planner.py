@@ -40,6 +40,7 @@ from transfers.stores.base import (
     Problem,
     Side,
     Store,
+    of_target,
 )
 
 
@@ -462,11 +463,6 @@ def listed(side: Side, unlisted: Unlisted, selects: Selector = select_all) -> It
     return _gathered(side.list(), unlisted, selects)
 
 
-def of_target(_: Entry) -> bool:
-    """Reject the known files that a target does not list: they can be sent again, or no transfer can name them."""
-    return False
-
-
 def _gathered(listing: Iterator[Entry], unlisted: Unlisted, selects: Selector) -> Iterator[Entry]:
     try:
         yield from listing
@@ -481,7 +477,7 @@ def _gathered_target(listing: Iterator[Entry], plan: TransferPlan, gone: list[En
     except ListingIncompleteError as problem:
         plan.unlisted.extend(problem.selected(of_target))
         gone += problem.missing
-        plan.odd_keys = len(problem.known) - len(gone)
+        plan.odd_keys = sum(each.code == "unsafe-name" for _, each in problem.known)
 
 
 def compare_digests(

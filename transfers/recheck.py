@@ -14,10 +14,10 @@ from hibali.text import printable
 from transfers.actions import Action, Verb, compare, keep_or_adjust, name_problem, needs_recall
 from transfers.entry import Entry, Kind, deepest_first
 from transfers.plan_file import Header
-from transfers.planner import TransferPlan, compare_digests, listed, of_target
+from transfers.planner import TransferPlan, compare_digests, listed
 from transfers.rules import Rules, selector
 from transfers.spool import Spool
-from transfers.stores.base import Side
+from transfers.stores.base import Side, of_target
 
 
 class NumberedAction(NamedTuple):

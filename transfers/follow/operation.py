@@ -46,10 +46,10 @@ from transfers.operation import (
     record_result,
     start_operation,
 )
-from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source, of_target
+from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source
 from transfers.request import Request
 from transfers.rules import Rules, selector
-from transfers.stores.base import Committed, Problem, Tail
+from transfers.stores.base import Committed, Problem, Tail, of_target
 
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
 _EXPECTED = frozenset({"source-changed", "vanished", HELD_BACK})  # failures of files that are not finished

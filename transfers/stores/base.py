@@ -243,10 +243,16 @@ class Space:
 MISSING = "missing"  # problem code: a file is recorded at the site, but the server does not list it
 
 
+def of_target(_: Entry) -> bool:
+    """Reject the known files that a target does not list: they can be sent again, or no transfer can name them."""
+    return False
+
+
 class ListingIncompleteError(IncompleteError):
     """The error of a listing that lacks some folders or names; nothing may be deleted because of it.
 
     `unlisted` has all of them. Of the files among them that are known, filters can reject some: see `selected`.
+    An entry without a path stands for further known files, which are too many to be named.
     """
 
     def __init__(
@@ -268,13 +274,17 @@ class ListingIncompleteError(IncompleteError):
 
     def selected(self, selects: Callable[[Entry], bool]) -> list[tuple[bytes, Problem]]:
         """Return what could not be listed, without the known files that `selects` rejects."""
-        return [*self._others, *((entry.path, problem) for entry, problem in self.known if selects(entry))]
+        return [*self._others, *((entry.path, problem) for entry, problem in self._selected(selects))]
 
     def raise_selected(self, selects: Callable[[Entry], bool]) -> None:
         """Raise the error without the known files that `selects` rejects, unless nothing is left of it."""
-        known = [(entry, problem) for entry, problem in self.known if selects(entry)]
+        known = self._selected(selects)
         if known or self._others:
             raise ListingIncompleteError(self.subject or "", self._others, known)
+
+    def _selected(self, selects: Callable[[Entry], bool]) -> list[tuple[Entry, Problem]]:
+        of_source = selects is not of_target
+        return [each for each in self.known if selects(each[0]) or (of_source and not each[0].path)]
 
     @property
     def missing(self) -> list[Entry]:

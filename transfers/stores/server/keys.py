@@ -91,6 +91,7 @@ class Unlisted:
         self._prefix = prefix
         self._known: list[tuple[Entry, Problem]] = []
         self._more = 0
+        self._more_missing = False
 
     def data(self, ordered: Iterable[Listed]) -> Iterator[Listed]:
         """Yield files, and folders with size -1; skip hibali's own names, and add keys that cannot be paths.
@@ -124,6 +125,9 @@ class Unlisted:
     def add_missing(self, missing: Iterable[tuple[bytes, Known]]) -> None:
         """Add the files that a digest manifest records and that are not listed."""
         for path, known in missing:
+            if len(self._known) >= MOST_UNLISTED:
+                self._more_missing = True
+                break
             self._add(Entry(path, Kind.FILE, known.size, known.mtime_ns, digest=known.sha256), _MISSING)
 
     def _add(self, entry: Entry, problem: Problem) -> None:
@@ -137,6 +141,9 @@ class Unlisted:
         if self._more:
             more = Problem("listing-incomplete", f"{self._more} more names could not be listed")
             problems = [*problems, (b"", more)]
+        if self._more_missing:  # no problem of a target, as those that are named: see `of_target`
+            message = f"more than {MOST_UNLISTED} recorded files are not at the server"
+            self._known.append((Entry(b"", Kind.FOLDER), Problem("listing-incomplete", message)))
         if problems or self._known:
             raise ListingIncompleteError(self._subject, problems, self._known)
 
