@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
 from hibali_cli.handlers.runs import Row, count_states, row_of, table_lines
-from runs.model import Run, State
+from runs.model import Run, RunStatus, State, Sweep
 from tests.support.runs import make_run
 
 NOW = 1_000_000.0
@@ -68,8 +69,8 @@ def test_unfinished_runs_are_shown_first_when_space_is_short() -> None:
     assert shown[-1] == "... and 24 more"
 
 
-def test_the_tasks_of_a_sweep_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = [{"state": word} for word in ["SUCCEEDED"] * 5 + ["RUNNING"] * 2 + ["FAILED"]]
-    monkeypatch.setattr(Run, "to_record", lambda _: {"tasks": tasks})
-    assert row_of(run(), NOW).subject == "2 running, 5 succeeded, 1 failed"
+def test_the_tasks_of_a_sweep_are_counted() -> None:
+    states = [State.SUCCEEDED] * 5 + [State.RUNNING] * 2 + [State.FAILED]
+    sweep = Sweep({number: RunStatus(state) for number, state in enumerate(states, 1)})
+    assert row_of(replace(run(), sweep=sweep), NOW).subject == "2 running, 5 succeeded, 1 failed"
     assert count_states([]) == ""
