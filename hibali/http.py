@@ -485,7 +485,14 @@ def not_partial(subject: str) -> IncompleteError:
     )
 
 
-FAILED = "server-failed"  # code of the error of a server that failed, which may concern only this request
+FAILED = "server-failed"
+
+
+def failed_request(reason: str, subject: str) -> TryLaterError:
+    """Return the error of a server that failed, which may concern only this request."""
+    return TryLaterError(FAILED, f"the server failed to process the request ({reason})", subject=subject)
+
+
 _MESSAGE = re.compile(r"<(?:\w+:)?[Mm]essage[^>]*>([^<]{1,2000})<")
 _KEYS = ("message", "errorMessage", "detail", "error_description")
 _MOST_EXPLANATION = 300  # characters of a server's explanation that are shown

@@ -7,10 +7,11 @@ from tests.support.shared_dict import SharedCounter, SharedDict
 
 def test_a_dictionary_can_change_while_it_is_read() -> None:
     shared = SharedDict[str, int](a=1, b=2)
-    for read in (lambda: shared, shared.keys, shared.values, shared.items):
+    reads = {"itself": lambda: shared, "keys": shared.keys, "values": shared.values, "items": shared.items}
+    for name, read in reads.items():
         before = list(read())
         for number, _ in enumerate(read()):
-            shared[f"{read} {number}"] = number
+            shared[f"{name} {number}"] = number
             shared.pop("a", None)
         assert len(shared) > len(before) - 1
     counts = SharedCounter()

@@ -21,13 +21,13 @@ from hibali.config.model import is_loopback_host
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.http import (
-    FAILED,
     MAX_ERROR_BYTES,
     RESPONSE_SECONDS,
     Bytes,
     HttpClient,
     Receive,
     Response,
+    failed_request,
     request_timeout,
 )
 from hibali.retry import pause, with_retries
@@ -306,9 +306,7 @@ class DataProxy:
                 hint=f"Check the settings of the site: hibali sites show {self.subject}",
             )
         if status == 500 and sender is _Sender.STORE:
-            return TryLaterError(
-                FAILED, f"the server failed to process the request (status {status})", subject=self.subject
-            )
+            return failed_request(f"status {status}", self.subject)
         return error_of(status, self.subject)
 
     def _two_addresses(self, method: str, key: bytes, *, keep: bool) -> Iterator[str]:

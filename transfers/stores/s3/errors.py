@@ -127,9 +127,7 @@ def _of_code(said: Said, reason: str, subject: str) -> HibaliError | None:
 
 def _of_status(status: int, said: Said, reason: str, subject: str) -> HibaliError:
     if said.code == "InternalError" or status == 500:
-        return TryLaterError(
-            http.FAILED, f"the server failed to process the request ({reason})", subject=subject
-        )
+        return http.failed_request(reason, subject)
     if status == 501:
         return IncompleteError(
             "not-supported", f"the server does not support this request ({reason})", subject=subject
