@@ -122,7 +122,7 @@ def begin(site: Site, source: str, target: str) -> Any:
             b'"file"' in path.read_bytes() for path in found
         )
 
-    wait_for(moved, 60)
+    wait_for(moved, 240)  # the jobs of other tests may be first in the queue
     return process
 
 
