@@ -82,9 +82,8 @@ def acquire_lock(folder: Path) -> FolderLock:
         if not _create(folder, highest + 1, own):
             continue
         numbers = _numbers(folder)
-        outdated = (
-            max(numbers) > highest + 1
-        )  # the number was free again, because another process took a higher one
+        # another process took a higher number meanwhile, and removed this one, so that it was free again
+        outdated = max(numbers) > highest + 1
         for number in numbers:
             if number <= highest or (outdated and number == highest + 1):
                 (folder / f"{number}.json").unlink(missing_ok=True)

@@ -111,8 +111,9 @@ def wait_for_end(
     *,
     changed: Callable[[Run], None] = ignore_run,
     meanwhile: Callable[[RemoteHost, float], None] = pause_only,
+    session: SiteSession | None = None,
 ) -> list[Run]:
-    """Follow the runs of one site until all have ended.
+    """Follow the runs of one site until all have ended, at first by an open `session`, which is closed.
 
     Runs that wait for a place in the queue are submitted when there is one. A site or scheduler that does not respond is queried again for
     `PATIENCE_SECONDS`; then its error is raised. `changed` is called with each new state. Between two queries `meanwhile` waits for at most
@@ -121,7 +122,6 @@ def wait_for_end(
     watch = _Watch(changed)
     load = partial(map, opener.runs.load, run_ids)
     intervals = pauses([*load()], opener.site.limits.poll_seconds)
-    session: SiteSession | None = None
     silent, attempt = 0.0, 0
     try:
         while True:

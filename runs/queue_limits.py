@@ -33,7 +33,7 @@ from runs.submit import (
 )
 
 
-def write_nothing() -> None:
+def _write_nothing() -> None:
     """Write no files: they are at the site, or there are none."""
 
 
@@ -46,11 +46,11 @@ class Part:
     folder: bytes
     argv: tuple[str, ...]
     places: int = 1
-    write_files: Callable[[], None] = write_nothing
+    write_files: Callable[[], None] = _write_nothing
 
-    def fields(self, **more: object) -> dict[str, object]:
+    def fields(self) -> dict[str, object]:
         """Return the fields of a record about this part."""
-        return {"chunk": self.chunk, **more} if self.chunk else dict(more)
+        return {"chunk": self.chunk} if self.chunk else {}
 
 
 def _reserve(session: SiteSession, run: Run, part: Part, *, query_site: bool) -> bool:
@@ -72,7 +72,7 @@ def _reserve(session: SiteSession, run: Run, part: Part, *, query_site: bool) ->
         return True
     holders = _load(runs, queued)
     if query_site:
-        queried = [each for each in holders if each.job and each.placement.scheduler == session.system.name]
+        queried = [each for each in holders if each.job and each.placement.scheduler == session.scheduler]
         update(session, [each for each in queried if not each.state.ended])
     for each in holders:
         if each.sweep is None and not each.job and each.submission.begun:
@@ -127,9 +127,7 @@ def submit_parts(session: SiteSession, run: Run, parts: Iterable[Part], *, query
             break
         if run.submission.cancelled:
             return run if part.chunk else cancel_before_submission(session, run)
-        # an earlier call reserved its places
-        held = part.chunk and holder_of(run.id, part.chunk) in QueuePlaces(run.site).held()
-        begun = bool(held) if part.chunk else run.submission.begun
+        begun = _is_begun(run, part)
         if not _reserve(session, run, part, query_site=query_site):
             return run if part.chunk else _wait(session, run, part)
         try:
@@ -144,6 +142,13 @@ def submit_parts(session: SiteSession, run: Run, parts: Iterable[Part], *, query
             session.on_event(Noted(f"{problem.message}; {counted(waiting, 'task waits', 'tasks wait')}"))
             break
     return run
+
+
+def _is_begun(run: Run, part: Part) -> bool:
+    """Return whether an earlier call began to submit this part; that of a chunk reserved its places."""
+    if not part.chunk:
+        return run.submission.begun
+    return holder_of(run.id, part.chunk) in QueuePlaces(run.site).held()
 
 
 def cancel_before_submission(session: SiteSession, run: Run) -> Run:
@@ -186,7 +191,7 @@ def _wait(session: SiteSession, run: Run, part: Part) -> Run:
     return session.runs.note(run.id, "waits", {"reason": reason, "words": list(part.argv)})
 
 
-def run_part(run: Run, argv: Sequence[str], write_files: Callable[[], None] = write_nothing) -> Part:
+def run_part(run: Run, argv: Sequence[str], write_files: Callable[[], None] = _write_nothing) -> Part:
     """Return a single run as its only part."""
     return Part(0, run.id, run.folder, tuple(argv), write_files=write_files)
 
@@ -199,7 +204,7 @@ def chunk_parts(session: SiteSession, run: Run) -> list[Part]:
     for chunk in sweep_of(run).unsubmitted():
         folder, name, size = run.chunk_folder(chunk), chunk_name(run.id, chunk.number), len(chunk.tasks)
         argv = session.system.submit_argv(Job(name, f"{as_text(folder)}/job.sh", tasks=0 if pilot else size))
-        write = partial(_put_allocation, session, run, chunk, pilot) if pilot else write_nothing
+        write = partial(_put_allocation, session, run, chunk, pilot) if pilot else _write_nothing
         found.append(Part(chunk.number, name, folder, argv, 1 if pilot else size, write))
     return found
 

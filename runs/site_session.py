@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -50,17 +50,14 @@ OpenSession = Callable[[], SiteSession]
 
 @dataclass(frozen=True, slots=True)
 class SiteOpener:
-    """Connects to a site when it is called; first returns what is in `ready`."""
+    """Connects to a site when it is called."""
 
     site: Site
     scheduler: str
     runs: RunStore
     on_event: Listener = ignore
-    ready: list[SiteSession] = field(default_factory=list)
 
     def __call__(self) -> SiteSession:
         """Return a session, which the caller closes."""
-        if self.ready:
-            return self.ready.pop()
         host = open_limited_host(self.site, self.on_event)
         return SiteSession(self.site, host, self.scheduler, self.runs, self.on_event)

@@ -516,13 +516,12 @@ class Limits:
     reconnect_seconds: float = setting(
         duration(), default=600.0, name="reconnect", doc="how long to reconnect after a lost connection"
     )
-    stall_seconds: float = (
-        setting(  # one sync of a busy filesystem, or the recovery of its server, takes minutes
-            duration("1s", "30d", no=True),
-            default=3600.0,
-            name="stall",
-            doc="how long a remote operation may make no progress before the connection ends",
-        )
+    # one sync of a busy filesystem, or the recovery of its server, takes minutes
+    stall_seconds: float = setting(
+        duration("1s", "30d", no=True),
+        default=3600.0,
+        name="stall",
+        doc="how long a remote operation may make no progress before the connection ends",
     )
     settling_seconds: float = setting(
         duration(),

@@ -35,7 +35,7 @@ from runs.model import Run, ignore_run
 from runs.monitor import Watching, wait_for_end
 from runs.run_index import UNFINISHED, RunFilter
 from runs.schedules.notices import Target, read_target, send_run_notice
-from runs.site_session import SiteOpener
+from runs.site_session import SiteOpener, SiteSession
 from runs.status import run_timeline
 from runs.store import RunStore
 from transfers.tally import Tally
@@ -77,23 +77,28 @@ def follow_all(
     changed: Callable[[Run], None] = ignore_run,
 ) -> Watching:
     """Follow all runs in background threads. Logins are made before that, one after the other, because they may prompt."""
-    openers = [SiteOpener(part.site, part.scheduler, run_store, on_event) for part in parts]
-    for opener in openers:
+    follow = []
+    for part in parts:
+        opener = SiteOpener(part.site, part.scheduler, run_store, on_event)
+        session: SiteSession | None = None
         with contextlib.suppress(TryLaterError):  # the session is opened again later
-            opener.ready.append(opener())
-    follow = [
-        partial(_follow, common, opener, part.run_ids, changed)
-        for part, opener in zip(parts, openers, strict=True)
-    ]
+            session = opener()
+        follow.append(partial(_follow, common, opener, part.run_ids, changed, session))
     return Watching(run_store, [run.id for run in runs], follow)
 
 
-def _follow(common: Common, opener: SiteOpener, run_ids: list[str], changed: Callable[[Run], None]) -> None:
+def _follow(
+    common: Common,
+    opener: SiteOpener,
+    run_ids: list[str],
+    changed: Callable[[Run], None],
+    session: SiteSession | None = None,
+) -> None:
     def on_change(run: Run) -> None:
         common.output.detail(f"{run.id} {run.state} {run.status.native}".rstrip())
         changed(run)
 
-    wait_for_end(opener, run_ids, changed=on_change)
+    wait_for_end(opener, run_ids, changed=on_change, session=session)
 
 
 def wait_for_runs(

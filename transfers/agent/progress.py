@@ -8,9 +8,8 @@ from typing import Callable, Iterator, List, Set
 from transfers.agent import protocol
 
 step = itertools.count().__next__  # called after each read, write, sync or name; atomic
-awaited: List[
-    Callable[[], bool]
-] = []  # whether other agents on which the work depends were heard since the last report
+# whether other agents on which the work depends were heard since the last report
+awaited: List[Callable[[], bool]] = []
 _working: Set[int] = set()  # threads
 
 

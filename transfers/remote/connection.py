@@ -22,7 +22,7 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.protocol import FAILED, SILENCE_SECONDS
 from transfers.pipeline.shared_memory import allocate_buffer, arena
-from transfers.reconnect import stalled
+from transfers.reconnect import StallClock, stalled
 from transfers.stores.server_lease import locked
 
 if TYPE_CHECKING:  # start-up: only for ssh
@@ -139,9 +139,7 @@ class _Pipe:
         self.call = next(self._numbers)
         try:
             while not self._poll.poll(_POLL_MILLISECONDS):
-                if (
-                    self._ended.is_set()
-                ):  # but its process may be impossible to kill, so that it has no end of file
+                if self._ended.is_set():  # the process may be impossible to kill, and then has no end of file
                     return 0
             return self._stream.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
         finally:
@@ -429,13 +427,11 @@ class Connection:
     def _beat(self) -> None:
         """Send heartbeats to the agent, which ends without them; end it once a read or write lasts too long."""
         period = min(SILENCE_SECONDS / 4, self.reports or SILENCE_SECONDS)
-        before, blocked = (0, 0), 0.0  # seconds; counted in periods, in which this process was not suspended
+        clock = StallClock(self._stall)
         while not self._closed.wait(period):
             # an agent that reports progress may be too busy to read
             calls = (self._input.call, 0 if self._input.call else self._output.call)
-            blocked = blocked + period if calls == before and any(calls) else 0.0
-            before = calls
-            if self._stall and blocked >= self._stall:
+            if clock.is_over(calls if any(calls) else None, period):
                 self._stalled.set()
                 self._process.kill()
                 return

@@ -13,7 +13,7 @@ from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.ssh.sessions import Login
 from hibali.subprocesses import Process
 from hibali.text import printable
-from transfers.reconnect import stalled
+from transfers.reconnect import StallClock, stalled
 
 VERSION = 3
 
@@ -244,13 +244,10 @@ class Channel:
             threading.Thread(target=self._end_stalled, name="sftp replies", daemon=True).start()
 
     def _end_stalled(self) -> None:
-        """End the connection after no reply for too long, counted in periods in which this process was not suspended."""
-        before, missing = -1, 0
-        while not self._ended.wait(self._stall / _PERIODS):
-            waiting = self._received if self._pending else -1
-            missing = missing + 1 if 0 <= waiting == before else 0
-            before = waiting
-            if missing >= _PERIODS:
+        """End the connection after no reply for too long."""
+        clock, period = StallClock(self._stall), self._stall / _PERIODS
+        while not self._ended.wait(period):
+            if clock.is_over(self._received if self._pending else None, period):
                 self._fail(stalled(self._stall, self.subject))
                 self._process.kill()
                 return
