@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.amounts import format_size
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Item
 from transfers.shards.cutting import Cut, Cutter
 from transfers.shards.records import item_fields, line_of, read_results, unit_fields
-from transfers.stores.base import Item
 
 _MIB = 1 << 20
 _DAY = 86_400.0

@@ -29,7 +29,7 @@ FUTURE_PLUGINS = (
     "transfers/sharing/shares.py",
     "transfers/shards",
     "transfers/node",
-    "transfers/movers/gridftp",
+    "transfers/engine/routes/gridftp",
     "transfers/stores/s3/nodes.py",
     "transfers/stores/cbrain",
     "transfers/stores/ebrains",

@@ -139,3 +139,11 @@ class RefusedError(HibaliError):
     """Refused for safety; this call changed nothing at the target."""
 
     exit = Exit.REFUSED
+
+
+_LOST = frozenset({"connection-lost", "stalled", "unreachable"})
+
+
+def is_lost(problem: BaseException) -> bool:
+    """Return whether this error means a lost connection, not a failure of the server."""
+    return isinstance(problem, TryLaterError) and problem.transient and problem.code in _LOST

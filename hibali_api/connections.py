@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hibali.config.kinds import kind_of
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.locations import Location
-from transfers.stores.base import Store
+from transfers.model.store import Store
 from transfers.stores.open_store import open_store
 
 _MOST_IN_USE = 4  # for each site and start: further threads wait

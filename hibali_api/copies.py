@@ -11,8 +11,8 @@ from hibali.locations import Location
 from hibali_api.calls import Call
 from hibali_api.os_errors import NoSuchFileError
 from hibali_api.site_files import SiteFiles, below
-from transfers.entry import Kind
-from transfers.rules import Rules
+from transfers.model.entry import Kind
+from transfers.model.rules import Rules
 
 Pair = tuple[str, str]
 

@@ -8,16 +8,16 @@ from hibali.events import Listener
 from hibali.locations import Location
 from hibali_api.calls import CallOptions, Place, calling, split_options
 from hibali_api.transfers import check_receipt
-from transfers.entry import Entry
+from transfers.history.journal import Receipt
 from transfers.inventory import Usage, usages
-from transfers.journal import Receipt
 from transfers.listing import list_entries
+from transfers.model.entry import Entry
+from transfers.model.rules import DeleteLimit, read_delete_limit
+from transfers.model.store import Store
 from transfers.move import MoveRequest, check_one_site, move
 from transfers.packs.view import PackAwareOpener
 from transfers.remove import RemovalPlan, RemovalRequest, remove
-from transfers.rules import DeleteLimit, read_delete_limit
 from transfers.single_files import make_place
-from transfers.stores.base import Store
 from transfers.stores.open_store import open_store
 
 

@@ -23,9 +23,9 @@ from hibali_api.copies import Copies, Pairs, ThisMachine
 from hibali_api.file_objects import ReadFile, WriteFile, open_spool
 from hibali_api.os_errors import ExistsError, IsAFolderError, NoSuchFileError
 from hibali_api.site_files import Found, Range, SiteFiles, Version, changed
-from transfers.entry import Entry, Kind
-from transfers.patterns import ANY_FOLDERS
-from transfers.wildcards import wildcard_expression
+from transfers.model.entry import Entry, Kind
+from transfers.model.patterns import ANY_FOLDERS
+from transfers.model.wildcards import wildcard_expression
 
 _MAGIC = frozenset("*?[")
 _FSSPEC_OPTIONS = {

@@ -20,8 +20,8 @@ from runs.reports.page import environment
 from runs.reports.run_page import legend_of, report_run, task_grid, timeline_rows
 from runs.reports.timeline import Shape, draw_timeline
 from runs.store import RunStore
-from transfers.actions import Action, Verb
-from transfers.journal import Receipt
+from transfers.history.journal import Receipt
+from transfers.planning.actions import Action, Verb
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _WIDTH, _LEAST = 600.0, 3.0  # of the bar, and of each part of it that is not empty

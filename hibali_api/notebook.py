@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from transfers.journal import Receipt
+from transfers.history.journal import Receipt
 
 
 def notebook_shell() -> Any:

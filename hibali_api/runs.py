@@ -46,7 +46,7 @@ from runs.stage import Synchroniser
 from runs.store import RunStore
 from runs.sweeps.collect import TaskCollector, ended_tasks
 from runs.tunnel import Ports, open_tunnel
-from transfers.journal import Receipt
+from transfers.history.journal import Receipt
 
 Values = Mapping[str, Any]
 

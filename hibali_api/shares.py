@@ -8,7 +8,8 @@ from typing import Literal, Unpack
 from hibali.errors import NotVerifiedError, UsageError
 from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text, split_options
-from transfers.sharing.access import Grant, ListedGrant, Permission
+from transfers.model.sharing import Grant, ListedGrant, Permission
+from transfers.model.store import Presigned
 from transfers.sharing.links import make_link
 from transfers.sharing.shares import (
     Outcome,
@@ -21,7 +22,6 @@ from transfers.sharing.shares import (
     read_shares,
     remove_share,
 )
-from transfers.stores.base import Presigned
 
 
 class ShareOptions(CallOptions, total=False):

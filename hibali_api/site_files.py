@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from hibali.config.kinds import kind_of
-from hibali.errors import HibaliError, NotFoundError, UsageError
+from hibali.errors import HibaliError, NotFoundError, UsageError, is_lost
 from hibali.events import Carried, Event
 from hibali.locations import Location, check_writable
 from hibali.retry import with_retries
@@ -22,16 +22,16 @@ from hibali_api.calls import Call, calling
 from hibali_api.connections import Connections
 from hibali_api.os_errors import NoSuchFileError, UnfinishedError, as_os_error
 from hibali_api.transfers import check_receipt
-from transfers.entry import Entry, Kind, enclosing
-from transfers.operation import synchronise
-from transfers.protected_roots import check_root_exists
-from transfers.reconnect import is_lost
+from transfers.engine.operation import synchronise
+from transfers.engine.request import Request
+from transfers.model.entry import Entry, Kind, enclosing
+from transfers.model.rules import DeleteLimit, Rules
+from transfers.model.store import Store
+from transfers.model.units import PACK_BYTES, Item, Payload, Unit
+from transfers.planning.protected_roots import check_root_exists
 from transfers.remote.connection import error_from
 from transfers.remove import RemovalRequest, remove
-from transfers.request import Request
-from transfers.rules import DeleteLimit, Rules
 from transfers.single_files import differs, make_place
-from transfers.stores.base import PACK_BYTES, Item, Payload, Store, Unit
 from transfers.stores.open_store import open_store
 
 Result = TypeVar("Result")

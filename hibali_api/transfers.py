@@ -17,18 +17,18 @@ from hibali.events import Planned
 from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text, split_options
 from hibali_api.notebook import show_receipts
-from transfers.actions import Action
-from transfers.entry import Verification
-from transfers.journal import Receipt
+from transfers.engine.operation import plan_only, synchronise
+from transfers.engine.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
+from transfers.engine.routes.globus_route import with_local_collection
+from transfers.history.journal import Receipt
+from transfers.history.receipt_errors import verification_errors, weak_verification
 from transfers.manifest import Manifest, is_bag_name, open_manifest
+from transfers.model.entry import Verification
+from transfers.model.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.move import check_one_site, copy_within
-from transfers.movers.globus_route import with_local_collection
-from transfers.operation import plan_only, synchronise
-from transfers.plan_file import check_trust, read_plan
-from transfers.planner import TransferPlan, incomplete
-from transfers.receipt_errors import verification_errors, weak_verification
-from transfers.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
-from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
+from transfers.planning.actions import Action
+from transfers.planning.plan_file import check_trust, read_plan
+from transfers.planning.planner import TransferPlan, incomplete
 from transfers.shards.service import NodesRequest
 from transfers.verify import VerificationRequest, Verifier, read_share
 

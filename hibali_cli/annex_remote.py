@@ -21,7 +21,7 @@ from hibali.system_errors import exit_of, explain
 from hibali.text import printable
 from hibali_cli.interruption import listen_for_interruption
 from transfers.datasets.annex_contents import AnnexContents
-from transfers.entry import Entry
+from transfers.model.entry import Entry
 
 VERSION = "VERSION 1"
 # The known requests with their number of arguments; the last one may contain spaces.

@@ -255,7 +255,7 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
     for parameter in parameters:
         ignored = values.get(str(parameter.name))
         if ignored and RUNS in kinds_of(parameter, context):
-            from hibali_cli.handlers.runs import find_ids  # start-up: only for wrong commands and run ids
+            from hibali_cli.run_ids import find_ids  # start-up: only for wrong commands and run ids
 
             only = len(kinds_of(parameter, context)) == 1
             values[str(parameter.name)] = (

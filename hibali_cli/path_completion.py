@@ -14,7 +14,7 @@ from hibali.files import open_regular, read_regular, write_atomic
 from hibali.ledger import journal_names, ledger_folder
 from hibali.text import printable
 from registry.invocation import write_typed
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 
 _MOST = 200  # candidates
 

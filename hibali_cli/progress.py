@@ -36,7 +36,7 @@ from hibali.text import counted, printable
 from hibali_cli.options import Common
 from hibali_cli.output import can_be_drawn_on, is_terminal, write_message
 from hibali_cli.records import event_fields
-from transfers.tally import LISTING, WAITING, Tally
+from transfers.history.tally import LISTING, WAITING, Tally
 
 _LINE_SECONDS = 30.0
 _RECORD_SECONDS = 10.0

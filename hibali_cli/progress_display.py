@@ -18,7 +18,7 @@ from hibali.events import Event
 from hibali.text import printable
 from hibali_cli import output
 from hibali_cli.display import Drawing, plain_line, shortened
-from transfers.tally import LISTING, WAITING, Tally
+from transfers.history.tally import LISTING, WAITING, Tally
 
 _REDRAWS_PER_SECOND = 4
 _FILES_SHOWN = 4

@@ -9,8 +9,8 @@ from hibali.events import Event
 from hibali.text import path_fields
 
 if TYPE_CHECKING:
-    from transfers.actions import Action
-    from transfers.entry import Entry
+    from transfers.model.entry import Entry
+    from transfers.planning.actions import Action
 
 _NANOSECONDS = 1_000_000_000
 _FIELD_NAMES = {"kind": "type", "subject": "about"}  # of events: as documented in docs/json.md

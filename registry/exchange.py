@@ -47,36 +47,6 @@ from registry.remotes.base import (
 )
 from registry.signature import Policy, is_signature_name
 
-
-def check_existing_file(upload: Upload, name: str, existing: bytes, subject: str) -> None:
-    """Check a file of the remote that exists with different content under the name of an uploaded one.
-
-    Raises `RefusedError`: `immutable-version` where it is the `published.json` of other content, whose descriptor another process may be uploading, and
-    `immutable-image` where it is the record of another image. Any other file may differ and is not changed.
-    """
-    location = f"at {printable(subject)}"
-    if name == PUBLISHED and DESCRIPTOR in upload.files:
-        _check_published(upload, existing, location)
-    if name == IMAGE:
-        local, remote_digest = read_record(upload.files[IMAGE], upload.reference).digest, "no image"
-        with contextlib.suppress(HibaliError):
-            remote_digest = read_record(existing, location).digest
-        raise other_image(upload.reference, pinned=local, found=remote_digest, location=location)
-
-
-def _check_published(upload: Upload, existing: bytes, location: str) -> None:
-    local, remote_digest = published_digest(upload.files[PUBLISHED], location), ""
-    with contextlib.suppress(HibaliError):
-        remote_digest = published_digest(existing, location)
-    if remote_digest != local:
-        raise RefusedError(
-            "immutable-version",
-            f"another user started to publish different content under this version: digest {printable(remote_digest) or 'none'} at the remote, {local} here",
-            subject=f"{upload.reference} {location}",
-            hint=f"They complete it by running the same command again. If no other user is publishing it, remove {PUBLISHED} there, or raise `tool-version`.",
-        )
-
-
 FOLDER = ".images"  # default, below a remote that is a folder or SITE:PATH
 _CHUNK = 1024 * 1024
 

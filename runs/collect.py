@@ -21,12 +21,12 @@ from runs.run_index import RunFilter
 from runs.schedulers.base import BatchSystem
 from runs.services.base import FOLDER, ServiceHost, load_job_system, open_host
 from runs.store import RunStore
-from transfers.entry import Entry, Kind
-from transfers.journal import Receipt, add_receipts
-from transfers.patterns import path_expression
-from transfers.recorded_digests import Expected, moved_by
-from transfers.request import Request, SaveOptions
-from transfers.rules import Rules
+from transfers.engine.request import Request, SaveOptions
+from transfers.history.journal import Receipt, add_receipts
+from transfers.history.recorded_digests import Expected, moved_by
+from transfers.model.entry import Entry, Kind
+from transfers.model.patterns import path_expression
+from transfers.model.rules import Rules
 from transfers.stores.open_store import open_store
 
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
@@ -147,7 +147,7 @@ def _collect_from_service(
     run: Run, site: Site, target: Location, run_store: RunStore, saving: SaveOptions, on_event: Listener
 ) -> Receipt:
     """Pull each output from where the service keeps it; the receipt counts all of them."""
-    from transfers.operation import synchronise  # start-up: most commands of runs move nothing
+    from transfers.engine.operation import synchronise  # start-up: most commands of runs move nothing
 
     with closing(open_host(site, on_event)) as host:
         assert isinstance(host, ServiceHost)  # as no batch system runs its jobs
@@ -255,7 +255,7 @@ def pull_files(
 
     `protect` is that of the request.
     """
-    from transfers.operation import synchronise  # start-up: most commands of runs move nothing
+    from transfers.engine.operation import synchronise  # start-up: most commands of runs move nothing
 
     if not files:
         receipt = Receipt(new_identifier(), operation, source.text, target.text)

@@ -23,8 +23,8 @@ from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.records import collected_names
 from runs.sweeps.collect import pull_named
-from transfers.journal import Receipt
-from transfers.request import SaveOptions
+from transfers.engine.request import SaveOptions
+from transfers.history.journal import Receipt
 
 
 class OutputResult(StrEnum):

@@ -19,7 +19,7 @@ from hibali.text import printable
 from runs.inputs import Located
 from runs.model import Output, Run
 from transfers.datasets.repository import Repository, find_repository_path, run_git
-from transfers.request import SaveOptions
+from transfers.engine.request import SaveOptions
 
 _MESSAGE = """\
 [DATALAD RUNCMD] {subject}

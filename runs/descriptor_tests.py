@@ -15,7 +15,7 @@ from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs.collect import choose_outputs
 from runs.model import Output, Run, State
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 
 
 def written_files(pipeline: Pipeline, test: DescriptorTest, run: Run) -> dict[str, str]:

@@ -27,9 +27,10 @@ from runs.cache.entries import IMAGE, Name
 from runs.clean import make_work_folder
 from runs.containers.base import Container, Image, Started
 from runs.inputs import identify_local
+from runs.model import Carrier
 from runs.site_commands import SiteCommands, SiteLock, not_staged
-from runs.stage import Cache, Carrier, open_cache
-from transfers.entry import Kind
+from runs.stage import Cache, open_cache
+from transfers.model.entry import Kind
 from transfers.remote.host import RemoteHost
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -40,11 +40,11 @@ from runs.script import Dependencies, Dependency
 from runs.store import RunStore
 from transfers.datasets.contents import fetch_contents, open_contents
 from transfers.datasets.repository import is_reserved
-from transfers.entry import Entry, Kind
-from transfers.journal import Receipt
-from transfers.recorded_digests import Expected
+from transfers.engine.request import SaveOptions
+from transfers.history.journal import Receipt
+from transfers.history.recorded_digests import Expected
+from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
-from transfers.request import SaveOptions
 from transfers.stores.open_store import open_store
 
 _FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed can change again unseen

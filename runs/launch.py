@@ -22,7 +22,7 @@ from runs.clean import make_work_folder
 from runs.dependencies import check_needs, dependency_jobs
 from runs.images import SiteImages, find_image
 from runs.inputs import Identity, identify_at_site
-from runs.model import Input, Output, Pilot, Run, State, ignore_run
+from runs.model import Carrier, Input, Output, Pilot, Run, State, ignore_run
 from runs.options import resource_argv
 from runs.pilot.setup import prepare_pilot, record_pilot
 from runs.prepare import Prepared, prepare
@@ -35,7 +35,7 @@ from runs.schedulers.base import BatchSystem
 from runs.script import PROXY
 from runs.services.base import ServiceHost
 from runs.site_session import SiteOpener, SiteSession
-from runs.stage import Cache, Carrier, open_cache
+from runs.stage import Cache, open_cache
 from runs.store import RunStore, runs_of
 from runs.sweeps.launch import begin_tasks, stage_tasks, sweep_key
 from runs.tool_launch import check_supported, declared_outputs, submit_to_service

@@ -15,7 +15,7 @@ from runs.model import Run
 from runs.monitor import wait_for_end
 from runs.records import choose_task
 from runs.site_session import SiteOpener
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 
 Stream = Literal["stdout", "stderr", "scheduler.log"]

@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from hibali.errors import Exit
+from hibali.events import Listener
+from hibali.locations import Location
 from hibali.text import path_fields
+from transfers.model.entry import Entry
 
 # These runtimes start the tool as a child of a daemon, so that the job's own CPU time does not include it.
 DAEMON_CONTAINERS = frozenset({"docker", "podman"})
@@ -502,3 +505,13 @@ class Input:
 
 
 Key = tuple[str, int]  # a run's id and the number of its task, 0 for a run that is no sweep
+
+
+class Carrier(Protocol):
+    """Copies files from one location to another: `Synchroniser`, or a double in tests."""
+
+    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
+        """Copy a file or folder and verify it, or raise; with `checksum` an existing copy is hashed."""
+
+    def entries(self, location: Location) -> Iterable[Entry]:
+        """List everything below a folder, in order."""

@@ -30,7 +30,7 @@ from runs.site_access import wait_at_site
 from runs.site_session import SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
-from transfers.entry import Kind
+from transfers.model.entry import Kind
 from transfers.remote.host import RemoteHost
 
 PROGRAMS = ("lab", "notebook", "server")  # `jupyter PROGRAM`

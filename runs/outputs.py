@@ -17,9 +17,10 @@ from runs.collect import choose_outputs, collected_files, work_of
 from runs.model import FROM_RUN, RUN_ID, Output, Run
 from runs.records import part_of, tasks_as_runs
 from runs.store import RunStore
-from transfers.entry import Entry, Kind
-from transfers.recorded_digests import DigestCache
-from transfers.stores.base import Problem, Store
+from transfers.history.recorded_digests import DigestCache
+from transfers.model.entry import Entry, Kind
+from transfers.model.store import Store
+from transfers.model.units import Problem
 from transfers.stores.open_store import open_store
 
 _WORK = b"work/"

@@ -16,10 +16,10 @@ from hibali.text import one_line
 from runs.containers.base import load_container, require_program
 from runs.schedulers.base import load_scheduler
 from runs.script import checked_prologue
+from transfers.model.leases import record_of
+from transfers.model.store import Lock
 from transfers.remote.host import CommandResult, RemoteHost
-from transfers.stores.base import Lock
 from transfers.stores.open_store import open_store
-from transfers.stores.server_lease import record_of
 
 _CONVERT_SECONDS = 3600.0
 _NO_SPACE = (b"no space left on device", b"disk quota exceeded")

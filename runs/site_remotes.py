@@ -12,14 +12,15 @@ from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, Tr
 from hibali.events import Listener, ignore
 from hibali.locations import Location, check_writable, parse_location
 from registry.catalogue_folder import DESCRIPTOR
-from registry.exchange import check_existing_file, image_path, missing_image_error
+from registry.exchange import image_path, missing_image_error
 from registry.images.record import ImageRecord
 from registry.remotes.base import LARGEST_FILE, Offer, Reference, Upload, gather
-from transfers.entry import Entry, Kind
-from transfers.operation import synchronise
-from transfers.request import Request
+from registry.remotes.published import check_existing_file
+from transfers.engine.operation import synchronise
+from transfers.engine.request import Request
+from transfers.model.entry import Entry, Kind
+from transfers.model.store import SmallFiles
 from transfers.single_files import content_mark, open_small_files
-from transfers.stores.base import SmallFiles
 from transfers.stores.open_store import open_store
 
 _MOST_BYTES = 1024 * 1024 * 1024  # of contents at once, because all are checked before any is stored

@@ -22,7 +22,7 @@ from runs.schedulers.base import Scheduler
 from runs.stage import Cache, Synchroniser, open_cache
 from runs.store import RunStore
 from runs.sweeps.launch import prepare_sweep_dry_run
-from transfers.entry import Kind
+from transfers.model.entry import Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
 

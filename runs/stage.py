@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Protocol
 
 from hibali.config.model import Site
 from hibali.errors import Exit, IncompleteError
@@ -14,24 +13,15 @@ from hibali.locations import Location, path_at
 from hibali.retry import when_free, with_retries
 from runs.cache.entries import CONTENT, CacheRecords, Hold, Name, Times, oldest_ns, read_name, times_at
 from runs.inputs import Identity
-from transfers.entry import Entry, Kind
-from transfers.operation import synchronise
+from runs.model import Carrier
+from transfers.engine.operation import synchronise
+from transfers.engine.request import Request, SaveOptions
+from transfers.model.entry import Entry, Kind
+from transfers.model.rules import Rules
 from transfers.remote.host import RemoteHost
-from transfers.request import Request, SaveOptions
-from transfers.rules import Rules
 from transfers.stores.open_store import open_store
 
 _PATIENCE_SECONDS = 150.0  # a lease lasts 120, and checking and committing takes a little longer
-
-
-class Carrier(Protocol):
-    """Copies files from one location to another: `Synchroniser`, or a double in tests."""
-
-    def copy(self, source: Location, target: Location, on_event: Listener, *, checksum: bool) -> None:
-        """Copy a file or folder and verify it, or raise; with `checksum` an existing copy is hashed."""
-
-    def entries(self, location: Location) -> Iterable[Entry]:
-        """List everything below a folder, in order."""
 
 
 class Cache:

@@ -19,7 +19,7 @@ from runs.queue_limits import run_part, submit_parts
 from runs.request import Request
 from runs.services.base import FOLDER, ServiceHost, ToolRequest, refusal
 from runs.site_session import SiteSession
-from transfers.request import SaveOptions
+from transfers.engine.request import SaveOptions
 
 
 def check_supported(request: Request) -> None:

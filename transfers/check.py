@@ -18,15 +18,17 @@ from hibali.locations import Location, check_writable, root_location
 from hibali.plugins import load
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.ssh.sessions import Login
-from transfers.entry import Entry, Kind, Verification
-from transfers.movers.stream import StreamMover
+from transfers.engine.routes.stream import StreamMover
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.store import Source
+from transfers.model.units import PACK_BYTES, Committed, Item, Leftover, Payload, Problem, Unit
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.channel_pool import count_channels
+from transfers.remote.agent_host import AgentHost
 from transfers.remote.host import RemoteHost
-from transfers.remote.transport import AgentHost, forget, open_either, sftp_host
 from transfers.stores import ssh
+from transfers.stores.agent_or_sftp import forget, open_either, sftp_host
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore
-from transfers.stores.base import PACK_BYTES, Committed, Item, Leftover, Payload, Problem, Source, Unit
 from transfers.stores.sftp.client import Client
 
 

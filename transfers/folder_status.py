@@ -10,15 +10,15 @@ from enum import StrEnum
 from hibali.errors import RefusedError
 from hibali.events import Carried, Event, Failed, Hashing, Listener, ignore
 from hibali.locations import Location
-from transfers.actions import Action, Verb, same_time
-from transfers.entry import Entry, Kind
+from transfers.engine.operation import plan_only
+from transfers.engine.request import Request
+from transfers.history.last_transfer import KnownFile, KnownFiles, LastTransfer
 from transfers.inventory import Tree, open_tree
-from transfers.last_transfer import KnownFile, KnownFiles, LastTransfer
-from transfers.operation import plan_only
-from transfers.planner import ONLY_RECORDED, TransferPlan
-from transfers.request import Request
-from transfers.rules import DeleteLimit, Rules, Selector, selector
-from transfers.stores.base import MISSING, Problem
+from transfers.model.entry import Entry, Kind
+from transfers.model.rules import DeleteLimit, Rules, Selector, selector
+from transfers.model.units import MISSING, Problem
+from transfers.planning.actions import Action, Verb, same_time
+from transfers.planning.planner import ONLY_RECORDED, TransferPlan
 
 
 class Change(StrEnum):

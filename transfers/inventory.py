@@ -14,12 +14,13 @@ from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import counted
 from transfers.datasets.view import dataset_view
-from transfers.entry import Entry, Kind, Verification
+from transfers.history.recorded_digests import DigestCache
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.rules import Rules, Selector, select_all, selector, track_missing
+from transfers.model.spool import EntrySpool
+from transfers.model.store import Side, Store
+from transfers.model.units import ListingIncompleteError, Problem
 from transfers.packs.view import PackAwareOpener
-from transfers.recorded_digests import DigestCache
-from transfers.rules import Rules, Selector, select_all, selector, track_missing
-from transfers.spool import EntrySpool
-from transfers.stores.base import ListingIncompleteError, Problem, Side, Store
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleTarget
 

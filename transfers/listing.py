@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
+from transfers.model.store import Store
+from transfers.model.units import ListingIncompleteError
+from transfers.model.wildcards import Wildcards, read_wildcards
 from transfers.packs.view import PackAwareOpener
-from transfers.stores.base import ListingIncompleteError, Store
 from transfers.stores.open_store import open_store
-from transfers.wildcards import Wildcards, read_wildcards
 
 
 def list_entries(location: Location, on_event: Listener, *, recursive: bool) -> Iterator[Entry]:

@@ -16,7 +16,7 @@ from hibali.files import WholeFile
 from hibali.system_errors import reason_of, unreadable
 from hibali.text import counted, printable
 from transfers.inventory import Hashed, Inventory
-from transfers.stores.base import unsafe_component
+from transfers.model.facts import unsafe_component
 
 PAYLOAD = b"data/"  # the folder of a bag's payload
 _LINE_LIMIT = 16 * 1024

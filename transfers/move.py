@@ -12,18 +12,18 @@ from hibali.errors import Exit, IncompleteError, RefusedError, UsageError
 from hibali.events import Event, Listener, Recorded, ignore
 from hibali.locations import Location, check_writable
 from hibali.text import counted, path_fields
-from transfers.actions import Verb
-from transfers.entry import Entry, Kind, Verification
+from transfers.engine.operation import plan_only, synchronise
+from transfers.engine.request import Request
 from transfers.history.index import has_begun
-from transfers.journal import Receipt, Recorder, source_line, target_line
-from transfers.operation import plan_only, synchronise
-from transfers.planner import TransferPlan
-from transfers.protected_roots import check_read_only_roots, check_root_exists, is_whole
-from transfers.recorded_digests import recorded_digests
+from transfers.history.journal import Receipt, Recorder, source_line, target_line
+from transfers.history.recorded_digests import recorded_digests
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.rules import Rules
+from transfers.model.store import Store
+from transfers.planning.actions import Verb
+from transfers.planning.planner import TransferPlan
+from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, is_whole
 from transfers.remove import Removal, RemovalPlan, RemovalRequest, remove
-from transfers.request import Request
-from transfers.rules import Rules
-from transfers.stores.base import Store
 from transfers.stores.open_store import open_store
 
 

@@ -13,17 +13,19 @@ from hibali.events import Deleted, Ended, Listener, Listing, Planned, ignore
 from hibali.locations import Location, check_writable
 from hibali.text import counted
 from transfers.agent.identity import mounts_below
-from transfers.entry import Entry, Kind, deepest_first
-from transfers.journal import Receipt, Recorder, target_line
-from transfers.protected_roots import (
+from transfers.history.journal import Receipt, Recorder, target_line
+from transfers.model.entry import Entry, Kind, deepest_first
+from transfers.model.facts import unsafe_component
+from transfers.model.rules import DeleteLimit
+from transfers.model.spool import EntrySpool
+from transfers.model.store import Lock, Store
+from transfers.model.units import ListingIncompleteError
+from transfers.planning.protected_roots import (
     check_named,
     check_read_only_roots,
     check_unprotected,
     mounted_error,
 )
-from transfers.rules import DeleteLimit
-from transfers.spool import EntrySpool
-from transfers.stores.base import ListingIncompleteError, Lock, Store, unsafe_component
 from transfers.stores.open_store import open_store
 
 

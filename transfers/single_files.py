@@ -17,22 +17,13 @@ from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location, check_writable
 from hibali.system_errors import reason_of
 from hibali.text import printable
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import is_own_name, is_partial_name
+from transfers.model.store import SmallFiles, Store
+from transfers.model.units import PACK_BYTES, Committed, Item, ListingIncompleteError, Payload, Unit
 from transfers.pipeline.batches import group_units
-from transfers.protected_roots import check_read_only_roots, check_root_exists, is_root
+from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, is_root
 from transfers.remote.connection import error_from
-from transfers.stores.base import (
-    PACK_BYTES,
-    Committed,
-    Item,
-    ListingIncompleteError,
-    Payload,
-    SmallFiles,
-    Store,
-    Unit,
-    is_own_name,
-    is_partial_name,
-)
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleSource
 

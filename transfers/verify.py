@@ -16,15 +16,15 @@ from typing import Any, NamedTuple, TypeVar
 from hibali.errors import Exit, NotFoundError, UsageError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, Unverified, ignore
 from hibali.locations import Location
-from transfers.entry import Entry, Kind, Verification
+from transfers.history.journal import Coverage, Receipt, Recorder, source_line, target_line
+from transfers.history.recorded_digests import DigestCache, recorded_digests
 from transfers.inventory import Tree, open_tree
-from transfers.journal import Coverage, Receipt, Recorder, source_line, target_line
 from transfers.manifest import Manifest
-from transfers.recorded_digests import DigestCache, recorded_digests
-from transfers.rules import Rules, Selector, selector, with_parents
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.rules import Rules, Selector, selector, with_parents
+from transfers.model.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
+from transfers.model.units import Problem
 from transfers.shards.service import NodesRequest
-from transfers.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
-from transfers.stores.base import Problem
 
 _IN_MEMORY = 8 * 1024 * 1024
 

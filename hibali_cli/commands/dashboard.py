@@ -30,6 +30,6 @@ def dashboard_command(common: Common, *, port: int, no_open: bool) -> int | None
     The dashboard is on this machine only, and only you can open it: the link has a secret that works once. It reads the ledger, contacts
     no site and changes nothing. Ctrl-C ends it.
     """
-    from hibali_cli.handlers.dashboard import show_dashboard
+    from hibali_cli.dashboard.start import show_dashboard
 
     return show_dashboard(common, port=port, opens=not no_open)

@@ -22,7 +22,7 @@ from runs.site_health import SiteCheck
 from runs.unfinished import UnfinishedRun
 from transfers.history.index import OperationDetails
 from transfers.history.operations import Operation, Result
-from transfers.running import RunningOperation
+from transfers.history.running import RunningOperation
 
 PAGE_ROWS = 50
 _MOST_SWEEPS = 20

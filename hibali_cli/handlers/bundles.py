@@ -68,7 +68,7 @@ from runs.outputs import hash_outputs
 from runs.queue_limits import queue_full_error
 from runs.request import Request, with_job_proxy
 from runs.store import RunStore
-from transfers.journal import Receipt
+from transfers.history.journal import Receipt
 
 
 def show_bundle(common: Common, file: Path) -> None:

@@ -36,7 +36,7 @@ from runs.model import Run, ignore_run
 from runs.options import RunOptions
 from runs.request import Request, with_job_proxy
 from runs.store import RunStore
-from transfers.request import SaveOptions
+from transfers.engine.request import SaveOptions
 
 
 @dataclass(frozen=True, slots=True)

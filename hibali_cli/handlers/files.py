@@ -21,18 +21,18 @@ from hibali_cli.output import is_terminal
 from hibali_cli.path_completion import SeenNames
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, entry_fields, event_fields, moment
-from transfers.actions import Action, Verb
-from transfers.entry import Entry, Kind
+from transfers.history.journal import Receipt
 from transfers.inventory import Usage, usages
-from transfers.journal import Receipt
 from transfers.listing import list_entries
-from transfers.planner import incomplete
+from transfers.model.entry import Entry, Kind
+from transfers.model.rules import DeleteLimit, read_delete_limit
+from transfers.model.units import ListingIncompleteError
+from transfers.model.wildcards import read_wildcards
+from transfers.planning.actions import Action, Verb
+from transfers.planning.planner import incomplete
 from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove
-from transfers.rules import DeleteLimit, read_delete_limit
 from transfers.single_files import contents, make_place
-from transfers.stores.base import ListingIncompleteError
 from transfers.stores.open_store import open_store
-from transfers.wildcards import read_wildcards
 
 _WIDTH, _EXACT_WIDTH = 8, 15  # columns of a size
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import click
 
@@ -22,7 +22,6 @@ from hibali.files import private_folder, state_folder, write_atomic
 from hibali.subprocesses import has_terminal
 from hibali.system_errors import reason_of
 from hibali.text import counted, did_you_mean, printable
-from hibali_cli.commands.transfer import push_command as push
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.handlers.site_check import as_access_or_later
 from hibali_cli.handlers.site_import import (
@@ -302,6 +301,9 @@ def _send_first(common: Common, target: str, broken: set[str]) -> None:
         + ["--quiet"] * common.output.quiet
         + ["--no-progress"] * (not common.progress)
     )
+    root = click.get_current_context().find_root()
+    push = cast("click.Group", root.command).get_command(root, "push")
+    assert push is not None
     with push.make_context("push", parts) as context:
         push.invoke(context)
     around = place.rpartition("/")[0] if "/" in place else place

@@ -46,8 +46,8 @@ from runs.resources import DecidedResources, show_value
 from runs.reuse import Reuse
 from runs.stage import Synchroniser
 from runs.store import RunStore
-from transfers.journal import Receipt
-from transfers.request import SaveOptions
+from transfers.engine.request import SaveOptions
+from transfers.history.journal import Receipt
 
 _WIDEST = 60  # columns; a longer value exceeds its column
 

@@ -38,7 +38,7 @@ from runs.schedules.notices import Target, read_target, send_run_notice
 from runs.site_session import SiteOpener, SiteSession
 from runs.status import run_timeline
 from runs.store import RunStore
-from transfers.tally import Tally
+from transfers.history.tally import Tally
 
 _REDRAWS_PER_SECOND = 1  # draws per second: runs take minutes; faster updates are not needed
 _TROUBLE_SECONDS = 5.0  # seconds that a failed poll is shown beyond the pause after it

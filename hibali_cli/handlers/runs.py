@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from hibali.amounts import format_duration, format_size
-from hibali.errors import NotFoundError
 from hibali.text import counted, printable, write_ranges
 from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.display import plain_line, shortened
@@ -30,29 +29,6 @@ if TYPE_CHECKING:  # start-up: only to draw, and where a site is contacted
     from rich.text import Text
 
     from runs.site_session import SiteSession
-
-
-def find_ids(typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
-    """Return the ids of runs; text that is no id is returned as it was typed, for the caller.
-
-    Raises `UsageError` for a beginning that several runs have, if the parameter takes `only` runs.
-    """
-    run_store = RunStore()
-    found = []
-    for each in typed:
-        try:
-            found.append(run_store.find_id(each) if only or _is_run_id(each) else each)
-        except NotFoundError:
-            found.append(each)
-    return tuple(dict.fromkeys(found))
-
-
-def _is_run_id(typed: str) -> bool:
-    """Return whether text can only be a run id, which starts with a date, and not a site or file."""
-    return len(typed) > _DATE and typed[:_DATE].isdigit() and typed[_DATE] == "-"
-
-
-_DATE = 8
 
 
 _HEADINGS = ("run", "state", "for", "pipeline", "site", "name", "remark")

@@ -21,7 +21,6 @@ from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES,
 from hibali_cli.failure import print_error
 from hibali_cli.handlers.transfers import pop_follow_options, request_of
 from hibali_cli.options import COMMON_NAMES, Common
-from hibali_cli.root import root
 from registry.catalogue import Catalogue
 from registry.invocation import check_invocation
 from runs.inputs import list_inputs
@@ -155,9 +154,9 @@ class Command:
 
 
 def parse_command(argv: Sequence[str]) -> Command:
-    """Parse the arguments after `hibali` without running them. Raises as running them would."""
-    context = click.Context(root, info_name="hibali")
-    found: click.Command = root
+    """Parse the arguments after `hibali` without running them, in a command of it. Raises as running them would."""
+    found: click.Command = click.get_current_context().find_root().command
+    context = click.Context(found, info_name="hibali")
     rest = list(argv)
     while isinstance(found, click.Group) and (rest or not found.invoke_without_command):
         if not rest or rest[0].startswith("-"):

@@ -46,7 +46,7 @@ from runs.schedules.schedule import (
     load_schedules,
     read_expression,
 )
-from transfers.overlap import forget_roots
+from transfers.planning.overlap import forget_roots
 
 
 def warn_of_missing(common: Common, schedules: Schedules, installed: set[str]) -> None:

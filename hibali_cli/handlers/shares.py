@@ -13,7 +13,7 @@ from hibali.text import counted, printable
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.sharing.access import Grant, Permission, Reach
+from transfers.model.sharing import Grant, Permission, Reach
 from transfers.sharing.links import make_link, read_links
 from transfers.sharing.shares import (
     Outcome,

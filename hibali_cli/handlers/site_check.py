@@ -24,9 +24,9 @@ from hibali_cli.progress import listening
 from runs.rate_limits import site_usage, start_afresh
 from runs.site_health import check_and_record, most_important
 from transfers.check import Trial, Tuning, clean_site, tune
-from transfers.remote.transport import forced_command_script
+from transfers.model.units import CleanupResult, Leftover
+from transfers.remote.forced_command import forced_command_script
 from transfers.stores import login_protocol
-from transfers.stores.base import CleanupResult, Leftover
 
 
 def check_and_print(common: Common, site: Site) -> None:

@@ -22,7 +22,7 @@ from hibali_cli.output import can_be_drawn_on, flush_results, is_terminal
 from hibali_cli.schedule_format import format_next_run, format_outcome, schedule_fields
 from runs.reports.present import Present, PresentReader, ScheduleState
 from runs.unfinished import UnfinishedRun
-from transfers.running import RunningOperation
+from transfers.history.running import RunningOperation
 
 if TYPE_CHECKING:  # start-up: only to draw
     from rich.console import ConsoleOptions

@@ -26,9 +26,9 @@ from transfers.folder_status import (
     sorted_differences,
 )
 from transfers.history.index import read_operations_at
+from transfers.history.last_transfer import LastTransfer, find_last_transfer, read_known_files
 from transfers.history.operations import OperationRoot
-from transfers.last_transfer import LastTransfer, find_last_transfer, read_known_files
-from transfers.rules import Rules
+from transfers.model.rules import Rules
 
 _MOST_NAMED = 10
 

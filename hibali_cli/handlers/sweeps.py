@@ -60,8 +60,8 @@ from runs.sweeps.table import (
     tasks_to_rerun,
     write_table,
 )
-from transfers.journal import Receipt
-from transfers.request import SaveOptions
+from transfers.engine.request import SaveOptions
+from transfers.history.journal import Receipt
 
 
 def run_pipeline(

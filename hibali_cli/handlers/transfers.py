@@ -21,15 +21,15 @@ from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
-from transfers.actions import Action, Verb
-from transfers.entry import Kind, Verification
-from transfers.journal import Receipt
-from transfers.movers.globus_route import with_local_collection
-from transfers.operation import plan_only, synchronise
-from transfers.planner import TransferPlan, incomplete
-from transfers.receipt_errors import weak_verification
-from transfers.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
-from transfers.rules import DeleteLimit, Rules, read_delete_limit, read_names
+from transfers.engine.operation import plan_only, synchronise
+from transfers.engine.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
+from transfers.engine.routes.globus_route import with_local_collection
+from transfers.history.journal import Receipt
+from transfers.history.receipt_errors import weak_verification
+from transfers.model.entry import Kind, Verification
+from transfers.model.rules import DeleteLimit, Rules, read_delete_limit, read_names
+from transfers.planning.actions import Action, Verb
+from transfers.planning.planner import TransferPlan, incomplete
 from transfers.stores.globus.paths import TaskTimeouts
 
 if TYPE_CHECKING:  # start-up: only where they are used
@@ -252,7 +252,7 @@ def apply_plan(
         raise UsageError("usage", "give both FROM and TO, or neither", hint="See: hibali apply --help")
     settings = common.settings()
     named = [read_location(text, settings) for text in ends]
-    from transfers.plan_file import check_trust, read_plan  # start-up: only for saved plans
+    from transfers.planning.plan_file import check_trust, read_plan  # start-up: only for saved plans
 
     saved = read_plan(Path(file))
     with closing(saved.planned):

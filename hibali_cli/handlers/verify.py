@@ -23,12 +23,12 @@ from hibali_cli.handlers.transfers import pop_nodes, pop_selection
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.entry import Verification
+from transfers.history.journal import Coverage, Receipt
+from transfers.history.receipt_errors import verification_errors
 from transfers.inventory import Hashed, Inventory, InventoryRequest
-from transfers.journal import Coverage, Receipt
 from transfers.manifest import Manifest, is_bag_name, open_manifest, read_manifest, write_bag, write_line
-from transfers.receipt_errors import verification_errors
-from transfers.rules import Rules
+from transfers.model.entry import Verification
+from transfers.model.rules import Rules
 from transfers.verify import VerificationRequest, Verifier, read_share
 
 

@@ -13,9 +13,9 @@ from hibali_cli.handlers.transfers import execute_request, request_of, show_rece
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import event_fields
-from transfers.journal import Receipt
+from transfers.history.journal import Receipt
 from transfers.move import MoveRequest, check_one_site, copy_within, move, plan_move
-from transfers.planner import incomplete
+from transfers.planning.planner import incomplete
 from transfers.remove import RemovalPlan
 
 # The options of `sync` that `cp` does not have.

@@ -14,8 +14,8 @@ from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterEr
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.catalogue_folder import DESCRIPTOR
-from registry.exchange import check_existing_file
 from registry.remotes.base import LARGEST_FILE, Offer, Reference, RemoteSpec, Upload, gather
+from registry.remotes.published import check_existing_file
 
 
 class FolderRemote:

@@ -21,7 +21,7 @@ from hibali.files import WholeFile
 from hibali.system_errors import reason_of
 from hibali.text import printable
 from registry.signature import is_signature_name
-from transfers.stores.base import unsafe_component
+from transfers.model.facts import unsafe_component
 
 METADATA = "ro-crate-metadata.json"
 RECORD = "bundle.json"

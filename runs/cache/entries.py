@@ -17,7 +17,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.ledger import Journal, ledger_folder, read_records
 from hibali.text import as_text, counted, printable
 from runs.model import RUN_ID, Run
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 
 CONTENT, ORIGIN, IMAGE = "sha256", "origin", "image"

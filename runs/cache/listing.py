@@ -12,9 +12,8 @@ from hibali.config.model import Purge
 from hibali.errors import HibaliError
 from hibali.locations import Location
 from runs.cache.entries import HELD, IMAGE, Name, Use, read_use, remove_use, run_of, split_path, time_ns
-from runs.model import Run
-from runs.stage import Carrier
-from transfers.entry import Entry, Kind
+from runs.model import Carrier, Run
+from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 
 _HOUR_NS = 3600 * 1_000_000_000

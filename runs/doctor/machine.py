@@ -46,7 +46,7 @@ from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
 from transfers.check import SiteReport, missing_program, reach_machine
-from transfers.entry import Kind
+from transfers.model.entry import Kind
 from transfers.remote.host import KnowsPrograms, RemoteHost, ReportsFreeSpace
 
 LOGIN_STEPS = ("name", "connection", "host key", "login", "transport")

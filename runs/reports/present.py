@@ -11,7 +11,7 @@ from runs.schedules.environment import local_zone
 from runs.schedules.records import Trigger, read_triggers, records_version
 from runs.schedules.schedule import Schedule, load_schedules
 from runs.unfinished import UnfinishedRun, UnfinishedRuns
-from transfers.running import RunningOperation, running_operations
+from transfers.history.running import RunningOperation, running_operations
 
 
 @dataclass(frozen=True, slots=True)

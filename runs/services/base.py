@@ -21,7 +21,7 @@ from registry.pipeline import Pipeline
 from runs.containers.base import Container, Task
 from runs.model import Output
 from runs.schedulers.base import BatchSystem, Job, JobStates, JobSystem, Status, load_scheduler
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.filesystem.machine import FilesHost, MachineFiles
 

@@ -18,10 +18,10 @@ from runs.collect import choose_outputs, collected_files, protection
 from runs.model import Output, Run, State
 from runs.outputs import OutputDigests, hash_chosen
 from runs.store import RunStore
-from transfers.entry import Entry, Kind
-from transfers.journal import Receipt
-from transfers.operation import synchronise
-from transfers.request import Request, SaveOptions
+from transfers.engine.operation import synchronise
+from transfers.engine.request import Request, SaveOptions
+from transfers.history.journal import Receipt
+from transfers.model.entry import Entry, Kind
 from transfers.stores.open_store import open_store
 
 _WORK = b"work"

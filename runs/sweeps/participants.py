@@ -21,8 +21,8 @@ from registry.parameters import MOST_TASKS, Row
 from registry.pipeline import Input, Pipeline
 from runs.model import Run, State
 from runs.records import tasks_by_values
-from transfers.entry import Kind
 from transfers.listing import list_entries
+from transfers.model.entry import Kind
 
 PARTICIPANT, SESSION = "{participant}", "{session}"
 _LABEL = re.compile(rb"(sub|ses)-([0-9A-Za-z+]+)")

@@ -37,8 +37,9 @@ from tests.support.backends import (
     make_backend,
 )
 from tests.support.trees import Tree
-from transfers.entry import Entry
-from transfers.stores.base import Store, is_partial_name
+from transfers.model.entry import Entry
+from transfers.model.facts import is_partial_name
+from transfers.model.store import Store
 from transfers.stores.open_store import open_store
 
 SITE = "site"

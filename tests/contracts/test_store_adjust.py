@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
-from transfers.entry import Entry, Kind
-from transfers.stores.base import Adjustment, Problem
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Adjustment, Problem
 from transfers.stores.open_store import open_store
 
 

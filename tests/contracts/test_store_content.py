@@ -18,9 +18,10 @@ from tests.contracts.subjects import ROOT, Subject, store_servers, subjects
 from tests.support.backends import CbrainBackend
 from tests.support.payloads import MTIME, file_entry, items_of, payload_of, payloads_of, put, read_back
 from tests.support.trees import Link, make_tree, sha256
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.store import Store
+from transfers.model.units import Committed, Item, Payload, Unit
 from transfers.pipeline.batches import group_units
-from transfers.stores.base import Committed, Item, Payload, Store, Unit
 
 MIB = 1 << 20
 _SECONDS = frozenset({"unicore", "firecrest", "iri"})  # services that tell times in seconds
@@ -237,7 +238,7 @@ def test_content_with_a_wrong_digest_is_not_committed(subject: Subject) -> None:
 
 
 def test_an_unreadable_source_file_is_not_committed(subject: Subject) -> None:
-    from transfers.stores.base import Problem
+    from transfers.model.units import Problem
 
     store = subject.fresh()
     contents = {b"a": b"1", b"b": b"2"}

@@ -10,8 +10,9 @@ import pytest
 
 from tests.contracts.subjects import ROOT, Subject, object_stores, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of
-from transfers.entry import Entry, Kind
-from transfers.stores.base import Committed, Store
+from transfers.model.entry import Entry, Kind
+from transfers.model.store import Store
+from transfers.model.units import Committed
 
 LARGE = b"1" * 9_000_000
 

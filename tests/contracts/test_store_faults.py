@@ -19,8 +19,9 @@ from tests.support.payloads import file_entry, items_of, payloads_of, put, remov
 from tests.support.small_filesystem import small_filesystem
 from tests.support.waiting import wait_for
 from transfers.agent.protocol import code_of
-from transfers.entry import Entry, Kind
-from transfers.stores.base import ListingIncompleteError, Payload, Problem, Store
+from transfers.model.entry import Entry, Kind
+from transfers.model.store import Store
+from transfers.model.units import ListingIncompleteError, Payload, Problem
 
 
 @pytest.fixture(params=store_servers())

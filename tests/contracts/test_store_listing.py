@@ -16,19 +16,11 @@ from hibali.plugins import load
 from tests.contracts.subjects import ROOT, Subject, locked, store_servers, subjects
 from tests.support.payloads import file_entry, items_of, payloads_of, put, read_back, remove
 from tests.support.trees import HOSTILE_NAMES, Folder, Link
-from transfers.actions import name_problem
 from transfers.agent.identity import AROUND, INSIDE, SAME, relation
-from transfers.entry import Entry, Kind
-from transfers.stores.base import (
-    Facts,
-    Item,
-    ListingIncompleteError,
-    Payload,
-    Problem,
-    Store,
-    StoreView,
-    Unit,
-)
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import Facts, name_problem
+from transfers.model.store import Store, StoreView
+from transfers.model.units import Item, ListingIncompleteError, Payload, Problem, Unit
 
 
 @pytest.fixture(params=store_servers())

@@ -105,10 +105,14 @@ def test_version_and_help_import_nothing_heavy(run: Run, word: str) -> None:
         (("sync", "{here}", "{there}"), ("globus_sdk", "requests", "botocore", "aiohttp", "datalad")),
         (
             ("sync", "{here}", "{there}"),
-            ("transfers.stores.sftp.store", "transfers.movers.gridftp.mover", "transfers.history.index"),
+            (
+                "transfers.stores.sftp.store",
+                "transfers.engine.routes.gridftp.mover",
+                "transfers.history.index",
+            ),
         ),
-        (("runs", "list"), ("transfers.operation", "runs.inputs", "globus_sdk")),
-        (("schedule", "list"), ("transfers.operation", "runs.inputs", "globus_sdk")),
+        (("runs", "list"), ("transfers.engine.operation", "runs.inputs", "globus_sdk")),
+        (("schedule", "list"), ("transfers.engine.operation", "runs.inputs", "globus_sdk")),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )

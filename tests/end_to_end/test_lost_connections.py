@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 MIB = 1 << 20
 LARGE = random.Random(12).randbytes(32 * MIB + 3)  # noqa: S311 - several pieces for each connection
 TREE = {**many_files(400, 20_000, folders=5), b"large": LARGE, b"sub/other": LARGE[: 12 * MIB]}
-# transfers.stores.base.MOST_BYTES: the amount of data that several connections may have in transfer
+# transfers.model.store.MOST_BYTES: the amount of data that several connections may have in transfer
 IN_FLIGHT = 64 * MIB
 
 Losing = Callable[..., tuple[Transfers, LosingProxy]]

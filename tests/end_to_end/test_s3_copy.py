@@ -15,7 +15,8 @@ from tests.support.backends import BucketBackend, add_site, make_backend
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import items_of, put
 from tests.support.trees import sha256
-from transfers.stores.base import Committed, Origin
+from transfers.model.store import Origin
+from transfers.model.units import Committed
 from transfers.stores.open_store import open_store
 from transfers.stores.s3 import copying
 from transfers.stores.s3.copying import Copying

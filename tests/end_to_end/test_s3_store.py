@@ -16,7 +16,7 @@ from hibali.locations import read_location
 from tests.support.backends import add_site, make_backend
 from tests.support.payloads import MTIME, file_entry, items_of, payloads_of, put
 from tests.support.trees import sha256
-from transfers.stores.base import Item, Payload, Unit
+from transfers.model.units import Item, Payload, Unit
 from transfers.stores.open_store import open_store
 from transfers.stores.s3.probe import ServerSupport, recall, remember
 from transfers.stores.s3.store import S3Store

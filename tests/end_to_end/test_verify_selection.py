@@ -8,7 +8,7 @@ from hibali.config.settings import Settings
 from hibali.locations import read_location
 from tests.support.transfers import Transfers, failed
 from tests.support.trees import File
-from transfers.rules import Rules
+from transfers.model.rules import Rules
 from transfers.verify import VerificationRequest, Verifier
 
 OLD = 1_600_000_000_000_000_000

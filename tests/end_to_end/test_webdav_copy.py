@@ -16,8 +16,9 @@ from tests.support.backends import dav_servers
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import items_of
 from tests.support.transfers import Transfers, failed
-from transfers.entry import Entry, Kind
-from transfers.stores.base import Committed, Origin, Store
+from transfers.model.entry import Entry, Kind
+from transfers.model.store import Origin, Store
+from transfers.model.units import Committed
 from transfers.stores.open_store import open_store
 
 LARGE = bytes(range(256)) * 4096 * 9

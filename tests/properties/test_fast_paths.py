@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hibali.errors import IncompleteError
 from tests.properties.trees import parents
 from tests.support.manifests import read_lines, write_lines
-from transfers.actions import name_problem, plain_names
 from transfers.agent import listing as agent_listing
 from transfers.agent.listing import Pages
 from transfers.agent.protocol import (
@@ -29,11 +28,14 @@ from transfers.agent.protocol import (
     pack_records,
     unpack_records,
 )
-from transfers.entry import Entry, Verification
-from transfers.planner import TransferPlan, plan_transfer
-from transfers.rules import Rules
+from transfers.model.entry import Entry, Verification
+from transfers.model.facts import Facts, name_problem
+from transfers.model.rules import Rules
+from transfers.model.store import Side
+from transfers.model.units import Problem
+from transfers.planning.actions import plain_names
+from transfers.planning.planner import TransferPlan, plan_transfer
 from transfers.stores.agent_listing import AgentListing
-from transfers.stores.base import Facts, Problem, Side
 from transfers.stores.s3 import listing, requests
 from transfers.stores.server.manifest import Known
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import AccessError, TryLaterError
-from transfers.entry import Entry, Kind
-from transfers.movers.gridftp.process import (
+from transfers.engine.routes.gridftp.process import (
     HERE,
     DeclinedError,
     argv,
@@ -24,7 +23,8 @@ from transfers.movers.gridftp.process import (
     server_path,
     url_of,
 )
-from transfers.stores.base import Item, Unit
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Item, Unit
 
 MIB = 1 << 20
 URL = "gsiftp://far.test:2811"

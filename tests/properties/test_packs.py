@@ -16,10 +16,10 @@ from hibali.locations import read_location
 from tests.properties.test_synchronise import DELETING, details, leaves
 from tests.properties.trees import Model, trees
 from tests.support.trees import make_tree, read_tree
-from transfers.journal import Receipt
-from transfers.operation import synchronise
-from transfers.request import Request
-from transfers.rules import Rules
+from transfers.engine.operation import synchronise
+from transfers.engine.request import Request
+from transfers.history.journal import Receipt
+from transfers.model.rules import Rules
 
 few, many = (
     settings(

@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.properties.trees import EMPTY, FOLDER, Model, ModelSide, buckets, execute_plan, parents, trees
-from transfers.actions import Action, Conflict, Verb, decide
-from transfers.entry import Entry, Kind, Verification
-from transfers.planner import TransferPlan, plan_transfer
-from transfers.rules import Rules, selector
-from transfers.stores.base import Facts
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts
+from transfers.model.rules import Rules, selector
+from transfers.planning.actions import Action, Conflict, Verb, decide
+from transfers.planning.planner import TransferPlan, plan_transfer
 
 POSIX = Facts(kind="local", read_verification=Verification.DIGEST, write_verification=Verification.DIGEST)
 BUCKET = Facts(

@@ -18,12 +18,12 @@ from hibali.errors import RefusedError
 from tests.properties.test_plan import BUCKET, POSIX, planned
 from tests.properties.trees import FOLDER, Model, ModelSide, Node, buckets, execute_plan, files, trees
 from tests.schemas import check_lines
-from transfers.actions import Action
-from transfers.entry import Kind
-from transfers.plan_file import Header, PlanEndpoint, SavedPlan, plan_lines, read_plan
-from transfers.planner import TransferPlan, plan_transfer
-from transfers.recheck import recheck
-from transfers.rules import DeleteLimit, Rules
+from transfers.model.entry import Kind
+from transfers.model.rules import DeleteLimit, Rules
+from transfers.planning.actions import Action
+from transfers.planning.plan_file import Header, PlanEndpoint, SavedPlan, plan_lines, read_plan
+from transfers.planning.planner import TransferPlan, plan_transfer
+from transfers.planning.recheck import recheck
 
 DELETING = Rules(delete=True, delete_limit=DeleteLimit(percent=100), allow_empty_source=True)
 HEADER = Header(

@@ -14,11 +14,11 @@ from hibali.errors import Exit
 from hibali.locations import read_location
 from tests.properties.trees import Model, parents, trees
 from tests.support.trees import File, Folder, Leaf, Link, make_tree, read_tree, walk_paths
-from transfers.entry import Kind
-from transfers.journal import Receipt
-from transfers.operation import synchronise
-from transfers.request import Request
-from transfers.rules import DeleteLimit, Rules
+from transfers.engine.operation import synchronise
+from transfers.engine.request import Request
+from transfers.history.journal import Receipt
+from transfers.model.entry import Kind
+from transfers.model.rules import DeleteLimit, Rules
 
 DELETING = Rules(delete=True, delete_limit=DeleteLimit(percent=100), allow_empty_source=True)
 few = settings(

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transfers.entry import Entry, Kind, Verification
 from transfers.follow.watcher import FollowOptions, ListedName, Snapshot, SourceWatcher
-from transfers.rules import Rules
-from transfers.stores.base import Facts, Problem
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts
+from transfers.model.rules import Rules
+from transfers.model.units import Problem
 
 FACTS = Facts(kind="local", read_verification=Verification.DIGEST, write_verification=Verification.DIGEST)
 QUIET = 3.0

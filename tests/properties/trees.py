@@ -9,10 +9,12 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from tests.support.trees import sha256
-from transfers.actions import Action, Verb
-from transfers.entry import Entry, Kind
-from transfers.planner import TransferPlan
-from transfers.stores.base import Facts, Problem, Side
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import Facts
+from transfers.model.store import Side
+from transfers.model.units import Problem
+from transfers.planning.actions import Action, Verb
+from transfers.planning.planner import TransferPlan
 
 BASE = 1_600_000_000_123_456_789
 SECOND = 1_000_000_000
@@ -93,7 +95,7 @@ def entry_of(path: bytes, node: Node) -> Entry:
 
 @dataclass
 class ModelSide(Side):
-    """A source or target from which a plan is made (transfers.stores.base.Side)."""
+    """A source or target from which a plan is made (transfers.model.store.Side)."""
 
     tree: Model
     side_facts: Facts

@@ -12,7 +12,7 @@ from hibali.config.settings import load_sites
 from hibali.locations import read_location
 from tests.support.payloads import file_entry, items_of, payloads_of
 from tests.support.trees import read_tree
-from transfers.stores.base import Payload
+from transfers.model.units import Payload
 from transfers.stores.open_store import open_store
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tests.support.trees import sha256
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.store import Store
+from transfers.model.units import Committed, Item, Payload, Problem, Unit
 from transfers.pipeline.batches import group_units
-from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
 
 MTIME = 1_600_000_000_123_456_789
 

@@ -12,27 +12,26 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from hibali.config.model import local_site
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.errors import (
+    HibaliError,
+    IncompleteError,
+    NotFoundError,
+    RefusedError,
+    TryLaterError,
+    UsageError,
+    is_lost,
+)
 from hibali.events import Carrying, Event, Listener, ignore
 from hibali.locations import Location, check_writable
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
-from transfers.actions import name_problem
-from transfers.entry import Entry, Kind, weakest
-from transfers.movers.stream import StreamMover
-from transfers.protected_roots import check_read_only_roots, check_root_exists
-from transfers.reconnect import is_lost
+from transfers.engine.routes.stream import StreamMover
+from transfers.model.entry import Entry, Kind, weakest
+from transfers.model.facts import name_problem, unsafe_component
+from transfers.model.store import Lock, Store, named_anew
+from transfers.model.units import PACK_BYTES, Committed, Item, Problem
+from transfers.planning.protected_roots import check_read_only_roots, check_root_exists
 from transfers.single_files import download_file, write_content
-from transfers.stores.base import (
-    PACK_BYTES,
-    Committed,
-    Item,
-    Lock,
-    Problem,
-    Store,
-    named_anew,
-    unsafe_component,
-)
 from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleSource
 

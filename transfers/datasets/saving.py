@@ -33,9 +33,9 @@ from transfers.datasets.repository import (
     run_git,
     zero_ended,
 )
-from transfers.entry import Entry, Kind
-from transfers.journal import Receipt
-from transfers.request import SaveOptions
+from transfers.engine.request import SaveOptions
+from transfers.history.journal import Receipt
+from transfers.model.entry import Entry, Kind
 
 _TRIES = 50  # attempts, because others may commit at the same time
 _NOTHING = b"0" * 40

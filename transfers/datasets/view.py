@@ -21,22 +21,12 @@ from transfers.datasets.repository import (
     is_reserved,
 )
 from transfers.datasets.saving import Changes
-from transfers.entry import Entry, Kind
-from transfers.journal import Receipt
-from transfers.request import SaveOptions
-from transfers.stores.base import (
-    Adjustment,
-    Committed,
-    Facts,
-    Item,
-    ListingIncompleteError,
-    Lock,
-    Payload,
-    Problem,
-    Store,
-    StoreView,
-    Unit,
-)
+from transfers.engine.request import SaveOptions
+from transfers.history.journal import Receipt
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import Facts
+from transfers.model.store import Lock, Store, StoreView
+from transfers.model.units import Adjustment, Committed, Item, ListingIncompleteError, Payload, Problem, Unit
 
 Opener = Callable[[Location], Store]
 

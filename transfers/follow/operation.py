@@ -1,6 +1,6 @@
 """Follow a source that is still written: scan it in cycles, and send every file once it is finished.
 
-`follow` uses the functions of `transfers.operation`. It neither restarts nor reconnects: the same command
+`follow` uses the functions of `transfers.engine.operation`. It neither restarts nor reconnects: the same command
 resumes it.
 """
 
@@ -19,21 +19,8 @@ from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round,
 from hibali.locations import check_writable
 from hibali.retry import Pace, pause
 from hibali.text import counted, printable
-from transfers.actions import Action, Conflict
-from transfers.endpoints import Endpoints
-from transfers.entry import Entry, Kind, Verification
-from transfers.follow.appending import AppendResult, send_tails
-from transfers.follow.watcher import (
-    HELD_BACK,
-    CyclePlan,
-    FollowOptions,
-    ListedName,
-    Snapshot,
-    SourceWatcher,
-    marker_names,
-)
-from transfers.journal import Receipt
-from transfers.operation import (
+from transfers.engine.endpoints import Endpoints
+from transfers.engine.operation import (
     Operation,
     carry,
     connect,
@@ -46,10 +33,23 @@ from transfers.operation import (
     record_result,
     start_operation,
 )
-from transfers.planner import TransferPlan, check_plan, check_space, listed, missing_source
-from transfers.request import Request
-from transfers.rules import Rules, selector
-from transfers.stores.base import Committed, Problem, Tail, of_target
+from transfers.engine.request import Request
+from transfers.follow.appending import AppendResult, send_tails
+from transfers.follow.watcher import (
+    HELD_BACK,
+    CyclePlan,
+    FollowOptions,
+    ListedName,
+    Snapshot,
+    SourceWatcher,
+    marker_names,
+)
+from transfers.history.journal import Receipt
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.rules import Rules, selector
+from transfers.model.units import Committed, Problem, Tail, of_target
+from transfers.planning.actions import Action, Conflict
+from transfers.planning.planner import TransferPlan, check_plan, check_space, listed, missing_source
 
 _FULL = frozenset({"no-space", "no-quota", "read-only"})
 _EXPECTED = frozenset({"source-changed", "vanished", HELD_BACK})  # failures of files that are not finished

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hibali.errors import UsageError
-from transfers.actions import Action, Conflict, Decision, Verb, compare, decide
-from transfers.entry import Entry, Kind
-from transfers.planner import listed
-from transfers.rules import Rules, Selector, select_all, selector
-from transfers.spool import Blocks, Spool, entry_from_list, entry_to_list
-from transfers.stores.base import Facts, Problem, Source
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import Facts
+from transfers.model.rules import Rules, Selector, select_all, selector
+from transfers.model.spool import Blocks, entry_from_list, entry_to_list
+from transfers.model.store import Source
+from transfers.model.units import Problem
+from transfers.planning.actions import Action, Conflict, Decision, Verb, compare, decide
+from transfers.planning.planner import listed
+from transfers.planning.spool import Spool
 
 QUIET_SECONDS = 30.0
 _LONGEST_PAUSE = 5.0

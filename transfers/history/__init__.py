@@ -1,1 +1,1 @@
-"""Read the journals of operations: lists, moves of a file, and unverified files; data is not changed."""
+"""Journals, receipts and records of operations, and what can be read from them."""

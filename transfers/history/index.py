@@ -32,7 +32,7 @@ from transfers.history.operations import (
     read_operation,
     read_place,
 )
-from transfers.running import is_running, running_operations
+from transfers.history.running import is_running, running_operations
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

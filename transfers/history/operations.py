@@ -16,8 +16,8 @@ from hibali.files import open_regular
 from hibali.ledger import find_identifier, ledger_folder, read_records, records_in
 from hibali.text import path_fields, path_from_fields, printable
 from hibali.unreadable import unreadable
-from transfers.entry import Verification, weakest
-from transfers.running import is_running
+from transfers.history.running import is_running
+from transfers.model.entry import Verification, weakest
 
 
 class Result(StrEnum):

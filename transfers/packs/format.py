@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from hibali.documents import line_of_json, read_json
 from hibali.errors import HibaliError, IncompleteError
 from hibali.text import path_fields, path_from_fields
-from transfers.entry import MOST_NS, Entry, Kind
+from transfers.model.entry import MOST_NS, Entry, Kind
+from transfers.model.facts import unsafe_component
+from transfers.model.units import Item, Unit
 from transfers.pipeline.batches import group_units
-from transfers.stores.base import Item, Unit, unsafe_component
 
 FOLDER = b".hibali/packs"  # the folder of the indexes; a root that has it is packed
 _VERSION = 1

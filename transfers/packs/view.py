@@ -12,22 +12,13 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.locations import Location
 from hibali.text import printable
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts
+from transfers.model.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
+from transfers.model.store import Store, StoreView
+from transfers.model.units import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Space, Unit
 from transfers.packs.format import FOLDER, IndexReader, Member, Pack, content_location, name_in
 from transfers.pipeline.batches import group_units
-from transfers.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
-from transfers.stores.base import (
-    SEGMENT_BYTES,
-    Facts,
-    Item,
-    ListingIncompleteError,
-    Payload,
-    Problem,
-    Space,
-    Store,
-    StoreView,
-    Unit,
-)
 
 _RUN = 10_000  # number of members that are sorted in memory at a time
 _RUN_BYTES = 64 * 1024  # bytes of each sorted run that stay in memory

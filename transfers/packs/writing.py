@@ -14,8 +14,10 @@ from hibali.errors import RefusedError
 from hibali.events import Event, Listener, Packed, Retried, ignore
 from hibali.retry import Pace
 from hibali.text import printable
-from transfers.entry import Entry, Kind, Verification, weakest
-from transfers.movers.stream import FULL, MAX_ATTEMPTS, PacedPayloads
+from transfers.engine.routes.stream import FULL, MAX_ATTEMPTS, PacedPayloads
+from transfers.model.entry import Entry, Kind, Verification, weakest
+from transfers.model.store import Lock, Source, Store
+from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Space, Unit
 from transfers.packs.format import (
     Layout,
     Member,
@@ -34,18 +36,6 @@ from transfers.packs.format import (
 )
 from transfers.packs.view import PackedRoot, PackedStore, is_packed, packed_root_error
 from transfers.pipeline.batches import group_units
-from transfers.stores.base import (
-    SEGMENT_BYTES,
-    Committed,
-    Item,
-    Lock,
-    Payload,
-    Problem,
-    Source,
-    Space,
-    Store,
-    Unit,
-)
 
 _SHORT = Problem("source-changed", "its size changed since it was listed")
 _CORRUPT = Problem("corrupt", "its digest changed during the transfer", retryable=True)
@@ -325,7 +315,7 @@ _NO_PACK_RESULT = Problem("not-answered", "the store did not report the result f
 
 
 class PackMover:
-    """A mover (transfers.movers.stream.Mover) that writes to a packed root."""
+    """A mover (transfers.engine.routes.stream.Mover) that writes to a packed root."""
 
     name = "stream"
 

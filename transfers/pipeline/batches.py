@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hibali.cancellation import in_this_context
-from hibali.system_errors import message_of
 from transfers.agent import protocol
-from transfers.entry import Kind, Verification
+from transfers.model.entry import Kind, Verification
+from transfers.model.units import PACK_BYTES, PACK_ITEMS, Item, Payload, Unit, problem_from
 from transfers.remote.connection import Connection
-from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item, Payload, Problem, Unit
 
 if TYPE_CHECKING:  # start-up: only where there is a pool already
     from concurrent.futures import Executor, Future
@@ -356,15 +355,6 @@ def _expected(item: Item) -> list[Any]:
     if found is None:
         return []
     return [KIND_LETTERS[found.kind], found.size, found.mtime_ns, found.ctime_ns, found.inode]
-
-
-def problem_from(found: Any) -> Problem:
-    """Return the problem that an agent reports as [code, message, again]."""
-    try:
-        code, message, again = found
-        return Problem(str(code), message_of(str(code), str(message)), retryable=bool(again))
-    except (TypeError, ValueError):
-        return Problem("failed", "the agent gave no reason")
 
 
 def payload_of(unit: Unit, frame: protocol.Frame, connection: Connection) -> Payload:

@@ -10,8 +10,8 @@ from typing import Any
 from hibali.cancellation import in_this_context
 from hibali.errors import HibaliError
 from hibali.events import Connected, Listener, Noted, ignore
+from transfers.model.units import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BYTES
 from transfers.remote.connection import Connection
-from transfers.stores.base import FIRST_BYTES, LINE_BYTES, MOST_BYTES, WINDOW_BYTES
 
 # window of an OpenSSH channel: its bytes per round trip (channels.h, CHAN_SES_WINDOW_DEFAULT)
 _CHANNEL_RATE_BYTES = 2 * 1024 * 1024

@@ -7,16 +7,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from hibali.errors import HibaliError
+from hibali.errors import HibaliError, is_lost
 from transfers.agent import protocol
 from transfers.agent.reading import with_zeros
-from transfers.entry import Verification
-from transfers.pipeline.batches import Flow, first_through, payload_of, problem_from, unit_bytes, unit_header
+from transfers.model.entry import Verification
+from transfers.model.units import Payload, Unit, problem_from
+from transfers.pipeline.batches import Flow, first_through, payload_of, unit_bytes, unit_header
 from transfers.pipeline.channel_pool import ChannelPool, window_bytes
-from transfers.pipeline.shared_memory import BULK_BYTES, allocate_buffer
-from transfers.reconnect import is_lost
 from transfers.remote.connection import Connection
-from transfers.stores.base import Payload, Unit
+from transfers.remote.shared_memory import BULK_BYTES, allocate_buffer
 
 _UNITS_AHEAD = 32
 

@@ -7,26 +7,17 @@ import threading
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
-from hibali.errors import HibaliError
+from hibali.errors import HibaliError, is_lost
 from transfers.agent import protocol
 from transfers.agent.committing import aside_path
 from transfers.agent.large_files import partial_path
 from transfers.agent.reading import without_zeros
-from transfers.entry import Verification
-from transfers.pipeline.batches import (
-    Flow,
-    Window,
-    data_header,
-    first_through,
-    item_header,
-    problem_from,
-    unit_header,
-)
+from transfers.model.entry import Verification
+from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, problem_from
+from transfers.pipeline.batches import Flow, Window, data_header, first_through, item_header, unit_header
 from transfers.pipeline.channel_pool import ChannelPool, window_bytes
-from transfers.pipeline.shared_memory import BULK_BYTES
-from transfers.reconnect import is_lost
 from transfers.remote.connection import Connection
-from transfers.stores.base import SEGMENT_BYTES, Committed, Item, Payload, Problem
+from transfers.remote.shared_memory import BULK_BYTES
 
 # In flight to an agent on this machine: it never waits for the next piece, and an interruption loses none of them.
 _HERE_BYTES = 2 * SEGMENT_BYTES

@@ -11,18 +11,11 @@ from typing import Any
 
 from hibali.errors import HibaliError, UsageError
 from transfers.agent import protocol
-from transfers.entry import Verification
-from transfers.pipeline.batches import (
-    Window,
-    item_header,
-    payload_from_header,
-    problem_from,
-    unit_bytes,
-    unit_header,
-)
+from transfers.model.entry import Verification
+from transfers.model.units import MOST_BYTES, Committed, Item, Payload, Problem, Unit, problem_from
+from transfers.pipeline.batches import Window, item_header, payload_from_header, unit_bytes, unit_header
 from transfers.pipeline.receiving import PartialFiles
 from transfers.remote.connection import Connection
-from transfers.stores.base import MOST_BYTES, Committed, Item, Payload, Problem, Unit
 
 _LEAST_BYTES = 512 * 1024  # a unit counts for at least this much: its headers take memory, too
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
+from hibali.stalls import StallClock, stalled
 from hibali.subprocesses import Process
 from hibali.system_errors import EXPLANATIONS, hint_of, message_of
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.protocol import FAILED, SILENCE_SECONDS
-from transfers.pipeline.shared_memory import allocate_buffer, arena
-from transfers.reconnect import StallClock, stalled
-from transfers.stores.server_lease import locked
+from transfers.model.leases import locked
+from transfers.remote.shared_memory import allocate_buffer, arena
 
 if TYPE_CHECKING:  # start-up: only for ssh
     from hibali.ssh.sessions import Login

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from transfers.agent import protocol
-from transfers.entry import Entry
-from transfers.stores.base import Space
+from transfers.model.entry import Entry
+from transfers.model.units import Space
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from hibali.errors import IncompleteError, RunFailedError, TryLaterError
 from hibali.events import Carried, Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.text import counted, printable
+from transfers.model.leases import lost_lease
 from transfers.remote.connection import node_program
 from transfers.remote.host import RemoteHost, SmallFile
 from transfers.shards.begun import Begun, BegunFile
@@ -20,7 +21,6 @@ from transfers.shards.collecting import Collector
 from transfers.shards.records import read_results
 from transfers.shards.service import NodesRequest, ShardJobs
 from transfers.shards.unit_files import Journals
-from transfers.stores.server_lease import lost_lease
 
 ATTEMPTS = 3  # of a shard in one call
 _PROGRAM = b"/program.py"

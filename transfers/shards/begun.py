@@ -14,7 +14,7 @@ from hibali.ledger import ledger_folder
 from hibali.locations import Location
 from hibali.locks import FolderLock, acquire_lock
 from hibali.text import path_fields, path_from_fields
-from transfers.rules import Rules
+from transfers.model.rules import Rules
 
 _NAME = "transfer.json"
 _BYTES = 1 << 20

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item
+from transfers.model.units import PACK_BYTES, PACK_ITEMS, Item
 
 # A pack of smaller files takes the time of its requests, a larger one that of its bytes. How these compare depends on the network,
 # so each kind is divided equally by itself.

@@ -12,9 +12,12 @@ from typing import IO
 from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.locations import Location
-from transfers.entry import Entry
+from transfers.model.entry import Entry
+from transfers.model.rules import Rules
+from transfers.model.spool import EntrySpool
+from transfers.model.store import Side
+from transfers.model.units import Item, Problem
 from transfers.remote.host import SmallFile
-from transfers.rules import Rules
 from transfers.shards.attempts import Attempts
 from transfers.shards.begun import BegunFile
 from transfers.shards.collecting import Collector
@@ -23,9 +26,7 @@ from transfers.shards.records import UnitResult, item_fields, unit_fields
 from transfers.shards.service import NodesRequest
 from transfers.shards.staging import folder_place
 from transfers.shards.unit_files import UnitFiles, UnitSpool
-from transfers.spool import EntrySpool
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Item, Problem, Side
 from transfers.stores.single_file import SingleTarget
 
 _WORKERS = 4  # threads of a task

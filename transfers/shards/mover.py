@@ -13,9 +13,11 @@ from hibali.errors import UsageError
 from hibali.events import Event, Listener, Noted
 from hibali.locations import Location
 from hibali.text import counted
-from transfers.movers.stream import Mover
+from transfers.engine.request import Request
+from transfers.engine.routes.stream import Mover
+from transfers.model.store import Source, Store
+from transfers.model.units import Committed, Item
 from transfers.remote.host import RemoteHost
-from transfers.request import Request
 from transfers.shards.attempts import ATTEMPTS, Attempts
 from transfers.shards.begun import Begun, BegunFile
 from transfers.shards.gathering import Gathering, state_from
@@ -24,7 +26,6 @@ from transfers.shards.service import NodesRequest
 from transfers.shards.staging import Staging, share
 from transfers.shards.unit_files import complete_lines, read_spool
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Committed, Item, Source, Store
 from transfers.stores.s3.nodes import NodeObjects
 from transfers.stores.s3.store import S3Store
 
@@ -65,7 +66,7 @@ def check_ends(request: Request, nodes: NodesRequest, ends: Sequence[tuple[Store
 
 
 class NodesMover:
-    """A Mover (transfers.movers.stream.Mover); `fallback` moves the items that nodes do not."""
+    """A Mover (transfers.engine.routes.stream.Mover); `fallback` moves the items that nodes do not."""
 
     name = "nodes"
 

@@ -13,14 +13,15 @@ from hibali.config.model import Limits
 from hibali.events import Event
 from hibali.locations import Location, guarded_roots
 from transfers.agent import protocol
-from transfers.movers.stream import Mover
+from transfers.engine.routes.stream import Mover
+from transfers.model.store import Origin, Source, Store
+from transfers.model.units import Committed, Item
 from transfers.remote.host import RemoteHost, SmallFile
 from transfers.shards.cutting import Cut, Cutter, LargeFile, Unit
 from transfers.shards.gathering import LargeState, state_from
 from transfers.shards.records import item_fields, large_fields, line_of, unit_fields
 from transfers.shards.unit_files import UnitFiles, UnitSpool
 from transfers.stores.agent_store import PosixStore
-from transfers.stores.base import Committed, Item, Origin, Source, Store
 from transfers.stores.s3.nodes import NodeObjects
 from transfers.stores.s3.store import S3Store
 from transfers.stores.single_file import SingleSource

@@ -10,8 +10,8 @@ from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, read_records
 from hibali.locations import Location
-from transfers.entry import Kind
-from transfers.stores.base import Presigned
+from transfers.model.entry import Kind
+from transfers.model.store import Presigned
 from transfers.stores.open_store import open_store
 
 

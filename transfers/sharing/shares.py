@@ -22,12 +22,12 @@ from hibali.ledger import Journal, ledger_folder, now, read_records
 from hibali.locations import Location, check_writable, read_location
 from hibali.retry import wait_unless_interrupted
 from hibali.text import counted
-from transfers.entry import Entry, Kind
-from transfers.journal import Recorder
-from transfers.protected_roots import check_read_only_roots
-from transfers.sharing.access import Grant, ListedGrant, OtherView, Permission, Reach, Sharing
+from transfers.history.journal import Recorder
+from transfers.model.entry import Entry, Kind
+from transfers.model.sharing import Grant, ListedGrant, OtherView, Permission, Reach, Sharing
+from transfers.model.store import Store
+from transfers.planning.protected_roots import check_read_only_roots
 from transfers.single_files import contents
-from transfers.stores.base import Store
 from transfers.stores.open_store import open_store
 
 _PROOF_SECONDS = 5  # a server may need seconds until a change is in effect

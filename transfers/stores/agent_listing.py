@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hibali.errors import IncompleteError
-from hibali.text import printable
 from transfers.agent import protocol
-from transfers.agent.protocol import IS_FILE, IS_FOLDER, RECORD, RecordError, unpack_records
-from transfers.entry import HOLE_BYTES, Entry, entry_of
-from transfers.pipeline.batches import problem_from
+from transfers.agent.protocol import IS_FILE, IS_FOLDER, RECORD
+from transfers.model.entry import HOLE_BYTES, Entry
+from transfers.model.facts import unsafe_component
+from transfers.model.store import Page, PagedListing, PlainPage
+from transfers.model.units import ListingIncompleteError, problem_from
+from transfers.remote.agent_host import entries_of, violation
 from transfers.remote.connection import Connection
-from transfers.stores.base import ListingIncompleteError, Page, PagedListing, PlainPage, unsafe_component
 
 
 class AgentListing(PagedListing):
@@ -239,23 +239,3 @@ class BothSides:
             self._on_skipped(source_page)
             self._source.skip_page()
             self._target.skip_page()
-
-
-def entries_of(packed: protocol.Body, subject: str) -> Iterator[Entry]:
-    """Yield the entries of packed records; raise `IncompleteError` if they are malformed."""
-    try:
-        for record in unpack_records(bytes(packed)):
-            yield entry_of(record)
-    except RecordError as problem:
-        raise violation(subject, str(problem), b"") from None
-
-
-def violation(subject: str, reason: str, path: bytes) -> IncompleteError:
-    """Return the error for an invalid listing; nothing may be deleted because of it."""
-    named = f"{subject}:{printable(path)}" if path else subject
-    return IncompleteError(
-        "listing-violation",
-        f"the listing cannot be trusted: {reason}",
-        subject=named,
-        hint="Nothing was deleted. If it happens again, report it to the site.",
-    )

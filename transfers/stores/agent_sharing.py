@@ -8,10 +8,10 @@ from typing import Any
 from hibali.errors import UsageError
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.entry import Entry
-from transfers.pipeline.batches import problem_from
+from transfers.model.entry import Entry
+from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
+from transfers.model.units import problem_from
 from transfers.remote.connection import Connection
-from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
 
 _PERSON = re.compile(r"(?:(user|group):)?([A-Za-z0-9_][A-Za-z0-9_.@\\+-]{0,255})")
 

@@ -19,37 +19,35 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity, check_identity
 from transfers.agent.lease import LEASE_SECONDS, RUNNING
-from transfers.entry import Entry, Verification
-from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_header, problem_from
+from transfers.model.entry import Entry, Verification
+from transfers.model.facts import Facts
+from transfers.model.leases import this_client
+from transfers.model.sharing import Sharing
+from transfers.model.store import Lock, RootIdentity, Store
+from transfers.model.units import (
+    PACK_BYTES,
+    Adjustment,
+    Committed,
+    Item,
+    Payload,
+    Problem,
+    Space,
+    Unit,
+    Written,
+    problem_from,
+)
+from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_header
 from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.pipeline.reading import ReadingStream
 from transfers.pipeline.receiving import ReceiverStream
 from transfers.pipeline.third_party import DirectReceiver
+from transfers.remote.agent_host import one_entry, space_in, within_quotas
 from transfers.remote.connection import UNMEASURED, Connection
-from transfers.sharing.access import Sharing
-from transfers.stores.agent_listing import AgentListing, entries_of
-from transfers.stores.base import (
-    PACK_BYTES,
-    Adjustment,
-    Committed,
-    Facts,
-    Item,
-    Lock,
-    Payload,
-    Problem,
-    RootIdentity,
-    Space,
-    Store,
-    Unit,
-    Written,
-    space_in,
-    within_quotas,
-)
-from transfers.stores.server_lease import this_client
+from transfers.stores.agent_listing import AgentListing
 
 if TYPE_CHECKING:  # start-up: most transfers need neither
-    from transfers.follow.appending import AgentAppender
-    from transfers.movers.gridftp.receiving import GridftpReceiver, GridftpTransfer
+    from transfers.engine.routes.gridftp.receiving import GridftpReceiver, GridftpTransfer
+    from transfers.pipeline.appending import AgentAppender
 
 
 class Holding:
@@ -466,7 +464,9 @@ class PosixStore(Store):
 
     def write_by_gridftp(self, carriage: GridftpTransfer) -> GridftpReceiver:
         """Write or read large files through a GridFTP server; see `GridftpReceiver`."""
-        from transfers.movers.gridftp.receiving import GridftpReceiver  # start-up: only with a GridFTP server
+        from transfers.engine.routes.gridftp.receiving import (
+            GridftpReceiver,  # start-up: only with a GridFTP server
+        )
 
         self._open()
         self._purge()
@@ -623,7 +623,7 @@ class PosixStore(Store):
 
     def appender(self) -> AgentAppender:
         """See Store; the target must be locked."""
-        from transfers.follow.appending import AgentAppender  # start-up: only to follow a source
+        from transfers.pipeline.appending import AgentAppender  # start-up: only to follow a source
 
         self._open()
         self._appender = AgentAppender(self._connection)
@@ -847,10 +847,3 @@ def listed(entry: Entry) -> dict[str, Any]:
         "size": entry.size,
         "mtime_ns": entry.mtime_ns,
     }
-
-
-def one_entry(reply: protocol.Frame, connection: Connection) -> Entry | None:
-    """Parse a reply to `inspect` or `lstat`: an entry, or None."""
-    with connection.understanding():
-        found = bool(reply.header["found"])
-    return next(entries_of(reply.body, connection.subject), None) if found else None

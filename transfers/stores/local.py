@@ -19,12 +19,12 @@ from transfers.agent.protocol import RefusedError, UnsafeNameError, problem_of
 from transfers.agent.receiving import fetch_whole, store_whole
 from transfers.agent.removing import remove_item
 from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
-from transfers.entry import Entry, entry_of
-from transfers.pipeline.batches import problem_from
+from transfers.model.entry import Entry, entry_of
+from transfers.model.store import Store
+from transfers.model.units import PACK_BYTES, Problem, problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.remote.connection import Connection, error_from, local_command
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore, check_size, is_executable, listed
-from transfers.stores.base import PACK_BYTES, Problem, Store
 
 
 def connect(

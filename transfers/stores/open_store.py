@@ -8,10 +8,11 @@ from hibali.errors import UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.plugins import load
+from transfers.model.spool import sort_listing
+from transfers.model.store import Store
+from transfers.remote.agent_host import AgentHost
 from transfers.remote.host import RemoteHost
-from transfers.remote.transport import AgentHost, open_either, sftp_host
-from transfers.spool import sort_listing
-from transfers.stores.base import Store
+from transfers.stores.agent_or_sftp import open_either, sftp_host
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> Store:

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import FAILED, Bytes
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.store import IN_FLIGHT_BYTES, Store, problem_of
+from transfers.model.units import Committed, Item, Payload, Problem, Unit
 from transfers.pipeline.batches import Jobs, fill_gaps
-from transfers.stores.base import IN_FLIGHT_BYTES, Committed, Item, Payload, Problem, Store, Unit, problem_of
 from transfers.stores.server_lease import Lease, NoLease
 
 

@@ -13,9 +13,11 @@ from typing import Protocol
 
 from hibali.errors import AccessError, HibaliError
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind
-from transfers.stores.base import Problem, problem_of
-from transfers.stores.server_lease import Held, Lease, NoLease, journal_of, locked, seeds_in
+from transfers.model.entry import Entry, Kind
+from transfers.model.leases import locked
+from transfers.model.store import problem_of
+from transfers.model.units import Problem
+from transfers.stores.server_lease import Held, Lease, NoLease, journal_of, seeds_in
 
 OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"

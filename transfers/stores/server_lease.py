@@ -11,19 +11,17 @@ from __future__ import annotations
 import binascii
 import contextlib
 import json
-import os
 import secrets
-import socket
 import threading
 import time
 from abc import abstractmethod
 from typing import Any, NamedTuple
 
-from hibali.errors import HibaliError, RefusedError, TryLaterError
-from hibali.text import printable
+from hibali.errors import HibaliError, RefusedError
 from transfers.agent.lease import LEASE_SECONDS, has_ended, seconds_of, this_process
 from transfers.agent.protocol import NO_LOCK_FILE
-from transfers.stores.base import Lock
+from transfers.model.leases import locked, lost_lease, this_client
+from transfers.model.store import Lock
 
 _ATTEMPTS = 5  # attempts for a lock that was released or changed between two requests
 _RENEWALS = 6  # per lease time
@@ -31,20 +29,6 @@ _SURE = 0.75  # fraction of the lease time during which an unrenewed lease is ce
 _MOST_SEEDS = 800  # fit into one read at any server
 
 _released: set[str] = set()  # tokens of locks that this process released
-
-
-def this_client() -> str:
-    """Describe this client for people: account, host and process."""
-    return f"{os.environ.get('USER', os.geteuid())}@{socket.gethostname()} pid {os.getpid()}"
-
-
-def record_of(content: bytes) -> dict[str, Any]:
-    """Parse the record of a lock; return an empty one if it is malformed."""
-    try:
-        record = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 class Held(NamedTuple):
@@ -59,30 +43,6 @@ class Held(NamedTuple):
         """Whether the lock is stale: expired by the server's clock, process ended, or released by us."""
         ran_out = self.age is not None and self.age > seconds_of(self.holder)
         return ran_out or has_ended(self.holder) or self.holder.get("token") in _released
-
-
-def locked(holder: dict[str, Any], subject: str) -> TryLaterError:
-    """Return the error for a target that is locked by another call."""
-    operation = printable(str(holder.get("operation") or "an operation")[:50])
-    client = printable(str(holder.get("client") or "an unknown client")[:200])
-    pid, host = (printable(str(holder.get(field) or "")[:200]) for field in ("pid", "host"))
-    return TryLaterError(
-        "locked",
-        f"the target is locked by {operation} from {client}" + (f" (process {pid} on {host})" if pid else ""),
-        subject=subject,
-        hint=f"Wait until it ends; the lock of a process that died expires after {seconds_of(holder):.0f} s.",
-        transient=False,
-    )
-
-
-def lost_lease(
-    subject: str,
-    message: str = "the lock on the target was lost, or the target was renamed or replaced, so hibali stopped writing",
-) -> TryLaterError:
-    """Return the error for a lock that may no longer be ours."""
-    return TryLaterError(
-        "lease-lost", message, subject=subject, hint="Run the same command again to resume.", transient=False
-    )
 
 
 def no_lock_file(subject: str) -> RefusedError:

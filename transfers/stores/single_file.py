@@ -8,8 +8,10 @@ from typing import NoReturn
 
 from hibali.errors import NotFoundError, RefusedError
 from transfers.agent.identity import Identity
-from transfers.entry import Entry
-from transfers.stores.base import Facts, Payload, Problem, Side, Source, Store, StoreView, Unit, read_renamed
+from transfers.model.entry import Entry
+from transfers.model.facts import Facts
+from transfers.model.store import Side, Source, Store, StoreView, read_renamed
+from transfers.model.units import Payload, Problem, Unit
 
 
 class SingleSource(Source):

@@ -33,19 +33,14 @@ from hibali.locations import Location
 from hibali.retry import with_retries
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.entry import Entry, Kind, Verification
-from transfers.overlap import identity_of_url
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts, is_own_name, unsafe_component
+from transfers.model.identities import identity_of_url
+from transfers.model.store import problem_of
+from transfers.model.units import ListingIncompleteError, Problem
 from transfers.stores import web_login
-from transfers.stores.base import (
-    Facts,
-    ListingIncompleteError,
-    Problem,
-    is_own_name,
-    problem_of,
-    unsafe_component,
-    walk_tree,
-)
 from transfers.stores.request_store import Got, RequestStore
+from transfers.stores.server_listing import walk_tree
 from transfers.stores.server_probe import add_facts
 from transfers.stores.web_login import (
     Authorization,

@@ -16,7 +16,7 @@ from hibali_api.runs import _resources
 from hibali_api.transfers import _size
 from hibali_cli.handlers.site_cache import _read_limit
 from hibali_cli.root import root
-from transfers.rules import read_delete_limit
+from transfers.model.rules import read_delete_limit
 
 NINES = "9" * 400
 

@@ -18,9 +18,9 @@ from hibali_api.html import Share, place_shares, receipt_html, run_html
 from runs.model import RunStatus, State, Sweep
 from runs.store import RunStore
 from tests.support.runs import change_run, make_run
-from transfers.actions import Action, Verb
-from transfers.entry import Entry, Kind, Verification
-from transfers.journal import Receipt
+from transfers.history.journal import Receipt
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.planning.actions import Action, Verb
 
 HOSTILE = "</style></svg><script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;\x1b[31m\u202e{{7*7}}"
 RUN = "20260102-030405-0a1b2c3d"

@@ -32,9 +32,9 @@ from hibali_cli.output import Output, json_line
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, entry_fields, moment
 from tests.schemas import SCHEMAS, check_lines
-from transfers.actions import Action, Verb
-from transfers.entry import Entry, Kind
-from transfers.journal import Receipt
+from transfers.history.journal import Receipt
+from transfers.model.entry import Entry, Kind
+from transfers.planning.actions import Action, Verb
 
 EVENTS: list[Event] = [
     Listing(),

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from hibali.errors import UsageError
-from hibali_cli.handlers.dashboard import show_dashboard
+from hibali_cli.dashboard.start import show_dashboard
 from hibali_cli.handlers.status import Line, formatted, operation_line
 from hibali_cli.options import Common
-from transfers.running import RunningOperation
+from transfers.history.running import RunningOperation
 
 FIELDS = {
     "id": "20260102-030405-0a1b2c3d",

@@ -6,7 +6,7 @@ import pytest
 
 from runs.collect import choose_outputs
 from runs.model import Output
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 
 
 def entries(*names: str) -> list[Entry]:

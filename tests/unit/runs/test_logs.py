@@ -11,7 +11,7 @@ from hibali.events import Event, Noted
 from hibali_cli.handlers.run_logs import LogLines
 from hibali_cli.options import Common
 from runs.logs import _Tail
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 
 OUT, ERR = b"/run/stdout", b"/run/stderr"
 

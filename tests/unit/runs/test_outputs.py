@@ -15,7 +15,7 @@ from runs.model import Output, Run
 from runs.outputs import RunOutputs, content_at, content_of_place, inspect_outputs, matched_paths
 from tests.support.runs import make_run
 from tests.support.waiting import wait_for
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 
 RUN = "20260102-030405-0a1b2c3d"
 SITE = local_site()

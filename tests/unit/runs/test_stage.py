@@ -14,7 +14,7 @@ from hibali.events import Listener, Moved, Retried
 from hibali.locations import Location, parse_location
 from runs.inputs import identify_local
 from runs.stage import Cache
-from transfers.entry import Entry
+from transfers.model.entry import Entry
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
 

@@ -15,10 +15,10 @@ from tests.properties.trees import ModelSide, Node
 from tests.support.trees import make_tree
 from transfers.agent import commands
 from transfers.agent.commands import folds_case
-from transfers.entry import Kind, Verification
-from transfers.planner import check_plan, plan_transfer
-from transfers.rules import Rules
-from transfers.stores.base import Facts
+from transfers.model.entry import Kind, Verification
+from transfers.model.facts import Facts
+from transfers.model.rules import Rules
+from transfers.planning.planner import check_plan, plan_transfer
 
 FACTS = Facts("test", Verification.DIGEST, Verification.DIGEST)
 FOLDING = Facts("test", Verification.DIGEST, Verification.DIGEST, folds_case=True)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from hibali.errors import RefusedError
-from transfers.endpoints import check_fidelity
-from transfers.entry import Entry, Kind, Verification, deepest_first
-from transfers.plan_file import read_rules, rules_record
-from transfers.planner import FirstNames
-from transfers.rules import Rules
-from transfers.stores.base import Facts
+from transfers.engine.endpoints import check_fidelity
+from transfers.model.entry import Entry, Kind, Verification, deepest_first
+from transfers.model.facts import Facts
+from transfers.model.rules import Rules
+from transfers.planning.plan_file import read_rules, rules_record
+from transfers.planning.planner import FirstNames
 
 FACTS = Facts("test", Verification.DIGEST, Verification.DIGEST)
 PLAIN = Facts("test", Verification.DIGEST, Verification.DIGEST, modes=False)

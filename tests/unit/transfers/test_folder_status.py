@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from transfers.actions import Action, Verb
-from transfers.entry import Entry, Kind
 from transfers.folder_status import Change, difference_there, differences_here
-from transfers.last_transfer import KnownFile, KnownFiles
-from transfers.stores.base import Problem
+from transfers.history.last_transfer import KnownFile, KnownFiles
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Problem
+from transfers.planning.actions import Action, Verb
 
 MOMENT = 1000.0
 BEFORE, AFTER = int(900e9), int(1100e9)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hibali.errors import HibaliError
 from tests.support.trees import HOSTILE_NAMES, make_tree
 from transfers.manifest import Manifest, is_bag_name, read_manifest, write_bag_line, write_line
-from transfers.stores.base import unsafe_component
+from transfers.model.facts import unsafe_component
 
 DIGEST = "ab" * 32
 NAMES = st.binary(min_size=1, max_size=40).filter(lambda name: unsafe_component(name) is None)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
-from transfers.actions import Action, Verb
 from transfers.agent.commands import Mount, Quota, find_mount, quota_commands, read_project, read_quotas
-from transfers.entry import Entry, Kind, Verification
-from transfers.planner import TransferPlan, check_space
-from transfers.stores.base import Facts, Space, within_quotas
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts
+from transfers.model.units import Space
+from transfers.planning.actions import Action, Verb
+from transfers.planning.planner import TransferPlan, check_space
+from transfers.remote.agent_host import within_quotas
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings" / "quota").glob("*.json"))
 MOUNTS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import UsageError
-from transfers.entry import Entry, Kind
-from transfers.rules import Rules, read_names, selector, track_missing
+from transfers.model.entry import Entry, Kind
+from transfers.model.rules import Rules, read_names, selector, track_missing
 
 
 def file(path: bytes, size: int = 10, mtime_ns: int = 1000) -> Entry:

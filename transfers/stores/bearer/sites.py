@@ -16,7 +16,7 @@ from hibali.events import Listener, ignore
 
 if TYPE_CHECKING:
     from hibali.locations import Location
-    from transfers.stores.base import Store
+    from transfers.model.store import Store
     from transfers.stores.filesystem.machine import MachineFiles
     from transfers.stores.login_protocol import LoginResult, Prompts
 

@@ -15,8 +15,8 @@ from typing import IO
 
 from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
-from transfers.entry import Entry, Kind
-from transfers.stores.base import unsafe_component
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import unsafe_component
 from transfers.stores.cbrain.client import CbrainClient
 from transfers.stores.cbrain.records import Userfile
 

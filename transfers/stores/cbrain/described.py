@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.stores.cbrain.records import Userfile
 
 _RECORD = re.compile(

@@ -16,7 +16,7 @@ from transfers.stores.cbrain.settings import CbrainSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
-    from transfers.stores.base import Store
+    from transfers.model.store import Store
     from transfers.stores.cbrain.portal import Portal
     from transfers.stores.cbrain.registering import RegisteringStore
     from transfers.stores.cbrain.store import PortalStore

@@ -16,19 +16,10 @@ from itertools import islice
 
 from hibali.errors import HibaliError, RefusedError
 from hibali.text import counted, printable
-from transfers.entry import Entry, Kind
-from transfers.stores.base import (
-    Committed,
-    Facts,
-    Item,
-    Lock,
-    Payload,
-    Problem,
-    Store,
-    StoreView,
-    Unit,
-    problem_of,
-)
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import Facts
+from transfers.model.store import Lock, Store, StoreView, problem_of
+from transfers.model.units import Committed, Item, Payload, Problem, Unit
 from transfers.stores.cbrain.client import DELETED_AT_ONCE, REGISTERED_AT_ONCE
 from transfers.stores.cbrain.names import COLLECTION, LEGAL_TEXT, SINGLE_FILE, guess_type
 from transfers.stores.cbrain.portal import Portal

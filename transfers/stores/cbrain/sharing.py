@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from hibali.errors import RefusedError, UsageError
 from hibali.text import nearest, printable
-from transfers.entry import Entry
-from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
+from transfers.model.entry import Entry
+from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.stores.cbrain.portal import OWN_GROUP, Portal
 from transfers.stores.cbrain.records import Group, Userfile
 

@@ -14,20 +14,13 @@ from typing import NamedTuple
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
 from hibali.text import printable
-from transfers.actions import name_problem
 from transfers.agent.identity import Identity
-from transfers.entry import Entry, Kind, Verification
-from transfers.overlap import identity_of_url
-from transfers.sharing.access import Sharing
-from transfers.stores.base import (
-    Committed,
-    Facts,
-    ListingIncompleteError,
-    Payload,
-    Problem,
-    problem_of,
-    unsafe_component,
-)
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts, name_problem, unsafe_component
+from transfers.model.identities import identity_of_url
+from transfers.model.sharing import Sharing
+from transfers.model.store import problem_of
+from transfers.model.units import Committed, ListingIncompleteError, Payload, Problem
 from transfers.stores.cbrain.archive import CollectionArchive
 from transfers.stores.cbrain.contents import WHOLE_BYTES, Contents
 from transfers.stores.cbrain.described import entry_of, tag_of

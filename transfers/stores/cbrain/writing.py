@@ -14,8 +14,8 @@ from concurrent.futures import Executor
 
 from hibali.errors import RefusedError, TryLaterError
 from hibali.http import Bytes
-from transfers.entry import Verification
-from transfers.stores.base import Committed, Item, Problem
+from transfers.model.entry import Verification
+from transfers.model.units import Committed, Item, Problem
 from transfers.stores.cbrain.contents import Contents
 from transfers.stores.cbrain.described import Described, described, description_of, tag_of
 from transfers.stores.cbrain.names import guess_type

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
 from hibali.http import Bytes, Response, not_partial, truncated
-from transfers.entry import Kind
-from transfers.pipeline.shared_memory import allocate_buffer
+from transfers.model.entry import Kind
+from transfers.remote.shared_memory import allocate_buffer
 from transfers.stores.ebrains.requests import DataProxy
 from transfers.stores.request_store import Got, changed
 from transfers.stores.server.keys import Listed, violation

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError, IncompleteError
-from transfers.entry import Verification
+from transfers.model.entry import Verification
+from transfers.model.facts import Facts
 from transfers.stores import server_probe
-from transfers.stores.base import Facts
 from transfers.stores.ebrains.objects import Objects, time_of
 from transfers.stores.ebrains.requests import CONNECTIONS
 from transfers.stores.server.keys import Listed

@@ -9,12 +9,13 @@ from itertools import chain
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
 from hibali.text import printable
-from transfers.actions import name_problem
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Entry, Kind, Verification, weakest
-from transfers.overlap import identity_of_url
-from transfers.stores.base import Committed, Facts, Item, Payload, Problem, is_own_name, unsafe_component
+from transfers.model.entry import Entry, Kind, Verification, weakest
+from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
+from transfers.model.identities import identity_of_url
+from transfers.model.leases import lost_lease
+from transfers.model.units import Committed, Item, Payload, Problem
 from transfers.stores.ebrains.objects import Objects, found_of
 from transfers.stores.ebrains.probe import (
     SEGMENT_BYTES,
@@ -35,7 +36,7 @@ from transfers.stores.server.manifest import NAME as MANIFEST
 from transfers.stores.server.manifest import ManifestLines
 from transfers.stores.server.records import Records
 from transfers.stores.server_folder import below
-from transfers.stores.server_lease import Lease, NoLease, lost_lease
+from transfers.stores.server_lease import Lease, NoLease
 from transfers.stores.server_probe import add_facts
 
 _STATISTICS = b"stat"  # a GET of this key returns those of the bucket

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Bytes
-from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import Committed, Item, Problem
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.units import Committed, Item, Problem
 from transfers.stores.ebrains.objects import Objects
 from transfers.stores.ebrains.probe import BucketSupport
 from transfers.stores.ebrains.requests import CONNECTIONS

@@ -11,8 +11,8 @@ from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.http import Bytes
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.entry import Kind
-from transfers.stores.base import unsafe_component
+from transfers.model.entry import Kind
+from transfers.model.facts import unsafe_component
 from transfers.stores.filesystem.traits import Exclusive, Traits
 from transfers.stores.request_store import Got
 from transfers.stores.server.records import PIECE_BYTES, Found

@@ -12,11 +12,12 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.retry import pause
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Kind
+from transfers.model.entry import Kind
+from transfers.model.leases import record_of
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.server_folder import OWN, SMALL_BYTES, Own, below
-from transfers.stores.server_lease import Held, Lease, no_lock_file, record_of
+from transfers.stores.server_lease import Held, Lease, no_lock_file
 
 _LOCK = OWN + b"/lock"
 PROBE = OWN + b"/probe"

@@ -12,7 +12,7 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundErr
 from hibali.events import Listener
 from hibali.locations import Location
 from hibali.text import printable
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.remote.host import CommandResult, OnceResult, SmallFile
 from transfers.stores.filesystem.failures import name_of_folder_is_taken
 from transfers.stores.filesystem.files import Files

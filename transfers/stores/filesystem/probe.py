@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
-from transfers.entry import Verification
-from transfers.stores.base import Facts
+from transfers.model.entry import Verification
+from transfers.model.facts import Facts
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.lock import PROBE
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits

@@ -10,21 +10,14 @@ from dataclasses import replace
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
 from hibali.text import printable
-from transfers.actions import name_problem
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Entry, Kind, Verification, enclosing, weakest
-from transfers.stores.base import (
-    IN_FLIGHT_BYTES,
-    Committed,
-    Facts,
-    Payload,
-    Problem,
-    ServerListing,
-    problem_of,
-    unsafe_component,
-)
+from transfers.model.entry import Entry, Kind, Verification, enclosing, weakest
+from transfers.model.facts import Facts, name_problem, unsafe_component
+from transfers.model.leases import lost_lease
+from transfers.model.store import IN_FLIGHT_BYTES, problem_of
+from transfers.model.units import Committed, Payload, Problem
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.lock import FileLock, find_lock
 from transfers.stores.filesystem.probe import (
@@ -41,7 +34,8 @@ from transfers.stores.server.keys import Cache, HidingFiles, Unlisted
 from transfers.stores.server.manifest import ManifestLines
 from transfers.stores.server.records import PIECE_BYTES, Found, Records
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
-from transfers.stores.server_lease import Lease, NoLease, lost_lease
+from transfers.stores.server_lease import Lease, NoLease
+from transfers.stores.server_listing import ServerListing
 from transfers.stores.server_probe import recall, remember
 
 _FOLDERS_AHEAD = 8

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Bytes
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import Committed, Item, Problem
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.units import Committed, Item, Problem
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.probe import FilesystemSupport
 from transfers.stores.filesystem.traits import Put

@@ -27,7 +27,7 @@ from hibali.events import Listener, ignore
 from hibali.http import Bytes, Response
 from hibali.request_limits import RequestLimit
 from hibali.text import printable
-from transfers.entry import Kind
+from transfers.model.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken, refusal_of

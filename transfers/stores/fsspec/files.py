@@ -20,8 +20,8 @@ from hibali.retry import with_retries
 from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent.identity import Identity, identify, this_machine
-from transfers.entry import Kind
-from transfers.overlap import AMAZON, identity_of_bucket, identity_of_keys
+from transfers.model.entry import Kind
+from transfers.model.identities import AMAZON, identity_of_bucket, identity_of_keys
 from transfers.stores.filesystem.files import LIST_SECONDS, Files, Upload
 from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.fsspec.errors import error_for

@@ -9,7 +9,7 @@ from typing import Any
 
 from hibali.config.model import GLOBUS_DEADLINE_SECONDS, Site
 from transfers.agent.identity import Identity
-from transfers.overlap import identity_of_keys
+from transfers.model.identities import identity_of_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def path_in_collection(site: Site, path: str) -> str | None:
 
 
 def identity_of_collection(collection: str, path: str) -> Identity:
-    """Return the identity of a path in the collection (see transfers.overlap)."""
+    """Return the identity of a path in the collection (see transfers.planning.overlap)."""
     return identity_of_keys(f"globus {collection.lower()}", path.encode("utf-8", "surrogateescape"))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hibali.errors import HibaliError, RefusedError, UsageError
 from hibali.text import printable
-from transfers.entry import Entry, Kind
-from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
+from transfers.model.entry import Entry, Kind
+from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.stores.globus.requests import Globus
 
 _EVERYONE = {"everyone": "anonymous", "all-users": "all_authenticated_users"}

@@ -15,22 +15,11 @@ from hibali.events import Listener, ignore
 from hibali.http import MAX_RESPONSE_BYTES
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.entry import Entry, Kind, Verification
-from transfers.sharing.access import Sharing
-from transfers.stores.base import (
-    Committed,
-    Facts,
-    Item,
-    ListingIncompleteError,
-    Payload,
-    Problem,
-    Unit,
-    is_own_name,
-    is_partial_name,
-    read_renamed,
-    unsafe_component,
-    walk_tree,
-)
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts, is_own_name, is_partial_name, unsafe_component
+from transfers.model.sharing import Sharing
+from transfers.model.store import read_renamed
+from transfers.model.units import Committed, Item, ListingIncompleteError, Payload, Problem, Unit
 from transfers.stores.globus.clients import open_access
 from transfers.stores.globus.errors import error_of, fault_of, with_details
 from transfers.stores.globus.paths import (
@@ -46,6 +35,7 @@ from transfers.stores.globus.requests import Globus
 from transfers.stores.globus.tasks import Following
 from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.credentials import check_endpoint
+from transfers.stores.server_listing import walk_tree
 from transfers.stores.url import Web
 from transfers.stores.web_login import Authorization
 

@@ -22,7 +22,7 @@ from hibali.http import Bytes, Response
 from hibali.request_limits import RequestLimit
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
-from transfers.entry import Kind
+from transfers.model.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken, refusal_of

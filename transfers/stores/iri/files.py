@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.http import Bytes
 from hibali.retry import with_retries
-from transfers.entry import Kind
+from transfers.model.entry import Kind
 from transfers.stores.filesystem.files import Upload
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 from transfers.stores.iri.client import IriClient

@@ -10,7 +10,7 @@ from typing import Protocol
 from hibali.errors import RefusedError
 from hibali.http import Bytes
 from hibali.text import printable
-from transfers.entry import Kind
+from transfers.model.entry import Kind
 
 
 @dataclass(frozen=True, slots=True)

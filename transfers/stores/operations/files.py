@@ -15,8 +15,8 @@ from hibali.retry import with_retries
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
-from transfers.entry import Kind
-from transfers.overlap import identity_of_url
+from transfers.model.entry import Kind
+from transfers.model.identities import identity_of_url
 from transfers.stores.filesystem.files import LIST_SECONDS, HeldUpload, Upload
 from transfers.stores.filesystem.machine import MachineFiles
 from transfers.stores.operations.archive import Archive, Batches, archive_of, archive_of_link

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response, not_partial
-from transfers.pipeline.shared_memory import allocate_buffer
+from transfers.remote.shared_memory import allocate_buffer
 from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.credentials import Credentials
 from transfers.stores.s3.errors import from_obstore

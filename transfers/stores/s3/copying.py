@@ -12,8 +12,9 @@ from urllib.parse import quote_from_bytes
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Response
-from transfers.entry import Entry, Verification
-from transfers.stores.base import NOT_COPIED, Committed, Item, Problem, problem_of
+from transfers.model.entry import Entry, Verification
+from transfers.model.store import problem_of
+from transfers.model.units import NOT_COPIED, Committed, Item, Problem
 from transfers.stores.s3.manifest import to_metadata
 from transfers.stores.s3.multipart import MOST_PARTS, BegunUpload, Upload, abort, begin, copied
 from transfers.stores.s3.requests import Requests, checksum_of

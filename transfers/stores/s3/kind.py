@@ -9,7 +9,7 @@ from hibali.errors import UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
 from hibali.request_limits import request_limit
-from transfers.stores.base import Leftover
+from transfers.model.units import Leftover
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
 from transfers.stores.s3.multipart import begun_at
 from transfers.stores.s3.removing import clean as clean_bucket

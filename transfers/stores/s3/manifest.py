@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import Response
-from transfers.entry import MOST_NS
+from transfers.model.entry import MOST_NS
 from transfers.stores.s3.multipart import BegunUpload, Upload, Uploads, abort, begin
 from transfers.stores.s3.requests import Requests
 from transfers.stores.server.manifest import LINE_LIMIT, MODE, SHA256, Keyed, Known, ManifestLines, lines_in

@@ -9,9 +9,9 @@ from typing import Any
 
 from hibali.errors import RefusedError
 from transfers.agent import protocol
-from transfers.entry import Verification
+from transfers.model.entry import Verification
+from transfers.model.units import Committed, Item, Problem
 from transfers.node.signing import derive_key
-from transfers.stores.base import Committed, Item, Problem
 from transfers.stores.s3.manifest import to_metadata
 from transfers.stores.s3.multipart import BegunUpload, Part, Upload, abort, begin
 from transfers.stores.s3.requests import Requests

@@ -19,9 +19,9 @@ from typing import Any
 from hibali.errors import IncompleteError, RefusedError, TryLaterError, UsageError
 from hibali.retry import wait_unless_interrupted
 from hibali.text import printable
-from transfers.entry import Entry, Kind
-from transfers.sharing.access import Grant, ListedGrant, Permission, Reach, Sharing
-from transfers.stores.base import is_own_name
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import is_own_name
+from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
 from transfers.stores.s3.errors import Said, code_in, error_of
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.requests import Requests

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from hibali.errors import AccessError, UsageError
 from hibali.text import printable
-from transfers.entry import Entry
-from transfers.stores.base import Presigned
+from transfers.model.entry import Entry
+from transfers.model.store import Presigned
 from transfers.stores.s3.requests import Requests
 
 LONGEST_SECONDS = 7 * 86400  # of such a signature

@@ -13,9 +13,9 @@ from typing import Any
 
 from hibali.errors import AccessError, HibaliError
 from hibali.http import Response
-from transfers.entry import Verification
+from transfers.model.entry import Verification
+from transfers.model.facts import Facts
 from transfers.stores import server_probe
-from transfers.stores.base import Facts
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of
 from transfers.stores.server.keys import time_of

@@ -10,7 +10,7 @@ from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError
 from hibali.events import Listener, Noted
-from transfers.entry import Entry, Kind, enclosing
+from transfers.model.entry import Entry, Kind, enclosing
 from transfers.stores.s3.manifest import from_metadata, read_manifest, write_manifest
 from transfers.stores.s3.multipart import Uploads
 from transfers.stores.s3.requests import Requests

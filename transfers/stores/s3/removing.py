@@ -10,8 +10,10 @@ from itertools import islice
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.ledger import now as moment
-from transfers.entry import Entry, Kind
-from transfers.stores.base import CleanupResult, Leftover, Problem, is_own_name, problem_of
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import is_own_name
+from transfers.model.store import problem_of
+from transfers.model.units import CleanupResult, Leftover, Problem
 from transfers.stores.s3.errors import Said, error_of
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.multipart import BegunUpload, Pending, abort, begun_at, forget, pending_uploads

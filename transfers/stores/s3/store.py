@@ -17,26 +17,14 @@ from hibali.http import Response
 from hibali.locations import Location
 from hibali.retry import pause
 from hibali.text import printable
-from transfers.actions import name_problem
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Entry, Kind, Verification, weakest
-from transfers.overlap import identity_of_bucket
-from transfers.sharing.access import Sharing
-from transfers.stores.base import (
-    PACK_BYTES,
-    Committed,
-    Facts,
-    Item,
-    Origin,
-    Payload,
-    Presigned,
-    Problem,
-    SmallFiles,
-    Store,
-    is_own_name,
-    unsafe_component,
-)
+from transfers.model.entry import Entry, Kind, Verification, weakest
+from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
+from transfers.model.identities import identity_of_bucket
+from transfers.model.sharing import Sharing
+from transfers.model.store import Origin, Presigned, SmallFiles, Store
+from transfers.model.units import PACK_BYTES, Committed, Item, Payload, Problem
 from transfers.stores.request_store import RequestStore
 from transfers.stores.s3 import removing
 from transfers.stores.s3.bulk import Bulk

@@ -24,8 +24,8 @@ from hibali.http import MAX_ERROR_BYTES, HttpClient, Response
 from hibali.retry import with_retries
 from hibali.subprocesses import credentials_from
 from hibali.text import printable
-from transfers.entry import Entry, Kind
-from transfers.sharing.access import Grant, ListedGrant, OtherView, Permission, Reach, Sharing
+from transfers.model.entry import Entry, Kind
+from transfers.model.sharing import Grant, ListedGrant, OtherView, Permission, Reach, Sharing
 from transfers.stores.s3.policy import EVERYONE, count_objects
 from transfers.stores.s3.requests import Requests
 

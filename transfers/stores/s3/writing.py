@@ -11,8 +11,9 @@ from typing import Any
 
 from hibali.errors import HibaliError
 from hibali.http import Bytes
-from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import Committed, Item, Payload, Problem, problem_of
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.store import problem_of
+from transfers.model.units import Committed, Item, Payload, Problem
 from transfers.stores.request_store import RequestWriter
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.manifest import to_metadata

@@ -20,8 +20,9 @@ from hibali.events import Listener, Noted
 from hibali.files import private_folder, state_folder, write_atomic
 from hibali.ledger import Journal, read_records
 from hibali.text import path_from_fields, printable
-from transfers.entry import Entry, Kind
-from transfers.stores.base import MISSING, ListingIncompleteError, Problem, is_own_name, unsafe_component
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import is_own_name, unsafe_component
+from transfers.model.units import MISSING, ListingIncompleteError, Problem
 from transfers.stores.server.manifest import Known, known_of, record_of
 
 _RUN = 150_000  # names that are sorted in memory at once: about 50 MB

@@ -8,8 +8,9 @@ from typing import Protocol
 from hibali.documents import line_of_json
 from hibali.http import Bytes, Response
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import enclosing
-from transfers.stores.server_lease import Held, Lease, locked, record_of
+from transfers.model.entry import enclosing
+from transfers.model.leases import locked, record_of
+from transfers.stores.server_lease import Held, Lease
 
 NAME = b".hibali/lock"
 _HELD = frozenset({404, 409, 412})

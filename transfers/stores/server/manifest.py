@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from hibali.documents import line_of_json
 from hibali.text import path_fields, path_from_fields
-from transfers.entry import MOST_NS
-from transfers.spool import Blocks
+from transfers.model.entry import MOST_NS
+from transfers.model.spool import Blocks
 
 NAME = b".hibali/manifest.jsonl"
 SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from hibali.errors import AccessError, HibaliError, IncompleteError
 from hibali.events import Listener, Noted
-from transfers.entry import Entry, Kind, enclosing
-from transfers.stores.base import is_own_name, unsafe_component
+from transfers.model.entry import Entry, Kind, enclosing
+from transfers.model.facts import is_own_name, unsafe_component
 from transfers.stores.request_store import Got, changed
 from transfers.stores.server.keys import MOST_UNLISTED, Cache, Listed
 from transfers.stores.server.manifest import (

@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.ssh.sessions import Login
+from hibali.stalls import StallClock, stalled
 from hibali.subprocesses import Process
 from hibali.text import printable
-from transfers.reconnect import StallClock, stalled
 
 VERSION = 3
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
 from hibali.system_errors import message_of
 from hibali.text import printable
-from transfers.entry import Entry, Kind
-from transfers.stores.base import Problem, Space
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Problem, Space
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Channel, Pending, StatusError
 

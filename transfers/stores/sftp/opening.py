@@ -9,8 +9,8 @@ from hibali.errors import TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.sessions import Login, open_session
-from transfers.entry import Verification
-from transfers.stores.base import Facts
+from transfers.model.entry import Verification
+from transfers.model.facts import Facts
 from transfers.stores.sftp.channel import Channel
 from transfers.stores.sftp.client import Client, expand
 from transfers.stores.sftp.paths import Guard

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
 from hibali.system_errors import message_of
 from hibali.text import printable
-from transfers.entry import Kind
-from transfers.stores.base import Problem, unsafe_component
+from transfers.model.entry import Kind
+from transfers.model.facts import unsafe_component
+from transfers.model.units import Problem
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, expand, kind_of, problem_of

@@ -21,9 +21,9 @@ from hibali.errors import (
 from hibali.ssh.sessions import Login, open_session
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Space
 from transfers.remote.host import CommandResult, OnceResult, SmallFile, parse_result
-from transfers.stores.base import Space
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import StatusError
 from transfers.stores.sftp.client import Client, entry_of, expand, kind_of, listed_names

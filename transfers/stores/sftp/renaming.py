@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hibali.errors import RefusedError
 from hibali.text import printable
-from transfers.entry import Entry, Kind
-from transfers.stores.server_lease import locked
+from transfers.model.entry import Entry, Kind
+from transfers.model.leases import locked
 from transfers.stores.sftp.channel import StatusError
 from transfers.stores.sftp.client import Client, is_unchanged, kind_of
 from transfers.stores.sftp.lock import Own, SftpLock, find_lock

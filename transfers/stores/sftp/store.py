@@ -21,20 +21,11 @@ from transfers.agent.identity import (
     read_mounts,
 )
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Entry, Kind
-from transfers.stores.base import (
-    Adjustment,
-    Committed,
-    Facts,
-    ListingIncompleteError,
-    Lock,
-    Payload,
-    Problem,
-    Space,
-    Store,
-    Unit,
-)
-from transfers.stores.server_lease import locked, lost_lease
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import Facts
+from transfers.model.leases import locked, lost_lease
+from transfers.model.store import Lock, Store
+from transfers.model.units import Adjustment, Committed, ListingIncompleteError, Payload, Problem, Space, Unit
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import (

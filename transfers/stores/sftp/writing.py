@@ -12,8 +12,8 @@ from functools import partial
 
 from hibali.system_errors import message_of
 from transfers.agent import protocol
-from transfers.entry import Kind, Verification
-from transfers.stores.base import Committed, Item, Payload, Problem
+from transfers.model.entry import Kind, Verification
+from transfers.model.units import Committed, Item, Payload, Problem
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Pending, StatusError
 from transfers.stores.sftp.client import Client, entry_of, kind_of

@@ -14,8 +14,8 @@ from hibali.http import Bytes
 from hibali.retry import pause, with_retries
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.entry import Kind
-from transfers.overlap import identity_of_url
+from transfers.model.entry import Kind
+from transfers.model.identities import identity_of_url
 from transfers.stores.filesystem.files import LIST_SECONDS, HeldUpload, Upload
 from transfers.stores.filesystem.machine import MachineFiles
 from transfers.stores.filesystem.traits import Exclusive, Put, Traits

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from hibali.cancellation import in_this_context
 from hibali.errors import HibaliError
-from transfers.entry import Entry, Verification
-from transfers.stores.base import NOT_COPIED, Committed, Item, Problem, problem_of
+from transfers.model.entry import Entry, Verification
+from transfers.model.store import problem_of
+from transfers.model.units import NOT_COPIED, Committed, Item, Problem
 from transfers.stores.request_store import Refused
 from transfers.stores.webdav.writing import WebdavTarget
 

@@ -17,8 +17,8 @@ from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response
 from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind
-from transfers.spool import Blocks
+from transfers.model.entry import Entry, Kind
+from transfers.model.spool import Blocks
 from transfers.stores.request_store import Got, changed
 from transfers.stores.server.keys import Listed, in_order
 from transfers.stores.webdav.multistatus import (

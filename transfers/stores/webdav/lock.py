@@ -9,9 +9,10 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.http import Response
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.stores.base import Problem
+from transfers.model.leases import locked, record_of
+from transfers.model.units import Problem
 from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, OWN, below
-from transfers.stores.server_lease import Held, Lease, locked, no_lock_file, record_of
+from transfers.stores.server_lease import Held, Lease, no_lock_file
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info
 from transfers.stores.webdav.requests import WebdavClient, error_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError, IncompleteError
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts
 from transfers.stores import server_probe
-from transfers.stores.base import Facts
 from transfers.stores.server_folder import OWN, Own, below
 from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
 from transfers.stores.webdav.files import Files, Found, date_of, known_value

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
-from transfers.entry import Entry
-from transfers.stores.server_lease import Held, locked
+from transfers.model.entry import Entry
+from transfers.model.leases import locked
+from transfers.stores.server_lease import Held
 from transfers.stores.webdav.files import Files, Found
 
 

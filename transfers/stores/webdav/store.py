@@ -11,29 +11,19 @@ from hibali.events import Listener, Noted, ignore
 from hibali.http import CONNECTIONS
 from hibali.locations import Location
 from hibali.text import printable
-from transfers.actions import name_problem
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.lease import LEASE_SECONDS
-from transfers.entry import Entry, Kind, Verification
-from transfers.overlap import identity_of_url
-from transfers.stores.base import (
-    Committed,
-    Facts,
-    Item,
-    ListingIncompleteError,
-    Origin,
-    Payload,
-    Problem,
-    ServerListing,
-    Space,
-    Store,
-    problem_of,
-    unsafe_component,
-)
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts, name_problem, unsafe_component
+from transfers.model.identities import identity_of_url
+from transfers.model.leases import lost_lease
+from transfers.model.store import Origin, Store, problem_of
+from transfers.model.units import Committed, Item, ListingIncompleteError, Payload, Problem, Space
 from transfers.stores.request_store import RequestStore
 from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
-from transfers.stores.server_lease import Lease, NoLease, lost_lease
+from transfers.stores.server_lease import Lease, NoLease
+from transfers.stores.server_listing import ServerListing
 from transfers.stores.webdav.copying import CopySource, WebdavCopying
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import DavLock, find_lock

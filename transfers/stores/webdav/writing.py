@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from hibali.errors import HibaliError, IncompleteError
 from transfers.agent import protocol
-from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import Committed, Item, Problem
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.units import Committed, Item, Problem
 from transfers.stores.request_store import (
     DIFFERS,
     EARLIER,

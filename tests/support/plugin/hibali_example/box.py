@@ -14,19 +14,10 @@ from hibali.config.schema import setting, table, text, whole
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
-from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import (
-    Committed,
-    Facts,
-    Item,
-    Payload,
-    Problem,
-    Space,
-    Store,
-    Unit,
-    is_partial_name,
-    unsafe_component,
-)
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts, is_partial_name, unsafe_component
+from transfers.model.store import Store
+from transfers.model.units import Committed, Item, Payload, Problem, Space, Unit
 
 
 @table

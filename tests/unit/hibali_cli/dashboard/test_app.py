@@ -19,7 +19,7 @@ from hibali_cli.dashboard.app import make_application
 from hibali_cli.dashboard.data import LedgerReader
 from runs.site_health import record_check
 from runs.store import RunStore
-from transfers.running import ProgressFile
+from transfers.history.running import ProgressFile
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\u202e{{7*7}}"
 OPERATION, RUN, SWEEP = "20260102-030405-0a1b2c3d", "20260102-030405-00000001", "20260102-030405-00000002"

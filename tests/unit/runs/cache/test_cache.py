@@ -40,7 +40,7 @@ from runs.inputs import identify_local
 from runs.model import Run, State
 from runs.stage import Cache, Synchroniser, open_cache
 from tests.support.runs import make_run
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_host
 

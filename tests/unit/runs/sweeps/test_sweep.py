@@ -31,7 +31,7 @@ from runs.sweeps.launch import split_tasks
 from runs.sweeps.names import task_names
 from runs.sweeps.table import OutputFile, _as_csv, _read_rows, check_table, seconds_between, write_table
 from tests.support.runs import make_run
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.remote.host import CommandResult, RemoteHost, SmallFile
 from transfers.stores.open_store import open_host
 

@@ -22,7 +22,7 @@ from transfers.agent.identity import (
     read_mounts,
     relation,
 )
-from transfers.overlap import identity_of_bucket, identity_of_url
+from transfers.model.identities import identity_of_bucket, identity_of_url
 
 MOUNTS = b"""\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

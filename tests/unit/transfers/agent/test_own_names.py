@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transfers.agent import protocol
-from transfers.stores.base import is_own_name, is_partial_name
+from transfers.model.facts import is_own_name, is_partial_name
 
 seeds = st.binary(min_size=16, max_size=16)
 

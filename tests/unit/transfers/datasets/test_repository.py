@@ -8,7 +8,7 @@ import pytest
 
 from transfers.datasets.repository import Key, find_repository_path, key_of_link, key_of_pointer, read_key
 from transfers.datasets.saving import commit_message
-from transfers.journal import Receipt
+from transfers.history.journal import Receipt
 
 _SUM = "a" * 64
 _NAME = f"SHA256E-s12--{_SUM}.nii.gz".encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import UsageError
-from transfers.entry import Entry, Kind
 from transfers.follow.watcher import (
     FollowOptions,
     Renames,
@@ -15,6 +14,7 @@ from transfers.follow.watcher import (
     marker_names,
     read_marker,
 )
+from transfers.model.entry import Entry, Kind
 
 
 def file(path: bytes = b"a", size: int = 10, mtime_ns: int = 1000, inode: int = 7, links: int = 1) -> Entry:

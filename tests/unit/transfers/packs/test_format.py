@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import IncompleteError
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.packs.format import IndexReader, Member, Pack, name_in, pack_name, write_index
 
 NAME = pack_name(7, "0123456789abcdef0123")

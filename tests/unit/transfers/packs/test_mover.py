@@ -15,11 +15,12 @@ from hibali.config.settings import load_sites
 from hibali.events import Packed, Retried
 from hibali.locations import read_location
 from tests.support.trees import make_tree, read_tree
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.store import Store
+from transfers.model.units import Committed, Item, Payload, Problem, Unit
 from transfers.packs import format as layout
 from transfers.packs.view import PackAwareOpener
 from transfers.packs.writing import PackMover, open_target
-from transfers.stores.base import Committed, Item, Payload, Problem, Store, Unit
 from transfers.stores.open_store import open_store
 
 GONE = Problem("vanished", "it is gone")

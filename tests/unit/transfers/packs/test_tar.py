@@ -9,7 +9,7 @@ import tarfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.packs.format import end_of, filler, header_of, padding
 
 COMPONENTS = st.binary(min_size=1, max_size=130).map(

@@ -1,8 +1,8 @@
 """Test how items are grouped into batches."""
 
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import PACK_BYTES, PACK_ITEMS, Item
 from transfers.pipeline.batches import group_units, packed_together
-from transfers.stores.base import PACK_BYTES, PACK_ITEMS, Item
 
 
 def item(number: int, size: int, kind: Kind = Kind.FILE) -> Item:

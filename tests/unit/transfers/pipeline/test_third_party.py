@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import TryLaterError, UsageError
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.units import Committed, Item, Unit
 from transfers.pipeline.batches import group_units
 from transfers.pipeline.third_party import DirectReceiver
 from transfers.remote.connection import Connection, local_command, opening
-from transfers.stores.base import Committed, Item, Unit
 
 MIB = 1 << 20
 AGENT = local_command(sys.executable)

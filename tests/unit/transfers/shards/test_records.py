@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hibali.errors import IncompleteError
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Item
 from transfers.shards.records import item_fields, item_from, line_of, read_results
-from transfers.stores.base import Item
 
 SHA = "ab" * 32
 

@@ -15,8 +15,10 @@ from hibali.errors import IncompleteError
 from transfers.agent import protocol
 from transfers.agent.listing import Pages
 from transfers.agent.protocol import Record
-from transfers.stores.agent_listing import AgentListing, BothSides, entries_of
-from transfers.stores.base import ListingIncompleteError, Page
+from transfers.model.store import Page
+from transfers.model.units import ListingIncompleteError
+from transfers.remote.agent_host import entries_of
+from transfers.stores.agent_listing import AgentListing, BothSides
 
 
 class Understands:

@@ -14,8 +14,8 @@ import pytest
 from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.locations import parse_location, read_location
-from transfers.actions import name_problem
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import name_problem
 from transfers.stores.cbrain import archive as archives
 from transfers.stores.cbrain.archive import CollectionArchive
 from transfers.stores.cbrain.contents import WHOLE_BYTES, Contents

@@ -15,9 +15,9 @@ from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import AccessError, HibaliError, IncompleteError, RefusedError, TryLaterError, UsageError
 from hibali.locations import Location
 from tests.support.scripted_server import ScriptedServer
-from transfers.actions import name_problem
-from transfers.entry import Entry, Kind
-from transfers.stores.base import Item, ListingIncompleteError, Unit
+from transfers.model.entry import Entry, Kind
+from transfers.model.facts import name_problem
+from transfers.model.units import Item, ListingIncompleteError, Unit
 from transfers.stores.bearer.tokens import Tokens, read_token
 from transfers.stores.ebrains.kind import open_store
 from transfers.stores.ebrains.objects import time_of

@@ -19,8 +19,8 @@ from hibali.config.settings import SettingsError, load_sites, parse_settings
 from hibali.errors import AccessError, HibaliError, RefusedError, TryLaterError, UsageError
 from hibali.locations import read_location
 from tests.support.payloads import put
-from transfers.entry import Kind, Verification
-from transfers.stores.base import Store
+from transfers.model.entry import Kind, Verification
+from transfers.model.store import Store
 from transfers.stores.filesystem.files import Files
 from transfers.stores.filesystem.lock import FileLock
 from transfers.stores.filesystem.probe import probe_filesystem

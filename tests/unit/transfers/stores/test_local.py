@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hibali.locations import parse_location
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.stores.local import LocalStore, open_store
 
 

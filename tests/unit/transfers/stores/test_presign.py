@@ -10,7 +10,7 @@ import pytest
 
 from hibali.errors import AccessError
 from hibali.http import Response
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
 from transfers.stores.s3.credentials import Credentials, Endpoint
 from transfers.stores.s3.presign import presign_object
 

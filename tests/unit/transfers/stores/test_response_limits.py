@@ -17,9 +17,9 @@ from hibali.errors import HibaliError
 from hibali.http import fetch, post_json
 from hibali.locations import Location
 from tests.support.endless_server import EndlessServer, bomb, drops
-from transfers.entry import Entry, Kind
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import Item, Unit
 from transfers.stores import url
-from transfers.stores.base import Item, Unit
 from transfers.stores.ebrains import objects as ebrains_objects
 from transfers.stores.ebrains import requests as ebrains_requests
 from transfers.stores.ebrains.objects import Objects

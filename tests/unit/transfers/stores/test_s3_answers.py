@@ -16,7 +16,7 @@ from hibali.errors import AccessError, HibaliError, UsageError
 from hibali.locations import Location
 from hibali.subprocesses import remember_secret
 from tests.support.scripted_server import ScriptedServer
-from transfers.stores.base import Problem
+from transfers.model.units import Problem
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.nodes import bucket_place
 from transfers.stores.s3.removing import ObjectRemover

@@ -15,9 +15,9 @@ from hibali.locations import Location
 from hibali.text import printable
 from tests.support.scripted_server import ScriptedServer
 from tests.support.trees import sha256
-from transfers.entry import Entry, Kind, Verification
-from transfers.rules import select_all
-from transfers.stores.base import Item, ListingIncompleteError, Payload, Unit
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.rules import select_all
+from transfers.model.units import Item, ListingIncompleteError, Payload, Unit
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.probe import ServerSupport
 from transfers.stores.s3.store import S3Store

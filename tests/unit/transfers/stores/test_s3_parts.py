@@ -16,8 +16,8 @@ from hibali.config.model import S3Settings
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from tests.support.manifests import read_lines, write_lines
 from transfers.agent.lease import this_process
-from transfers.entry import Verification
-from transfers.stores.base import problem_of
+from transfers.model.entry import Verification
+from transfers.model.store import problem_of
 from transfers.stores.s3.credentials import (
     CredentialSource,
     Endpoint,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import RefusedError
-from transfers.sharing.access import Grant, ListedGrant, Permission
+from transfers.model.sharing import Grant, ListedGrant, Permission
 from transfers.stores.s3.policy import (
     BucketSharing,
     Policy,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transfers.rules import select_all
-from transfers.stores.base import ListingIncompleteError, of_target
+from transfers.model.rules import select_all
+from transfers.model.units import ListingIncompleteError, of_target
 from transfers.stores.server import keys
 from transfers.stores.server.keys import Unlisted
 from transfers.stores.server.manifest import Known

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hibali.config.model import S3Settings
 from hibali.errors import AccessError, TryLaterError
-from transfers.entry import Entry, Kind
-from transfers.sharing.access import Grant, Permission
+from transfers.model.entry import Entry, Kind
+from transfers.model.sharing import Grant, Permission
 from transfers.stores.s3 import swift_acl
 from transfers.stores.s3.swift_acl import (
     ContainerSharing,

@@ -13,7 +13,7 @@ import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
 from tests.services.serving import serve_in_thread
-from transfers.entry import Entry, Kind, Verification
+from transfers.model.entry import Entry, Kind, Verification
 from transfers.stores.web_login import Authorization, Login, header_of
 from transfers.stores.webdav.files import Files, found_of, known_value, tag_of
 from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property

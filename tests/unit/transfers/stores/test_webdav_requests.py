@@ -16,8 +16,9 @@ from wsgidav.wsgidav_app import WsgiDAVApp
 
 from hibali.config.settings import parse_settings
 from hibali.locations import Location
-from transfers.entry import Entry, Kind, Verification
-from transfers.stores.base import Item, Lock, Payload, Store, Unit
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.store import Lock, Store
+from transfers.model.units import Item, Payload, Unit
 from transfers.stores.open_store import open_store
 
 FILES = 10

@@ -1,0 +1,71 @@
+"""Test the recorded digests of a location in the ledger."""
+
+from pathlib import Path
+
+import pytest
+
+from hibali.config.model import Site
+from hibali.ledger import Journal, ledger_folder
+from hibali.locations import Location
+from hibali.text import path_fields
+from transfers.history.recorded_digests import recorded_digests
+
+HERE = Location(Site("here", "local"), "/data", "/data")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIBALI_STATE", str(tmp_path / "state"))
+
+
+def write(name: str, place: bytes, *records: dict[str, object], site: str = "here", at: str = "") -> None:
+    with Journal(ledger_folder("operations") / f"{name}.jsonl") as journal:
+        journal.append({"kind": "operation", "id": name, "at": at})
+        journal.append({"kind": "place", "site": site, "bucket": None, **path_fields(place, "place")})
+        for record in records:
+            journal.append(record)
+
+
+def test_operations_of_one_second_are_read_in_the_order_of_their_start() -> None:
+    write("20260101-000000-ffffffff", b"/data", moved(b"a", "1"), at="2026-01-01T00:00:00.1Z")
+    write("20260101-000000-00000000", b"/data", moved(b"a", "2"), at="2026-01-01T00:00:00.2Z")
+    assert digests(b"/data") == {b"a": "2"}
+
+
+def moved(path: bytes, digest: str) -> dict[str, object]:
+    return {"kind": "moved", **path_fields(path), "entry": "file", "size": 1, "sha256": digest}
+
+
+def digests(where: bytes) -> dict[bytes, str]:
+    return {path: expected.digest for path, expected in recorded_digests(HERE, where).items()}
+
+
+def test_later_operations_win_and_deletions_are_forgotten() -> None:
+    write("1", b"/data", moved(b"a", "1"), moved(b"b", "1"))
+    write("2", b"/data", moved(b"a", "2"), {"kind": "deleted", **path_fields(b"b")})
+    assert digests(b"/data") == {b"a": "2"}
+
+
+def test_operations_on_parent_and_child_folders_are_included() -> None:
+    write("1", b"/data", moved(b"sub/a", "1"), moved(b"other", "1"))
+    write("2", b"/data/sub/deep", moved(b"b", "2"))
+    assert digests(b"/data/sub") == {b"a": "1", b"deep/b": "2"}
+
+
+def test_a_folder_with_the_same_name_prefix_is_another_location() -> None:
+    write("1", b"/data2", moved(b"a", "1"))
+    write("2", b"/data", moved(b"a", "2"), site="elsewhere")
+    assert digests(b"/data") == {}
+
+
+def test_records_of_an_empty_location_are_dropped() -> None:
+    write("1", b"/data", moved(b"a", "1"))
+    write("2", b"/data", {"kind": "empty"}, moved(b"b", "2"))
+    assert digests(b"/data") == {b"b": "2"}
+
+
+def test_an_incomplete_line_after_a_crash_is_skipped() -> None:
+    write("1", b"/data", moved(b"\xff", "1"))
+    with (ledger_folder("operations") / "1.jsonl").open("ab") as stream:
+        stream.write(b'{"kind":"moved","pa')
+    assert digests(b"/data") == {b"\xff": "1"}

@@ -1,0 +1,573 @@
+"""Open the source and the target of a transfer, and refuse what they cannot do together."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hibali.cancellation import in_this_context
+from hibali.errors import RefusedError, UsageError
+from hibali.events import Event, Listener, Noted
+from hibali.ledger import now, scheduled_by
+from hibali.locations import Location, check_writable
+from hibali.text import printable
+from transfers.agent.identity import Identity
+from transfers.datasets.view import DatasetStore, dataset_view
+from transfers.engine.request import Request
+from transfers.engine.routes.globus_route import globus_between
+from transfers.engine.routes.stream import StreamMover
+from transfers.history.journal import Recorder
+from transfers.model.entry import Entry, Kind, Verification, weakest
+from transfers.model.facts import Facts, name_problem
+from transfers.model.rules import Rules
+from transfers.model.store import Origin, Side, Source, Store
+from transfers.packs.view import PackAwareOpener, PackedStore, refuse_packed
+from transfers.planning.overlap import (
+    KnownRoots,
+    check_another_file,
+    check_apart,
+    check_backup_apart,
+    check_real_file,
+)
+from transfers.planning.planner import missing_source
+from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, path_relation
+from transfers.shards.service import NodesRequest
+from transfers.stores.agent_store import PosixStore
+from transfers.stores.globus.paths import identity_at
+from transfers.stores.open_store import open_store
+from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
+
+if TYPE_CHECKING:  # start-up: most transfers need none of them
+    from transfers.engine.routes.direct import DirectRoute
+    from transfers.engine.routes.globus import GlobusMover
+    from transfers.packs.writing import PackMover
+    from transfers.planning.plan_file import Header
+    from transfers.shards.mover import NodesMover
+
+_TYPED = frozenset({"push", "pull", "sync", "apply"})
+
+
+@dataclass(slots=True)
+class Endpoints:
+    """The opened source and target of one attempt, and the ways to transfer between them.
+
+    Attributes:
+        request: the transfer.
+        root: the store at the location of the source.
+        source: `root`, or one file of its parent folder.
+        target: the store that is written.
+        plain_target: the same without the view that writes packs; a `DatasetStore` in a dataset.
+        stack: closes everything that the attempt opens.
+        stream: transfers through this machine, or directly from site to site.
+        direct: the connection from site to site, if there is one.
+        globus: transfers by Globus, if both endpoints have a collection.
+        nodes: transfers by compute nodes, if the request names any.
+    """
+
+    request: Request
+    root: Store
+    source: Source
+    target: Store
+    plain_target: Store
+    stack: ExitStack
+    stream: StreamMover | PackMover
+    direct: DirectRoute | None = None
+    globus: GlobusMover | None = None
+    nodes: NodesMover | None = None
+
+    @property
+    def single(self) -> SingleSource | None:
+        """The source if it is one file, else None."""
+        return self.source if isinstance(self.source, SingleSource) else None
+
+    @property
+    def origin(self) -> Origin:
+        """The store that is read, and the file's name in it if the source is one file."""
+        return Origin(self.single.store, self.single.name) if self.single else Origin(self.root)
+
+    @property
+    def target_side(self) -> Side:
+        """The side that is listed and compared at the target."""
+        return SingleTarget(self.target, self.single.shown) if self.single else self.target
+
+    @property
+    def source_path(self) -> bytes:
+        """The path of the source as its site knows it: of the root, or of the one file."""
+        if self.single is None:
+            return self.root.root_path
+        above, name = self.single.store.root_path.rstrip(b"/"), self.single.name
+        # a bucket's keys begin without a slash
+        return name if not above and self.request.source.bucket is not None else above + b"/" + name
+
+    @property
+    def target_path(self) -> bytes:
+        """The path of the target as its site knows it: of the root, or of the one file."""
+        return self.target.root_path + (b"/" + self.single.shown if self.single else b"")
+
+    @property
+    def required_verification(self) -> Verification:
+        """The weakest accepted verification of a moved file."""
+        best = weakest(self.source.facts.read_verification, self.target.facts.write_verification)
+        return self.request.rules.require_proof or best
+
+    def header(self) -> Header:
+        """Return the header of a saved plan."""
+        from transfers.planning.plan_file import (  # start-up: only for saved plans
+            Header,
+            PlanEndpoint,
+            absolute_text,
+        )
+
+        request = self.request
+        return Header(
+            PlanEndpoint(absolute_text(request.source), self.root.root_path),
+            PlanEndpoint(absolute_text(request.target), self.target.root_path),
+            request.rules,
+            now(),
+            single=self.single is not None,
+        )
+
+
+def open_endpoints(
+    request: Request,
+    recorder: Recorder,
+    stores: list[Store],
+    stack: ExitStack,
+    not_by_globus: tuple[str, ...] = (),
+) -> Endpoints:
+    """Open both endpoints and check them.
+
+    Args:
+        request: the transfer.
+        recorder: the recorder of the operation.
+        stores: receives every store as soon as it is open, also if this raises.
+        stack: closes the stores.
+        not_by_globus: options of the call that Globus does not support.
+
+    Raises:
+        UsageError: an impossible combination; for a saved plan `RefusedError` instead.
+        RefusedError: these endpoints cannot be used together.
+        HibaliError: an endpoint cannot be reached.
+    """
+    if request.direct:
+        from transfers.engine.routes.direct import check_direct  # start-up: only for direct transfers
+
+        check_direct(request.source, request.target)
+    try:
+        endpoints = _open_both(_Opener(request, recorder.on_event, stores, stack))
+    except UsageError as problem:
+        if request.saved is None:
+            raise
+        from transfers.planning.recheck import drift  # start-up: only for saved plans
+
+        raise drift(problem.message, problem.subject) from None
+    if request.within_site:
+        _check_within_site(endpoints)
+    elif request.direct:
+        agent_stores(endpoints)
+    check_facts(request, endpoints.source.facts, endpoints.target.facts)
+    check_overlap(endpoints)
+    check_read_only_roots(request.target, endpoints.target_path, recorder.on_event)
+    subjects = (request.source.text, request.target.text)
+    check_fidelity(request.rules, endpoints.source.facts, endpoints.target.facts, subjects)
+    if request.rules.xattrs:
+        _request_attributes(request, endpoints.target, stores)
+    if request.backup is not None:
+        check_backup(request.backup, request.target, endpoints.target.facts)
+        _check_backup_overlap(endpoints, request.backup)
+    endpoints.globus = _open_globus(endpoints, recorder, not_by_globus)
+    if request.nodes is not None:
+        endpoints.nodes = _open_nodes(endpoints, request.nodes, recorder)
+    return endpoints
+
+
+class _Opener:
+    """A factory of the stores of one attempt."""
+
+    def __init__(self, request: Request, on_event: Listener, stores: list[Store], stack: ExitStack) -> None:
+        self.request = request
+        self.on_event = on_event
+        self.stack = stack
+        self.packs = PackAwareOpener(self.open)
+        self._stores = stores
+        self._to_close: list[Store] = []
+        stack.callback(self._close_all)
+
+    def open(self, location: Location) -> Store:
+        """Open a location; in a dataset annexed files appear with their contents."""
+
+        def opened(at: Location) -> Store:
+            return open_store(self.request.paced(at), on_event=self.on_event)
+
+        return dataset_view(opened(location), location, opened, self.on_event)
+
+    def register(self, store: Store) -> Store:
+        """Register a store with the attempt, which closes it."""
+        self._to_close.append(store)
+        self._stores.append(store)
+        return store
+
+    def _close_all(self) -> None:
+        """Close all stores at the same time, because each waits for its own server."""
+        problems: list[Exception] = []
+
+        def close(store: Store) -> None:
+            try:
+                store.close()
+            except Exception as problem:  # noqa: BLE001  # raised again below, by the thread that waits
+                problems.append(problem)
+
+        threads = [
+            threading.Thread(target=in_this_context(close), args=(store,), name="close")
+            for store in self._to_close
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if problems:
+            raise problems[0]
+
+    def open_target(self, location: Location) -> tuple[Store, Store]:
+        """Open a target, with and without the view that writes packs.
+
+        Raises:
+            RefusedError: packs and plain files would be mixed, or the root of a schedule was replaced.
+            UsageError: a push to siblings without a dataset.
+        """
+        request = self.request
+        plain = self.open(location)
+        self._to_close.append(plain)
+        plain.become_target()
+        if plain.stat() is None:
+            check_root_exists(location, plain, self.open)
+        _check_scheduled_root(request, location, plain)
+        if isinstance(plain, DatasetStore):
+            plain.receive(request.saving)
+        elif request.saving.push_to:
+            raise UsageError(
+                "no-dataset",
+                "--push-to needs a target in a dataset on this machine; this target is in none",
+                subject=request.target.text,
+            )
+        if request.pack_bytes:
+            from transfers.packs.writing import open_target  # start-up: only with --pack
+
+            packed = open_target(plain, location.text)
+            self._to_close[-1] = packed  # it closes the plain one
+            self._stores.append(packed)
+            return packed, plain
+        refuse_packed(plain, location.text)
+        self._stores.append(plain)
+        return plain, plain
+
+
+def _open_both(opener: _Opener) -> Endpoints:
+    """Open both endpoints; trailing slashes have the meaning that rclone gives them.
+
+    The contents of a folder go into the target, and a file goes to exactly that name.
+    """
+    request = opener.request
+    source = request.source
+    store, found = opener.packs.find(source)
+    if request.chosen is not None:
+        store = ChosenStore(store, request.chosen)
+    opener.register(store)
+    if found is None:
+        raise missing_source(source.text)
+    if found.kind is Kind.FILE and source.slash:
+        raise UsageError(
+            "not-a-folder", "the source is a file, but its path ends with a slash", subject=source.text
+        )
+    target = replace(request.target, confined=request.rules.delete)
+    if found.kind is not Kind.FOLDER:
+        return _open_file(opener, store, target)
+    # only if the source has no other request to answer first
+    if request.saved is None and not request.rules.xattrs:
+        store.list_ahead()
+    opened, plain = opener.open_target(target)
+    existing = opened.stat()
+    if existing is not None and existing.kind is Kind.FILE:
+        raise UsageError(
+            "not-a-folder", "the source is a folder and the target is a file", subject=target.text
+        )
+    return _endpoints(opener, store, store, (opened, plain))
+
+
+def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
+    """Open the folders around one file at the source and at the target."""
+    request, source = opener.request, opener.request.source
+    if request.pack_bytes:
+        raise UsageError("pack-one-file", "--pack cannot be used with a single file", subject=source.text)
+    name = source.name if target.slash else target.name
+    opened, plain = opener.open_target(target if target.slash else target.parent)
+    reason = name_problem(name, opened.facts)
+    if reason:
+        raise RefusedError(
+            "unsafe-name",
+            f"the target does not support the name {printable(name)}: {reason}",
+            subject=target.text,
+            hint="Choose another name. Nothing was moved.",
+        )
+    if _leads_to_folder(opener, target.child(name) if target.slash else target, opened.stat(name)):
+        raise UsageError(
+            "is-a-folder",
+            "a folder with that name already exists",
+            subject=target.text,
+            hint=f"To put the file into it: {target.text}/",
+        )
+    if request.rules.delete:
+        raise UsageError("delete-one-file", "--delete cannot be used with a single file", subject=source.text)
+    folder = opener.register(opener.packs.parent(store, source))
+    return _endpoints(opener, store, SingleSource(folder, source.name, name), (opened, plain))
+
+
+def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) -> bool:
+    """Return whether the target is a folder, or a symlink that leads to one."""
+    if existing is None or existing.kind is not Kind.LINK:
+        return existing is not None and existing.kind is Kind.FOLDER
+    with closing(opener.open(replace(target, confined=False))) as store:
+        found = store.stat()
+    return found is not None and found.kind is Kind.FOLDER
+
+
+def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Store, Store]) -> Endpoints:
+    request = opener.request
+    stream: StreamMover | PackMover
+    if request.pack_bytes:
+        from transfers.packs.writing import PackMover  # start-up: only with --pack
+
+        stream = PackMover(request.pack_bytes, request.lowest_rate, opener.on_event)
+    else:
+        stream = StreamMover(request.lowest_rate, opener.on_event)
+    return Endpoints(request, root, source, *targets, opener.stack, stream)
+
+
+def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, Store] | None:
+    """Return the recorded roots of the schedule, and the target's root; None without a schedule."""
+    schedule = scheduled_by().get("schedule")
+    store = target.store if isinstance(target, DatasetStore) else target
+    if schedule is None or request.operation not in _TYPED or not store.facts.root_identity:
+        return None
+    return KnownRoots(schedule), store
+
+
+def _check_scheduled_root(request: Request, location: Location, target: Store) -> None:
+    """Raise `RefusedError` if the schedule wrote to another folder before."""
+    found = _scheduled_root(request, target)
+    if found is not None:
+        known, store = found
+        known.check(location, store, target.root_path)
+
+
+def remember_root(endpoints: Endpoints) -> None:
+    """Remember the target's root for the next run of the schedule."""
+    found = _scheduled_root(endpoints.request, endpoints.plain_target)
+    if found is not None:
+        known, store = found
+        known.remember(endpoints.request.target, store, endpoints.plain_target.root_path)
+
+
+def check_facts(request: Request, source: Facts, target: Facts) -> None:
+    """Raise `RefusedError` for a read-only target, and for deletions with a possibly incomplete listing."""
+    if not target.writable:
+        raise RefusedError("read-only-site", "this site can only be read", subject=request.target.text)
+    if request.rules.delete and not source.complete:
+        raise RefusedError(
+            "listing-unproven",
+            "the listing of the source may be incomplete, so --delete could remove files that still exist there",
+            subject=request.source.text,
+            hint="Leave out --delete.",
+        )
+
+
+def check_fidelity(rules: Rules, source: Facts, target: Facts, subjects: tuple[str, str]) -> None:
+    """Raise `RefusedError` if an endpoint cannot keep permissions, attributes or hard links."""
+    for facts, subject in zip((source, target), subjects, strict=True):
+        if rules.modes == "keep" and not facts.modes:
+            raise RefusedError(
+                "cannot-keep-modes",
+                "this endpoint does not support permissions",
+                subject=subject,
+                hint="Leave out --modes keep. Nothing was changed.",
+            )
+    if rules.keep_empty_folders and not (target.folders or target.folder_markers):
+        raise RefusedError(
+            "cannot-keep-empty-folders",
+            "this endpoint cannot store empty folders",
+            subject=subjects[1],
+            hint="Leave out --keep-empty-folders; their number is then reported. Nothing was changed.",
+        )
+    for facts, subject in zip((source, target), subjects, strict=True):
+        if rules.xattrs and not facts.attributes:
+            raise _no_attributes(subject)
+        if rules.hard_links and not facts.hard_links:
+            raise RefusedError(
+                "cannot-keep-hard-links",
+                "this endpoint does not support hard links",
+                subject=subject,
+                hint="Leave out --hard-links; each name then becomes a separate file. Nothing was changed.",
+            )
+
+
+def _request_attributes(request: Request, target: Store, stores: Iterable[Store]) -> None:
+    """Request attributes in all listings.
+
+    Raises `RefusedError` if one filesystem has none, because those of the other would be lost.
+    """
+    for store in stores:
+        if not store.include_attributes():
+            raise _no_attributes((request.target if store is target else request.source).text)
+
+
+def _no_attributes(subject: str) -> RefusedError:
+    return RefusedError(
+        "cannot-keep-attributes",
+        "this endpoint does not support extended attributes",
+        subject=subject,
+        hint="Leave out --xattrs. Nothing was changed.",
+    )
+
+
+def check_backup(backup: Location, target: Location, facts: Facts) -> None:
+    """Raise `UsageError` for a backup at another site, or with a path that overlaps with the target's."""
+    check_writable(backup)
+    if not facts.backs_up:
+        raise UsageError("cannot-keep", "this kind of site does not support backups", subject=target.text)
+    if (backup.site.name, backup.bucket) != (target.site.name, target.bucket):
+        raise UsageError(
+            "backup-elsewhere",
+            "the backup has to be at the target's site",
+            subject=backup.text,
+            hint="Backups are moved, not copied. Name a folder at the target's site.",
+        )
+    # a bucket's own root is an empty key
+    if path_relation(b"/" + backup.raw, b"/" + target.raw) is not None:
+        raise UsageError("backup-overlaps", "the backup folder overlaps with the target", subject=backup.text)
+
+
+def _check_backup_overlap(endpoints: Endpoints, backup: Location) -> None:
+    """Raise `RefusedError` if the backup is in the target or the source, after resolving symlinks."""
+    target = endpoints.target
+    if target.facts.machine:
+        folders = [one for one in target.identify([backup.raw]) if one is not None]
+        others = [*_identities(endpoints, target), *_identities(endpoints, endpoints.root)]
+        check_backup_apart(folders, others, backup)
+
+
+def check_overlap(endpoints: Endpoints) -> None:
+    """Raise `RefusedError` if source and target overlap (S20); files chosen by name are exempt."""
+    request, single = endpoints.request, endpoints.single
+    if request.chosen is not None:
+        return
+    source_identities, target_identities = (
+        _identities(endpoints, endpoints.root),
+        _identities(endpoints, endpoints.target),
+    )
+    if single is None:
+        check_apart(source_identities, target_identities, request.target)
+    elif not isinstance(single.store, PackedStore):
+        name, folds = single.shown, endpoints.target.facts.folds_case
+        above = _identities(endpoints, single.store)
+        check_another_file((above, single.name), (target_identities, name), request.target, folds=folds)
+        check_real_file(source_identities, (target_identities, name), request.target)
+
+
+def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
+    """Return the identities to compare.
+
+    Folders of hosts and paths of services are never the same, except for a collection that shows a folder.
+    """
+    sites = endpoints.request.source.site, endpoints.request.target.site
+    site = sites[store is endpoints.target]
+    found = identity_at(site, store.root_path) if all(one.globus is not None for one in sites) else []
+    if endpoints.root.facts.machine is endpoints.target.facts.machine:
+        found += store.identities()
+    return found
+
+
+def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
+    """Return both ends as stores of agents, which --direct needs. Raises `UsageError`."""
+    request = endpoints.request
+    from transfers.engine.routes.direct import agent_store  # start-up: only for direct transfers
+
+    source = agent_store(endpoints.origin.store, request.source)
+    return source, agent_store(endpoints.target, request.target)
+
+
+def _check_within_site(endpoints: Endpoints) -> None:
+    """Raise `RefusedError` if the site cannot copy files without sending them through this machine."""
+    request = endpoints.request
+    if request.direct:
+        able = all(isinstance(store, PosixStore) for store in (endpoints.origin.store, endpoints.target))
+    else:
+        by_globus = request.source.site.kind == "globus"
+        here = request.source.site.kind == "local"
+        able = here or by_globus or endpoints.target.copies(endpoints.origin.store)
+    if not able:
+        line = shlex.join(["hibali", "sync", request.source.text, request.target.text])
+        raise RefusedError(
+            "cannot-copy-at-site",
+            "this site cannot copy these files itself",
+            subject=request.source.text,
+            hint=f"To copy them through this machine: {line}",
+        )
+
+
+def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
+    """Connect the source's site to the target's, without any change. Raises the errors of `open_direct_route`."""
+    request = endpoints.request
+    from transfers.engine.routes.direct import (  # start-up: only for direct transfers
+        DirectMover,
+        open_direct_route,
+    )
+
+    source, target = agent_stores(endpoints)
+    endpoints.direct = open_direct_route(request.source, request.target, source, target, on_event)
+    endpoints.stack.callback(endpoints.direct.close)
+    endpoints.stream = DirectMover(endpoints.direct.connection, target, request.lowest_rate, on_event)
+
+
+def _open_globus(
+    endpoints: Endpoints, recorder: Recorder, not_by_globus: tuple[str, ...]
+) -> GlobusMover | None:
+    """Log in to Globus if both ends have a collection and no option excludes it; a dry run only checks."""
+    source, target, request = endpoints.origin.store, endpoints.target, endpoints.request
+    plain = source.facts.globus and target.facts.globus
+    reasons = () if plain else ("a dataset, a place with packs or a choice of files",)
+    pair = globus_between(request, source, target, (*reasons, *not_by_globus))
+    if pair is None or not recorder.journaled:
+        return None
+
+    def on_event(event: Event) -> None:
+        """Record notes; the mover yields all other events that are to be recorded."""
+        if isinstance(event, Noted):
+            recorder.record(event)
+        else:
+            recorder.on_event(event)
+
+    from transfers.engine.routes.globus import open_globus  # start-up: the SDK of Globus is large
+
+    return open_globus(request, pair, source, endpoints.stream, on_event, endpoints.stack)
+
+
+def _open_nodes(endpoints: Endpoints, nodes: NodesRequest, recorder: Recorder) -> NodesMover | None:
+    """Check that compute nodes can reach both ends; read what an earlier call of the same command began."""
+    from transfers.shards.begun import BegunFile  # start-up: only for --nodes
+    from transfers.shards.mover import NodesMover, check_ends  # start-up: only for --nodes
+
+    request = endpoints.request
+    ends = (request.source, request.target)
+    check_ends(request, nodes, [(endpoints.origin.store, ends[0]), (endpoints.target, ends[1])])
+    if not recorder.journaled:
+        return None
+    begun = BegunFile(*ends, request.rules, nodes.site.name)
+    mover = NodesMover(nodes, ends, begun, endpoints.stream, request.lowest_rate, recorder.on_event)
+    endpoints.stack.callback(mover.close)
+    if mover.token:
+        endpoints.target.adopt_lock(mover.token)
+    return mover

@@ -1,0 +1,160 @@
+"""Define the request of a transfer."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hibali.config.kinds import kind_of
+from hibali.config.settings import Settings
+from hibali.errors import UsageError
+from hibali.events import Failed
+from hibali.locations import Location
+from hibali.text import nearest
+from transfers.model.entry import Entry
+from transfers.model.rules import Rules
+from transfers.shards.service import NodesRequest
+from transfers.stores.globus.paths import TaskTimeouts
+
+if TYPE_CHECKING:  # start-up: only for saved plans
+    from transfers.planning.plan_file import SavedPlan
+
+PACK_BYTES = 1024**3
+_LEAST_PACK_BYTES = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOptions:
+    """The options for committing changes in a dataset.
+
+    Attributes:
+        save: whether they are committed.
+        push_to: siblings to push the commit to.
+        message: the commit message, instead of one made from the receipt.
+        also: further absolute names to commit.
+    """
+
+    save: bool = True
+    push_to: tuple[str, ...] = ()
+    message: str | None = None
+    also: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A transfer as requested.
+
+    Attributes:
+        operation: the name of the command.
+        source: the location that is read.
+        target: the location that is written.
+        rules: the rules of selection, comparison and deletion.
+        saved: a saved plan to execute exactly.
+        backup: the folder for copies of files that are replaced or deleted.
+        rate: the rate limit in bytes per second; 0 for the limits of the sites.
+        pack_bytes: the size of packs that files are put into; 0 for no packs.
+        recorded: whether recorded digests are used to compare files.
+        direct: whether the source's site sends directly to the target's site.
+        saving: the options for committing received files in a dataset.
+        chosen: the only files of the source to transfer, by the name that each gets at the target.
+        via: `auto`, `globus`, or `stream` for bytes that pass through this machine.
+        within_site: whether the bytes must not pass through this machine, because both endpoints are at one site.
+        exact: whether a name that appears at the target after the plan was made is a failure, never replaced.
+        task_timeouts: the time limits after which a Globus task is cancelled.
+        nodes: the compute nodes that do it, None for this machine.
+        missing: what the caller knows to be missing at the source; each counts as a failure in the receipt.
+        protect: called before anything changes with the files at the target whose content would become another one, and
+            with the sha256 of each, "" if unknown; it raises `RefusedError` where that must not happen.
+    """
+
+    operation: str
+    source: Location
+    target: Location
+    rules: Rules = field(default_factory=Rules)
+    saved: SavedPlan | None = None
+    backup: Location | None = None
+    rate: int = 0
+    pack_bytes: int = 0
+    recorded: bool = False
+    direct: bool = False
+    saving: SaveOptions = field(default_factory=SaveOptions)
+    chosen: Mapping[bytes, Entry] | None = None
+    via: str = "stream"
+    within_site: bool = False
+    exact: bool = False
+    task_timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)
+    nodes: NodesRequest | None = None
+    missing: Sequence[Failed] = ()
+    protect: Callable[[Mapping[bytes, str]], None] | None = None
+
+    @property
+    def lowest_rate(self) -> int:
+        """The lowest limit in bytes per second, of the request and its sites; 0 for none."""
+        return min((rate for rate in (self.rate, self._bandwidth) if rate), default=0)
+
+    @property
+    def lowest_setting(self) -> str:
+        """The setting with the lowest limit: `bwlimit` or `bandwidth`."""
+        return "bandwidth" if self.lowest_rate == self._bandwidth else "bwlimit"
+
+    @property
+    def reconnect_seconds(self) -> float:
+        """The time in seconds to retry a lost connection: the lower limit of both sites."""
+        return min(site.limits.reconnect_seconds for site in (self.source.site, self.target.site))
+
+    @property
+    def _bandwidth(self) -> int:
+        both = (self.source.site.limits.bandwidth, self.target.site.limits.bandwidth)
+        return min((rate for rate in both if rate), default=0)
+
+    def paced(self, location: Location) -> Location:
+        """Return the location with the lowest rate as its site's bandwidth."""
+        limits = replace(location.site.limits, bandwidth=self.lowest_rate)
+        return replace(location, site=replace(location.site, limits=limits))
+
+
+def check_direction(operation: str, source: Location, target: Location, settings: Settings) -> None:
+    """Raise `UsageError` where push does not go from here to a site, or pull not from a site to here."""
+    found = source.typed_local, target.typed_local
+    if found == {"push": (True, False), "pull": (False, True)}[operation]:
+        return
+    place = source if operation == "pull" else target
+    name, _, rest = place.text.partition("/")
+    if found == (True, True) and name in settings.sites:
+        meant = f"{name} is a site: {name}:{rest}"
+    else:
+        command = {(True, False): "push", (False, True): "pull"}.get(found, "sync")
+        similar = nearest(name, settings.sites) if found == (True, True) else None
+        line = shlex.join(["hibali", command, source.text, target.text])
+        meant = f"Did you mean {similar}:{rest}, or {line}?" if similar else f"Did you mean: {line}"
+    way = "a local path to SITE:PATH" if operation == "push" else "SITE:PATH to a local path"
+    raise UsageError("wrong-direction", f"{operation} copies from {way}", subject=place.text, hint=meant)
+
+
+_FILE_TYPE = re.compile(r"[A-Z][A-Za-z0-9]*")
+
+
+def typed_target(target: Location, file_type: str | None) -> Location:
+    """Return the target with a type for new files. Raises `UsageError` for a site whose files have no types."""
+    if file_type is None:
+        return target
+    with_file_type = kind_of(target.site).with_file_type
+    if with_file_type is None:
+        raise UsageError(
+            "usage",
+            f"--as-type needs a target at a CBRAIN portal; files of a site of kind {target.site.kind} have no types",
+            subject=target.text,
+        )
+    if not _FILE_TYPE.fullmatch(file_type):
+        raise UsageError("usage", f"{file_type!r} is not a type such as TextFile", subject="--as-type")
+    return replace(target, site=with_file_type(target.site, file_type))
+
+
+def pack_bytes(size: int | None) -> int:
+    """Return the largest size of a pack, by default 1 GiB. Raises `UsageError` for less than 1 MiB."""
+    if size is not None and size < _LEAST_PACK_BYTES:
+        raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
+    return size or PACK_BYTES

@@ -1,0 +1,200 @@
+"""Move files directly from one ssh site to another over the first site's own ssh, or within one site."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from base64 import b64encode
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from hibali.config.model import Reached, Site
+from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
+from hibali.events import Event, Listener, Noted, ignore
+from hibali.locations import Location, guarded_roots
+from hibali.ssh.explain import ended_session, explain_ssh
+from hibali.ssh.sessions import unattended_options
+from hibali.text import printable
+from transfers.agent import protocol
+from transfers.engine.routes.stream import ProgressReport, StreamMover
+from transfers.model.store import Source, Store
+from transfers.model.units import Committed, Item, Unit
+from transfers.pipeline.batches import group_units, unit_bytes
+from transfers.remote.connection import Connection, opening, remote_command
+from transfers.stores import ssh
+from transfers.stores.agent_store import PosixStore
+from transfers.stores.single_file import SingleSource
+
+
+class DirectMover(StreamMover):
+    """A Mover (transfers.engine.routes.stream.Mover) with the retries and rate limit of StreamMover."""
+
+    name = "direct"
+
+    def __init__(
+        self, connection: Connection, target_store: PosixStore, rate: int = 0, on_event: Listener = ignore
+    ) -> None:
+        """`connection` is the connection to the source's agent, which reached the target's agent (see `DirectRoute`)."""
+        super().__init__(rate, on_event)
+        self._connection = connection
+        self._target = target_store
+
+    def _transfer(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Committed, None, None]:
+        piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
+        progress = ProgressReport(self._on_event)
+        units = self._paced(
+            group_units(self._until_full(items), lambda: piece, target.begun, together=self._together)
+        )
+        read_as = source.name if isinstance(source, SingleSource) else None
+
+        def passed(unit: Unit) -> None:
+            progress.report_progress(unit, unit_bytes(unit))
+
+        with closing(self._target.write_direct(self._connection, units, read_as, passed)) as results:
+            for committed in results:
+                self._note_full(committed)
+                yield committed
+
+    def _paced(self, units: Iterable[Unit]) -> Iterator[Unit]:
+        for unit in units:
+            self._pace.acquire(unit_bytes(unit))
+            yield unit
+
+
+_WITHOUT = "leave out --direct: the data then passes through this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRoute:
+    """A connection to an agent at the source's site, and through it to one at the target's."""
+
+    connection: Connection
+    logins: int
+
+    def close(self) -> None:
+        """End both agents; safe to call twice."""
+        self.connection.close()
+
+
+def check_direct(source: Location, target: Location) -> None:
+    """Raise `UsageError` if direct transfers between the two are impossible."""
+    for location in (source, target):
+        if location.site.kind != "ssh":
+            raise UsageError(
+                "direct-kind",
+                "--direct needs two ssh sites, but this is not one",
+                subject=location.text,
+                hint=f"Name two ssh sites, or {_WITHOUT}.",
+            )
+
+
+def agent_store(store: object, location: Location) -> PosixStore:
+    """Return the store as an agent store; raise `UsageError` for other stores."""
+    if isinstance(store, PosixStore):
+        return store
+    raise UsageError(
+        "direct-transport",
+        "--direct needs hibali's agent and plain files at both endpoints; this one is reached by SFTP or contains packs",
+        subject=location.text,
+        hint=f"Name sites with python3 and leave out --pack, or {_WITHOUT}.",
+    )
+
+
+def open_direct_route(
+    source: Location,
+    target: Location,
+    source_store: PosixStore,
+    target_store: PosixStore,
+    on_event: Listener = ignore,
+) -> DirectRoute:
+    """Connect the source's site to the target's, without changes at either; within a site to a second agent.
+
+    Raises `AccessError` for a refused login, `TryLaterError` if the target is unreachable.
+    """
+    here, there = source.site, target.site
+    assert there.ssh is not None
+    reached = there.reached_from.get(here.name) or Reached()
+    host = reached.host or there.ssh.data_host or there.ssh.host
+    within = here.name == there.name
+    subject = here.name if within else f"{here.name} -> {there.name}"
+    connection, logins = ssh.connect(here, bulk=True, on_event=on_event)
+    try:
+        connection.subject = subject
+        connection.request("open", path=protocol.text_of(source_store.root_path), make=False)
+        if not within:
+            on_event(Noted(f"{here.name} logs in to {host}; the data does not pass through this machine."))
+        start = remote_command(there.ssh.python)
+        nonce = secrets.token_hex(16)
+        reply = connection.request(
+            "start_relay",
+            words=["sh", "-c", start] if within else [*_ssh_argv(reached, host), start],
+            opening=b64encode(opening(nonce, guarded_roots(there), connection.reports)).decode("ascii"),
+            nonce=nonce,
+        ).header
+        with connection.understanding():
+            if reply["reached"] is not True:
+                raise _not_started(reply, here) if within else _unreached(reply, reached, host, here, there)
+            _check_agent(reply["greeting"], target_store, connection, host)
+    except BaseException:
+        connection.close()
+        raise
+    return DirectRoute(connection, logins if within else logins + 1)
+
+
+def _ssh_argv(reached: Reached, host: str) -> list[str]:
+    port = ["-p", str(reached.port)] if reached.port else []
+    return [*reached.command, *unattended_options(), *port, "--", host]
+
+
+def _check_agent(
+    greeting: dict[str, Any], target_store: PosixStore, connection: Connection, host: str
+) -> None:
+    """Check the account at the target: files written as another account would not belong to the user."""
+    if greeting["protocol"] != protocol.PROTOCOL:
+        raise connection.broken("uses another protocol version")
+    if greeting["user"] != target_store.account:
+        raise AccessError(
+            "another-account",
+            f"the login to {host} uses another account (uid {int(greeting['user'])}) than hibali uses there",
+            subject=connection.subject,
+            hint=f'Name the account in `reached_from` (host = "USER@HOST"), or {_WITHOUT}.',
+        )
+
+
+def _not_started(reply: dict[str, Any], site: Site) -> HibaliError:
+    """Return the error for a second agent that does not start."""
+    message = f"a second agent cannot start: {printable(str(reply['errors']))[-300:] or reply['status']}"
+    return TryLaterError("no-agent", message, subject=site.name, hint="Run the same command again.")
+
+
+def _unreached(reply: dict[str, Any], reached: Reached, host: str, here: Site, there: Site) -> HibaliError:
+    """Return the error with a hint: without --direct it works, because this machine reaches both sites."""
+    subject = f"{here.name} -> {there.name}"
+    setting = f"[sites.{there.name}.reached_from.{here.name}]"
+    login_command = shlex.join([*reached.command, *(["-p", str(reached.port)] if reached.port else []), host])
+    hint = f"At {here.name}, log in once yourself: {login_command} (another way: {setting}); or {_WITHOUT}."
+    status, output = reply["status"], str(reply["errors"])
+    if status is None:
+        return AccessError(
+            "no-ssh", f"{reached.command[0]} cannot be run there: {output}", subject=subject, hint=hint
+        )
+    if status == 255:  # ssh's exit code
+        found = explain_ssh(output.encode("utf-8", "replace"), reached.command, host)
+        kind = type(found)
+        if found.code == "host-key-changed":
+            hint = f"At {here.name}: {found.hint}"
+        return kind(
+            found.code, f"{here.name} cannot reach {host}: {found.message}", subject=subject, hint=hint
+        )
+    if status == 127:  # the shell's exit codes
+        return NotFoundError("no-python", f"python3 cannot be started at {host}", subject=subject, hint=hint)
+    if refused := ended_session(status, output.encode("utf-8", "replace"), login_command, subject):
+        return refused
+    reason = output.splitlines()[-1][-300:] if output else f"status {status}"
+    return TryLaterError(
+        "no-agent", f"the agent cannot start at {host}: {reason}", subject=subject, hint=hint
+    )

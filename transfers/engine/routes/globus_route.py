@@ -1,0 +1,124 @@
+"""Decide whether Globus moves the files of a request, and between which collections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hibali.config.model import Site
+from hibali.config.settings import Settings
+from hibali.errors import UsageError
+from hibali.locations import Location
+from transfers.engine.request import Request
+from transfers.model.store import Store
+from transfers.stores.globus.paths import CollectionPair, path_in_collection
+
+_KINDS = frozenset({"ssh", "local", "globus"})
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """Options that decide the mover: `via` (`auto`, `globus` or another), and options that Globus lacks."""
+
+    via: str = "auto"
+    unsupported: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionRoot:
+    """An endpoint: its site, and the path of its root there (`Store.root_path`)."""
+
+    site: Site
+    root_path: bytes
+
+
+def find_collections(
+    wanted: RouteRequest, source: CollectionRoot, target: CollectionRoot
+) -> CollectionPair | None:
+    """Return both collections, or None to use another mover; pure.
+
+    Raises `UsageError` if Globus was requested, or is the only possible mover, and cannot be used.
+    """
+    if wanted.via not in {"auto", "globus"}:
+        return None
+    is_required = wanted.via == "globus" or target.site.kind == "globus"
+    reason, subject = _missing_collection(source, target)
+    if reason is None and wanted.unsupported:
+        reason, subject = f"Globus does not support {wanted.unsupported[0]}", wanted.unsupported[0]
+    paths = _path(source), _path(target)
+    if reason is None and paths[0] is not None and paths[1] is not None:
+        assert source.site.globus is not None
+        assert target.site.globus is not None
+        return CollectionPair(
+            source.site.globus.collection,
+            paths[0],
+            target.site.globus.collection,
+            paths[1],
+            max(source.site.globus.deadline_seconds, target.site.globus.deadline_seconds),
+        )
+    if not is_required:
+        return None
+    raise UsageError(
+        "not-by-globus",
+        reason or "Globus cannot be used here",
+        subject=subject,
+        hint="Leave that out, give both sites a `globus` table (docs/globus.md), or name a site that ssh reaches.",
+    )
+
+
+def _missing_collection(source: CollectionRoot, target: CollectionRoot) -> tuple[str | None, str]:
+    for place in (source, target):
+        name = place.site.name
+        if place.site.kind not in _KINDS or place.site.globus is None:
+            return "this site has no Globus collection", name
+        if _path(place) is None:
+            return "the path is outside of the site's collection", name
+    return None, ""
+
+
+def _path(place: CollectionRoot) -> str | None:
+    if place.site.globus is None:
+        return None
+    try:
+        return path_in_collection(place.site, place.root_path.decode("utf-8"))
+    except UnicodeDecodeError:
+        return None
+
+
+def with_local_collection(location: Location, settings: Settings) -> Location:
+    """Return the location with this machine's collection, if a local site with a globus table contains it."""
+    if not location.typed_local:
+        return location
+    for site in settings.sites.values():
+        if (
+            site.kind == "local"
+            and site.globus is not None
+            and _path(CollectionRoot(site, location.raw)) is not None
+        ):
+            return replace(location, site=replace(location.site, globus=replace(site.globus, of=site.name)))
+    return location
+
+
+def globus_between(
+    request: Request, source: Store, target: Store, more: tuple[str, ...] = ()
+) -> CollectionPair | None:
+    """Return both collections, or None to use another mover. `more` lists further options that Globus lacks.
+
+    Raises `UsageError` as `find_collections`.
+    """
+    wanted = RouteRequest(request.via, (*_unsupported_options(request), *more))
+    ends = (
+        CollectionRoot(request.source.site, source.root_path),
+        CollectionRoot(request.target.site, target.root_path),
+    )
+    return find_collections(wanted, *ends)
+
+
+def _unsupported_options(request: Request) -> list[str]:
+    """Return the request's options that Globus does not support."""
+    options = {
+        "--pack": bool(request.pack_bytes),
+        "--direct": request.direct,
+        "--xattrs": request.rules.xattrs,
+        f"--{request.lowest_setting}": bool(request.lowest_rate),
+    }
+    return [name for name, is_set in options.items() if is_set]

@@ -1,0 +1,167 @@
+"""Define the mover interface; move files through this machine: read, write, hash at both ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Protocol, TypeGuard
+
+from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
+from hibali.retry import Pace
+from hibali.text import printable
+from transfers.model.entry import Kind, Verification, weakest
+from transfers.model.store import Source, Store
+from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Unit
+from transfers.pipeline.batches import group_units, packed_together
+
+MAX_ATTEMPTS = 3  # attempts for an item that may succeed when it is sent again
+FULL = frozenset({"no-space", "no-quota", "read-only"})
+
+
+class Mover(Protocol):
+    """A way of transferring: through this machine, a copy by the server, or a third party."""
+
+    @property
+    def name(self) -> str:
+        """The mover's name in receipts, such as `stream`, `server` or `direct`."""
+
+    def carry(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Committed, None, None]:
+        """Transfer every item; yield a `Committed` for each, in any order, and events of failures.
+
+        Closing it ends active transfers.
+        """
+
+
+class StreamMover:
+    """Move items through this machine."""
+
+    name = "stream"
+
+    def __init__(self, rate: int = 0, on_event: Listener = ignore) -> None:
+        """`rate` is in bytes per second, 0: no limit; the sending thread reports progress to `on_event`."""
+        self._on_event = on_event
+        self._pace = Pace(rate)
+        self._together = packed_together(rate)
+        self._full = threading.Event()
+
+    @property
+    def slowed(self) -> bool:
+        """True if the rate limit slowed the transfer."""
+        return self._pace.slows
+
+    def carry(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Committed, None, None]:
+        """See Mover. Corrupt files are sent again a bounded number of times, then reported."""
+        remaining = items
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            retries: list[Item] = []
+            with closing(self._transfer(source, target, remaining)) as events:
+                for event in events:
+                    if is_retryable(event) and attempt < MAX_ATTEMPTS:
+                        retries.append(event.item)
+                        yield retried(event, attempt)
+                    else:
+                        yield event
+            if not retries:
+                return
+            remaining = retries
+
+    def _transfer(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Committed, None, None]:
+        payloads = PacedPayloads(self._pace, self._on_event)
+        units = group_units(
+            self._until_full(items),
+            lambda: _piece_bytes(source, target),
+            target.begun,
+            together=self._together,
+        )
+        with closing(target.write(payloads.watch(source.read(units)))) as results:
+            for committed in results:
+                self._note_full(committed)
+                verification = payloads.verifications.pop(committed.item.number, Verification.DIGEST)
+                yield _verified_by(committed, verification)
+
+    def _note_full(self, committed: Committed) -> None:
+        if committed.problem is not None and committed.problem.code in FULL:
+            self._full.set()
+
+    def _until_full(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield items until the target is full, so that not every remaining file is tried."""
+        for item in items:
+            if self._full.is_set():
+                return
+            yield item
+
+
+def _verified_by(committed: Committed, verification: Verification) -> Committed:
+    """Return the result with this verification, if it is weaker than the target's."""
+    if committed.problem is not None or verification is Verification.DIGEST:
+        return committed
+    return replace(committed, verification=weakest(committed.verification, verification))
+
+
+def _piece_bytes(source: Source, target: Store) -> int:
+    """Return the segment size for large files: small ones distribute better over several channels."""
+    facts = (source.facts, target.facts)
+    if source.several_channels or target.several_channels:
+        return max(one.least_segment_bytes for one in facts)
+    return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
+
+
+def is_retryable(event: Event | Committed) -> TypeGuard[Committed]:
+    """Return whether this item may succeed when it is sent again."""
+    return isinstance(event, Committed) and event.problem is not None and event.problem.retryable
+
+
+def retried(committed: Committed, attempt: int) -> Retried:
+    """Return the event for a retry."""
+    reason = committed.problem.message if committed.problem is not None else ""
+    return Retried(printable(committed.item.entry.path), attempt, 0.0, reason)
+
+
+class ProgressReport:
+    """A reporter of progress by unit, for one thread."""
+
+    def __init__(self, on_event: Listener) -> None:
+        self._on_event = on_event
+        self._large = (-1, 0)  # number of the last large file, and the bytes of it that existed before
+
+    def report_progress(self, unit: Unit, size: int) -> None:
+        """Report bytes of a unit as sent."""
+        if unit.segment:
+            item = unit.items[0]
+            if item.number != self._large[0]:
+                self._large = (item.number, unit.offset)
+            self._on_event(Carrying(item.entry.path, self._large[1], unit.offset + size, item.entry.size))
+        if size:
+            self._on_event(Carried(size))
+
+
+class PacedPayloads(ProgressReport):
+    """The source's verifications until the target replies; the sending thread fills it."""
+
+    def __init__(self, pace: Pace, on_event: Listener) -> None:
+        """`on_event` is called from the sending thread."""
+        super().__init__(on_event)
+        self._pace = pace
+        self.verifications: dict[int, Verification] = {}
+
+    def watch(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
+        """Yield the payloads at the allowed rate, and report progress."""
+        for payload in payloads:
+            for position, item in enumerate(payload.unit.items):
+                verification = (
+                    payload.verifications[position] if payload.verifications else Verification.DIGEST
+                )
+                if item.entry.kind is Kind.FILE and verification is not Verification.DIGEST:
+                    self.verifications[item.number] = verification
+            size = len(payload.data)
+            self._pace.acquire(size)
+            yield payload
+            self.report_progress(payload.unit, size)

@@ -1,0 +1,1 @@
+"""What all parts of a transfer name: entries, units, facts of stores, stores, rules."""

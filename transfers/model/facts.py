@@ -1,0 +1,154 @@
+"""What a store can do and hold, and which names it cannot."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from transfers.agent.safe_path import UNSAFE_COMPONENTS
+from transfers.model.entry import Verification
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The capabilities and limits of a store."""
+
+    kind: str
+    read_verification: Verification  # the best verification when reading from this store
+    write_verification: Verification  # the best verification when writing to this store
+    ordered: bool = True  # lists in canonical order; if False, `open_store` sorts
+    folders: bool = True  # can store empty folders
+    folder_markers: bool = False  # without `folders`: can store an empty folder as an object `NAME/`
+    file_and_folder: bool = False  # can store a file and a folder with the same name
+    links: bool = True  # can store symlinks
+    modes: bool = True  # can store permission bits
+    hard_links: bool = False  # lists and creates hard links
+    attributes: bool = False  # can store `user.*` attributes, if the filesystem can
+    mtimes: bool = True  # can store modification times
+    mtime_unit_ns: int = 1  # resolution of modification times
+    locks: bool = True  # supports a lease lock
+    swaps: bool = True  # replaces a file atomically; if False, neither version exists for a moment
+    name_bytes: int = 255  # maximum length of a component; 0: no limit
+    path_bytes: int = 4096  # maximum length of a relative path
+    folds_case: bool = False  # names are case-insensitive
+    utf8_names: bool = False  # names must be UTF-8
+    segment_bytes: int = 4 * 1024 * 1024  # preferred segment size of large files, at most SEGMENT_BYTES
+    least_segment_bytes: int = 1024 * 1024  # minimum segment size
+    refuses: tuple[bytes, ...] = ()  # substrings that names must not contain
+    # What paths must match, and why others are refused.
+    accepts: tuple[re.Pattern[bytes], str] | None = None
+    # Components, in lower case, that data must not use.
+    reserved: frozenset[bytes] = frozenset()
+    holes: bool = False  # stores sparse files without allocating their holes
+    writable: bool = True  # False: read-only
+    complete: bool = (
+        True  # a listing without an error is complete; if False, no file is deleted because of a listing
+    )
+    known: bool = True  # False: the server was not probed, and these facts are assumptions
+    hashes: bool = True  # supports `digest`
+    globus: bool = False  # a Globus collection of the site has the same files
+    only_globus: bool = False  # only Globus can write to it
+    # Optional operations of `Store`: check these before calling one.
+    machine: bool = False  # folders of a host: `identify`, `resolved`, `check_trusted`
+    root_identity: bool = False  # `root_identity`
+    reports_packs: bool = False  # sets `packed_at` without a search
+    backs_up: bool = False  # `back_up`
+    adjusts: bool = False  # `adjust`
+    appends: bool = False  # `appender`
+    hashes_ranges: bool = False  # `digest_ranges`
+    whole_files: bool = False  # `find_whole`, `store_whole`, `fetch_whole`, `remove_whole`
+    small_files: bool = False  # `small_files`
+    substores: bool = False  # `substore`
+    external_writes: bool = False  # `prepare_external`, `commit_external`
+    removes_trees: bool = False  # `check_no_locks`, `remove_own_files`, `remove_root`
+    renames: bool = False  # `rename`
+    presigns: bool = False  # `presign`
+    shares: bool = False  # `sharing`
+
+    def of_view(self, **changes: Any) -> Facts:
+        """Return the facts of a view of this store: without operations that views do not forward."""
+        return replace(self, **{**_NOT_OF_VIEWS, **changes})
+
+
+_NOT_OF_VIEWS = dict.fromkeys(
+    (
+        "globus",
+        "root_identity",
+        "appends",
+        "hashes_ranges",
+        "whole_files",
+        "small_files",
+        "substores",
+        "external_writes",
+        "removes_trees",
+        "renames",
+        "presigns",
+        "shares",
+    ),
+    False,
+)
+
+
+def is_own_name(path: bytes) -> bool:
+    """Return whether the path is one of hibali's own files: lock, journal, digest manifest, probe objects."""
+    if b".hibali" not in path:
+        return False
+    if b"/.hibali/probe/" in b"/" + path:  # objects of the probe of an object store
+        return True
+    return path == b".hibali" or any(
+        path == own or path.endswith(b"/" + own)
+        for own in (b".hibali/lock", b".hibali/journal", b".hibali/begun", b".hibali/manifest.jsonl")
+    )
+
+
+def is_partial_name(path: bytes) -> bool:
+    """Return whether the last component is a partial name: `.hibali-` and 32 hexadecimal digits."""
+    name = path.rpartition(b"/")[2]
+    return (
+        len(name) == 40 and name.startswith(b".hibali-") and all(c in b"0123456789abcdef" for c in name[8:])
+    )
+
+
+def unsafe_component(path: bytes) -> str | None:
+    """Return why a relative path could leave the root or is ambiguous (S1), or None if it is safe."""
+    if b"\0" not in path and UNSAFE_COMPONENTS.isdisjoint(path.split(b"/")):
+        return None
+    if not path:
+        return "it is empty"
+    if b"\0" in path:
+        return "it contains a NUL byte"
+    if path.startswith(b"/"):
+        return "it is absolute"
+    for part in path.split(b"/"):
+        if part in UNSAFE_COMPONENTS:
+            return f"it has the component {part.decode('ascii')!r}"
+    return None
+
+
+def name_problem(path: bytes, facts: Facts) -> str | None:
+    """Return why the target cannot store this name, or None."""
+    reason = unsafe_component(path)
+    if reason:
+        return reason
+    if is_partial_name(path):
+        return "hibali uses such names for partial files"
+    if is_own_name(path):
+        return "hibali reserves this name"
+    if facts.path_bytes and len(path) > facts.path_bytes:
+        return f"it is longer than {facts.path_bytes} bytes"
+    if facts.name_bytes and any(len(part) > facts.name_bytes for part in path.split(b"/")):
+        return f"a component is longer than {facts.name_bytes} bytes"
+    if facts.utf8_names:
+        try:
+            path.decode("utf-8")
+        except UnicodeDecodeError:
+            return "it is not UTF-8"
+    for part in facts.refuses:
+        if part in path:
+            return f"it contains {part!r}"
+    if facts.accepts is not None and facts.accepts[0].fullmatch(path) is None:
+        return facts.accepts[1]
+    if facts.reserved and not facts.reserved.isdisjoint(path.lower().split(b"/")):
+        return "datasets reserve this name; to leave it out, add --exclude"
+    return None
