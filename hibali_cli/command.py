@@ -133,6 +133,31 @@ class CommandGroup(click.Group):
                     rows = [(name.ljust(width), each.get_short_help_str(limit)) for name, each in commands]
                     formatter.write_dl(rows)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of its own commands, and of those that plugins add to it, sorted."""
+        from hibali.plugins import every  # start-up: only to list commands
+
+        added = (name.rpartition(".")[2] for name, _ in every("hibali.commands", self._path))
+        return sorted({*self._own_commands(ctx), *added})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return its own command of that name, else a plugin's; None for an unknown one."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        from hibali.plugins import find  # start-up: not for commands of hibali itself
+
+        found = find("hibali.commands", f"{self._path}.{cmd_name}".removeprefix("."))
+        return found if isinstance(found, click.Command) else None
+
+    @property
+    def _path(self) -> str:
+        """What comes before the dot in the names of commands that plugins add."""
+        return str(self.name)
+
+    def _own_commands(self, ctx: click.Context) -> list[str]:
+        return super().list_commands(ctx)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -172,21 +197,21 @@ class FolderGroup(CommandGroup):
         self._package = package
         self._modules = modules
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the folder's commands and of those added by hand, sorted."""
+    _path = ""
+
+    def _own_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the folder's commands and of those added by hand."""
         del ctx
         folder = import_module(self._package).__path__[0]
         found = {name.removesuffix(".py") for name in os.listdir(folder)}  # noqa: PTH208  # pathlib costs start-up time
         names = {name for name in found if _WORD.fullmatch(name)} - set(self._modules.values())
-        return sorted({*names, *self._modules, *self.commands})
+        return [*names, *self._modules, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command of that name; None for an unknown one."""
         cmd_name = _ALIASES.get(cmd_name, cmd_name)
-        if cmd_name in self.commands:
-            return self.commands[cmd_name]
-        if cmd_name not in self.list_commands(ctx):
-            return None
+        if cmd_name in self.commands or cmd_name not in self._own_commands(ctx):
+            return super().get_command(ctx, cmd_name)
         module = import_module(f"{self._package}.{self._modules.get(cmd_name, cmd_name)}")
         found = getattr(module, f"{cmd_name}_command")
         assert isinstance(found, click.Command)

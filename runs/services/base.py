@@ -14,7 +14,7 @@ from hibali.config.model import Site
 from hibali.errors import HibaliError, NotFoundError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location
-from hibali.plugins import built_in_names, load
+from hibali.plugins import has, load
 from hibali.text import printable
 from registry.pipeline import Container as Wanted
 from registry.pipeline import Pipeline
@@ -393,7 +393,7 @@ def open_host(site: Site, on_event: Listener = ignore) -> ServiceHost | ServiceM
 
 def load_job_system(name: str) -> JobSystem:
     """Return the scheduler or service that a run recorded; raises `UsageError` for an unknown one."""
-    if name not in built_in_names("runs.services"):
+    if not has("runs.services", name):
         return load_scheduler(name)
     found: JobSystem = load("runs.services", name).SYSTEM
     return found

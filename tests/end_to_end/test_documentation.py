@@ -80,7 +80,7 @@ def test_the_files_that_pages_name_exist() -> None:
 def test_the_pages_that_code_names_exist() -> None:
     named = {
         (str(path.relative_to(REPOSITORY)), page)
-        for folder in ("hibali", "hibali_cli", "transfers", "registry", "runs", "tests")
+        for folder in ("hibali", "hibali_cli", "hibali_plugins", "transfers", "registry", "runs", "tests")
         for path in (REPOSITORY / folder).rglob("*")
         if path.suffix in {".py", ".sh"}
         for page in re.findall(r"\bdocs/[a-z0-9/-]+\.md\b", path.read_text())
@@ -93,7 +93,16 @@ def test_the_decisions_that_code_and_pages_cite_exist() -> None:
     pages = {path.name for path in DECISIONS.glob("*.md")}
     cited = {
         (str(path.relative_to(REPOSITORY)), page or number)
-        for folder in ("hibali", "hibali_cli", "transfers", "registry", "runs", "tests", "docs")
+        for folder in (
+            "hibali",
+            "hibali_cli",
+            "hibali_plugins",
+            "transfers",
+            "registry",
+            "runs",
+            "tests",
+            "docs",
+        )
         for path in (REPOSITORY / folder).rglob("*")
         if path.suffix in {".py", ".md", ".sh"}
         for page, number in re.findall(

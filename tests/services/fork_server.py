@@ -30,7 +30,7 @@ from typing import NoReturn
 from tests.services.processes import MARK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("hibali", "hibali_api", "hibali_cli", "transfers", "registry", "runs")
+PACKAGES = ("hibali", "hibali_api", "hibali_cli", "hibali_plugins", "transfers", "registry", "runs")
 # these modules are run or sent to other hosts, never imported
 ENTRY = frozenset({"__main__", "generate", "dial", "flatten"})
 # what commands import only when they need it

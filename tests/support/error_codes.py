@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.support.documented_commands import REPOSITORY
 
-PACKAGES = ("hibali", "hibali_api", "transfers", "registry", "runs", "hibali_cli")
+PACKAGES = ("hibali", "hibali_api", "transfers", "registry", "runs", "hibali_cli", "hibali_plugins")
 _CODE = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.command_tree import check_call
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("hibali", "transfers", "registry", "runs", "hibali_cli")
+PACKAGES = ("hibali", "transfers", "registry", "runs", "hibali_cli", "hibali_plugins")
 # A command in backticks, or from the beginning or a colon to the end of the text.
 LINE = re.compile(r"`(hibali [^`]+)`|(?:^|(?<=: ))(hibali [a-z][^`]*)$")
 MENTION = re.compile(r"`hibali run` line")  # a command that the user typed before

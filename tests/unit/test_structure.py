@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.services.session import REPOSITORY
 
-PACKAGES = ("hibali", "hibali_api", "hibali_cli", "registry", "runs", "transfers")
+PACKAGES = ("hibali", "hibali_api", "hibali_cli", "hibali_plugins", "registry", "runs", "transfers")
 
 
 def module_of(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +14,11 @@ from hibali.config.kinds import StoreKind
 from hibali.config.settings import SettingsError, parse_settings, require_known_programs
 from hibali.errors import UsageError
 from runs.schedulers.base import JobVariables
+
+
+def install(monkeypatch: pytest.MonkeyPatch, group: str, points: dict[str, str]) -> None:
+    """Let an installed package declare these entry points, and nothing else."""
+    monkeypatch.setattr(plugins, "_installed", lambda: {group: points})
 
 
 def test_names_are_those_of_the_package_s_modules() -> None:
@@ -36,10 +40,10 @@ def test_an_unknown_name_lists_the_known_ones(word: str) -> None:
 
 
 def test_names_of_hibali_itself_ask_no_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(group: str) -> list[metadata.EntryPoint]:
-        raise AssertionError(group)
+    def asked() -> plugins.Points:
+        raise AssertionError
 
-    monkeypatch.setattr(metadata, "entry_points", asked)
+    monkeypatch.setattr(plugins, "_installed", asked)
     kinds._load_kind.cache_clear()
     text = '[sites.xx]\nkind = "fsspec"\nfsspec.url = "memory://data"\n[sites.yy]\nkind = "local"\nscheduler.name = "slurm"\n'
     sites = parse_settings(text, Path("config.toml")).sites
@@ -48,13 +52,10 @@ def test_names_of_hibali_itself_ask_no_installed_package(monkeypatch: pytest.Mon
 
 
 def test_plugins_add_names_but_never_replace_built_in_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [
-        metadata.EntryPoint("slurm", "json:dumps", "hibali.schedulers"),
-        metadata.EntryPoint("my-own", "json:loads", "hibali.schedulers"),
-        metadata.EntryPoint("broken", "no_such_module:x", "hibali.schedulers"),
-    ]
-    monkeypatch.setattr(
-        metadata, "entry_points", lambda group: points if group == "hibali.schedulers" else []
+    install(
+        monkeypatch,
+        "hibali.schedulers",
+        {"slurm": "json:dumps", "my-own": "json:loads", "broken": "no_such_module:x"},
     )
     assert plugins.load("runs.schedulers", "slurm").__name__ == "runs.schedulers.slurm"
     assert plugins.load("runs.schedulers", "my-own").__name__ == "loads"
@@ -68,8 +69,7 @@ def add_stores(monkeypatch: pytest.MonkeyPatch, **modules: object) -> None:
     """Add entry points of the group `hibali.stores` with these modules."""
     for word, module in modules.items():
         monkeypatch.setitem(sys.modules, f"plugin_{word}", module)
-    points = [metadata.EntryPoint(word, f"plugin_{word}", "hibali.stores") for word in modules]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == "hibali.stores" else [])
+    install(monkeypatch, "hibali.stores", {word: f"plugin_{word}" for word in modules})
 
 
 def problems_of(text: str) -> list[str]:
@@ -94,10 +94,51 @@ def test_a_kind_cannot_take_the_name_of_a_key_of_all_sites(monkeypatch: pytest.M
 
 
 def test_a_kind_that_cannot_be_imported_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = metadata.EntryPoint("box", "no_such_module", "hibali.stores")
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "hibali.stores" else [])
+    install(monkeypatch, "hibali.stores", {"box": "no_such_module"})
     [problem] = problems_of('[sites.xx]\nkind = "box"\n')
     assert problem.startswith("line 2: sites.xx.kind: the store from 'no_such_module' cannot be loaded")
+
+
+def declare(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "entry_points.txt").write_text(text)
+
+
+def test_installed_packages_are_found_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    declare(
+        tmp_path / "one" / "box-1.dist-info",
+        "# ours\n[console_scripts]\nbox = box:main\n\n[hibali.commands]\ncrate = box.crate:crate [extra]\n",
+    )
+    declare(
+        tmp_path / "two" / "box-2.dist-info", "[hibali.commands]\ncrate = other:crate\nlid = other:lid.open\n"
+    )
+    declare(tmp_path / "two" / "box", "[hibali.commands]\nno = no:no\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / each) for each in ("one", "two", "missing")])
+    assert plugins._installed()["hibali.commands"] == {"crate": "box.crate:crate", "lid": "other:lid.open"}
+
+
+def test_what_cannot_be_loaded_is_left_out_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(
+        monkeypatch,
+        "hibali.parts",
+        {"good": "json:dumps", "broken": "no_such_module:x", "pipelines.read": "json:loads"},
+    )
+    assert [name for name, _ in plugins.every("hibali.parts")] == ["good"]
+    assert [name for name, _ in plugins.every("hibali.parts", "pipelines")] == ["pipelines.read"]
+    assert plugins.find("hibali.parts", "other") is None
+    with pytest.raises(UsageError, match="broken"):
+        plugins.find("hibali.parts", "broken")
+
+
+def test_a_folder_whose_requirement_is_missing_counts_as_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = tmp_path / "hibali_plugins"
+    declare(root / "one", "[hibali.parts]\none = json\n")
+    declare(root / "two", "[hibali.requires]\nthree = three\n[hibali.parts]\ntwo = json\n")
+    declare(root / "four", "[hibali.requires]\ntwo = two\n[hibali.parts]\nfour = json\n")
+    monkeypatch.setattr(plugins, "__file__", str(tmp_path / "hibali" / "plugins.py"))
+    assert plugins._folders.__wrapped__() == {"hibali.parts": {"one": "json"}}
 
 
 def test_an_unknown_scheduler_is_an_error_only_where_it_is_used() -> None:

@@ -1,0 +1,158 @@
+"""Test that hibali works without a folder of hibali_plugins, and that nothing of the folder is left in its commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.session import REPOSITORY
+
+PACKAGES = ("hibali", "hibali_api", "hibali_cli", "registry", "runs", "transfers")
+PLUGINS = "hibali_plugins"
+FOLDERS = sorted(path.parent.name for path in (REPOSITORY / PLUGINS).glob("*/entry_points.txt"))
+# Prints everything that hibali offers; it runs in a tree without some folders.
+PROGRAM = """
+import json, sys
+import click, hibali
+from hibali.config.kinds import kind_names
+from hibali.plugins import built_in_names
+from hibali_cli.generate import contexts_of
+from hibali_cli.root import root
+contexts = list(contexts_of(click.Context(root, info_name="hibali")))
+print(json.dumps({
+    "commands": [each.command_path for each in contexts],
+    "help": {each.command_path: each.get_help() for each in contexts},
+    "kinds": kind_names(),
+    "services": built_in_names("runs.services"),
+    "api": dir(hibali),
+}))
+"""
+
+
+@cache
+def declared(folder: str) -> dict[str, list[str]]:
+    """Return the names that a folder declares, by group, read without hibali."""
+    found: dict[str, list[str]] = {}
+    for line in (REPOSITORY / PLUGINS / folder / "entry_points.txt").read_text().splitlines():
+        if line.startswith("["):
+            names = found.setdefault(line.strip("[]").removeprefix("hibali."), [])
+        elif line:
+            names.append(line.partition(" = ")[0])
+    return found
+
+
+def tree_without(folder: Path, removed: Collection[str]) -> dict[str, str]:
+    """Make links to the sources without these plugins; return the environment of a Python that runs them."""
+    (folder / PLUGINS).mkdir()
+    for package in PACKAGES:
+        (folder / package).symlink_to(REPOSITORY / package)
+    for each in ("__init__.py", *(name for name in FOLDERS if name not in removed)):
+        (folder / PLUGINS / each).symlink_to(REPOSITORY / PLUGINS / each)
+    paths = {name: str(folder / name) for name in ("HOME", "HIBALI_STATE", "HIBALI_CONFIG")}
+    return {**os.environ, **paths, "PYTHONPATH": str(folder)}
+
+
+def call(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-P", *words)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def offers(environment: dict[str, str]) -> dict[str, Any]:
+    done = call(environment, "-c", PROGRAM)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return offers(tree_without(tmp_path_factory.mktemp("whole"), ()))
+
+
+def removed_with(folder: str) -> set[str]:
+    """Return a folder and those that require it."""
+    return {folder, *(each for each in FOLDERS if folder in declared(each).get("requires", []))}
+
+
+def names_in(folders: Collection[str], group: str) -> set[str]:
+    return {name for folder in folders for name in declared(folder).get(group, [])}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_removed_plugin_leaves_no_trace(folder: str, whole: dict[str, Any], tmp_path: Path) -> None:
+    removed = removed_with(folder)
+    left = offers(tree_without(tmp_path, {folder}))
+    commands = {f"hibali {name.replace('.', ' ')}" for name in names_in(removed, "commands")}
+    assert commands <= set(whole["commands"])
+    assert left["commands"] == [
+        path
+        for path in whole["commands"]
+        if not any(path == each or path.startswith(f"{each} ") for each in commands)
+    ]
+    for path in commands:
+        group, _, name = path.rpartition(" ")
+        # the line of the command in the help of its group; a longer section may make the column wider
+        assert any(line.split()[:1] == [name] for line in whole["help"][group].splitlines())
+        assert not any(line.split()[:1] == [name] for line in left["help"][group].splitlines())
+    for group, found in (("stores", "kinds"), ("services", "services"), ("api", "api")):
+        assert set(whole[found]) - set(left[found]) == names_in(removed, group), group
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_a_removed_plugin_added_is_refused_clearly(folder: str, tmp_path: Path) -> None:
+    environment = tree_without(tmp_path, {folder})
+    for name in sorted(names_in({folder}, "commands")):
+        done = call(environment, "-m", "hibali_cli", *name.split("."))
+        assert done.returncode == 2, done.stderr
+        assert f"No such command {name.rpartition('.')[2]!r}" in done.stderr
+    for kind in sorted(names_in({folder}, "stores")):
+        (tmp_path / "HIBALI_CONFIG").write_text(f'[sites.xx]\nkind = "{kind}"\n')
+        (tmp_path / "HIBALI_CONFIG").chmod(0o600)
+        done = call(environment, "-m", "hibali_cli", "sites", "list")
+        assert (done.returncode, f"{kind!r} must be one of ssh, s3" in done.stderr) == (2, True)
+
+
+def test_hibali_works_without_any_plugin(tmp_path: Path) -> None:
+    environment = tree_without(tmp_path, FOLDERS)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("one\n")
+    for words in (
+        ("sync", str(tmp_path / "data"), str(tmp_path / "copy")),
+        ("verify", str(tmp_path / "data"), str(tmp_path / "copy")),
+        ("status",),
+        ("runs", "list"),
+        ("pipelines", "list"),
+    ):
+        done = call(environment, "-m", "hibali_cli", *words)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "copy" / "a.txt").read_text() == "one\n"
+
+
+def test_only_the_loader_names_the_folder_of_plugins() -> None:
+    """import-linter does not see `import_module`."""
+    found = {
+        path.relative_to(REPOSITORY).as_posix()
+        for package in PACKAGES
+        for path in (REPOSITORY / package).rglob("*.py*")
+        if path.suffix != ".pyc" and PLUGINS in path.read_text("utf-8")
+    }
+    assert found <= {"hibali/plugins.py", "hibali/__init__.pyi"}
+
+
+def test_no_two_plugins_declare_the_same_name() -> None:
+    names = [
+        (group, name)
+        for folder in FOLDERS
+        for group, each in declared(folder).items()
+        if group != "requires"
+        for name in each
+    ]
+    assert len(names) == len(set(names))
