@@ -17,13 +17,13 @@ import jsonschema
 import pytest
 
 from hibali.errors import HibaliError, UsageError
+from hibali_plugins.formats.carmin import export_carmin
+from hibali_plugins.formats.conversion import ConversionError
+from hibali_plugins.formats.cwl_export import export_cwl
 from registry.boutiques_schema import find_refusals, find_shape_problems
 from registry.command_line import build_command_line, render_script
 from registry.descriptor import find_problems, read_descriptor
 from registry.example import make_example
-from registry.formats.carmin import export_carmin
-from registry.formats.conversion import ConversionError
-from registry.formats.cwl_export import export_cwl
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
 from registry.problems import DescriptorError, InvocationError

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from hibali_plugins.formats.cwl_export import export_cwl
+from hibali_plugins.formats.reading import Naming, import_description
 from registry.descriptor import read_descriptor
-from registry.formats.cwl_export import export_cwl
-from registry.formats.reading import Naming, import_description
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 from tests.support.descriptor_formats import run_here, show_program

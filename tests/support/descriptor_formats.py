@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hibali_plugins.formats.conversion import Conversion
+from hibali_plugins.formats.reading import Naming, import_description
 from registry.command_line import build_command_line
 from registry.descriptor import read_descriptor
-from registry.formats.conversion import Conversion
-from registry.formats.reading import Naming, import_description
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 

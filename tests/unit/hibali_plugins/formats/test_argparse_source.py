@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hibali.errors import UsageError
+from hibali_plugins.formats.argparse_source import convert_argparse, read_program
 from registry.command_line import render_script
 from registry.descriptor import read_descriptor
 from registry.example import make_example
-from registry.formats.argparse_source import convert_argparse, read_program
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import UsageError
-from registry.formats.conversion import Conversion, Draft, Identifiers
+from hibali_plugins.formats.conversion import Conversion, Draft, Identifiers
 
 _MOST_CASES = 500
 _MOST_EXPANDED = 20_000

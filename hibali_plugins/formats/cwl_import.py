@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from registry.formats.conversion import Conversion, ConversionError, Draft, Identifiers
-from registry.formats.cwl_document import NUMBERS, ParameterType, read_entries, read_type, text_of
-from registry.formats.cwl_expressions import ShellValues, UnknownExpressionError, split_expressions
+from hibali_plugins.formats.conversion import Conversion, ConversionError, Draft, Identifiers
+from hibali_plugins.formats.cwl_document import NUMBERS, ParameterType, read_entries, read_type, text_of
+from hibali_plugins.formats.cwl_expressions import ShellValues, UnknownExpressionError, split_expressions
 from registry.problems import Problem
 
 VERSIONS = ("v1.0", "v1.1", "v1.2")

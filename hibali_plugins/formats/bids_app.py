@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hibali.errors import UsageError
-from registry.formats.argparse_source import Argument, Program, add_arguments, read_program
-from registry.formats.conversion import Conversion, Draft, Identifiers
+from hibali_plugins.formats.argparse_source import Argument, Program, add_arguments, read_program
+from hibali_plugins.formats.conversion import Conversion, Draft, Identifiers
 from registry.problems import read_file_bytes
 
 

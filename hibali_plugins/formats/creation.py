@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ import click
 
 from hibali.errors import UsageError
 from hibali.subprocesses import run
-from hibali_cli.handlers.descriptor_formats import deliver
 from hibali_cli.options import Common
+from hibali_plugins.formats.conversion import Conversion, Identifiers
+from hibali_plugins.formats.conversions import deliver
+from hibali_plugins.formats.help_text import convert_help
 from registry.descriptor import read_descriptor
-from registry.formats.conversion import Conversion, Identifiers
-from registry.formats.help_text import convert_help
-from registry.formats.reading import Naming
 from registry.problems import read_file_bytes
 
 _SECONDS = 30
@@ -27,31 +25,31 @@ _MOST_BYTES = 1024 * 1024
 _TYPES = click.Choice(["File", "String", "Number", "Flag"])
 
 
-@dataclass(frozen=True, slots=True)
-class HelpSource:
-    """Where the help comes from: the tool itself with an option, or a file; "-" is stdin."""
-
-    option: str
-    file: str | None
-
-
 def create_descriptor(
-    common: Common, source: HelpSource, naming: Naming, output: str | None, *, ask: bool
+    common: Common,
+    tool: str,
+    *,
+    help_option: str,
+    help_text: str | None,
+    ask: bool,
+    name: str,
+    version: str,
+    output: str | None,
 ) -> int | None:
     """Print a descriptor of a tool, or write it to a file; with `ask` after questions.
+
+    Its help comes from the tool itself with `help_option`, or from the file `help_text`; "-" is stdin.
 
     Raises:
         UsageError: There is nothing in the help that is understood; or the answers make no valid descriptor.
         NotFoundError: The tool cannot be started here.
     """
-    words = _words_of(naming.command)
-    name = (
-        naming.name or Path(words[-1] if len(words) > 1 and not words[-1].startswith("-") else words[0]).stem
-    )
-    version = naming.version or "unknown"
-    text = _help_of(words, source)
+    words = _words_of(tool)
+    name = name or Path(words[-1] if len(words) > 1 and not words[-1].startswith("-") else words[0]).stem
+    version = version or "unknown"
+    text = _help_of([*words, help_option], help_text)
     try:
-        made = convert_help(text, naming.command, name=name, version=version, command=shlex.join(words))
+        made = convert_help(text, tool, name=name, version=version, command=shlex.join(words))
     except UsageError as problem:
         if not ask or problem.code != "no-usage":
             raise
@@ -60,8 +58,8 @@ def create_descriptor(
         _ask(made.document)
         made = Conversion(made.document)
     content = json.dumps(made.document, indent=4) + "\n"
-    read_descriptor(content.encode(), naming.command)
-    deliver(common, naming.command, made, content, output)
+    read_descriptor(content.encode(), tool)
+    deliver(common, tool, made, content, output)
     return None
 
 
@@ -75,12 +73,12 @@ def _words_of(tool: str) -> list[str]:
     return words
 
 
-def _help_of(words: list[str], source: HelpSource) -> str:
-    if source.file == "-":
+def _help_of(argv: list[str], file: str | None) -> str:
+    if file == "-":
         return sys.stdin.read(_MOST_BYTES)
-    if source.file is not None:
-        return read_file_bytes(Path(source.file)).decode("utf-8", "replace")
-    result = run([*words, source.option], timeout=_SECONDS, most=_MOST_BYTES)
+    if file is not None:
+        return read_file_bytes(Path(file)).decode("utf-8", "replace")
+    result = run(argv, timeout=_SECONDS, most=_MOST_BYTES)
     return (result.stdout if result.stdout.strip() else result.stderr).decode("utf-8", "replace")
 
 

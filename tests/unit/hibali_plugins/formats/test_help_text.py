@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hibali.errors import UsageError
+from hibali_plugins.formats.help_text import convert_help, read_help
 from registry.command_line import render_script
 from registry.descriptor import read_descriptor
-from registry.formats.help_text import convert_help, read_help
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 

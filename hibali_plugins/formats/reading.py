@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hibali.errors import UsageError
-from registry.formats.conversion import Conversion
+from hibali_plugins.formats.conversion import Conversion
 from registry.problems import read_file_bytes
 
 FORMATS = ("argparse", "bids", "cwl", "docopt", "psij")
@@ -37,7 +37,7 @@ def import_description(path: Path, kind: str, naming: Naming) -> Conversion:
         ConversionError: A part cannot be converted.
     """
     if kind == "bids" or (not kind and path.is_dir()):
-        from registry.formats.bids_app import convert_bids_app  # start-up: only for these
+        from hibali_plugins.formats.bids_app import convert_bids_app  # start-up: only for these
 
         return convert_bids_app(path, name=naming.name, version=naming.version, command=naming.command)
     raw = read_file_bytes(path)
@@ -69,22 +69,25 @@ def _recognise(path: Path, source: str) -> str:
 def _convert_text(path: Path, kind: str, source: str, naming: Naming) -> Conversion:
     subject, version = str(path), naming.version or "unknown"
     if kind == "cwl":
-        from registry.formats.cwl_document import read_yaml  # start-up: only for these
-        from registry.formats.cwl_import import convert_cwl  # start-up: only for these
+        from hibali_plugins.formats.cwl_document import read_yaml  # start-up: only for these
+        from hibali_plugins.formats.cwl_import import convert_cwl  # start-up: only for these
 
         document = read_yaml(source, subject)
         return convert_cwl(document, source, subject, name=naming.name or path.stem, version=version)
     if kind == "psij":
-        from registry.formats.psij import convert_psij  # start-up: only for these
+        from hibali_plugins.formats.psij import convert_psij  # start-up: only for these
 
         return convert_psij(source, subject, name=naming.name, version=version)
     if kind == "docopt":
-        from registry.formats.docopt_usage import convert_docopt, usage_text  # start-up: only for these
+        from hibali_plugins.formats.docopt_usage import convert_docopt, usage_text  # start-up: only for these
 
         return convert_docopt(
             usage_text(source, subject), subject, name=naming.name, version=version, command=naming.command
         )
-    from registry.formats.argparse_source import convert_argparse, read_program  # start-up: only for these
+    from hibali_plugins.formats.argparse_source import (  # start-up: only for these
+        convert_argparse,
+        read_program,
+    )
 
     return convert_argparse(
         read_program(source, subject),

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hibali.errors import UsageError
+from hibali_plugins.formats.conversion import Conversion, ConversionError, Draft, Identifiers
 from registry.command_line import CommandLine, build_command_line
-from registry.formats.conversion import Conversion, ConversionError, Draft, Identifiers
 from registry.images.record import wanted_name
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline

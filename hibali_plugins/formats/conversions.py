@@ -6,18 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
+
 from hibali.files import WholeFile, refuse_existing
 from hibali_cli.options import Common
+from hibali_plugins.formats.conversion import Conversion
+from hibali_plugins.formats.reading import Naming, import_description
 from registry.catalogue import Catalogue
 from registry.descriptor import read_descriptor
-from registry.formats.conversion import Conversion
-from registry.formats.reading import Naming, import_description
 from registry.invocation import read_invocation
 
 
-def import_tool(common: Common, source: str, kind: str, naming: Naming, output: str | None) -> int | None:
+def import_tool(
+    common: Common, source: str, kind: str | None, *, name: str, version: str, starts: str, output: str | None
+) -> int | None:
     """Print a descriptor made of another description, or write it to a file."""
-    made = import_description(Path(source), kind, naming)
+    made = import_description(Path(source), kind or "", Naming(name, version, starts))
     text = json.dumps(made.document, indent=4) + "\n"
     read_descriptor(text.encode(), source)
     deliver(common, source, made, text, output)
@@ -25,20 +29,22 @@ def import_tool(common: Common, source: str, kind: str, naming: Naming, output: 
 
 
 def export_pipeline(
-    common: Common, reference: str, kind: str, values: str | None, output: str | None
+    common: Common, pipeline: str, kind: str, *, values: str | None, output: str | None
 ) -> int | None:
     """Print a pipeline of the catalogue in another format, or write it to a file."""
-    from registry.formats.carmin import export_carmin  # start-up: only for these
-    from registry.formats.cwl_export import export_cwl
-    from registry.formats.psij import export_psij
+    if (kind == "psij") != (values is not None):
+        raise click.UsageError("--to psij needs --values, and no other format has it.")
+    from hibali_plugins.formats.carmin import export_carmin  # start-up: only for these
+    from hibali_plugins.formats.cwl_export import export_cwl
+    from hibali_plugins.formats.psij import export_psij
 
-    pipeline = Catalogue().find(reference)
+    found = Catalogue().find(pipeline)
     if values is not None:
-        made = export_psij(pipeline, read_invocation(pipeline, Path(values)))
+        made = export_psij(found, read_invocation(found, Path(values)))
     else:
-        made = export_cwl(pipeline) if kind == "cwl" else export_carmin(pipeline)
+        made = export_cwl(found) if kind == "cwl" else export_carmin(found)
     text = json.dumps(made.document, indent=4) + "\n"
-    deliver(common, pipeline.reference, made, text, output)
+    deliver(common, found.reference, made, text, output)
     return None
 
 

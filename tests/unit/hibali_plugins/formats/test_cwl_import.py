@@ -10,10 +10,10 @@ import boutiques
 import pytest
 
 from hibali.errors import UsageError
+from hibali_plugins.formats.conversion import ConversionError
+from hibali_plugins.formats.cwl_document import read_yaml
+from hibali_plugins.formats.reading import Naming, import_description
 from registry.descriptor import read_descriptor
-from registry.formats.conversion import ConversionError
-from registry.formats.cwl_document import read_yaml
-from registry.formats.reading import Naming, import_description
 from tests.support.descriptor_formats import convert, show_program, words_of
 
 EXAMPLES = Path(boutiques.__file__).parent / "tests" / "import" / "cwl"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from hibali_plugins.formats.conversion import ConversionError
+from hibali_plugins.formats.cwl_export import export_cwl
 from registry.descriptor import read_descriptor
-from registry.formats.conversion import ConversionError
-from registry.formats.cwl_export import export_cwl
 from tests.end_to_end.run_tools import DESCRIPTOR
 from tests.support.descriptor_formats import convert, show_program, words_of
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hibali_plugins.formats.conversion import Conversion, ConversionError
 from registry.command_line import Key, split_template
-from registry.formats.conversion import Conversion, ConversionError
 from registry.images.record import wanted_name
 from registry.pipeline import Container, Input, OutputFile, Pipeline
 from registry.problems import Problem

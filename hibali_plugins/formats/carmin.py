@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from registry.formats.conversion import Conversion
+from hibali_plugins.formats.conversion import Conversion
 from registry.pipeline import Input, Pipeline
 from registry.problems import Problem
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hibali.errors import UsageError
-from registry.formats.argparse_source import Argument, Program, add_arguments
-from registry.formats.conversion import Conversion, Draft, Identifiers
-from registry.formats.docopt_usage import suggests_file
+from hibali_plugins.formats.argparse_source import Argument, Program, add_arguments
+from hibali_plugins.formats.conversion import Conversion, Draft, Identifiers
+from hibali_plugins.formats.docopt_usage import suggests_file
 
 _USAGE = re.compile(r"^[ \t]*usage:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _OTHER_USAGE = re.compile(r"\s+or\b")

@@ -8,8 +8,8 @@ from typing import Any
 
 from boutiques.exporter import Exporter
 
+from hibali_plugins.formats.carmin import export_carmin
 from registry.descriptor import read_descriptor
-from registry.formats.carmin import export_carmin
 from tests.end_to_end.run_tools import DESCRIPTOR
 
 RICH: dict[str, Any] = {

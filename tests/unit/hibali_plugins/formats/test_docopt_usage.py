@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hibali.errors import UsageError
+from hibali_plugins.formats.conversion import ConversionError
+from hibali_plugins.formats.docopt_usage import convert_docopt, usage_text
 from registry.command_line import render_script
 from registry.descriptor import read_descriptor
 from registry.example import make_example
-from registry.formats.conversion import ConversionError
-from registry.formats.docopt_usage import convert_docopt, usage_text
 from registry.invocation import check_invocation, find_invocation_problems
 from registry.pipeline import Pipeline
 from tests.support.descriptor_formats import convert

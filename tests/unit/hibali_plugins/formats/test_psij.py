@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.errors import UsageError
+from hibali_plugins.formats.conversion import ConversionError
+from hibali_plugins.formats.psij import convert_psij, export_psij
 from registry.command_line import render_script
 from registry.descriptor import read_descriptor
-from registry.formats.conversion import ConversionError
-from registry.formats.psij import convert_psij, export_psij
 from registry.invocation import check_invocation
 
 JOB = {

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hibali.errors import UsageError
-from registry.formats.conversion import Conversion, Draft, Identifiers
-from registry.formats.docopt_usage import leave_default_to_tool, suggests_file
+from hibali_plugins.formats.conversion import Conversion, Draft, Identifiers
+from hibali_plugins.formats.docopt_usage import leave_default_to_tool, suggests_file
 
 _FLAGS = frozenset({"store_true", "store_false", "store_const", "append_const", "count"})
 _SHOWN_ONLY = frozenset({"help", "version"})

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import UsageError
+from hibali_plugins.formats.reading import Naming, import_description
 from registry.command_line import render_script
 from registry.descriptor import read_descriptor
-from registry.formats.reading import Naming, import_description
 from registry.invocation import check_invocation
 
 # As the template of github.com/BIDS-Apps/example (commit of 2024), shortened.

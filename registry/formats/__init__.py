@@ -1,1 +1,0 @@
-"""Convert other descriptions of tools to Boutiques descriptors, and pipelines to other descriptions."""
