@@ -43,7 +43,6 @@ FUTURE_PLUGINS = (
     "runs/bundles",
     "runs/dataset.py",
     "runs/nodes.py",
-    "runs/notebook.py",
     "runs/pilot",
     "runs/reports",
     "runs/schedules",
@@ -58,7 +57,6 @@ FUTURE_PLUGINS = (
             "bundles",
             "dashboard",
             "datasets",
-            "notebook",
             "participants",
             "run_export",
             "schedule_check",
@@ -69,10 +67,7 @@ FUTURE_PLUGINS = (
             "zenodo",
         )
     ),
-    *(
-        f"hibali_cli/commands/{name}.py"
-        for name in ("bundle", "dashboard", "datasets", "notebook", "schedule", "share")
-    ),
+    *(f"hibali_cli/commands/{name}.py" for name in ("bundle", "dashboard", "datasets", "schedule", "share")),
 )
 
 

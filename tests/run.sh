@@ -33,7 +33,7 @@ fi
 case "$*" in
 *tests/*) ;;
 *)
-    for tests in "tests/end_to_end tests/services" "tests/unit tests/contracts tests/properties"; do
+    for tests in "tests/end_to_end tests/services" "tests/unit tests/contracts tests/properties tests/plugins"; do
         # shellcheck disable=SC2086 - split into arguments
         .venv/bin/python -m pytest -q --collect-only -p no:cacheprovider $tests </dev/null >/dev/null 2>&1 &
     done

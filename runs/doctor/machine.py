@@ -25,7 +25,6 @@ from runs.cancel import cancel_run
 from runs.clean import CleanRequest, clean_run
 from runs.containers.base import load_container
 from runs.doctor.network import (
-    StepList,
     check_connection,
     check_proxy,
     find_addresses,
@@ -34,6 +33,7 @@ from runs.doctor.network import (
     query_ssh_config,
     ssh_address,
 )
+from runs.doctor.steps import StepList
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update

@@ -1,4 +1,4 @@
-"""Check a host from here: name resolution, port, host key, data host, and the steps of a check."""
+"""Check a host from here: name resolution, port, host key, data host."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,74 +19,7 @@ from hibali.plugins import load
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.system_errors import reason_of
 from hibali.text import one_line, printable
-from runs.site_health import most_important
-
-
-class StepStatus(StrEnum):
-    """The result of a step."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAULT = "fault"
-    NOT_TRIED = "not-tried"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step with its finding and, if needed, a fix; `problem` is set for a fault.
-
-    `scheduler` is the one that the site should have, where the fix is to set it.
-    """
-
-    name: str
-    status: StepStatus
-    found: str
-    fix: str = ""
-    problem: HibaliError | None = None
-    scheduler: str = ""
-
-
-@dataclass(slots=True)
-class StepList:
-    """The steps so far; `on_event` receives each one when it ends."""
-
-    on_event: Callable[[Step], None]
-    steps: list[Step] = field(default_factory=list)
-
-    def ok(self, name: str, found: str) -> None:
-        """Add a step that succeeded."""
-        self._add(Step(name, StepStatus.OK, found))
-
-    def warn(self, name: str, found: str, fix: str, *, scheduler: str = "") -> None:
-        """Add a step that works, with a warning."""
-        self._add(Step(name, StepStatus.WARNING, found, fix, scheduler=scheduler))
-
-    def fault(self, name: str, problem: HibaliError) -> None:
-        """Add a step that failed."""
-        subject = f"{problem.subject}: " if problem.subject else ""
-        self._add(Step(name, StepStatus.FAULT, f"{subject}{problem.message}", problem.hint, problem))
-
-    def skip(self, names: Sequence[str], because: str) -> None:
-        """Add steps that were not tried."""
-        for name in names:
-            self._add(Step(name, StepStatus.NOT_TRIED, because))
-
-    def _add(self, step: Step) -> None:
-        self.steps.append(step)
-        self.on_event(step)
-
-    def has_fault(self, name: str) -> bool:
-        """Return whether a step of this name failed."""
-        return any(step.name == name and step.status is StepStatus.FAULT for step in self.steps)
-
-    def worst(self) -> HibaliError | None:
-        """Return the main problem, or None: access first, because waiting does not solve it."""
-        return most_important(self.problems())
-
-    def problems(self) -> list[HibaliError]:
-        """Return the problems of the steps that failed, in their order."""
-        return [step.problem for step in self.steps if step.problem is not None]
-
+from runs.doctor.steps import StepList
 
 _SECONDS = 10.0
 _GREETING_BYTES = 255  # RFC 4253, 4.2

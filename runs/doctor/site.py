@@ -14,19 +14,16 @@ from hibali.config.settings import require_built, require_built_for_runs
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
 from hibali.http import Response
+from hibali.plugins import find, names_of
 from hibali.request_limits import request_limit
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import check_login
-from runs.doctor.network import (
-    StepList,
-    check_collection,
-    check_connection,
-    check_without_login,
-    find_addresses,
-)
+from runs.doctor.network import check_collection, check_connection, check_without_login, find_addresses
+from runs.doctor.steps import StepList
 from runs.site_health import record_check
 from transfers.check import check_store
+from transfers.remote.host import RemoteHost
 from transfers.stores.s3.credentials import CredentialSource, find_endpoint
 from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
@@ -210,7 +207,8 @@ def _run_steps(checks: StepList, site: Site, on_event: Listener, *, job: WantsJo
     rate_limits.start_afresh(site)
     if kind_of(site).has_machine:
         _check_machine(checks, site, on_event, job=job)
-    elif site.s3 is not None:
+        return
+    if site.s3 is not None:
         check_bucket(checks, site, on_event)
     elif site.url is not None:
         _check_web(checks, site, on_event)
@@ -218,6 +216,18 @@ def _run_steps(checks: StepList, site: Site, on_event: Listener, *, job: WantsJo
         check_collection(checks, site, on_event)
     else:
         _check_store(checks, site, on_event)
+    _run_added_steps(checks, site, None, on_event)
+
+
+def _run_added_steps(checks: StepList, site: Site, host: RemoteHost | None, on_event: Listener) -> None:
+    """Run the steps of plugins; `host` is the site's machine, if it has one."""
+    for name in names_of("hibali.doctor"):
+        try:
+            check = find("hibali.doctor", name)
+            if check is not None:
+                check(checks, site, host, on_event)
+        except HibaliError as problem:
+            checks.fault(name, problem)
 
 
 def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: WantsJob) -> None:
@@ -231,6 +241,7 @@ def _check_machine(checks: StepList, site: Site, on_event: Listener, *, job: Wan
     with contextlib.closing(rate_limits.counted(found, site.name)) as host:
         machine.check_machine(checks, site, host)
         check_without_login(checks, site, on_event)
+        _run_added_steps(checks, site, host, on_event)
         if _wants_job(checks, site, job):
             machine.run_job(checks, site, host, on_event)
 

@@ -40,7 +40,12 @@ def test_a_kind_of_site_is_added_listed_shown_and_checked(with_plugin: Any) -> N
     assert "own.most_files" in with_plugin("sites", "show", "crate", exit=0).out.decode()
     assert check_line(with_plugin("sites", "check", "crate", "--json", exit=0).last)["problems"] == []
     steps = with_plugin("doctor", "crate", "--json", exit=0).lines
-    assert [step["name"] for step in steps if step["kind"] == "step"] == ["settings", "endpoint", "writes"]
+    assert [step["name"] for step in steps if step["kind"] == "step"] == [
+        "settings",
+        "endpoint",
+        "writes",
+        "files",
+    ]
 
 
 def test_wrong_keys_of_plugins_are_reported_with_their_lines(with_plugin: Any) -> None:
@@ -97,6 +102,19 @@ def test_files_are_pushed_to_and_pulled_from_its_store(with_plugin: Any) -> None
     assert [line["path"] for line in with_plugin("ls", "crate:kept", "--json").lines[:-1]] == ["a", "below"]
 
 
+def test_its_command_and_its_step_of_doctor_are_as_those_of_hibali(with_plugin: Any) -> None:
+    add_box(with_plugin)
+    (with_plugin.home.folder / "source").mkdir()
+    (with_plugin.home.folder / "source" / "a").write_bytes(b"a")
+    with_plugin("push", "source", "crate:kept", exit=0)
+    assert with_plugin("crate", "crate", exit=0).out == b"1 file\n"
+    assert b"Count the files of a site of kind box." in with_plugin("--help", exit=0).out
+    assert b"Exit status" in with_plugin("crate", "--help", exit=0).out
+    assert b"Did you mean 'crate'?" in with_plugin("crats", exit=2).err
+    steps = with_plugin("doctor", "crate", "--json", exit=0).lines
+    assert [step["found"] for step in steps if step.get("name") == "files"] == ["1 file"]
+
+
 @pytest.mark.heavy
 def test_its_scheduler_and_container_run_a_tool(with_plugin: Any) -> None:
     bench = Bench(with_plugin, doing("nice >[OUT]; echo $SPOOL_JOB >>[OUT]"))
@@ -124,6 +142,6 @@ def test_the_page_matches_the_example() -> None:
     page = (PLUGIN.parents[2] / "docs" / "extending.md").read_text()
     example = [path.read_text() for path in sorted(PLUGIN.glob("hibali_example/*.py"))]
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     for block in blocks:
         assert any(block in text for text in example), block

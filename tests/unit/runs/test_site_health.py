@@ -13,8 +13,8 @@ import pytest
 from hibali.config.model import Site
 from hibali.errors import AccessError, IncompleteError, TryLaterError
 from hibali.ledger import ledger_folder
-from runs.doctor.network import StepList
 from runs.doctor.site import diagnose_site
+from runs.doctor.steps import StepList
 from runs.site_health import check_and_record, last_check, record_check
 
 pytestmark = pytest.mark.usefixtures("hibali_home")

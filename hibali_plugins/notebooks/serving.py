@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from hibali.config.model import Site
 from hibali.events import Listener
@@ -13,9 +14,10 @@ from hibali_cli.handlers.runs import report_ends
 from hibali_cli.options import Common
 from hibali_cli.output import flush_results
 from hibali_cli.progress import listening
+from hibali_cli.run_options import read_resource_options
+from hibali_plugins.notebooks.server import NotebookServer, add_pipeline, start_notebook, wait_for_server
 from registry.catalogue import Catalogue
 from runs.model import Run
-from runs.notebook import NotebookServer, add_pipeline, start_notebook, wait_for_server
 from runs.schedulers.base import Resources
 from runs.site_access import wait_at_site
 from runs.site_session import SiteOpener
@@ -24,50 +26,56 @@ from runs.tunnel import OpenTunnel, Ports, open_tunnel
 
 
 @dataclass(frozen=True, slots=True)
-class NotebookOptions:
-    """The site and folder, `jupyter PROGRAM`, the pipeline (None for hibali's own), the port here, and the job."""
+class _Job:
+    """The folder at the site, `jupyter PROGRAM`, the pipeline (None for hibali's own), and what the job requests."""
 
-    site: str
     folder: str
     program: str
     pipeline: str | None
-    local_port: int
     resources: Resources
 
 
-def serve_notebook(common: Common, options: NotebookOptions) -> int | None:
+def serve_notebook(
+    common: Common,
+    *,
+    folder: str | None,
+    site: str,
+    program: str,
+    pipeline: str | None,
+    local_port: int | None,
+    **resources: Any,
+) -> int | None:
     """Run a Jupyter server until its job ends; report how it ended."""
+    job = _Job(folder or "", program, pipeline, read_resource_options(resources))
     run_store = RunStore()
-    site = run_site(common, options.site)
-    with listening(common, f"notebook at {site.name}") as on_event:
-        run = _start(common, site, options, run_store, on_event)
-        common.output.info(f"{run.id} at {site.name}; to end it: hibali runs cancel {run.id}")
+    at = run_site(common, site)
+    with listening(common, f"notebook at {at.name}") as on_event:
+        run = _start(common, at, job, run_store, on_event)
+        common.output.info(f"{run.id} at {at.name}; to end it: hibali runs cancel {run.id}")
         flush_results()
-        server = wait_for_server(site, run_store, run, on_event, partial(_show_state, common))
+        server = wait_for_server(at, run_store, run, on_event, partial(_show_state, common))
         [run] = update_runs(common, run_store, [run], on_event)
-        ended = _serve(common, site, run_store, run, server, options.local_port, on_event)
+        ended = _serve(common, at, run_store, run, server, local_port or 0, on_event)
     report_ends(common, run_store, [ended])
     return None
 
 
-def _start(
-    common: Common, site: Site, options: NotebookOptions, run_store: RunStore, on_event: Listener
-) -> Run:
+def _start(common: Common, site: Site, job: _Job, run_store: RunStore, on_event: Listener) -> Run:
     """Submit the job; an earlier one of the same command is returned only while it has not ended.
 
     A job of this call is returned even if it has ended at once: another one would end likewise.
     """
     catalogue = Catalogue()
-    pipeline = add_pipeline(catalogue) if options.pipeline is None else catalogue.find(options.pipeline)
-    location = read_target(f"{site.name}:{options.folder}", common.settings())
+    pipeline = add_pipeline(catalogue) if job.pipeline is None else catalogue.find(job.pipeline)
+    location = read_target(f"{site.name}:{job.folder}", common.settings())
     earlier = set(run_store.ids())
     while True:
         run = start_notebook(
             common.settings(),
             pipeline,
             location,
-            options.program,
-            options.resources,
+            job.program,
+            job.resources,
             on_event,
         )
         [run] = update_runs(common, run_store, [run], on_event)

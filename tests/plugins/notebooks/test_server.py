@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
-from runs.notebook import NotebookServer, _read_server
+from hibali_plugins.notebooks.server import NotebookServer, _read_server
 
 RUN: Any = SimpleNamespace(reference="ID")
 RECORD = {"port": 8888, "token": "0123456789abcdef", "base_url": "/", "pid": 1}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import Common
-from hibali_cli.run_options import add_resource_options, read_resource_options
+from hibali_cli.run_options import add_resource_options
 
 
 @command(
     "notebook",
+    calls="hibali_plugins.notebooks.serving:serve_notebook",
     section=Section.PIPELINES,
     examples=[
         (
@@ -44,25 +42,10 @@ from hibali_cli.run_options import add_resource_options, read_resource_options
     help="The port here (default: any free one).",
 )
 @add_resource_options
-def notebook_command(
-    common: Common,
-    *,
-    folder: str | None,
-    site: str,
-    program: str,
-    pipeline: str | None,
-    local_port: int | None,
-    **resources: Any,
-) -> int | None:
+def notebook_command() -> None:
     """Run a Jupyter server as a job at a site, and open a tunnel to it until the job ends.
 
     FOLDER is the PATH of SITE:PATH; the default is the site's default root. The link that is printed has a secret. Ctrl-C closes the tunnel, and
     the job continues: the same command opens it again, with its kernels. To end the job: hibali runs cancel ID. Jupyter must be installed at
     the site; a line of the site's `scheduler.prologue` can load it.
     """
-    from hibali_cli.handlers.notebook import NotebookOptions, serve_notebook
-
-    options = NotebookOptions(
-        site, folder or "", program, pipeline, local_port or 0, read_resource_options(resources)
-    )
-    return serve_notebook(common, options)
