@@ -25,8 +25,6 @@ FUTURE_PLUGINS = (
     "transfers/datasets",
     "transfers/packs",
     "transfers/follow",
-    "transfers/sharing/links.py",
-    "transfers/sharing/shares.py",
     "transfers/shards",
     "transfers/node",
     "transfers/engine/routes/gridftp",
@@ -48,7 +46,6 @@ FUTURE_PLUGINS = (
     "runs/schedules",
     "runs/services",
     "hibali_api/notebook.py",
-    "hibali_api/shares.py",
     "hibali_cli/annex_remote.py",
     "hibali_cli/dashboard",
     *(
@@ -62,12 +59,11 @@ FUTURE_PLUGINS = (
             "schedule_check",
             "schedule_notices",
             "schedules",
-            "shares",
             "status_report",
             "zenodo",
         )
     ),
-    *(f"hibali_cli/commands/{name}.py" for name in ("bundle", "dashboard", "datasets", "schedule", "share")),
+    *(f"hibali_cli/commands/{name}.py" for name in ("bundle", "dashboard", "datasets", "schedule")),
 )
 
 

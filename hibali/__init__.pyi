@@ -12,7 +12,6 @@ from hibali.errors import TryLaterError as TryLaterError
 from hibali.errors import UsageError as UsageError
 from hibali_api import pipelines as pipelines
 from hibali_api import runs as runs
-from hibali_api import shares as shares
 from hibali_api import sites as sites
 from hibali_api.files import du as du
 from hibali_api.files import ls as ls

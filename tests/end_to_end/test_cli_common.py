@@ -128,9 +128,10 @@ def test_commands_import_only_what_they_use(
     assert imported & set(unused) == set()
 
 
-def test_the_version_does_not_even_need_click(run: Run) -> None:
+def test_the_version_needs_neither_click_nor_plugins(run: Run) -> None:
     done = run(sys.executable, "-X", "importtime", HIBALI, "--version")
     assert "click" not in done.stderr
+    assert "hibali.plugins" not in done.stderr
 
 
 @pytest.mark.parametrize("context", COMMANDS, ids=lambda context: context.command_path)

@@ -8,7 +8,7 @@ import click
 
 from hibali.amounts import read_moment
 from hibali_cli.command import Section, command, command_group
-from hibali_cli.options import Common, duration_of
+from hibali_cli.options import duration_of
 
 
 def _read_end(context: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
@@ -42,6 +42,7 @@ _as_option = click.option(
 
 @command(
     "add",
+    calls="hibali_plugins.share.sharing:add",
     examples=[
         ("hibali share add juwels:@data/brain7 --with anna --dry-run", "Show what Anna could read then."),
         ("hibali share add juwels:@data/brain7 --with group:bigbrain", "Let a group read a folder."),
@@ -63,16 +64,7 @@ _as_option = click.option(
 )
 @_as_option
 @click.option("--dry-run", is_flag=True, help="Show what the share would concern, and change nothing.")
-def add_command(
-    common: Common,
-    place: str,
-    *,
-    who: str | None,
-    permission: str,
-    until: datetime | None,
-    other: str | None,
-    dry_run: bool,
-) -> int | None:
+def add_command() -> None:
     """Let others read or write a file, or a folder with all that it has now and later.
 
     On a filesystem this sets POSIX access control lists, also as defaults for new files; in a bucket it adds statements to the
@@ -82,15 +74,11 @@ def add_command(
     Servers accept names that mean nobody. With --as, hibali reads a file as the other person: if it cannot, the share is
     not proven and the exit code is 11. Without --as nobody tries it, and hibali says so.
     """
-    from hibali_cli.handlers.shares import ShareRequest, add
-
-    if who is None:
-        raise click.UsageError("Missing option '--with'.")
-    return add(common, place, ShareRequest(who, permission, until, other), dry_run=dry_run)
 
 
 @command(
     "rm",
+    calls="hibali_plugins.share.sharing:remove",
     examples=[
         ("hibali share rm juwels:@data/brain7 --with anna", "Take away what Anna was given."),
         ("hibali share rm --ended", "Remove all shares whose time is over, for a schedule."),
@@ -100,9 +88,7 @@ def add_command(
 @_with_option
 @_as_option
 @click.option("--ended", is_flag=True, help="Remove all shares of this machine whose time is over.")
-def rm_command(
-    common: Common, place: str | None, *, who: str | None, other: str | None, ended: bool
-) -> int | None:
+def rm_command() -> None:
     r"""Take away what `share add` gave.
 
     What others granted stays. With --as, hibali tries to read a file as the other person: if that still works, for
@@ -112,17 +98,11 @@ def rm_command(
     Shares with --until end by a schedule:
         hibali schedule add shares --every 1h -- share rm --ended
     """
-    from hibali_cli.handlers.shares import remove, remove_ended
-
-    if (ended and (place or who)) or not (ended or (place and who)):
-        raise click.UsageError("Give PLACE and --with, or only --ended.")
-    if place is None or who is None:
-        return remove_ended(common)
-    return remove(common, place, who, other)
 
 
 @command(
     "link",
+    calls="hibali_plugins.share.sharing:print_links",
     examples=[
         ("hibali share link archive:scans/brain.nii --for 7d", "Print a link that is valid for a week."),
         ("hibali share link archive:a.csv archive:b.csv --json", "Print two, for a script."),
@@ -138,19 +118,17 @@ def rm_command(
     metavar="DURATION",
     help="How long the link is valid, at most 7 days.",
 )
-def link_command(common: Common, places: tuple[str, ...], *, seconds: float) -> int | None:
+def link_command() -> None:
     """Print a link to a file in a bucket, for people without an account.
 
     Anyone with the link can read the file until it ends, and nothing else. hibali reads the first byte with nothing but the link; if
     that fails, it says so and the exit code is 11. A link cannot be withdrawn: only new credentials of the site, or another name of the file, end it earlier.
     """
-    from hibali_cli.handlers.shares import print_links
-
-    return print_links(common, places, round(seconds))
 
 
 @command(
     "list",
+    calls="hibali_plugins.share.sharing:list_shares",
     examples=[
         ("hibali share list", "Show what this machine shares, with whom and until when."),
         ("hibali share list juwels:@data/brain7", "Ask the site who can read a folder."),
@@ -159,14 +137,11 @@ def link_command(common: Common, places: tuple[str, ...], *, seconds: float) -> 
 )
 @click.argument("place", metavar="[PLACE]", required=False)
 @click.option("--all", "ended", is_flag=True, help="Also show what has ended or was removed.")
-def list_command(common: Common, place: str | None, *, ended: bool) -> int | None:
+def list_command() -> None:
     """Show who can read your files, and until when: with PLACE what its site says, else what this machine recorded.
 
     Links are not stored, only their places and ends.
     """
-    from hibali_cli.handlers.shares import list_all, list_people
-
-    return list_all(common, ended=ended) if place is None else list_people(common, place)
 
 
 share_command = command_group(

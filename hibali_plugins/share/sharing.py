@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import click
 
 from hibali.amounts import format_size
 from hibali.errors import Exit, HibaliError
@@ -13,9 +14,8 @@ from hibali.text import counted, printable
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.model.sharing import Grant, Permission, Reach
-from transfers.sharing.links import make_link, read_links
-from transfers.sharing.shares import (
+from hibali_plugins.share.links import make_link, read_links
+from hibali_plugins.share.shares import (
     Outcome,
     Share,
     add_share,
@@ -27,27 +27,32 @@ from transfers.sharing.shares import (
     read_shares,
     remove_share,
 )
+from transfers.model.sharing import Grant, Permission, Reach
 
 _TIME = "%Y-%m-%d %H:%M UTC"
 _STATES = {"removed": "removed", "ended": "over, but not removed"}
 
 
-@dataclass(frozen=True, slots=True)
-class ShareRequest:
-    """What a user asked for: `who` and `other` as typed."""
+def add(
+    common: Common,
+    place: str,
+    *,
+    who: str | None,
+    permission: str,
+    until: datetime | None,
+    other: str | None,
+    dry_run: bool,
+) -> int | None:
+    """Show what a share concerns, give it, and prove it; the exit code is 11 if that failed.
 
-    who: str
-    permission: str
-    until: datetime | None
-    other: str | None
-
-
-def add(common: Common, place: str, request: ShareRequest, *, dry_run: bool) -> int | None:
-    """Show what a share concerns, give it, and prove it; the exit code is 11 if that failed."""
+    `who` and `other` are as typed.
+    """
+    if who is None:
+        raise click.UsageError("Missing option '--with'.")
     settings = common.settings()
     location = read_location(place, settings)
-    other = None if request.other is None else other_place(request.other, location, settings)
-    grant = Grant(request.who, Permission(request.permission), request.until)
+    as_other = None if other is None else other_place(other, location, settings)
+    grant = Grant(who, Permission(permission), until)
     with listening(common, f"share add {location.text}") as on_event:
         planned = plan_share(
             location, grant, on_event
@@ -57,15 +62,24 @@ def add(common: Common, place: str, request: ShareRequest, *, dry_run: bool) -> 
         _report(common, location, planned, "planned")
         return None
     with listening(common, f"share add {location.text}") as on_event:
-        done = add_share(location, grant, other, on_event)
+        done = add_share(location, grant, as_other, on_event)
     _report(common, location, done, "added")
-    if request.until is not None and not common.json:
+    if until is not None and not common.json:
         common.output.info("To end it in time: hibali schedule add shares --every 1h -- share rm --ended")
     return _exit_of(common, location, done, "cannot read it: the share has no effect")
 
 
-def remove(common: Common, place: str, who: str, other: str | None) -> int | None:
-    """Take away a share, and prove it; the exit code is 11 if the other person can still read."""
+def remove(
+    common: Common, place: str | None, *, who: str | None, other: str | None, ended: bool
+) -> int | None:
+    """Take away a share, and prove it; the exit code is 11 if the other person can still read.
+
+    With `ended`, remove all shares whose time is over.
+    """
+    if (ended and (place or who)) or not (ended or (place and who)):
+        raise click.UsageError("Give PLACE and --with, or only --ended.")
+    if place is None or who is None:
+        return _remove_ended(common)
     settings = common.settings()
     location = read_location(place, settings)
     as_other = None if other is None else other_place(other, location, settings)
@@ -75,7 +89,7 @@ def remove(common: Common, place: str, who: str, other: str | None) -> int | Non
     return _exit_of(common, location, done, "can still read it: look at hibali share list PLACE")
 
 
-def remove_ended(common: Common) -> int | None:
+def _remove_ended(common: Common) -> int | None:
     """Remove all shares whose time is over; one that fails does not stop the others."""
     settings = common.settings()
     worst: HibaliError | None = None
@@ -98,14 +112,14 @@ def remove_ended(common: Common) -> int | None:
     return None
 
 
-def print_links(common: Common, places: Sequence[str], seconds: int) -> int | None:
+def print_links(common: Common, places: Sequence[str], *, seconds: float) -> int | None:
     """Print a link to each file; the exit code is 11 if one is not proven."""
     settings = common.settings()
     proven = True
     locations = [read_location(each, settings) for each in places]
     for location in locations:
         with listening(common, f"share link {location.text}") as on_event:
-            link = make_link(location, seconds, on_event)
+            link = make_link(location, round(seconds), on_event)
         proven = proven and link.proven
         if common.json:
             record = {"place": location.text, "url": link.url, "ends": link.ends.isoformat()}
@@ -118,7 +132,12 @@ def print_links(common: Common, places: Sequence[str], seconds: int) -> int | No
     return None if proven else int(Exit.NOT_VERIFIED)
 
 
-def list_all(common: Common, *, ended: bool) -> int | None:
+def list_shares(common: Common, place: str | None, *, ended: bool) -> int | None:
+    """Show who has access to a place, or what this machine gave; with `ended` also what has no effect any more."""
+    return _list_all(common, ended=ended) if place is None else _list_people(common, place)
+
+
+def _list_all(common: Common, *, ended: bool) -> int | None:
     """Show the shares and links that this machine gave and that are in effect, or all."""
     shares, links = list(read_shares(removed=ended)), list(read_links(ended=ended))
     if common.json:
@@ -160,7 +179,7 @@ def _proven_text(proven: bool | None) -> str:  # noqa: FBT001  # of a list of va
     return {None: "not tried", True: "yes", False: "no"}[proven]
 
 
-def list_people(common: Common, place: str) -> int | None:
+def _list_people(common: Common, place: str) -> int | None:
     """Show who has access to a place, according to its site."""
     location = read_location(place, common.settings())
     with listening(common, f"share list {location.text}") as on_event:

@@ -8,10 +8,8 @@ from typing import Literal, Unpack
 from hibali.errors import NotVerifiedError, UsageError
 from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text, split_options
-from transfers.model.sharing import Grant, ListedGrant, Permission
-from transfers.model.store import Presigned
-from transfers.sharing.links import make_link
-from transfers.sharing.shares import (
+from hibali_plugins.share.links import make_link
+from hibali_plugins.share.shares import (
     Outcome,
     Share,
     add_share,
@@ -22,6 +20,8 @@ from transfers.sharing.shares import (
     read_shares,
     remove_share,
 )
+from transfers.model.sharing import Grant, ListedGrant, Permission
+from transfers.model.store import Presigned
 
 
 class ShareOptions(CallOptions, total=False):

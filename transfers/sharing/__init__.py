@@ -1,1 +1,0 @@
-"""Give other people access to files, prove it, and end it."""
