@@ -23,7 +23,7 @@ from runs.model import Output
 from runs.schedulers.base import BatchSystem, Job, JobStates, JobSystem, Status, load_scheduler
 from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
-from transfers.stores.filesystem.machine import FilesHost, MachineFiles
+from transfers.stores.server.machine import FilesHost, MachineFiles
 
 FOLDER = (
     b"/runs/"  # of a run at a service without folders: what hibali reads there is answered by the service

@@ -39,9 +39,9 @@ from transfers.model.identities import identity_of_url
 from transfers.model.store import problem_of
 from transfers.model.units import ListingIncompleteError, Problem
 from transfers.stores import web_login
-from transfers.stores.request_store import Got, RequestStore
-from transfers.stores.server_listing import walk_tree
-from transfers.stores.server_probe import add_facts
+from transfers.stores.server.listing import walk_tree
+from transfers.stores.server.probe import add_facts
+from transfers.stores.server.reading import Got, RequestStore
 from transfers.stores.web_login import (
     Authorization,
     authorize,

@@ -28,9 +28,9 @@ from transfers.stores.cbrain.names import LEGAL_TEXT
 from transfers.stores.cbrain.portal import Portal
 from transfers.stores.cbrain.records import DataProvider, Userfile
 from transfers.stores.cbrain.writing import PortalWriter
-from transfers.stores.request_store import Got, RequestStore
-from transfers.stores.server_folder import below
-from transfers.stores.server_lease import NoLease
+from transfers.stores.server.lease import NoLease
+from transfers.stores.server.own_files import below
+from transfers.stores.server.reading import Got, RequestStore
 
 THREADS = 8
 _PROVIDER = "@[A-Za-z0-9][A-Za-z0-9_.=+-]*"

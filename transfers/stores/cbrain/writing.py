@@ -21,7 +21,8 @@ from transfers.stores.cbrain.described import Described, described, description_
 from transfers.stores.cbrain.names import guess_type
 from transfers.stores.cbrain.portal import Portal
 from transfers.stores.cbrain.records import DataProvider, Userfile
-from transfers.stores.request_store import (
+from transfers.stores.server.lease import NoLease
+from transfers.stores.server.streaming import (
     DIFFERS,
     EARLIER,
     Refused,
@@ -30,7 +31,6 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
-from transfers.stores.server_lease import NoLease
 
 _MOST_JOBS = 4  # uploads at a time; a portal serves them from few processes
 _ATTEMPTS = 3  # uploads of one small file

@@ -15,8 +15,8 @@ from hibali.http import Bytes, Response, not_partial, truncated
 from transfers.model.entry import Kind
 from transfers.remote.shared_memory import allocate_buffer
 from transfers.stores.ebrains.requests import DataProxy
-from transfers.stores.request_store import Got, changed
 from transfers.stores.server.keys import Listed, violation
+from transfers.stores.server.reading import Got, changed
 from transfers.stores.server.records import Found
 
 _PAGE = 1000

@@ -13,12 +13,12 @@ from typing import Any
 from hibali.errors import AccessError, HibaliError, IncompleteError
 from transfers.model.entry import Verification
 from transfers.model.facts import Facts
-from transfers.stores import server_probe
 from transfers.stores.ebrains.objects import Objects, time_of
 from transfers.stores.ebrains.requests import CONNECTIONS
+from transfers.stores.server import probe as server_probe
 from transfers.stores.server.keys import Listed
-from transfers.stores.server_folder import below
-from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
+from transfers.stores.server.own_files import below
+from transfers.stores.server.probe import LONG_NAME, refused_characters, run_probe
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 PROBE = b".hibali/probe"

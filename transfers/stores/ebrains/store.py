@@ -28,16 +28,16 @@ from transfers.stores.ebrains.probe import (
 )
 from transfers.stores.ebrains.requests import CONNECTIONS, DataProxy
 from transfers.stores.ebrains.writing import EbrainsWriter, ObjectRemover, Target
-from transfers.stores.request_store import RequestStore
 from transfers.stores.server.keys import Cache, HidingFiles, Listed, Unlisted, in_order, is_folder_marker
+from transfers.stores.server.lease import Lease, NoLease
 from transfers.stores.server.locks import NAME as LOCK
 from transfers.stores.server.locks import ConditionalLock, check_unheld, find_lock, is_lock
 from transfers.stores.server.manifest import NAME as MANIFEST
 from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.own_files import below
+from transfers.stores.server.probe import add_facts
+from transfers.stores.server.reading import RequestStore
 from transfers.stores.server.records import Records
-from transfers.stores.server_folder import below
-from transfers.stores.server_lease import Lease, NoLease
-from transfers.stores.server_probe import add_facts
 
 _STATISTICS = b"stat"  # a GET of this key returns those of the bucket
 _MANIFEST = b"/" + MANIFEST

@@ -15,7 +15,12 @@ from transfers.model.units import Committed, Item, Problem
 from transfers.stores.ebrains.objects import Objects
 from transfers.stores.ebrains.probe import BucketSupport
 from transfers.stores.ebrains.requests import CONNECTIONS
-from transfers.stores.request_store import (
+from transfers.stores.server.keys import Cache, Listed
+from transfers.stores.server.lease import Lease, NoLease
+from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.own_files import CHANGED_SINCE, EntryRemover
+from transfers.stores.server.records import Found, known_version, record_line
+from transfers.stores.server.streaming import (
     DIFFERS,
     EARLIER,
     Refused,
@@ -24,11 +29,6 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
-from transfers.stores.server.keys import Cache, Listed
-from transfers.stores.server.manifest import ManifestLines
-from transfers.stores.server.records import Found, known_version, record_line
-from transfers.stores.server_folder import CHANGED_SINCE, EntryRemover
-from transfers.stores.server_lease import Lease, NoLease
 
 MOST_BYTES = 5 * 1024 * 1024 * 1024  # of one PUT, at S3 as at Swift
 CORRUPT = Problem("corrupt", "the written object differs when it is read back", retryable=True)

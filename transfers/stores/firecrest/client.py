@@ -30,9 +30,9 @@ from hibali.text import printable
 from transfers.model.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.filesystem.failures import failure_of, name_of_folder_is_taken, refusal_of
 from transfers.stores.firecrest.settings import FirecrestSettings
 from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
+from transfers.stores.server.machine import failure_of, name_of_folder_is_taken, refusal_of
 
 _DIRECT_BYTES = 5 * 1024 * 1024 - 4096  # earlier servers count an object's overhead, too
 _DOWNLOAD_BYTES = (5 * 1024 * 1024 - 1) // 4 * 3  # the output of base64 has to be shorter than the limit

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
-from transfers.stores.filesystem.files import Upload
-from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 from transfers.stores.firecrest.client import FirecrestClient, is_plain
 from transfers.stores.firecrest.large import (
     PartsUpload,
@@ -21,7 +19,8 @@ from transfers.stores.firecrest.large import (
 )
 from transfers.stores.operations.base import quoted_path
 from transfers.stores.operations.files import OperationFiles, home_unknown
-from transfers.stores.server_folder import OWN
+from transfers.stores.server.files import Exclusive, Put, Traits, Upload
+from transfers.stores.server.own_files import OWN
 
 _TRAITS = Traits(
     kind="firecrest",

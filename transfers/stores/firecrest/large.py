@@ -13,10 +13,10 @@ from xml.sax.saxutils import escape
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
 from hibali.http import Bytes, HttpClient, Response
-from transfers.stores.filesystem.files import Upload
 from transfers.stores.firecrest.client import FirecrestClient, Transfer
 from transfers.stores.operations.records import StateRecord
 from transfers.stores.operations.waiting import transfer_failed, wait_for_end
+from transfers.stores.server.files import Upload
 
 _ACTIVE = frozenset({"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"})
 _QUEUED_PIECES = 8

@@ -22,12 +22,11 @@ from hibali.text import printable
 from transfers.agent.identity import Identity, identify, this_machine
 from transfers.model.entry import Kind
 from transfers.model.identities import AMAZON, identity_of_bucket, identity_of_keys
-from transfers.stores.filesystem.files import LIST_SECONDS, Files, Upload
-from transfers.stores.filesystem.traits import Exclusive
 from transfers.stores.fsspec.errors import error_for
 from transfers.stores.fsspec.options import options_of
 from transfers.stores.fsspec.protocols import known_protocol
 from transfers.stores.fsspec.webhdfs import check_answers
+from transfers.stores.server.files import LIST_SECONDS, Exclusive, Files, Upload
 from transfers.stores.server.records import Found
 
 _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file

@@ -15,7 +15,7 @@ from transfers.stores.fsspec.settings import FsspecSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
-    from transfers.stores.filesystem.store import FilesystemStore
+    from transfers.stores.server.store import FilesystemStore
 
 KIND = StoreKind(
     settings=FsspecSettings,
@@ -27,8 +27,8 @@ KIND = StoreKind(
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> FilesystemStore:
     """Return the store of a folder; a filesystem is probed once, at a check or the first write."""
-    from transfers.stores.filesystem.store import FilesystemStore  # start-up: as above
     from transfers.stores.fsspec.files import open_files  # start-up: config.toml is read with this module
+    from transfers.stores.server.store import FilesystemStore  # start-up: as above
 
     site = location.site
     return FilesystemStore(
@@ -47,9 +47,9 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
     Writes small files below the site's URL and removes them.
     """
-    from transfers.stores.filesystem.store import FilesystemStore  # start-up: as above
     from transfers.stores.fsspec.files import open_files  # start-up: config.toml is read with this module
-    from transfers.stores.server_probe import add_facts  # start-up: as above
+    from transfers.stores.server.probe import add_facts  # start-up: as above
+    from transfers.stores.server.store import FilesystemStore  # start-up: as above
 
     files = open_files(site)
     store = FilesystemStore(files, site.name, b"", on_event=on_event)

@@ -1,10 +1,10 @@
-"""Declare what is known about fsspec's protocols; what is unknown is probed (transfers.stores.filesystem.probe)."""
+"""Declare what is known about fsspec's protocols; what is unknown is probed (transfers.stores.server.probe)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transfers.stores.filesystem.traits import Exclusive, Put, Traits
+from transfers.stores.server.files import Exclusive, Put, Traits
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ from transfers.stores.globus.paths import (
 )
 from transfers.stores.globus.requests import Globus
 from transfers.stores.globus.tasks import Following
-from transfers.stores.request_store import Got, RequestStore
 from transfers.stores.s3.credentials import check_endpoint
-from transfers.stores.server_listing import walk_tree
+from transfers.stores.server.listing import walk_tree
+from transfers.stores.server.reading import Got, RequestStore
 from transfers.stores.url import Web
 from transfers.stores.web_login import Authorization
 

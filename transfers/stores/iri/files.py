@@ -8,14 +8,13 @@ from hibali.errors import IncompleteError, NotFoundError
 from hibali.http import Bytes
 from hibali.retry import with_retries
 from transfers.model.entry import Kind
-from transfers.stores.filesystem.files import Upload
-from transfers.stores.filesystem.traits import Exclusive, Put, Traits
 from transfers.stores.iri.client import IriClient
 from transfers.stores.iri.jobs import run_job
 from transfers.stores.iri.large import JoinedUpload, SplitFiles
 from transfers.stores.operations.archive import common_folder, numbered_archive
 from transfers.stores.operations.base import quoted_path
 from transfers.stores.operations.files import OperationFiles, home_unknown
+from transfers.stores.server.files import Exclusive, Put, Traits, Upload
 from transfers.stores.server.records import Found
 
 _TRAITS = Traits(

@@ -14,8 +14,8 @@ from transfers.stores.iri.settings import IriSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
-    from transfers.stores.filesystem.store import FilesystemStore
     from transfers.stores.iri.files import IriFiles
+    from transfers.stores.server.store import FilesystemStore
 
 __all__ = ["KIND", "check", "log_in", "log_out", "open_files", "open_over", "open_store"]
 
@@ -34,7 +34,7 @@ def open_files(site: Site, on_event: Listener = ignore) -> IriFiles:
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> FilesystemStore:
     """Return the store of a folder."""
-    from transfers.stores.filesystem.machine import open_machine_store  # start-up: as above
+    from transfers.stores.server.machine import open_machine_store  # start-up: as above
 
     return open_machine_store(open_files(location.site, on_event), location, on_event)
 

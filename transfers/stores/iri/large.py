@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.http import Bytes
 from hibali.text import printable
-from transfers.stores.filesystem.files import LIST_SECONDS, Upload
 from transfers.stores.iri.client import IriClient
 from transfers.stores.iri.jobs import run_job
 from transfers.stores.operations.base import quoted_path
 from transfers.stores.operations.records import StateRecord
+from transfers.stores.server.files import LIST_SECONDS, Upload
 
 PART_BYTES = 4 * 1024 * 1024
 _DIGITS = 6  # of the number in the name of a part

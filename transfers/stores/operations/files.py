@@ -17,12 +17,12 @@ from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.model.entry import Kind
 from transfers.model.identities import identity_of_url
-from transfers.stores.filesystem.files import LIST_SECONDS, HeldUpload, Upload
-from transfers.stores.filesystem.machine import MachineFiles
 from transfers.stores.operations.archive import Archive, Batches, archive_of, archive_of_link
 from transfers.stores.operations.base import Listed, Operations, Stat
+from transfers.stores.server.files import LIST_SECONDS, HeldUpload, Upload
+from transfers.stores.server.machine import MachineFiles
+from transfers.stores.server.own_files import OWN
 from transfers.stores.server.records import Found
-from transfers.stores.server_folder import OWN
 
 _ARCHIVE_OVERHEAD = 256 * 1024  # of an archive, whose contents may not compress
 _MOST_OWN = 65_536  # bytes of a file of a lock

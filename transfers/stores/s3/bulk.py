@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from hibali.errors import HibaliError, IncompleteError
 from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response, not_partial
 from transfers.remote.shared_memory import allocate_buffer
-from transfers.stores.request_store import Got, changed
 from transfers.stores.s3.credentials import Credentials
 from transfers.stores.s3.errors import from_obstore
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of, is_plain
+from transfers.stores.server.reading import Got, changed
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

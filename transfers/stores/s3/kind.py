@@ -15,7 +15,7 @@ from transfers.stores.s3.multipart import begun_at
 from transfers.stores.s3.removing import clean as clean_bucket
 from transfers.stores.s3.requests import Requests
 from transfers.stores.s3.store import S3Store
-from transfers.stores.server_probe import add_facts
+from transfers.stores.server.probe import add_facts
 
 
 def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener = ignore) -> None:

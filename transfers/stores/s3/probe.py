@@ -15,11 +15,11 @@ from hibali.errors import AccessError, HibaliError
 from hibali.http import Response
 from transfers.model.entry import Verification
 from transfers.model.facts import Facts
-from transfers.stores import server_probe
 from transfers.stores.s3.listing import pages
 from transfers.stores.s3.requests import CHECKSUM, Requests, checksum_of
+from transfers.stores.server import probe as server_probe
 from transfers.stores.server.keys import time_of
-from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
+from transfers.stores.server.probe import LONG_NAME, refused_characters, run_probe
 
 _CONTENT = b"hibali tests what this server checks\n"
 _WRONG = hashlib.sha256(b"something else").hexdigest()

@@ -25,7 +25,6 @@ from transfers.model.identities import identity_of_bucket
 from transfers.model.sharing import Sharing
 from transfers.model.store import Origin, Presigned, SmallFiles, Store
 from transfers.model.units import PACK_BYTES, Committed, Item, Payload, Problem
-from transfers.stores.request_store import RequestStore
 from transfers.stores.s3 import removing
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.copying import BackupCopier, Copying, From, patient
@@ -41,11 +40,12 @@ from transfers.stores.s3.requests import CONNECTIONS, Requests
 from transfers.stores.s3.swift_acl import ContainerSharing
 from transfers.stores.s3.writing import ExpectedObjects, S3Writer, WriteTarget
 from transfers.stores.server.keys import Cache, HidingFiles, Listed, Unlisted, in_order, time_of
+from transfers.stores.server.lease import NoLease
 from transfers.stores.server.locks import NAME as LOCK
 from transfers.stores.server.locks import ConditionalLock, check_unheld, is_lock
 from transfers.stores.server.manifest import NAME as MANIFEST_NAME
 from transfers.stores.server.manifest import ManifestLines
-from transfers.stores.server_lease import NoLease
+from transfers.stores.server.reading import RequestStore
 
 _SETTLED_SECONDS = 2.0  # longer than any client needs between a HEAD and its PUT
 _EXISTS = frozenset({409, 412})  # statuses of a conditional PUT if the key exists or is being written

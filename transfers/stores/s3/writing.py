@@ -14,7 +14,6 @@ from hibali.http import Bytes
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import problem_of
 from transfers.model.units import Committed, Item, Payload, Problem
-from transfers.stores.request_store import RequestWriter
 from transfers.stores.s3.bulk import Bulk
 from transfers.stores.s3.manifest import to_metadata
 from transfers.stores.s3.multipart import (
@@ -29,8 +28,9 @@ from transfers.stores.s3.multipart import (
 )
 from transfers.stores.s3.probe import ServerSupport
 from transfers.stores.s3.requests import Requests
+from transfers.stores.server.lease import Lease, NoLease
 from transfers.stores.server.manifest import Known, ManifestLines, line_of
-from transfers.stores.server_lease import Lease, NoLease
+from transfers.stores.server.streaming import RequestWriter
 
 _CHANGED = Problem(
     "target-changed", "it changed at the target after the plan was made, so it was not replaced"

@@ -16,7 +16,6 @@ from hibali.errors import AccessError, HibaliError, IncompleteError
 from hibali.events import Listener, Noted
 from transfers.model.entry import Entry, Kind, enclosing
 from transfers.model.facts import is_own_name, unsafe_component
-from transfers.stores.request_store import Got, changed
 from transfers.stores.server.keys import MOST_UNLISTED, Cache, Listed
 from transfers.stores.server.manifest import (
     LINE_LIMIT,
@@ -32,7 +31,8 @@ from transfers.stores.server.manifest import (
     merged,
     newest,
 )
-from transfers.stores.server_folder import OWN, below
+from transfers.stores.server.own_files import OWN, below
+from transfers.stores.server.reading import Got, changed
 
 Above = tuple[bytes, ManifestLines]  # the root's path below the folder of a manifest, and its lines
 _Below = tuple[bytes, ManifestLines, Cursor]  # a folder with a final slash, its manifest's lines and a cursor

@@ -13,7 +13,7 @@ from transfers.agent import protocol
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.model.entry import Kind
 from transfers.model.leases import locked, record_of
-from transfers.stores.server_lease import Held, Lease, journal_of, no_lock_file, seeds_in
+from transfers.stores.server.lease import Held, Lease, journal_of, no_lock_file, seeds_in
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, StatusError
 from transfers.stores.sftp.client import Client, kind_of, listed_names

@@ -16,7 +16,7 @@ from transfers.agent import protocol
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.units import PACK_BYTES, PACK_ITEMS, SEGMENT_BYTES, WINDOW_BYTES, Payload, Problem, Unit
 from transfers.pipeline.batches import fill_gaps
-from transfers.stores.server_listing import ServerListing
+from transfers.stores.server.listing import ServerListing
 from transfers.stores.sftp import channel
 from transfers.stores.sftp.channel import Attributes, Pending, StatusError
 from transfers.stores.sftp.client import Client, entry_of, is_unchanged, kind_of, listed_names, problem_of

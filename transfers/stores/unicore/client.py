@@ -28,7 +28,7 @@ from hibali.text import printable
 from transfers.model.entry import Kind
 from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.filesystem.failures import failure_of
+from transfers.stores.server.machine import failure_of
 from transfers.stores.server.records import Found
 from transfers.stores.unicore.settings import UnicoreSettings
 

@@ -16,11 +16,10 @@ from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.model.entry import Kind
 from transfers.model.identities import identity_of_url
-from transfers.stores.filesystem.files import LIST_SECONDS, HeldUpload, Upload
-from transfers.stores.filesystem.machine import MachineFiles
-from transfers.stores.filesystem.traits import Exclusive, Put, Traits
+from transfers.stores.server.files import LIST_SECONDS, Exclusive, HeldUpload, Put, Traits, Upload
+from transfers.stores.server.machine import MachineFiles
+from transfers.stores.server.own_files import OWN
 from transfers.stores.server.records import Found
-from transfers.stores.server_folder import OWN
 from transfers.stores.unicore.client import Storage, UnicoreClient, check_path
 
 PART_BYTES = 16 * 1024 * 1024

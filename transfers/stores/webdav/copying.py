@@ -12,7 +12,7 @@ from hibali.errors import HibaliError
 from transfers.model.entry import Entry, Verification
 from transfers.model.store import problem_of
 from transfers.model.units import NOT_COPIED, Committed, Item, Problem
-from transfers.stores.request_store import Refused
+from transfers.stores.server.streaming import Refused
 from transfers.stores.webdav.writing import WebdavTarget
 
 _MOST_JOBS = 8  # copies at a time

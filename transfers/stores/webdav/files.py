@@ -19,8 +19,8 @@ from hibali.text import printable
 from transfers.agent import protocol
 from transfers.model.entry import Entry, Kind
 from transfers.model.spool import Blocks
-from transfers.stores.request_store import Got, changed
 from transfers.stores.server.keys import Listed, in_order
+from transfers.stores.server.reading import Got, changed
 from transfers.stores.webdav.multistatus import (
     FIND,
     FIND_FREE_BYTES,

@@ -11,8 +11,8 @@ from hibali.http import Response
 from transfers.agent.lease import LEASE_SECONDS
 from transfers.model.leases import locked, record_of
 from transfers.model.units import Problem
-from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, OWN, below
-from transfers.stores.server_lease import Held, Lease, no_lock_file
+from transfers.stores.server.lease import Held, Lease, no_lock_file
+from transfers.stores.server.own_files import CHANGED_SINCE, NOT_EMPTY, OWN, below
 from transfers.stores.webdav.files import Files
 from transfers.stores.webdav.multistatus import lock_info
 from transfers.stores.webdav.requests import WebdavClient, error_of

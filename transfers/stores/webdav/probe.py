@@ -13,9 +13,9 @@ from typing import Any
 from hibali.errors import AccessError, HibaliError, IncompleteError
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
-from transfers.stores import server_probe
-from transfers.stores.server_folder import OWN, Own, below
-from transfers.stores.server_probe import LONG_NAME, refused_characters, run_probe
+from transfers.stores.server import probe as server_probe
+from transfers.stores.server.own_files import OWN, Own, below
+from transfers.stores.server.probe import LONG_NAME, refused_characters, run_probe
 from transfers.stores.webdav.files import Files, Found, date_of, known_value
 from transfers.stores.webdav.lock import holding, refresh_lock, request_lock, token_in
 from transfers.stores.webdav.multistatus import KNOWN

@@ -8,7 +8,7 @@ from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
 from transfers.model.entry import Entry
 from transfers.model.leases import locked
-from transfers.stores.server_lease import Held
+from transfers.stores.server.lease import Held
 from transfers.stores.webdav.files import Files, Found
 
 

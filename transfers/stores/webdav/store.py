@@ -20,10 +20,10 @@ from transfers.model.identities import identity_of_url
 from transfers.model.leases import lost_lease
 from transfers.model.store import Origin, Store, problem_of
 from transfers.model.units import Committed, Item, ListingIncompleteError, Payload, Problem, Space
-from transfers.stores.request_store import RequestStore
-from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
-from transfers.stores.server_lease import Lease, NoLease
-from transfers.stores.server_listing import ServerListing
+from transfers.stores.server.lease import Lease, NoLease
+from transfers.stores.server.listing import ServerListing
+from transfers.stores.server.own_files import OWN, FolderMaker, Own, TreeRemover, below
+from transfers.stores.server.reading import RequestStore
 from transfers.stores.webdav.copying import CopySource, WebdavCopying
 from transfers.stores.webdav.files import Children, Files, Found
 from transfers.stores.webdav.lock import DavLock, find_lock

@@ -11,7 +11,9 @@ from hibali.errors import HibaliError, IncompleteError
 from transfers.agent import protocol
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.units import Committed, Item, Problem
-from transfers.stores.request_store import (
+from transfers.stores.server.lease import Lease, NoLease
+from transfers.stores.server.own_files import CHANGED_SINCE, EntryRemover, FolderMaker, below
+from transfers.stores.server.streaming import (
     DIFFERS,
     EARLIER,
     Refused,
@@ -20,8 +22,6 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
-from transfers.stores.server_folder import CHANGED_SINCE, EntryRemover, FolderMaker, below
-from transfers.stores.server_lease import Lease, NoLease
 from transfers.stores.webdav.files import Files, Found, date_of, header_seconds, known_value
 from transfers.stores.webdav.lock import remove_empty
 from transfers.stores.webdav.multistatus import KNOWN

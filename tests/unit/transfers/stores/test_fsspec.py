@@ -21,15 +21,14 @@ from hibali.locations import read_location
 from tests.support.payloads import put
 from transfers.model.entry import Kind, Verification
 from transfers.model.store import Store
-from transfers.stores.filesystem.files import Files
-from transfers.stores.filesystem.lock import FileLock
-from transfers.stores.filesystem.probe import probe_filesystem
-from transfers.stores.filesystem.traits import Exclusive, Put
 from transfers.stores.fsspec.errors import error_for
 from transfers.stores.fsspec.files import FsspecFiles, found_of, time_of
 from transfers.stores.fsspec.options import options_of, read_options
 from transfers.stores.fsspec.settings import FsspecSettings
 from transfers.stores.open_store import open_store
+from transfers.stores.server.files import Exclusive, Files, Put
+from transfers.stores.server.locks import FileLock
+from transfers.stores.server.probe import probe_filesystem
 
 MIB = 1 << 20
 

@@ -21,7 +21,7 @@ from transfers.model.units import Item, ListingIncompleteError, Payload, Unit
 from transfers.stores.s3.kind import open_store
 from transfers.stores.s3.probe import ServerSupport
 from transfers.stores.s3.store import S3Store
-from transfers.stores.server_lease import NoLease
+from transfers.stores.server.lease import NoLease
 
 STAMP = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>"
 

@@ -32,9 +32,9 @@ from transfers.stores.s3.probe import ServerSupport, facts_of, recall, remember
 from transfers.stores.s3.requests import delete_document, is_plain, key_bytes, parse
 from transfers.stores.server import keys
 from transfers.stores.server.keys import Listed, in_order
+from transfers.stores.server.lease import Held
 from transfers.stores.server.manifest import Known, ManifestLines, line_of
 from transfers.stores.server.records import Manifests
-from transfers.stores.server_lease import Held
 
 GOOD = {"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "planted-secret"}
 SHA = "ab" * 32

@@ -10,7 +10,7 @@ import pytest
 
 from hibali.errors import TryLaterError
 from transfers.agent.lease import this_process
-from transfers.stores.server_lease import Held, Lease
+from transfers.stores.server.lease import Held, Lease
 
 LEASE = 2
 

@@ -18,25 +18,25 @@ from transfers.model.facts import Facts, name_problem, unsafe_component
 from transfers.model.leases import lost_lease
 from transfers.model.store import IN_FLIGHT_BYTES, problem_of
 from transfers.model.units import Committed, Payload, Problem
-from transfers.stores.filesystem.files import Files
-from transfers.stores.filesystem.lock import FileLock, find_lock
-from transfers.stores.filesystem.probe import (
+from transfers.stores.server.files import Exclusive, Files
+from transfers.stores.server.keys import Cache, HidingFiles, Unlisted
+from transfers.stores.server.lease import Lease, NoLease
+from transfers.stores.server.listing import ServerListing
+from transfers.stores.server.locks import FileLock, find_file_lock
+from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.own_files import OWN, FolderMaker, Own, TreeRemover, below
+from transfers.stores.server.probe import (
     TABLE,
     FilesystemSupport,
     facts_of,
     probe_filesystem,
+    recall,
+    remember,
     support_of_machine,
 )
-from transfers.stores.filesystem.traits import Exclusive
-from transfers.stores.filesystem.writing import FileRemover, FilesystemWriter, Target, write_manifest
-from transfers.stores.request_store import RequestStore
-from transfers.stores.server.keys import Cache, HidingFiles, Unlisted
-from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.reading import RequestStore
 from transfers.stores.server.records import PIECE_BYTES, Found, Records
-from transfers.stores.server_folder import OWN, FolderMaker, Own, TreeRemover, below
-from transfers.stores.server_lease import Lease, NoLease
-from transfers.stores.server_listing import ServerListing
-from transfers.stores.server_probe import recall, remember
+from transfers.stores.server.writing import FileRemover, FilesystemWriter, Target, write_manifest
 
 _FOLDERS_AHEAD = 8
 _MACHINE_AHEAD = PIECE_BYTES + 1  # two pieces: what is under way at a kill is received again
@@ -385,7 +385,9 @@ class FilesystemStore(RequestStore):
 
     def _tree_remover(self) -> TreeRemover:
         files = self._files
-        return TreeRemover(files, self.root_path, self._own_folders, lambda folder: find_lock(files, folder))
+        return TreeRemover(
+            files, self.root_path, self._own_folders, lambda folder: find_file_lock(files, folder)
+        )
 
     def make_root(self) -> None:
         """See Store; probes the filesystem. Buckets are never created."""

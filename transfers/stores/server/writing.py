@@ -14,10 +14,14 @@ from hibali.http import Bytes
 from transfers.agent import protocol
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.units import Committed, Item, Problem
-from transfers.stores.filesystem.files import Files
-from transfers.stores.filesystem.probe import FilesystemSupport
-from transfers.stores.filesystem.traits import Put
-from transfers.stores.request_store import (
+from transfers.stores.server.files import Files, Put
+from transfers.stores.server.keys import Cache, Listed
+from transfers.stores.server.lease import Lease, NoLease
+from transfers.stores.server.manifest import ManifestLines
+from transfers.stores.server.own_files import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
+from transfers.stores.server.probe import FilesystemSupport
+from transfers.stores.server.records import Found, known_version, record_line
+from transfers.stores.server.streaming import (
     DIFFERS,
     EARLIER,
     Refused,
@@ -26,11 +30,6 @@ from transfers.stores.request_store import (
     UploadAbandonedError,
     UploadRestartedError,
 )
-from transfers.stores.server.keys import Cache, Listed
-from transfers.stores.server.manifest import ManifestLines
-from transfers.stores.server.records import Found, known_version, record_line
-from transfers.stores.server_folder import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
-from transfers.stores.server_lease import Lease, NoLease
 
 _MOST_JOBS = 8  # files that are written at a time
 CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)

@@ -17,7 +17,7 @@ from transfers.model.entry import Entry, Kind
 from transfers.model.leases import locked
 from transfers.model.store import problem_of
 from transfers.model.units import Problem
-from transfers.stores.server_lease import Held, Lease, NoLease, journal_of, seeds_in
+from transfers.stores.server.lease import Held, Lease, NoLease, journal_of, seeds_in
 
 OWN = protocol.OWN_FOLDER
 _JOURNAL = OWN + b"/journal"
