@@ -42,28 +42,20 @@ FUTURE_PLUGINS = (
     "runs/dataset.py",
     "runs/nodes.py",
     "runs/pilot",
-    "runs/reports",
-    "runs/schedules",
     "runs/services",
     "hibali_api/notebook.py",
     "hibali_cli/annex_remote.py",
-    "hibali_cli/dashboard",
     *(
         f"hibali_cli/handlers/{name}.py"
         for name in (
             "bundles",
-            "dashboard",
             "datasets",
             "participants",
             "run_export",
-            "schedule_check",
-            "schedule_notices",
-            "schedules",
-            "status_report",
             "zenodo",
         )
     ),
-    *(f"hibali_cli/commands/{name}.py" for name in ("bundle", "dashboard", "datasets", "schedule")),
+    *(f"hibali_cli/commands/{name}.py" for name in ("bundle", "datasets")),
 )
 
 

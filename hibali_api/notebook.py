@@ -22,7 +22,13 @@ def show_receipts() -> None:
         shell.display_formatter.formatters["text/html"].for_type(Receipt, _receipt_html)
 
 
-def _receipt_html(receipt: Receipt) -> str:
-    from hibali_api.html import receipt_html  # start-up: only where a receipt is shown
+def _receipt_html(receipt: Receipt) -> str | None:
+    return html_of("receipt", receipt)
 
-    return receipt_html(receipt)
+
+def html_of(name: str, *values: Any) -> str | None:
+    """Return what a plugin makes of a receipt, plan or run; None for the text alone."""
+    from hibali.plugins import find  # start-up: only in a notebook
+
+    make = find("hibali.html", name)
+    return None if make is None else str(make(*values))

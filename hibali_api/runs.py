@@ -19,6 +19,7 @@ from hibali.documents import read_json_file
 from hibali.errors import UsageError
 from hibali.events import Listener, Noted
 from hibali_api.calls import Call, CallOptions, Place, calling, place_text, split_options
+from hibali_api.notebook import html_of
 from hibali_api.transfers import check_receipt
 from registry.catalogue import Catalogue
 from registry.invocation import Invocation, check_invocation, read_invocation
@@ -148,11 +149,9 @@ class Run:
         """Return the id and the state."""
         return f"<hibali.Run {self.id} {self.state} at {self.site}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """Return the run as a notebook shows it."""
-        from hibali_api.html import run_html  # start-up: only in a notebook
-
-        return run_html(self.record, self._run_store)
+        return html_of("run", self.record, self._run_store)
 
     def refresh(self, **options: Unpack[CallOptions]) -> State:
         """Query the site once; return the state, which is the last known one if the site cannot be reached."""

@@ -16,7 +16,7 @@ from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Planned
 from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text, split_options
-from hibali_api.notebook import show_receipts
+from hibali_api.notebook import html_of, show_receipts
 from transfers.engine.operation import plan_only, synchronise
 from transfers.engine.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
 from transfers.engine.routes.globus_route import with_local_collection
@@ -142,11 +142,9 @@ class Plan:
         """Whether anything would change."""
         return bool(self.actions)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """Return the plan as a notebook shows it."""
-        from hibali_api.html import plan_html  # start-up: only in a notebook
-
-        return plan_html((self.source, self.target), self.counts, self.actions, len(self.unlisted))
+        return html_of("plan", (self.source, self.target), self.counts, self.actions, len(self.unlisted))
 
 
 def push(source: Place, target: Place, **options: Unpack[TransferOptions]) -> Receipt:

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 
 _MOST_RUNS = 50
-SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES, _SCHEDULES = (
+SITES, PLACES, ENDS, PIPELINES, RUNS, REMOTES = (
     "sites",
     "places",
     "ends",
     "pipelines",
     "runs",
     "remotes",
-    "schedules",
 )
 _FILES, _FOLDERS = "file", "dir"
 _OPERATIONS = "operations"
@@ -79,7 +78,7 @@ _BY_NAME = {
     "container": ("runs.containers",),
 }
 # The kind of `NAME`, by the group of the command.
-_BY_GROUP = {"sites": (SITES,), "cache": (SITES,), "remotes": (REMOTES,), "schedule": (_SCHEDULES,)}
+_BY_GROUP = {"sites": (SITES,), "cache": (SITES,), "remotes": (REMOTES,)}
 
 
 def add_completions(parameters: Iterable[click.Parameter]) -> None:
@@ -201,13 +200,6 @@ def _remote_names(context: click.Context, incomplete: str) -> Iterator[str]:
     yield from sorted(_settings(context).remotes)
 
 
-def _schedule_names(context: click.Context, incomplete: str) -> Iterator[str]:
-    del incomplete
-    from runs.schedules.schedule import load_schedules  # start-up: only for this kind of word
-
-    yield from sorted(load_schedules(context.params.get("config")).schedules)
-
-
 def _setting_keys(context: click.Context, incomplete: str) -> Iterator[str]:
     """Complete the keys of all sites and remotes, and those of the top, up to the next dot."""
     from hibali.config.reference import ANY_NAME, keys_in_file  # start-up: only for this kind of word
@@ -238,7 +230,6 @@ _READERS: Mapping[str, Callable[[click.Context, str], Iterator[str]]] = {
     RUNS: _run_ids,
     _OPERATIONS: _operation_ids,
     REMOTES: _remote_names,
-    _SCHEDULES: _schedule_names,
     _KEYS: _setting_keys,
 }
 

@@ -15,7 +15,6 @@ MODULES = {
     "plan": "transfer",
     "pull": "transfer",
     "push": "transfer",
-    "report": "history",
     "rm": "files",
     "sync": "transfer",
     "verify": "verify",

@@ -6,7 +6,7 @@ import click
 
 from hibali_cli.command import Section, command, listing_group
 from hibali_cli.fields import OPERATION, fields_option
-from hibali_cli.options import COUNT, OUTPUT_FILE
+from hibali_cli.options import COUNT
 from hibali_cli.transfer_options import read_age_option
 
 _RESULTS = ("done", "incomplete", "failed", "later", "refused", "interrupted", "under-way", "unfinished")
@@ -50,35 +50,6 @@ def compact_command() -> None:
 
     The newest line of each file is kept regardless of its age, because `verify` and `history --path` need it. No other command
     shortens the ledger.
-    """
-
-
-@command(
-    "report",
-    calls="hibali_cli.handlers.status_report:show_report",
-    section=Section.REPORTS,
-    examples=[
-        ("hibali report", "Show the status report."),
-        ("hibali report -o report.html", "Write the report as one page to open, print or send."),
-        (
-            "hibali report -o /var/www/hibali/",
-            "Write index.html there, for example each morning by a schedule.",
-        ),
-    ],
-)
-@click.option("-o", "--output", metavar="DIR|FILE", type=OUTPUT_FILE, help="Write one HTML page, atomically.")
-@click.option(
-    "--days",
-    type=click.IntRange(2, 366),
-    default=60,
-    show_default=True,
-    metavar="N",
-    help="The number of days in charts.",
-)
-def report_command() -> None:
-    """Show the status report: schedules, failures and how to fix them, transfers, and unverified files.
-
-    It is made from the ledger of this machine, without connections. The HTML page is self-contained and has no scripts.
     """
 
 

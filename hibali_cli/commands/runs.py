@@ -253,32 +253,6 @@ def release_command() -> None:
 
 
 @command(
-    "report",
-    calls="hibali_cli.handlers.run_export:write_report",
-    examples=[
-        ("hibali runs report -o runs.html", "Write a page about all runs."),
-        ("hibali runs report 20260102-030405-0a1b2c3d -o run.html", "Write a page about one run."),
-    ],
-)
-@click.argument("run_ids", metavar="[ID]...", nargs=-1)
-@click.option(
-    "-o",
-    "--output",
-    "output",
-    required=True,
-    metavar="FILE.html",
-    type=OUTPUT_FILE,
-    help="Write the report to FILE.html, atomically.",
-)
-@click.option("--update", is_flag=True, help="Query each site with unfinished runs once.")
-def report_command() -> None:
-    """Write an HTML report of runs: timeline, resource usage, inputs and outputs.
-
-    The page is self-contained and has no scripts: it can be opened, printed and sent by mail. Runs are shown as they were last observed.
-    """
-
-
-@command(
     "participants",
     calls="hibali_cli.handlers.participants:list_participants",
     examples=[
@@ -428,7 +402,6 @@ runs_command = command_group(
             wait_command,
             logs_command,
             tunnel_command,
-            report_command,
         ),
         "Changing runs": (
             cancel_command,

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
-from hibali.files import WholeFile, account_names
+from hibali.files import account_names
 from hibali.text import path_fields
-from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from registry.catalogue import Catalogue
 from runs.bundles.create import check_pipeline, outputs_of
 from runs.bundles.export import Exported, crate_texts, write_crate
-from runs.reports.run_page import render, report_run
 from runs.store import RunStore
 from runs.sweeps.table import read_rerun_request
 
@@ -54,25 +51,4 @@ def export_crate(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int
         "bytes": sum(len(content) for content in texts.values()),
     }
     common.output.record("exported", fields)
-    return None
-
-
-def write_report(common: Common, run_ids: tuple[str, ...], *, output: str, update: bool) -> int | None:
-    """Write an HTML report of runs."""
-    run_store = RunStore()
-    with collect_unreadable() as unreadable:
-        runs = [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)] if run_ids else run_store.all()
-    if update:
-        with listening(common, "report") as on_event:
-            runs = update_runs(common, run_store, runs, on_event)
-    page = render([report_run(run, run_store) for run in sorted(runs, key=lambda run: run.id)], time.time())
-    with WholeFile(Path(output)) as file:
-        file.write(page)
-        file.commit()
-    if common.json:
-        fields = {"format": "report", "runs": [run.id for run in runs], "bytes": len(page)}
-        common.output.record("exported", {**path_fields(os.fsencode(output)), **fields})
-    else:
-        common.output.line(os.fsencode(output))
-    raise_unreadable(unreadable)
     return None

@@ -20,6 +20,7 @@ from hibali.config.model import Site
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Event, Listener, Retried
 from hibali.ledger import now
+from hibali.notices import Target, read_target, send_run_notice
 from hibali.retry import pause
 from hibali.text import printable
 from hibali_cli import output
@@ -34,7 +35,6 @@ from runs.failure import raise_failure
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, wait_for_end
 from runs.run_index import UNFINISHED, RunFilter
-from runs.schedules.notices import Target, read_target, send_run_notice
 from runs.site_session import SiteOpener, SiteSession
 from runs.status import run_timeline
 from runs.store import RunStore

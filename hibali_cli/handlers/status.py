@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,7 @@ from hibali_cli import output
 from hibali_cli.fields import write_fields
 from hibali_cli.options import Common
 from hibali_cli.output import can_be_drawn_on, flush_results, is_terminal
-from hibali_cli.schedule_format import format_next_run, format_outcome, schedule_fields
-from runs.reports.present import Present, PresentReader, ScheduleState
+from runs.present import Present, PresentReader, StatusItem
 from runs.unfinished import UnfinishedRun
 from transfers.history.running import RunningOperation
 
@@ -54,7 +52,7 @@ def show_status(common: Common, folder: str | None, **options: Any) -> int | Non
             _update(common, reader)
         present = reader.read()
     if options["fields"] is not None:
-        records = ({"kind": kind, **fields} for kind, fields in _records(common, present))
+        records = ({"kind": kind, **fields} for kind, fields in _records(present))
         write_fields(common, None, options["fields"], records)
     else:
         _print(common, present)
@@ -98,22 +96,12 @@ def _update(common: Common, reader: PresentReader) -> None:
 # ---- one line for each
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line: `facts` are shown as far as they fit, the most important first. Nothing in it is escaped yet."""
-
-    kind: str
-    name: str
-    state: str
-    facts: Sequence[str]
-
-
-def lines_of(present: Present) -> list[Line]:
+def lines_of(present: Present) -> list[StatusItem]:
     """Return the lines for users."""
     return [
         *(operation_line(each) for each in present.operations),
         *(_run_line(each, present.now) for each in present.runs),
-        *(schedule_line(each, present.now) for each in present.schedules),
+        *present.others,
     ]
 
 
@@ -124,10 +112,10 @@ def operation_title(each: RunningOperation) -> str:
     return f"{each.fields['operation']} {places}"
 
 
-def operation_line(each: RunningOperation) -> Line:
+def operation_line(each: RunningOperation) -> StatusItem:
     """Return the line of a running operation."""
     state = _PHASES.get(each.phase, each.phase) if each.following is None else "following"
-    return Line("transfer", operation_title(each), state, list(_progress(each)))
+    return StatusItem("transfer", operation_title(each), state, list(_progress(each)), each.to_record)
 
 
 _PHASES = {"waiting": "connecting", "moving": "running"}
@@ -156,31 +144,17 @@ def _progress(each: RunningOperation) -> Iterator[str]:
     yield each.id
 
 
-def _run_line(each: UnfinishedRun, now: float) -> Line:
+def _run_line(each: UnfinishedRun, now: float) -> StatusItem:
     from hibali_cli.handlers.runs import about_run  # start-up: only for runs
 
     run = each.run
     lasting = f"for {format_duration(max(0.0, now - each.since))}"
     named = [run.spec.name] if run.spec.name else []
     facts = [f"{run.spec.pipeline} at {run.site}", lasting, *named, about_run(run)]
-    return Line("run", run.id, str(run.state), [fact for fact in facts if fact])
+    return StatusItem("run", run.id, str(run.state), [fact for fact in facts if fact], run.to_record)
 
 
-def schedule_line(each: ScheduleState, now: float, due_text: str | None = None) -> Line:
-    """Return the line of a schedule; `due_text` is its next time, by default in local time."""
-    state = "running" if each.runs else "paused" if each.due is None else "waiting"
-    facts = []
-    if each.runs:
-        began = datetime.fromisoformat(each.triggers[-1].began).timestamp()
-        facts.append(f"for {format_duration(max(0.0, now - began))}")
-    if each.due is not None:
-        left = format_duration(max(0.0, each.due.timestamp() - now))
-        facts.append(f"next {due_text or format_next_run(each.schedule)} (in {left})")
-    facts.append(f"last: {format_outcome(each.last)}" if each.last is not None else "never run")
-    return Line("schedule", each.schedule.name, state, facts)
-
-
-def formatted(lines: Sequence[Line], width: int | None = None) -> list[str]:
+def formatted(lines: Sequence[StatusItem], width: int | None = None) -> list[str]:
     """Align lines in columns, escaped; with a width, shorten names and leave out facts that do not fit."""
     from hibali_cli.display import shortened  # start-up: only where it is written
 
@@ -219,27 +193,20 @@ def _print(common: Common, present: Present) -> None:
 
 def _write_records(common: Common, present: Present) -> None:
     count = 0
-    for kind, fields in _records(common, present):
+    for kind, fields in _records(present):
         common.output.record(kind, fields)
         count += 1
     common.output.record("end", {"count": count, "exit": 0}, flush=True)
 
 
-def _records(common: Common, present: Present) -> Iterator[tuple[str, dict[str, Any]]]:
+def _records(present: Present) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the kind and the fields of each JSON line."""
     for operation in present.operations:
         yield "running", operation.to_record()
-    for each in present.runs:
-        yield "run", each.run.to_record()
-    if present.schedules:
-        # start-up: it asks cron and systemd, which people do not wait for
-        from runs.schedules.install import installed_names
-        from runs.schedules.schedule import load_schedules
-
-        installed = installed_names(common.config, load_schedules(common.config))
-        for state in present.schedules:
-            name = state.schedule.name
-            yield "schedule", schedule_fields(state.schedule, state.triggers, installed=name in installed)
+    for run in present.runs:
+        yield "run", run.run.to_record()
+    for item in present.others:
+        yield item.kind, item.record()
 
 
 # ---- again and again

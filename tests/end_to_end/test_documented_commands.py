@@ -46,7 +46,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "hibali share add": "it needs the login of another person: test_shares.py",
         "hibali share rm": "as the line before",
     },
-    "schedules": {"hibali schedule notify --mail": "it would be sent: tests/unit/runs/schedules"},
+    "schedules": {"hibali schedule notify --mail": "it would be sent: tests/plugins/schedules"},
     "performance": {
         "hibali sync --direct": "the account at the first site has to know the second: test_direct.py",
     },

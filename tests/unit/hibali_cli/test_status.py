@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
-from hibali.errors import UsageError
-from hibali_cli.dashboard.start import show_dashboard
-from hibali_cli.handlers.status import Line, formatted, operation_line
-from hibali_cli.options import Common
+from hibali_cli.handlers.status import formatted, operation_line
+from runs.present import StatusItem
 from transfers.history.running import RunningOperation
 
 FIELDS = {
@@ -30,6 +27,10 @@ COUNTS = {
     "files_failed": 0,
     "retries": 0,
 }
+
+
+def line(kind: str, name: str, state: str, facts: list[str]) -> StatusItem:
+    return StatusItem(kind, name, state, facts, dict)
 
 
 def operation(**changes: Any) -> RunningOperation:
@@ -91,8 +92,8 @@ def test_a_removal_names_its_place_once() -> None:
 
 def test_lines_are_aligned_and_fit_the_width_with_the_first_facts() -> None:
     lines = [
-        Line("transfer", "push data there:data", "running", ["30 %", "10 B/s", "1 of 4 files"]),
-        Line("run", "20260102-030405-00000001", "RUNNING", ["bet at juwels"]),
+        line("transfer", "push data there:data", "running", ["30 %", "10 B/s", "1 of 4 files"]),
+        line("run", "20260102-030405-00000001", "RUNNING", ["bet at juwels"]),
     ]
     assert formatted(lines) == [
         "transfer  push data there:data      running  30 %, 10 B/s, 1 of 4 files",
@@ -104,19 +105,5 @@ def test_lines_are_aligned_and_fit_the_width_with_the_first_facts() -> None:
 
 
 def test_names_cannot_control_the_terminal() -> None:
-    [text] = formatted([Line("transfer", "push \x1b[31m\n\u202e x", "running", ["\x07"])])
+    [text] = formatted([line("transfer", "push \x1b[31m\n\u202e x", "running", ["\x07"])])
     assert text == r"transfer  push \x1b[31m\n\u202e x  running  \x07"
-
-
-def test_a_missing_package_of_the_dashboard_is_named_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(sys.modules, "hibali_cli.dashboard.server", raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(UsageError) as caught:
-        show_dashboard(Common(), port=0, opens=False)
-    assert (caught.value.code, caught.value.hint) == (
-        "dashboard-not-installed",
-        "pip install 'hibali[dashboard]'",
-    )
-    assert "uvicorn" in caught.value.message

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hibali.config.model import local_site
 from hibali.documents import line_of_json
 from hibali.errors import RefusedError
+from hibali_plugins.reports.run_page import ReportedRun, render
 from runs.adopt import Adoption, FoundRun, adopt, find_unknown_runs, read_run_manifest, write_run_manifest
 from runs.clean import CleanRequest, reason_to_keep
 from runs.model import Run, State
 from runs.queue_places import QueuePlaces
-from runs.reports.run_page import ReportedRun, render
 from runs.status import Span
 from runs.store import RunStore
 from tests.support.runs import change_run, make_run

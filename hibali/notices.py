@@ -1,0 +1,54 @@
+"""Tell people what happened: run a command of theirs with the message, or POST it to a URL of theirs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hibali import subprocesses
+from hibali.errors import IncompleteError, UsageError
+from hibali.http import check_post_url, post_json
+
+_COMMAND_SECONDS = 60.0
+
+
+def run_command(argv: Sequence[str], content: bytes) -> None:
+    """Run a command with `content` on its standard input; raises `IncompleteError` if it fails."""
+    finished = subprocesses.run(argv, stdin=content, timeout=_COMMAND_SECONDS)
+    if finished.exit_code != 0:
+        raise IncompleteError("not-notified", f"it exited with {finished.exit_code}", subject=argv[0])
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The receiver of notifications: a command, or a URL. Neither is ever shown, because both may contain a secret (S16)."""
+
+    command: tuple[str, ...] = ()
+    url: str = ""
+
+
+def read_target(text: str) -> Target:
+    """Read `COMMAND|URL`. Raises `UsageError` for a URL of another scheme, and for an empty command."""
+    if _URL.match(text):
+        check_post_url(text)
+        return Target(url=text)
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise UsageError("bad-command", f"this is not a command: {problem}", subject="--notify") from None
+    if not argv:
+        raise UsageError("bad-command", "this is not a command", subject="--notify")
+    return Target(argv)
+
+
+def send_run_notice(target: Target, run_id: str, state: str, content: bytes) -> None:
+    """Run `COMMAND ID STATE` with `content` on its standard input, or POST that. Raises why it failed."""
+    if target.url:
+        post_json(target.url, content)
+        return
+    run_command([*target.command, run_id, state], content)

@@ -1,0 +1,159 @@
+"""Read what the dashboard shows from the ledger, and read again only what changed. Contacts no site."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hibali.config.settings import load_sites
+from hibali.errors import HibaliError
+from hibali.unreadable import Unreadable, collect_unreadable
+from hibali_plugins.reports.run_page import ReportedRun, report_run
+from hibali_plugins.reports.status import ScheduleRow, evaluate
+from hibali_plugins.reports.status_data import schedule_infos, transferred_in
+from hibali_plugins.schedules.schedule import load_schedules
+from hibali_plugins.schedules.status import ScheduleItem, ScheduleState
+from runs.model import Run
+from runs.present import Present, PresentReader
+from runs.rate_limits import site_usage
+from runs.site_health import SiteCheck, last_check
+from runs.store import RunStore
+from transfers.history.index import OperationDetails, read_details, read_operations
+from transfers.history.operations import Operation, Result
+
+_FRESH_SECONDS = 1.0  # several pages and tabs share what was read
+_LOG_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SiteHealth:
+    """A site as last seen: its usage, its latest check, and the latest operation that ended there; None without one."""
+
+    usage: dict[str, Any]
+    check: SiteCheck | None
+    last: Operation | None
+    result: Result | None
+
+
+class LedgerReader:
+    """Reads the ledger for all requests; safe to use from any thread. `config` is the config.toml given."""
+
+    def __init__(self, config: str | None) -> None:
+        self._config = config
+        self._guard = threading.Lock()
+        self._present = PresentReader(config)
+        self._latest: tuple[float, Present] | None = None
+        self._store = RunStore()
+        self._runs: dict[str, tuple[int, Run]] = {}
+        self._unreadable: dict[str, Unreadable] = {}
+
+    @property
+    def unreadable(self) -> Unreadable:
+        """The files of the ledger that the last readings could not read."""
+        return {path: damage for found in list(self._unreadable.values()) for path, damage in found.items()}
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        with self._guard, collect_unreadable() as self._unreadable[what]:
+            yield
+
+    def present(self) -> Present:
+        """Return what runs now."""
+        at = time.monotonic()
+        if self._latest is None or at - self._latest[0] >= _FRESH_SECONDS:
+            with self._reading("present"):
+                self._latest = at, self._present.read()
+        return self._latest[1]
+
+    def schedules(self, present: Present) -> list[ScheduleRow]:
+        """Return the schedules with their latest firings, as in the status report."""
+        triggers = {name: state.triggers for name, state in schedule_states(present).items()}
+        infos = schedule_infos(load_schedules(self._config))
+        return [evaluate(info, triggers.get(info.name, []), present.now) for info in infos]
+
+    def operations(self) -> list[Operation]:
+        """Return all operations, oldest first."""
+        with self._reading("operations"):
+            return read_operations()
+
+    def operation(self, identifier: str) -> OperationDetails:
+        """Return one operation in full; raises `NotFoundError`."""
+        return read_details(identifier)
+
+    def runs(self) -> list[Run]:
+        """Return all runs, oldest first; runs that did not change are not read again."""
+        with self._reading("runs"):
+            known: dict[str, tuple[int, Run]] = {}
+            for run_id in self._store.ids():
+                size = self._store.length(run_id)
+                earlier = self._runs.get(run_id)
+                if earlier and earlier[0] == size:
+                    known[run_id] = earlier
+                else:
+                    known.update((run_id, (size, run)) for run in self._store.load_all([run_id]))
+            self._runs = known
+        return sorted((run for _, run in known.values()), key=lambda run: (run.created, run.id))
+
+    def run(self, run_id: str) -> ReportedRun:
+        """Return one run in full; raises `NotFoundError`."""
+        return report_run(self._store.load(run_id), self._store)
+
+    def sites(self, operations: Sequence[Operation]) -> list[SiteHealth]:
+        """Return the sites of config.toml by name; none if it cannot be read."""
+        try:
+            sites = load_sites(self._config).sites
+        except HibaliError:
+            return []
+        found = []
+        for name in sorted(sites):
+            last = next(
+                (
+                    each
+                    for each in reversed(operations)
+                    if name in each.sites and each.receipt and not each.was_mistyped
+                ),
+                None,
+            )
+            usage = site_usage(sites[name], transferred_in(operations))
+            result = None if last is None else last.result()
+            found.append(SiteHealth(usage, last_check(sites[name]), last, result))
+        return found
+
+    def log_tails(self, run: Run) -> list[tuple[str, bytes]]:
+        """Return the ends of a run's output, if its folder is on this machine."""
+        try:
+            site = load_sites(self._config).sites.get(run.site)
+        except HibaliError:
+            return []
+        if site is None or site.kind != "local" or not run.folder.startswith(b"/"):
+            return []
+        folder = Path(os.fsdecode(run.folder))
+        found = [(name, _tail(folder / name)) for name in ("stdout", "stderr")]
+        return [(name, text) for name, text in found if text]
+
+
+def schedule_states(present: Present) -> dict[str, ScheduleState]:
+    """Return the schedules in what runs now, by name."""
+    return {each.name: each.of for each in present.others if isinstance(each, ScheduleItem)}
+
+
+def _tail(path: Path) -> bytes:
+    """Return the last lines of a regular file, b"" if it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with contextlib.suppress(OSError), os.fdopen(descriptor, "rb") as stream:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            stream.seek(max(0, found.st_size - _LOG_BYTES))
+            text = stream.read(_LOG_BYTES)
+            return text if found.st_size <= _LOG_BYTES else text.partition(b"\n")[2] or text
+    return b""

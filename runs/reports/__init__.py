@@ -1,1 +1,0 @@
-"""Reports of runs as self-contained HTML pages."""

@@ -1,1 +1,0 @@
-"""Commands that run at scheduled times, and the notifications about them."""
