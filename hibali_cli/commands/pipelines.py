@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.commands.pipelines_remotes import image_command, remotes_command
 from hibali_cli.fields import PIPELINE, fields_option
-from hibali_cli.options import OUTPUT_FILE, Common
+from hibali_cli.options import OUTPUT_FILE
 
 
 @command(
@@ -167,6 +165,7 @@ def list_command() -> None:
 
 @command(
     "publish",
+    calls="hibali_cli.handlers.pipeline_exchange:publish_pipelines",
     resumes=True,
     examples=[
         ("hibali pipelines publish fsl_bet@1.0.0 --to lab", "Publish one version."),
@@ -182,15 +181,7 @@ def list_command() -> None:
 @click.option("--zenodo", is_flag=True, help="Publish the descriptors at Zenodo, which gives each a DOI.")
 @click.option("--sandbox", is_flag=True, help="With --zenodo: at sandbox.zenodo.org, to try it.")
 @click.option("-y", "--yes", is_flag=True, help="With --zenodo: do not ask.")
-def publish_command(
-    common: Common,
-    pipelines: tuple[str, ...],
-    *,
-    remote_name: str | None,
-    zenodo: bool,
-    sandbox: bool,
-    yes: bool,
-) -> int | None:
+def publish_command() -> None:
     """Publish pipelines at a remote, or at Zenodo.
 
     PIPELINES are NAME or NAME@VERSION; without one, all are published. Pipelines at the remote are never changed: different content
@@ -200,16 +191,6 @@ def publish_command(
     With --zenodo each descriptor becomes a public record with a DOI, which cannot be taken back. It needs an author and a container
     image, and a token in ZENODO_TOKEN. A descriptor that was published before is not published again, also after a kill.
     """
-    from hibali_cli.handlers.pipeline_exchange import publish_pipelines
-    from hibali_cli.handlers.zenodo import publish_records
-
-    if zenodo == (remote_name is not None):
-        raise click.UsageError("Give --to or --zenodo.")
-    if remote_name is not None:
-        return publish_pipelines(common, pipelines, remote_name)
-    if not pipelines:
-        raise click.UsageError("Name the PIPELINES to publish at Zenodo.")
-    return publish_records(common, pipelines, sandbox=sandbox, yes=yes)
 
 
 @command(
@@ -227,6 +208,7 @@ def remove_command() -> None:
 
 @command(
     "search",
+    calls="hibali_cli.handlers.pipelines:search_catalogue",
     examples=[
         ("hibali pipelines search brain mask", "Find pipelines that contain both words."),
         ("hibali pipelines search --zenodo fsl", "Find descriptors that were published at Zenodo."),
@@ -239,16 +221,12 @@ def remove_command() -> None:
     help="Search the descriptors at Zenodo; add one with `pipelines add zenodo.NUMBER`.",
 )
 @click.option("--sandbox", is_flag=True, help="With --zenodo: at sandbox.zenodo.org.")
-def search_command(common: Common, words: tuple[str, ...], *, zenodo: bool, sandbox: bool) -> int | None:
+def search_command() -> None:
     """Search pipelines; the best match is first, at Zenodo the one with most downloads.
 
     All WORDS must occur in the name, title, tags, description or inputs. A word that occurs nowhere is replaced by the most
     similar word that does.
     """
-    from hibali_cli.handlers.pipelines import search_catalogue
-    from hibali_cli.handlers.zenodo import search_records
-
-    return search_records(common, words, sandbox=sandbox) if zenodo else search_catalogue(common, words)
 
 
 @command(
@@ -325,6 +303,7 @@ def trust_command() -> None:
 
 @command(
     "test",
+    calls="hibali_cli.handlers.descriptor_tests:test_pipelines",
     examples=[
         ("hibali pipelines test fsl_bet --site juwels", "Run the tests of a descriptor at a site."),
         (
@@ -345,34 +324,13 @@ def trust_command() -> None:
 @click.option("--only", "names", metavar="TEST", multiple=True, help="Run only the test TEST; repeatable.")
 @click.option("--image", metavar="PATH", default="", help="Use this image at the site.")
 @click.option("--junit", metavar="FILE", type=OUTPUT_FILE, help="Write the results to FILE as JUnit XML.")
-def test_command(
-    common: Common,
-    pipeline: str | None,
-    *,
-    every: bool,
-    site: str,
-    names: tuple[str, ...],
-    image: str,
-    junit: str | None,
-) -> int | None:
+def test_command() -> None:
     """Run the tests in the descriptor of a pipeline, or of all, and compare exit codes and outputs.
 
     Each test is a run with the test's invocation; all run at the same time. Relative paths of inputs are those of the current folder. A test
     passes if the tool exits with the expected code and creates the expected outputs, with the expected MD5 if the descriptor has it.
     The exit code is 7 if a test fails.
     """
-    from hibali_cli.handlers.descriptor_tests import test_pipeline, test_site
-    from runs.options import RunOptions
-
-    if every and (pipeline or names or image):
-        raise click.UsageError("--all takes no PIPELINE, --only and --image.")
-    if not every and not pipeline:
-        raise click.UsageError("Give a PIPELINE, or --all.")
-    options = RunOptions(sites=(site,), new=True, image=image, wait=True)
-    report = None if junit is None else Path(junit)
-    if pipeline is None:
-        return test_site(common, options, report)
-    return test_pipeline(common, pipeline, names, options, report)
 
 
 @command(

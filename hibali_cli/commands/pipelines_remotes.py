@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command, command_group
-from hibali_cli.options import OUTPUT_PLACE, Common
+from hibali_cli.options import OUTPUT_PLACE
 
 
 @command(
@@ -39,41 +39,28 @@ def remotes_add_command() -> None:
     """
 
 
-@command("list", examples=[("hibali pipelines remotes list", "Show every remote and its URL.")])
-def remotes_list_command(common: Common) -> int | None:
+@command(
+    "list",
+    calls="hibali_cli.handlers.pipeline_exchange:list_remotes",
+    examples=[("hibali pipelines remotes list", "Show every remote and its URL.")],
+)
+def remotes_list_command() -> None:
     """List the remotes of config.toml."""
-    remotes = sorted(common.settings().remotes.items())
-    if common.json:
-        for name, remote in remotes:
-            image_field = {"images": remote.images} if remote.images else {}
-            common.output.record("remote", {"name": name, "url": remote.url, **image_field})
-        common.output.record("end", {"count": len(remotes), "exit": 0})
-    elif remotes:
-        rows = [(name, remote.url, remote.images or "") for name, remote in remotes]
-        common.output.table(["name", "url", "images"], rows)
-    return None
 
 
 @command(
     "remove",
+    calls="hibali_cli.handlers.pipeline_exchange:forget_remote",
     examples=[
         ("hibali pipelines remotes remove lab", "Remove lab from the configuration; its content is kept.")
     ],
 )
 @click.argument("name")
-def remotes_remove_command(common: Common, name: str) -> int | None:
+def remotes_remove_command() -> None:
     """Remove a remote from config.toml.
 
     Fetched pipelines and the content of the remote are kept.
     """
-    from hibali.config.edit import remove_remote
-
-    path = remove_remote(common.config, name)
-    if common.json:
-        common.output.record("remote", {"name": name, "url": "", "change": "removed"})
-    else:
-        common.output.info(f"{name} was removed from {path}; the content of the remote is kept.")
-    return None
 
 
 remotes_command = command_group(

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import click
+
 from hibali.errors import Exit, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.files import write_atomic
@@ -51,17 +53,35 @@ class TestResult:
     failures: tuple[str, ...]
 
 
-def test_pipeline(
-    common: Common, name: str, names: Sequence[str], options: RunOptions, junit: Path | None
+def test_pipelines(
+    common: Common,
+    pipeline: str | None,
+    *,
+    every: bool,
+    site: str,
+    names: tuple[str, ...],
+    image: str,
+    junit: str | None,
 ) -> int | None:
-    """Run the tests of a pipeline, or those with these names, all at the same time; return the exit code."""
+    """Run the tests of a pipeline, or those with these names, all at the same time, or those of all pipelines."""
+    if every and (pipeline or names or image):
+        raise click.UsageError("--all takes no PIPELINE, --only and --image.")
+    if not every and not pipeline:
+        raise click.UsageError("Give a PIPELINE, or --all.")
+    options = RunOptions(sites=(site,), new=True, image=image, wait=True)
     catalogue = Catalogue()
-    pipeline = find_pipeline(common, catalogue, name)
-    return _finish(common, _run_tests(common, catalogue, pipeline, names, options), options.sites[0], junit)
+    if pipeline is None:
+        results = _test_all(common, catalogue, options)
+    else:
+        results = _run_tests(common, catalogue, find_pipeline(common, catalogue, pipeline), names, options)
+    _report(common, results, site)
+    if junit is not None:
+        write_atomic(Path(junit), _junit(results), mode=0o644)
+    return int(Exit.RUN_FAILED) if any(each.failures for each in results) else None
 
 
-def test_site(common: Common, options: RunOptions, junit: Path | None) -> int | None:
-    """Run the tests of all pipelines of the catalogue that have some and are not deprecated; return the exit code.
+def _test_all(common: Common, catalogue: Catalogue, options: RunOptions) -> list[TestResult]:
+    """Run the tests of all pipelines of the catalogue that have some and are not deprecated.
 
     A pipeline whose tests cannot be started counts as failed, and the others are tested.
 
@@ -69,7 +89,6 @@ def test_site(common: Common, options: RunOptions, junit: Path | None) -> int | 
         UsageError: No pipeline has tests.
         TryLaterError: The site cannot be reached now.
     """
-    catalogue = Catalogue()
     tested = [
         each for each in catalogue.all() if each.document.get("tests") and catalogue.deprecation(each) is None
     ]
@@ -85,7 +104,7 @@ def test_site(common: Common, options: RunOptions, junit: Path | None) -> int | 
         except HibaliError as problem:
             reasons = tuple(filter(None, (f"not started: {problem.message}", problem.hint)))
             results += [TestResult(pipeline, each.name, None, reasons) for each in read_tests(pipeline)]
-    return _finish(common, results, options.sites[0], junit)
+    return results
 
 
 def _run_tests(
@@ -107,13 +126,6 @@ def _run_tests(
             _judge(common, run_store, pipeline, test, ended[run.id], on_event)
             for (test, _), run in zip(requests, runs, strict=True)
         ]
-
-
-def _finish(common: Common, results: Sequence[TestResult], site: str, junit: Path | None) -> int | None:
-    _report(common, results, site)
-    if junit is not None:
-        write_atomic(junit, _junit(results), mode=0o644)
-    return int(Exit.RUN_FAILED) if any(each.failures for each in results) else None
 
 
 def _make_request(common: Common, pipeline: Pipeline, test: DescriptorTest, options: RunOptions) -> Request:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hibali.config.edit import add_remote
+from hibali.config.edit import add_remote, remove_remote
 from hibali.config.model import IMAGES_PLACE, REMOTE_NAME, RemoteSettings, Site
 from hibali.config.settings import Settings
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
@@ -18,6 +18,7 @@ from hibali.locations import Location, read_location
 from hibali.text import counted
 from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record, print_image
 from hibali_cli.handlers.run_sites import opener, run_site
+from hibali_cli.handlers.zenodo import publish_records
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from registry.catalogue import Catalogue
@@ -140,8 +141,22 @@ def fetch_pipelines(
     return None
 
 
-def publish_pipelines(common: Common, pipelines: tuple[str, ...], remote_name: str) -> int | None:
-    """Publish pipelines and their images at a remote."""
+def publish_pipelines(
+    common: Common,
+    pipelines: tuple[str, ...],
+    remote_name: str | None,
+    *,
+    zenodo: bool,
+    sandbox: bool,
+    yes: bool,
+) -> int | None:
+    """Publish pipelines and their images at a remote, or descriptors at Zenodo."""
+    if zenodo == (remote_name is not None):
+        raise click.UsageError("Give --to or --zenodo.")
+    if remote_name is None:
+        if not pipelines:
+            raise click.UsageError("Name the PIPELINES to publish at Zenodo.")
+        return publish_records(common, pipelines, sandbox=sandbox, yes=yes)
     catalogue = open_catalogue(common)
     remote, seen = open_remote(common, remote_name)
     wanted = [catalogue.find(each) for each in pipelines] or catalogue.all()
@@ -243,6 +258,28 @@ def configure_remote(common: Common, name: str, url: str, images: str | None, *,
     else:
         common.output.info(f"{name}: {change}")
     return None
+
+
+def list_remotes(common: Common) -> None:
+    """List the remotes of config.toml."""
+    remotes = sorted(common.settings().remotes.items())
+    if common.json:
+        for name, remote in remotes:
+            image_field = {"images": remote.images} if remote.images else {}
+            common.output.record("remote", {"name": name, "url": remote.url, **image_field})
+        common.output.record("end", {"count": len(remotes), "exit": 0})
+    elif remotes:
+        rows = [(name, remote.url, remote.images or "") for name, remote in remotes]
+        common.output.table(["name", "url", "images"], rows)
+
+
+def forget_remote(common: Common, name: str) -> None:
+    """Remove a remote from config.toml."""
+    path = remove_remote(common.config, name)
+    if common.json:
+        common.output.record("remote", {"name": name, "url": "", "change": "removed"})
+    else:
+        common.output.info(f"{name} was removed from {path}; the content of the remote is kept.")
 
 
 def add_image(common: Common, pipeline: str, archive: str) -> int | None:
