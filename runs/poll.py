@@ -14,7 +14,7 @@ from runs.model import Key, Run, State, Sweep
 from runs.queue_places import QueuePlaces, holder_of
 from runs.rate_limits import rate_limited
 from runs.records import part_of, sweep_of
-from runs.schedulers.base import UNKNOWN, JobSystem, Phase, Status, memory_reason
+from runs.schedulers.base import UNKNOWN, Phase, Status, memory_reason
 from runs.script import EXIT_NOT_RUN
 from runs.site_session import SiteSession
 from runs.status import (
@@ -145,21 +145,27 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run, or one task of a sweep, with a folder and an exit record of its own.
+    """A task with a folder and an exit record of its own; a single run is task 0.
 
-    `record_id` is its name in the exit record; accounting is queried for `jobs` and may call it any of `accounts`. `state` is the recorded state.
-    With `thorough` the exit record is read in any case.
+    Accounting is queried for `jobs` and may call it any of `accounts`. With `thorough` the exit record is read in any case.
     """
 
-    key: Key
     run: Run
-    folder: bytes
-    record_id: str
-    state: State
+    number: int
     status: Status
     jobs: tuple[str, ...]
     accounts: tuple[str, ...]
     thorough: bool = True
+
+    @property
+    def key(self) -> Key:
+        """The run's id and the number of the task."""
+        return self.run.id, self.number
+
+    @property
+    def folder(self) -> bytes:
+        """The folder of the task at the site."""
+        return self.run.task_folder(self.number)
 
     @property
     def is_in_queue(self) -> bool:
@@ -169,7 +175,7 @@ class Subject:
     @property
     def fell_back(self) -> bool:
         """True if the job waits again after it ran."""
-        return self.status.phase is Phase.WAITING and self.state is State.RUNNING
+        return self.status.phase is Phase.WAITING and self.run.tasks[self.number].state is State.RUNNING
 
 
 def query_runs(
@@ -184,14 +190,10 @@ def query_runs(
         return {}
     host = session.host
     with rate_limited(session.site.name):
-        subjects = _find_subjects(session, runs, others, thorough=thorough)
+        queried = [*((run, thorough) for run in runs), *((run, False) for run in others)]
+        subjects = _find_subjects(session, queried)
     wanted = [each for each in subjects if each.thorough or not each.is_in_queue or each.fell_back]
-    contents = host.get_all([each.folder + b"/exit.json" for each in wanted], maximum=_RECORD_BYTES)
-    records: dict[Key, ExitRecord] = {}
-    for each, content in zip(wanted, contents, strict=True):
-        record = read_exit_record(content, each.record_id)
-        if record is not None:
-            records[each.key] = record
+    records = _read_records(host, [(each.run, each.number) for each in wanted])
     stopped = [
         each
         for each in wanted
@@ -216,27 +218,34 @@ def query_runs(
     }
 
 
+def _read_records(host: RemoteHost, tasks: Sequence[tuple[Run, int]]) -> dict[Key, ExitRecord]:
+    """Read the exit records of tasks, all at once."""
+    paths = [run.task_folder(number) + b"/exit.json" for run, number in tasks]
+    contents = host.get_all(paths, maximum=_RECORD_BYTES) if paths else []
+    found = {
+        (run.id, number): read_exit_record(content, run.record_id(number))
+        for (run, number), content in zip(tasks, contents, strict=True)
+    }
+    return {key: record for key, record in found.items() if record is not None}
+
+
 def read_ends(host: RemoteHost, runs: Sequence[Run]) -> dict[Key, Observation]:
     """Return the runs and tasks that ended by themselves, by their exit records alone, because the scheduler does not answer.
 
     A record of a tool that a signal ended, or whose run was cancelled, needs the scheduler's answer, too.
     """
-    wanted: dict[Key, tuple[Run, bytes, str]] = {}
-    for run in runs:
-        if run.sweep is None:
-            wanted[run.id, 0] = run, run.folder, run.id
-            continue
-        for number in run.positions():
-            if not run.sweep.tasks[number].state.final:
-                wanted[run.id, number] = run, run.task_folder(number), run.record_id(number)
-    paths = [folder + b"/exit.json" for _, folder, _ in wanted.values()]
-    contents = host.get_all(paths, maximum=_RECORD_BYTES) if paths else []
-    found = {}
-    for (key, (run, _, record_id)), content in zip(wanted.items(), contents, strict=True):
-        record = read_exit_record(content, record_id)
-        if record is not None and not record.signal and not run.submission.cancelled:
-            found[key] = resolve_status(UNKNOWN, record, None)
-    return found
+    wanted = [
+        (run, number)
+        for run in runs
+        if not run.submission.cancelled
+        for number in run.positions()
+        if _is_open(run, number, thorough=True)
+    ]
+    return {
+        key: resolve_status(UNKNOWN, record, None)
+        for key, record in _read_records(host, wanted).items()
+        if not record.signal
+    }
 
 
 def _resolve(
@@ -264,47 +273,42 @@ def _resolve(
     )
 
 
-def _find_subjects(
-    session: SiteSession, runs: Sequence[Run], others: Sequence[Run], *, thorough: bool
-) -> list[Subject]:
-    host, scheduler = session.host, session.system
-    queried = [(run, thorough) for run in runs] + [(run, False) for run in others]
-    single = [(run, closely) for run, closely in queried if run.sweep is None]
-    sweeps = [(run, run.sweep, closely) for run, closely in queried if run.sweep is not None]
-    jobs = {run.job for run, _ in single}
-    wanted: dict[bool, set[str]] = {True: set(), False: set()}  # by whether they are jobs of pilots
-    for _, sweep, closely in sweeps:
-        wanted[sweep.pilot is not None].update(_open_jobs(sweep, thorough=closely))
-    pilots, arrays = wanted[True], wanted[False]
-    if not jobs and not arrays and not pilots:
+def _find_subjects(session: SiteSession, queried: Sequence[tuple[Run, bool]]) -> list[Subject]:
+    """Query the jobs of runs; each run is with whether to query it thoroughly."""
+    system = session.system
+    jobs: dict[bool, set[str]] = {True: set(), False: set()}  # by whether they are job arrays
+    for run, closely in queried:
+        jobs[_has_arrays(run)].update(_open_jobs(run, thorough=closely))
+    if not jobs[True] and not jobs[False]:
         return []
-    found = scheduler.query(host, sorted(jobs | pilots), sorted(arrays))
-    statuses, task_statuses = found.jobs, dict(found.tasks)
-    for run, sweep, _ in sweeps:
-        if sweep.pilot is not None:
-            task_statuses |= _query_pilot(host, run, sweep, statuses)
-    subjects = [
-        Subject(
-            (run.id, 0),
-            run,
-            run.folder,
-            run.id,
-            run.state,
-            statuses[run.job],
-            (run.job,),
-            (run.job,),
-            closely,
-        )
-        for run, closely in single
-    ]
-    for run, sweep, closely in sweeps:
-        subjects += _tasks_of(run, sweep, scheduler, task_statuses, thorough=closely)
+    found = system.query(session.host, sorted(jobs[False]), sorted(jobs[True]))
+    by_index = {**{job: {1: status} for job, status in found.jobs.items()}, **found.tasks}
+    subjects = []
+    for run, closely in queried:
+        statuses = by_index
+        if run.sweep is not None and run.sweep.pilot is not None:
+            statuses = by_index | _query_pilot(session.host, run, run.sweep, found.jobs)
+        for number, (chunk, index) in run.positions().items():
+            if not chunk.jobs or not _is_open(run, number, thorough=closely):
+                continue
+            status = _best([statuses.get(job, {}).get(index, UNKNOWN) for job in chunk.jobs])
+            accounts = chunk.jobs
+            if _has_arrays(run):
+                accounts = tuple(name for job in chunk.jobs for name in system.task_names(job, index))
+            subjects.append(Subject(run, number, status, chunk.jobs, accounts, closely))
     return subjects
 
 
-def _is_open(sweep: Sweep, number: int, *, thorough: bool) -> bool:
-    """Return whether a task is queried: a LOST one only with `thorough`."""
-    state = sweep.tasks[number].state
+def _has_arrays(run: Run) -> bool:
+    """Return whether the jobs of a run are job arrays, with an index for each task."""
+    return run.sweep is not None and run.sweep.pilot is None
+
+
+def _is_open(run: Run, number: int, *, thorough: bool) -> bool:
+    """Return whether a task is queried: a LOST one of a sweep only with `thorough`, a single run always."""
+    if run.sweep is None:
+        return True
+    state = run.sweep.tasks[number].state
     return not (state.final if thorough else state.ended)
 
 
@@ -334,38 +338,14 @@ def _read_whole(host: RemoteHost, path: bytes) -> bytes:
     return found
 
 
-def _open_jobs(sweep: Sweep, *, thorough: bool) -> list[str]:
-    chunks = sweep.chunks if sweep.pilot is None else sweep.chunks[-1:]
+def _open_jobs(run: Run, *, thorough: bool) -> list[str]:
+    chunks = run.chunks if run.sweep is None or run.sweep.pilot is None else run.chunks[-1:]
     return [
         job
         for chunk in chunks
-        if any(_is_open(sweep, number, thorough=thorough) for number in chunk.tasks)
+        if any(_is_open(run, number, thorough=thorough) for number in chunk.tasks)
         for job in chunk.jobs
     ]
-
-
-def _tasks_of(
-    run: Run,
-    sweep: Sweep,
-    scheduler: JobSystem,
-    task_statuses: Mapping[str, Mapping[int, Status]],
-    *,
-    thorough: bool,
-) -> list[Subject]:
-    found = []
-    for number, (chunk, index) in run.positions().items():
-        if not chunk.jobs or not _is_open(sweep, number, thorough=thorough):
-            continue
-        status = _best([task_statuses.get(job, {}).get(index, UNKNOWN) for job in chunk.jobs])
-        accounts = tuple(name for job in chunk.jobs for name in scheduler.task_names(job, index))
-        accounts = accounts if sweep.pilot is None else chunk.jobs
-        state = sweep.tasks[number].state
-        record_id = run.record_id(number)
-        folder = run.task_folder(number)
-        found.append(
-            Subject((run.id, number), run, folder, record_id, state, status, chunk.jobs, accounts, thorough)
-        )
-    return found
 
 
 def _best(statuses: Sequence[Status]) -> Status:
@@ -377,7 +357,7 @@ def _best(statuses: Sequence[Status]) -> Status:
 
 def _is_unclear(subject: Subject) -> bool:
     """Return whether to query accounting; not for cancelled tasks, because there are many."""
-    return not subject.is_in_queue and not (subject.key[1] and subject.status.phase is Phase.CANCELLED)
+    return not subject.is_in_queue and not (subject.number and subject.status.phase is Phase.CANCELLED)
 
 
 def _query_accounting(session: SiteSession, unclear: Sequence[Subject]) -> dict[Key, Status]:
@@ -400,7 +380,7 @@ _MEMORY = re.compile(
 def _killed_for_memory(host: RemoteHost, unclear: Sequence[Subject]) -> dict[Key, Status]:
     """Return the single runs whose job left the reason in its log, which is all there is without accounting."""
     ended = [
-        each for each in unclear if not each.key[1] and each.status.phase in {Phase.ENDED, Phase.UNKNOWN}
+        each for each in unclear if not each.number and each.status.phase in {Phase.ENDED, Phase.UNKNOWN}
     ]
     logs = host.get_all([each.folder + b"/scheduler.log" for each in ended]) if ended else []
     found = {}
@@ -419,51 +399,42 @@ _FAILED = {State.FAILED: "failed", State.CANCELLED: "was cancelled"}
 def add_reasons(
     session: SiteSession, runs: Sequence[Run], seen: Mapping[Key, Observation]
 ) -> dict[Key, Observation]:
-    """Add reasons that help the user to the observations of these runs; to those of tasks only why the tool was not started."""
-    known = {run.id: run for run in runs}
-    single = {(run.id, 0): run for run in runs if run.sweep is None}
-    tasks = [
-        key
-        for key, each in seen.items()
-        if key[1] and key[0] in known and _not_started(each) and not each.reason
-    ]
-    folders = [known[run_id].task_folder(number) for run_id, number in tasks]
-    unmet = session.host.get_all([folder + _UNMET for folder in folders], maximum=1000) if tasks else []
-    return {
-        **{key: _add_reason(session, run, seen[key]) for key, run in single.items() if key in seen},
-        **{key: _with_unmet(seen[key], text) for key, text in zip(tasks, unmet, strict=True)},
-    }
+    """Return those of the observations of these runs to which a reason that helps the user can be added.
 
-
-def _add_reason(session: SiteSession, run: Run, seen: Observation) -> Observation:
-    """Add a reason that helps the user; other runs that have not ended according to the ledger are queried.
-
-    A job that can never start because of another one leaves the queue without a trace: the run is then CANCELLED, not LOST.
+    A job that can never start because of another one leaves the queue without a trace: a single run is then CANCELLED, not LOST.
+    Other runs that have not ended according to the ledger are queried for that.
     """
-    if seen.state is State.WAITING and run.on_hold:
-        return replace(seen, reason=f"on hold: hibali runs release {run.id}")
-    if not run.needs and not _not_started(seen):
-        return seen
+    known = {run.id: run for run in runs}
+    found, unstarted = {}, []
+    for key, each in seen.items():
+        run = known.get(key[0])
+        if run is None:
+            continue
+        if each.state is State.WAITING and run.on_hold:
+            found[key] = replace(each, reason=f"on hold: hibali runs release {run.id}")
+        elif _never_started(session.host, run, key[1], each):
+            unstarted.append(key)
+    paths = [known[run_id].task_folder(number) + _UNMET for run_id, number in unstarted]
+    contents = session.host.get_all(paths, maximum=1000) if paths else []
+    for key, content in zip(unstarted, contents, strict=True):
+        failed = None if key[1] else _find_failed(session, known[key[0]])
+        text = printable((content or b"").strip())
+        if failed is not None:
+            found[key] = replace(seen[key], state=State.CANCELLED, reason=format_failure(failed))
+        elif text:
+            found[key] = replace(seen[key], reason=f"{NOT_STARTED}: {text}")
+    return found
+
+
+def _never_started(host: RemoteHost, run: Run, number: int, seen: Observation) -> bool:
+    """Return whether the tool was not started, for a reason that is not known yet: the job script, or the start of the tool, ended
+    before the tool, or the job of a run that needs others disappeared.
+    """
     if seen.record is not None:
-        started = not _not_started(seen)
-    else:
-        disappeared = seen.state in {State.LOST, State.CANCELLED} and not run.submission.cancelled
-        started = not disappeared or find_job(session.host, run.folder) is not None
-    failed = None if started else _find_failed(session, run)
-    if failed is not None:
-        return replace(seen, state=State.CANCELLED, reason=format_failure(failed))
-    return seen if started else _with_unmet(seen, session.host.get(run.folder + _UNMET, maximum=1000))
-
-
-def _not_started(seen: Observation) -> bool:
-    """Return whether the job script, or the start of the tool, ended before the tool."""
-    return seen.record is not None and seen.record.code == EXIT_NOT_RUN
-
-
-def _with_unmet(seen: Observation, unmet: bytes | None) -> Observation:
-    """Add what the job wrote to its file `unmet`."""
-    text = printable((unmet or b"").strip())
-    return replace(seen, reason=f"{NOT_STARTED}: {text}") if text else seen
+        return seen.record.code == EXIT_NOT_RUN and not (number and seen.reason)
+    if number or not run.needs or run.submission.cancelled:
+        return False
+    return seen.state in {State.LOST, State.CANCELLED} and find_job(host, run.folder) is None
 
 
 def format_failure(run: Run) -> str:

@@ -107,7 +107,8 @@ def explained(first: State, seen: Observation, place: Place, **more: Any) -> Obs
 
 def reasoned(run: Run, seen: Observation, place: Place) -> Observation:
     session = SiteSession(local_site(), cast("Any", place), "slurm", RunStore())
-    return poll.add_reasons(session, [run], {(run.id, 0): seen})[run.id, 0]
+    key = (run.id, 0)
+    return poll.add_reasons(session, [run], {key: seen}).get(key, seen)
 
 
 @pytest.mark.usefixtures("hibali_home")
