@@ -24,7 +24,7 @@ from runs.schedulers.base import JobSystem, NotSubmitted, Phase, Status, Unclear
 from runs.site_session import SiteOpener, SiteSession
 from runs.status import Observation
 from runs.store import RunStore
-from runs.submit import find_job, find_run_submission, remove_proxies
+from runs.submit import find_run_submission, remove_proxies
 from transfers.remote.host import RemoteHost
 
 _PATIENCE_SECONDS = 20.0  # missing accounting must not delay the report of an end for longer
@@ -36,23 +36,21 @@ def note_usage(session: SiteSession, runs: Iterable[Run]) -> None:
 
     A job that accounting does not report as ended yet is queried again later. If the site has no accounting, this is recorded.
     """
-    scheduler = session.system
+    system = session.system
     queried = [run for run in runs if run.state.final and run.job and not run.results.accounted]
     jobs = sorted({job for run in queried for job in run.jobs()})
-    if not jobs or not scheduler.has_accounting(jobs, _since(queried)):
+    since = min((run.created for run in queried), default="")[:10]
+    if not jobs or not system.has_accounting(jobs, since):
         return
     with contextlib.suppress(HibaliError):
-        known = scheduler.account(session.host, jobs, _since(queried), timeout=_PATIENCE_SECONDS)
+        known = system.account(session.host, jobs, since, timeout=_PATIENCE_SECONDS)
         for run in queried:
-            names = [name for each in _task_names(run, scheduler).values() for name in each]
-            tasks = {name: known[name] for name in (*run.jobs(), *names) if known and name in known}
+            names = _task_names(run, system)
+            wanted = (*run.jobs(), *(name for some in names.values() for name in some))
+            tasks = {name: known[name] for name in wanted if known and name in known}
             if known is None or (tasks and not any(task.phase in _UNDER_WAY for task in tasks.values())):
-                each = _each_task(_task_names(run, scheduler), tasks)
-                session.runs.note(run.id, "usage", {**_combine_usage(list(tasks.values())), **each})
-
-
-def _since(runs: Sequence[Run]) -> str:
-    return min(run.created for run in runs)[:10]
+                usage = {**_combine_usage(list(tasks.values())), **_each_task(names, tasks)}
+                session.runs.note(run.id, "usage", usage)
 
 
 def _task_names(run: Run, scheduler: JobSystem) -> dict[int, list[str]]:
@@ -161,11 +159,10 @@ def pauses(runs: Sequence[Run], poll_seconds: float) -> Intervals:
 
 
 class _Watch:
-    """The state between two queries: the time since which runs or tasks seem lost, and the runs that have ended."""
+    """The state between two queries: the time since which tasks seem lost, and the runs that have ended."""
 
     def __init__(self, changed: Callable[[Run], None]) -> None:
         self._changed = changed
-        self._waited: dict[str, float] = {}
         self._reasons: dict[str, frozenset[str]] = {}
         self._doubts: dict[Key, float] = {}
         self._over: set[str] = set()
@@ -188,7 +185,9 @@ class _Watch:
             for run in open_runs:
                 now = session.runs.load(run.id)
                 if can_submit(now):
-                    changed_state = self._submit_run(session, now) or changed_state
+                    after = submit_more(session, now, query_site=False)
+                    if run.sweep is None:
+                        changed_state = self._report(now, after) or changed_state
         runs = [session.runs.load(run.id) for run in runs]
         for run in runs:
             self._note_reason(session, run)
@@ -216,8 +215,8 @@ class _Watch:
             )
 
     def _pause_after(self, step: float) -> float:
-        """Return the pause before the next query: short while a run may reappear."""
-        return min(step, 2.0) if self._waited else step
+        """Return the pause before the next query: short while a single run may reappear."""
+        return min(step, 2.0) if any(not number for _, number in self._doubts) else step
 
     def _find(self, session: SiteSession, run: Run) -> Run:
         """Return the run, with its job if a process submitted it and died before it recorded that.
@@ -257,14 +256,22 @@ class _Watch:
                 for number, found in observations_of(run, seen).items()
                 if found.state is not State.LOST or found.record is not None
             }
-            if sure:
-                record_observations(session.runs, run, sure)
+            record_observations(session.runs, run, sure)
         changed_state = False
         for run in open_runs:
-            if run.sweep is not None:
-                self._record_sweep(session, run, observations_of(run, seen), step)
-            elif (run.id, 0) in seen:
-                changed_state = self._record_run(session, run, seen[run.id, 0], step) or changed_state
+            found = observations_of(run, seen)
+            doubtful = self._doubtful(session, run, found, step)
+            sure = {number: each for number, each in found.items() if number not in doubtful}
+            changed_state = self._report(run, record_observations(session.runs, run, sure)) or changed_state
+        return changed_state
+
+    def _report(self, before: Run, after: Run) -> bool:
+        """Report a change, of a single run only that of its state; return whether the state changed."""
+        changed_state = after.state is not before.state
+        if changed_state or (after.sweep is not None and after is not before):
+            self._changed(after)
+        if after.state.ended:
+            self._over.add(after.id)
         return changed_state
 
     def _read(self, open_runs: Sequence[Run]) -> bool:
@@ -279,65 +286,24 @@ class _Watch:
                 self._over.add(run.id)
         return changed_state
 
-    def _submit_run(self, session: SiteSession, run: Run) -> bool:
-        """Submit runs that wait for a place in the queue, if there is one; return whether a run was submitted."""
-        after = submit_more(session, run, query_site=False)
-        if run.sweep is not None or after.state is run.state:
-            return False
-        self._changed(after)
-        return True
-
-    def _record_run(self, session: SiteSession, run: Run, found: Observation, step: float) -> bool:
-        """Record the observation of a run; return whether its state changed."""
-        if found.state is not State.LOST or found.record is not None:
-            self._waited.pop(run.id, None)
-        elif self._may_reappear(session, run, step):
-            return False
-        after = record_observations(session.runs, run, {0: found})
-        if after.state is not run.state:
-            self._changed(after)
-        if after.state.ended:
-            self._over.add(run.id)
-        return after.state is not run.state
-
-    def _may_reappear(self, session: SiteSession, run: Run, step: float) -> bool:
-        """Return whether to query again before a run is called LOST: its record may be late, or another job may execute it."""
-        job = find_job(session.host, run.folder)
-        if job is not None and job != run.job:
-            session.runs.note_job(run.id, job)
-            return True
-        waited = self._waited.get(run.id, 0.0)
-        self._waited[run.id] = waited + min(step, 2.0)
-        return waited < _GRACE_SECONDS
-
-    def _record_sweep(
-        self, session: SiteSession, run: Run, found: Mapping[int, Observation], step: float
-    ) -> None:
-        """Record the observations of the tasks."""
-        doubtful = self._doubtful(session, run, found, step)
-        after = record_observations(
-            session.runs, run, {n: each for n, each in found.items() if n not in doubtful}
-        )
-        if after is not run:
-            self._changed(after)
-        if after.state.ended:
-            self._over.add(run.id)
-
     def _doubtful(
         self, session: SiteSession, run: Run, found: Mapping[int, Observation], step: float
     ) -> set[int]:
         """Return the tasks that seem lost and may reappear: their record may be late, or another job of the chunk may execute them."""
-        tasks = run.tasks
+        tasks = run.tasks  # a single run that is LOST is waited for again
         lost = {
             number
             for number, each in found.items()
-            if each.state is State.LOST and each.record is None and not tasks[number].state.ended
+            if each.state is State.LOST and each.record is None and not (number and tasks[number].state.ended)
         }
         for number in found.keys() - lost:
             self._doubts.pop((run.id, number), None)
-        young = {number for number in lost if self._doubts.get((run.id, number), 0.0) < _GRACE_SECONDS}
         for number in lost:
-            self._doubts[run.id, number] = self._doubts.get((run.id, number), 0.0) + self._pause_after(step)
+            self._doubts.setdefault((run.id, number), 0.0)
+        young = {number for number in lost if self._doubts[run.id, number] < _GRACE_SECONDS}
+        waited = self._pause_after(step)
+        for number in lost:
+            self._doubts[run.id, number] += waited
         return young | self._run_by_others(session, run, sorted(lost - young))
 
     def _run_by_others(self, session: SiteSession, run: Run, numbers: Sequence[int]) -> set[int]:

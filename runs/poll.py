@@ -481,11 +481,7 @@ def update(session: SiteSession, runs: Sequence[Run]) -> list[Run]:
         seen, silent = read_ends(session.host, queried), problem
     seen |= add_reasons(session, queried, seen)
     remove_proxies(session.host, queried, seen)
-    now = {
-        run.id: record_observations(session.runs, run, found)
-        for run in queried
-        if (found := observations_of(run, seen))
-    }
+    now = {run.id: record_observations(session.runs, run, observations_of(run, seen)) for run in queried}
     updated = [now.get(run.id, run) for run in runs]
     if silent is not None and not all(run.state.final for run in updated if run.job):
         raise silent
@@ -502,8 +498,8 @@ def record_observations(run_store: RunStore, run: Run, found: Mapping[int, Obser
     if run.sweep is not None:
         fields = change_fields(run.sweep, found)
         return run if fields is None else _release_queue_places(run_store.note(run.id, "tasks", fields))
-    seen = found[0]
-    if (run.state, run.status.native, run.status.reason) == (seen.state, seen.native, seen.reason):
+    seen, status = found.get(0), run.status
+    if seen is None or (status.state, status.native, status.reason) == (seen.state, seen.native, seen.reason):
         return run
     return run_store.note(run.id, "seen", seen.to_fields())
 
