@@ -38,7 +38,6 @@ FUTURE_PLUGINS = (
     "transfers/stores/url.py",
     "transfers/stores/webdav",
     "registry/zenodo.py",
-    "runs/bundles",
     "runs/dataset.py",
     "runs/nodes.py",
     "runs/pilot",
@@ -48,14 +47,12 @@ FUTURE_PLUGINS = (
     *(
         f"hibali_cli/handlers/{name}.py"
         for name in (
-            "bundles",
             "datasets",
             "participants",
-            "run_export",
             "zenodo",
         )
     ),
-    *(f"hibali_cli/commands/{name}.py" for name in ("bundle", "datasets")),
+    *(f"hibali_cli/commands/{name}.py" for name in ("datasets",)),
 )
 
 

@@ -146,31 +146,6 @@ def compare_command() -> None:
     """
 
 
-@command(
-    "export",
-    calls="hibali_cli.handlers.run_export:export_crate",
-    examples=[
-        ("hibali runs export 20260102-030405-0a1b2c3d --ro-crate run.zip", "Describe a run in one file."),
-        ("hibali runs export ID ID --ro-crate crate", "Describe several runs, in a folder."),
-    ],
-)
-@click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
-@click.option(
-    "--ro-crate",
-    "crate",
-    required=True,
-    metavar="DIR|FILE.zip",
-    type=OUTPUT_FILE,
-    help="Write the RO-Crate to this folder or ZIP file.",
-)
-def export_command() -> None:
-    """Describe runs that have ended as an RO-Crate: pipeline, input values, digests of inputs and outputs, times.
-
-    It contains no data; `hibali bundle create` writes a file from which others can repeat a run. Outputs that were not collected are
-    hashed at their site. Each task of a sweep is an action with its own values, times and outputs.
-    """
-
-
 def _states_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     """Read names of states, in upper case; raises `click.BadParameter` for unknown ones."""
     from runs.model import State
@@ -413,7 +388,6 @@ runs_command = command_group(
         "Results": (
             collect_command,
             compare_command,
-            export_command,
         ),
     },
     help_text="List, follow, collect, cancel and compare runs.",

@@ -18,7 +18,6 @@ from hibali.text import counted, path_fields, printable
 from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from runs.bundles.create import outputs_of
 from runs.compare import (
     Copies,
     Fact,
@@ -34,6 +33,7 @@ from runs.compare import (
 from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.store import RunStore
+from runs.sweeps.collect import outputs_of
 
 _LABELS: dict[str, str] = {
     OutputResult.EQUAL: "equal",

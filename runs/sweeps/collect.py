@@ -14,9 +14,9 @@ from hibali.events import Event, Failed, Listener, Moved, ignore
 from hibali.ledger import new_identifier
 from hibali.locations import Location, path_at
 from hibali.text import as_bytes
-from runs.collect import choose_outputs, collected_files, protection
+from runs.collect import choose_outputs, collected_files, protection, require_end
 from runs.model import Output, Run, State
-from runs.outputs import OutputDigests, hash_chosen
+from runs.outputs import OutputDigests, hash_chosen, hash_outputs, recorded_outputs
 from runs.store import RunStore
 from transfers.engine.operation import synchronise
 from transfers.engine.request import Request, SaveOptions
@@ -242,3 +242,14 @@ def pull_named(
     return synchronise(
         Request(operation, source, target, saving=SaveOptions(save=False), chosen=chosen), on_event
     )
+
+
+def outputs_of(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
+    """Return the outputs of a run that has ended, for a sweep named as in `left_by_tasks`.
+
+    Raises `TryLaterError` if it has not ended, or if that is unknown.
+    """
+    require_end(run)
+    if run.sweep is not None:
+        return task_outputs(run, run_store, site)
+    return recorded_outputs(run, run_store) or hash_outputs(run, site())

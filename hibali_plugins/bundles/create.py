@@ -23,11 +23,7 @@ from hibali.files import private_folder, state_folder
 from hibali.locations import Location, read_location
 from hibali.system_errors import reason_of
 from hibali.text import counted, printable
-from registry.images.record import ImageRecord
-from registry.images.record import write_record as write_image_record
-from registry.invocation import Invocation
-from registry.pipeline import Pipeline
-from runs.bundles.archive import (
+from hibali_plugins.bundles.archive import (
     BLOCK,
     DESCRIPTOR,
     IMAGE,
@@ -44,16 +40,18 @@ from runs.bundles.archive import (
     member_of,
     path_of,
 )
-from runs.bundles.crate import Described, write_metadata
-from runs.bundles.read import OutputFacts, PackedInput, Record, RunFacts, write_record
-from runs.collect import require_end
+from hibali_plugins.bundles.crate import Described, write_metadata
+from hibali_plugins.bundles.read import OutputFacts, PackedInput, Record, RunFacts, write_record
+from registry.images.record import ImageRecord
+from registry.images.record import write_record as write_image_record
+from registry.invocation import Invocation
+from registry.pipeline import Pipeline
 from runs.inputs import identify_at_site, identify_elsewhere, identify_local, list_inputs
 from runs.model import Input, Run
-from runs.outputs import OutputDigests, find_content, hash_outputs, read_output_identity, recorded_outputs
+from runs.outputs import OutputDigests, find_content, read_output_identity
 from runs.records import part_of
 from runs.stage import Synchroniser
 from runs.store import RunStore
-from runs.sweeps.collect import task_outputs
 from transfers.datasets.contents import fetch_contents
 from transfers.inventory import Inventory, InventoryRequest
 from transfers.manifest import write_line
@@ -63,7 +61,7 @@ from transfers.stores.open_store import open_store
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The regular files of an input: sha256 and size by their names in a bundle (`runs.bundles.archive`)."""
+    """The regular files of an input: sha256 and size by their names in a bundle (`hibali_plugins.bundles.archive`)."""
 
     files: dict[str, tuple[str, int]]
     folder: bool
@@ -423,23 +421,6 @@ def real_place(place: Location) -> Location:
     fetch_contents(place.raw, place.logins)
     real = os.path.realpath(place.raw).decode("utf-8", "surrogateescape")
     return replace(place, path=real, slash=False)
-
-
-def image_of(run: Run, run_store: RunStore) -> str:
-    """Return the id of the run's image, 64 hexadecimal digits; "" for none."""
-    found = [str(record.get("id")) for record in run_store.records(run.id) if record.get("kind") == "image"]
-    return found[-1] if found else ""
-
-
-def outputs_of(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
-    """Return the outputs of a run that has ended, for a sweep named as in `left_by_tasks`.
-
-    Raises `TryLaterError` if it has not ended, or if that is unknown.
-    """
-    require_end(run)
-    if run.sweep is not None:
-        return task_outputs(run, run_store, site)
-    return recorded_outputs(run, run_store) or hash_outputs(run, site())
 
 
 def _hash_at(each: Input, place: Location, on_event: Listener) -> HashedInput:

@@ -10,10 +10,19 @@ from typing import Any
 from urllib.parse import quote
 
 from hibali.text import counted, printable, without_controls
+from hibali_plugins.bundles.archive import (
+    DESCRIPTOR,
+    IMAGE,
+    INPUTS,
+    INVOCATION,
+    MANIFEST,
+    OUTPUTS,
+    RECORD,
+    RUN,
+)
+from hibali_plugins.bundles.read import PackedInput, Record, RunFacts
 from registry.images.record import ImageRecord
 from registry.pipeline import Pipeline
-from runs.bundles.archive import DESCRIPTOR, IMAGE, INPUTS, INVOCATION, MANIFEST, OUTPUTS, RECORD, RUN
-from runs.bundles.read import PackedInput, Record, RunFacts
 from runs.model import State
 
 TERMS = "https://w3id.org/ro/terms/workflow-run#"

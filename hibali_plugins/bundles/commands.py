@@ -1,17 +1,16 @@
-"""`hibali bundle`: create, show and run bundles."""
+"""`hibali bundle`: create, show and run bundles; `hibali runs export`."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from hibali_cli.command import Section, command, command_group
-from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
+from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
 
 
 @command(
     "create",
+    calls="hibali_plugins.bundles.bundling:make_bundle",
     resumes=True,
     examples=[
         ("hibali bundle create 20260102-030405-0a1b2c3d -o bet.zip", "Write a finished run to one file."),
@@ -39,22 +38,17 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE, Common
 @click.option("--with-inputs", "include", flag_value="all", help="Include all inputs, also those of sites.")
 @click.option("--without-inputs", "include", flag_value="none", help="Include no inputs, only digests.")
 @click.option("--with-image", is_flag=True, help="Include the container image from the catalogue.")
-def create_command(
-    common: Common, *, what: str, output: str, pipeline: str | None, include: str | None, with_image: bool
-) -> int | None:
+def create_command() -> None:
     """Write a pipeline, its input values, and the digests of inputs and outputs to one file, an RO-Crate.
 
     Local inputs are included up to 100 MiB in total; of others, location and digest are recorded. A run that
     failed is recorded as failed; one that has not ended is refused (5).
     """
-    from hibali_cli.handlers.bundles import make_bundle
-
-    make_bundle(common, what, output, pipeline, include or "small", with_image=with_image)
-    return None
 
 
 @command(
     "run",
+    calls="hibali_plugins.bundles.bundling:run_bundle",
     resumes=True,
     examples=[
         ("hibali bundle run bet.zip --site juwels", "Repeat it at a site, and compare the outputs."),
@@ -87,40 +81,51 @@ def create_command(
 @click.option(
     "--image", default="", metavar="ARCHIVE|sha256:ID", help="Upload the image, or accept this one."
 )
-def run_command(
-    common: Common,
-    *,
-    file: str,
-    site_name: str,
-    target: str | None,
-    places: tuple[str, ...],
-    name: str | None,
-    wait: bool,
-    new: bool,
-    image: str,
-) -> int | None:
+def run_command() -> None:
     """Repeat a bundle's run at a site, and compare its outputs with the recorded digests, file by file.
 
     Every byte of FILE is checked before anything starts; its pipeline is stored in the catalogue. Exit 6 when an output
     differs, is missing or is additional; 7 when the tool fails, 9 when a required output is missing. Run the same command again to resume.
     """
-    from hibali_cli.handlers.bundles import BundleRunOptions, run_bundle
-
-    options = BundleRunOptions(file, site_name, target, places, name, image, wait=wait, new=new)
-    return run_bundle(common, options)
 
 
-@command("show", examples=[("hibali bundle show bet.zip", "Show the content of a bundle before running it.")])
+@command(
+    "show",
+    calls="hibali_plugins.bundles.bundling:show_bundle",
+    examples=[("hibali bundle show bet.zip", "Show the content of a bundle before running it.")],
+)
 @click.argument("file", metavar="FILE")
-def show_command(common: Common, *, file: str) -> int | None:
+def show_command() -> None:
     """Show the metadata of a bundle, without running anything.
 
     Its texts are checked against its manifest; inputs and image are read by `bundle run`.
     """
-    from hibali_cli.handlers.bundles import show_bundle
 
-    show_bundle(common, Path(file))
-    return None
+
+@command(
+    "export",
+    section="Results",
+    calls="hibali_plugins.bundles.export:export_crate",
+    examples=[
+        ("hibali runs export 20260102-030405-0a1b2c3d --ro-crate run.zip", "Describe a run in one file."),
+        ("hibali runs export ID ID --ro-crate crate", "Describe several runs, in a folder."),
+    ],
+)
+@click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
+@click.option(
+    "--ro-crate",
+    "crate",
+    required=True,
+    metavar="DIR|FILE.zip",
+    type=OUTPUT_FILE,
+    help="Write the RO-Crate to this folder or ZIP file.",
+)
+def export_command() -> None:
+    """Describe runs that have ended as an RO-Crate: pipeline, input values, digests of inputs and outputs, times.
+
+    It contains no data; `hibali bundle create` writes a file from which others can repeat a run. Outputs that were not collected are
+    hashed at their site. Each task of a sweep is an action with its own values, times and outputs.
+    """
 
 
 bundle_command = command_group(

@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
+from hibali_plugins.bundles.crate import Action, Described, write_metadata, write_runs_metadata
+from hibali_plugins.bundles.read import PackedInput, Record, RunFacts
 from registry.descriptor import read_descriptor
-from runs.bundles.crate import Action, Described, write_metadata, write_runs_metadata
-from runs.bundles.read import PackedInput, Record, RunFacts
 from tests.support.catalogues import raw
 
 EVIL = '</script><script>alert(1)</script>\x1b]0;x\x07\u202e\n"},{"@id":"./"=HYPERLINK(\'x\')\ud800'

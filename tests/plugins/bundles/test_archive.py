@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from hibali.errors import RefusedError
+from hibali_plugins.bundles.archive import LONGEST, Archive, ArchiveWriter, is_member, member_of, path_of
+from hibali_plugins.bundles.read import check_contents, read_bundle, unpack
 from registry.descriptor import read_descriptor
-from runs.bundles.archive import LONGEST, Archive, ArchiveWriter, is_member, member_of, path_of
-from runs.bundles.read import check_contents, read_bundle, unpack
 from runs.compare import OutputResult, compare_outputs
 from tests.end_to_end.run_tools import DESCRIPTOR
 
@@ -244,8 +244,8 @@ _MEASURED = """
 import resource, sys
 from pathlib import Path
 from hibali.errors import RefusedError
-from runs.bundles.archive import Archive
-from runs.bundles.read import check_contents, read_bundle
+from hibali_plugins.bundles.archive import Archive
+from hibali_plugins.bundles.read import check_contents, read_bundle
 good, *bombs = sys.argv[1:]
 with Archive(Path(good)) as archive:  # whatever is imported for that is not counted
     read_bundle(archive)

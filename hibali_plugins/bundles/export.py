@@ -12,18 +12,34 @@ from pathlib import Path
 
 from hibali import __version__
 from hibali.errors import AccessError, IncompleteError, RefusedError, UsageError
-from hibali.files import sync_folder, write_atomic
+from hibali.files import account_names, sync_folder, write_atomic
 from hibali.system_errors import reason_of
+from hibali.text import path_fields
+from hibali_cli.handlers.run_sites import run_site, update_runs
+from hibali_cli.options import Common
+from hibali_cli.progress import listening
+from hibali_plugins.bundles.archive import (
+    DESCRIPTOR,
+    INVOCATION,
+    METADATA,
+    OUTPUTS,
+    RUN,
+    ArchiveWriter,
+    member_of,
+)
+from hibali_plugins.bundles.crate import Action, Described, write_runs_metadata
+from hibali_plugins.bundles.create import check_pipeline, manifest_of, output_facts, run_facts
+from hibali_plugins.bundles.read import PackedInput, Record
+from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
-from runs.bundles.archive import DESCRIPTOR, INVOCATION, METADATA, OUTPUTS, RUN, ArchiveWriter, member_of
-from runs.bundles.crate import Action, Described, write_runs_metadata
-from runs.bundles.create import manifest_of, output_facts, run_facts
-from runs.bundles.read import PackedInput, Record
 from runs.inputs import list_inputs
 from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.records import collected_names
 from runs.request import TaskRequest
+from runs.store import RunStore
+from runs.sweeps.collect import outputs_of
+from runs.sweeps.table import read_rerun_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +198,40 @@ def _write_folder(texts: Mapping[str, bytes], folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         write_atomic(path, content, mode=0o644)
+
+
+def export_crate(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int | None:
+    """Write runs that have ended as an RO-Crate."""
+    run_store, catalogue = RunStore(), Catalogue()
+    target = Path(crate)
+    with listening(common, "export") as on_event:
+        runs = update_runs(
+            common, run_store, [run_store.load(run_id) for run_id in dict.fromkeys(run_ids)], on_event
+        )
+        found = []
+        for run in runs:
+            left = outputs_of(run, run_store, lambda run=run: run_site(common, run.site))  # type: ignore[misc]
+            pipeline = catalogue.find(run.spec.pipeline)
+            check_pipeline(run, pipeline)
+            tasks = (
+                read_rerun_request(run, run_store, pipeline, tuple(run.sweep.tasks)).tasks
+                if run.sweep
+                else ()
+            )
+            found.append(Exported(run, pipeline, left, tasks))
+        texts = crate_texts(found, account_names()[0])
+        write_crate(texts, target)
+    for each in found:
+        for problem in each.outputs.problems:
+            common.output.warn(f"{each.run.id}: {os.fsdecode(problem.path)}: {problem.message}")
+    if not common.json:
+        common.output.line(os.fsencode(target))
+        return None
+    fields = {
+        **path_fields(os.fsencode(target)),
+        "format": "ro-crate",
+        "runs": [run.id for run in runs],
+        "bytes": sum(len(content) for content in texts.values()),
+    }
+    common.output.record("exported", fields)
+    return None

@@ -18,13 +18,7 @@ from hibali.documents import MAXIMUM_BYTES, canonical_json, read_json
 from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder, sync_folder
 from hibali.system_errors import reason_of
-from registry.descriptor import read_descriptor
-from registry.images.record import ImageRecord
-from registry.images.record import read_record as read_image_record
-from registry.invocation import check_invocation
-from registry.pipeline import Pipeline
-from registry.signature import is_signature_name
-from runs.bundles.archive import (
+from hibali_plugins.bundles.archive import (
     DESCRIPTOR,
     IMAGE,
     IMAGE_FILES,
@@ -38,6 +32,12 @@ from runs.bundles.archive import (
     Archive,
     path_of,
 )
+from registry.descriptor import read_descriptor
+from registry.images.record import ImageRecord
+from registry.images.record import read_record as read_image_record
+from registry.invocation import check_invocation
+from registry.pipeline import Pipeline
+from registry.signature import is_signature_name
 from runs.inputs import list_inputs
 from transfers.manifest import read_manifest
 

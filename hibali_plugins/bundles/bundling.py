@@ -25,29 +25,19 @@ from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results
 from hibali_cli.progress import listening
 from hibali_cli.records import moment
-from registry.catalogue import Catalogue
-from registry.exchange import check_image_record
-from registry.images.record import FILE as IMAGE
-from registry.images.record import write_record
-from registry.invocation import check_invocation, read_invocation
-from registry.pipeline import Pipeline
-from registry.remotes.base import Download
-from registry.signature import is_signature_name
-from runs.bundles.archive import Archive
-from runs.bundles.create import (
+from hibali_plugins.bundles.archive import Archive
+from hibali_plugins.bundles.create import (
     Include,
     Parts,
     create_bundle,
     hash_input,
-    image_of,
     inputs_of_invocation,
     inputs_of_run,
-    outputs_of,
     real_place,
     recorded_values,
     require_single,
 )
-from runs.bundles.read import (
+from hibali_plugins.bundles.read import (
     Bundle,
     PackedInput,
     below,
@@ -57,30 +47,39 @@ from runs.bundles.read import (
     remove_unpacked,
     unpack,
 )
+from registry.catalogue import Catalogue
+from registry.exchange import check_image_record
+from registry.images.record import FILE as IMAGE
+from registry.images.record import write_record
+from registry.invocation import check_invocation, read_invocation
+from registry.pipeline import Pipeline
+from registry.remotes.base import Download
+from registry.signature import is_signature_name
 from runs.collect import collect
 from runs.compare import OutputComparison, OutputResult, compare_outputs
 from runs.containers.base import load_container
 from runs.failure import find_failure
-from runs.images import Pinned
+from runs.images import Pinned, image_of
 from runs.model import RUN_ID, Input, Run, State
 from runs.options import RunOptions
 from runs.outputs import hash_outputs
 from runs.queue_limits import queue_full_error
 from runs.request import Request, with_job_proxy
 from runs.store import RunStore
+from runs.sweeps.collect import outputs_of
 from transfers.history.journal import Receipt
 
 
-def show_bundle(common: Common, file: Path) -> None:
+def show_bundle(common: Common, file: str) -> None:
     """Show a bundle as a JSON line or as names and values."""
-    with Archive(file) as archive:
+    with Archive(Path(file)) as archive:
         bundle = read_bundle(archive)
     record = bundle.record
     if common.json:
         image = bundle.image
         fields: dict[str, Any] = {
-            **path_fields(str(file).encode("utf-8", "surrogateescape"), "file"),
-            "bytes": file.stat().st_size,
+            **path_fields(file.encode("utf-8", "surrogateescape"), "file"),
+            "bytes": Path(file).stat().st_size,
             "content": bundle.content,
             **record.to_fields(),
             "image": None
@@ -161,23 +160,23 @@ class IncludeOptions(NamedTuple):
 
 
 def make_bundle(
-    common: Common, source: str, output: str, pipeline: str | None, include: str, *, with_image: bool
+    common: Common, what: str, *, output: str, pipeline: str | None, include: str | None, with_image: bool
 ) -> None:
     """Write the bundle of a run or of an invocation, and show its content."""
     target = Path(output)
-    include_options = IncludeOptions(cast("Include", include), with_image)
-    with listening(common, f"bundle {source}") as on_event:
-        if RUN_ID.fullmatch(source):
+    include_options = IncludeOptions(cast("Include", include or "small"), with_image)
+    with listening(common, f"bundle {what}") as on_event:
+        if RUN_ID.fullmatch(what):
             if pipeline is not None:
                 raise UsageError(
                     "usage", "--pipeline is only for an invocation, not for a run", subject="--pipeline"
                 )
-            parts = _parts_of_run(common, source, include_options, on_event)
+            parts = _parts_of_run(common, what, include_options, on_event)
         else:
-            parts = _parts_of_invocation(common, Path(source), pipeline, include_options, on_event)
+            parts = _parts_of_invocation(common, Path(what), pipeline, include_options, on_event)
         create_bundle(parts, target, on_event)
     if common.json:
-        show_bundle(common, target)
+        show_bundle(common, output)
         return
     with Archive(target) as archive:
         _show_created(common, target, read_bundle(archive))
@@ -277,11 +276,11 @@ def _show_created(common: Common, target: Path, bundle: Bundle) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class BundleRunOptions:
-    """The options of the command line."""
+class _RunOptions:
+    """The parameters of the command."""
 
     file: str
-    site: str
+    site_name: str
     target: str | None
     places: tuple[str, ...]
     name: str | None
@@ -290,9 +289,10 @@ class BundleRunOptions:
     new: bool
 
 
-def run_bundle(common: Common, options: BundleRunOptions) -> int:
+def run_bundle(common: Common, **given: Any) -> int:
     """Repeat a bundle's run; returns the exit code. Raises the error that stopped it."""
-    site = run_site(common, options.site)
+    options = _RunOptions(**given)
+    site = run_site(common, options.site_name)
     run_store = RunStore()
     with listening(common, f"bundle {options.file}") as on_event:
         with Archive(Path(options.file)) as archive:
@@ -366,7 +366,7 @@ def _places(bundle: Bundle, given: Sequence[str]) -> dict[int, str]:
 
 def _request(
     common: Common,
-    options: BundleRunOptions,
+    options: _RunOptions,
     bundle: Bundle,
     folder: Path,
     places: Mapping[int, str],
@@ -380,7 +380,12 @@ def _request(
     invocation_path = folder / "answers.json"
     write_atomic(invocation_path, json.dumps(_values(bundle, located)).encode("ascii"))
     request = read_request(
-        common, bundle.pipeline, invocation_path, options.site, RunOptions(image=options.image), identify=True
+        common,
+        bundle.pipeline,
+        invocation_path,
+        options.site_name,
+        RunOptions(image=options.image),
+        identify=True,
     )
     for number, each in enumerate(bundle.record.inputs):
         identity = request.workload.identities[number]
@@ -447,7 +452,7 @@ def _leave(common: Common, run: Run) -> int:
 
 
 def _collect(
-    common: Common, options: BundleRunOptions, bundle: Bundle, run: Run, on_event: Listener
+    common: Common, options: _RunOptions, bundle: Bundle, run: Run, on_event: Listener
 ) -> tuple[Receipt, list[OutputComparison]]:
     """Pull and verify the outputs of the run, and compare their digests with the recorded ones."""
     site = run_site(common, run.site)
@@ -458,7 +463,7 @@ def _collect(
 
 def _show_result(
     common: Common,
-    options: BundleRunOptions,
+    options: _RunOptions,
     bundle: Bundle,
     run: Run,
     receipt: Receipt,
