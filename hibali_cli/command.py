@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -82,10 +82,12 @@ class _WithExamples(click.Command):
         calls: str | Callable[..., int | None],
         examples: Sequence[tuple[str, str]] = (),
         section: str = "",
+        asks: str = "",
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
         self._calls = calls
+        self.asks = asks
         self.examples = tuple(examples)
         self.section = section
 
@@ -232,15 +234,17 @@ def command(
     examples: Sequence[tuple[str, str]] = (),
     resumes: bool = False,
     section: str = "",
+    asks: Literal["", "always", "unless --yes"] = "",
 ) -> Callable[[Callable[..., int | None]], HibaliCommand]:
     """Declare a command with the common options; `section` is that of the help of its group.
 
     `calls` is MODULE:FUNCTION, imported when the command runs; without it, the decorated function is called itself.
     It takes `common: Common` first, then the parameters of the command by name, and returns the exit code
     (None is 0). Hibali errors that it raises are printed by the frame. A command that
-    `resumes` continues when it is run again after an interruption.
+    `resumes` continues when it is run again after an interruption. One that `asks` questions cannot be scheduled.
     """
-    return _decorator(HibaliCommand, name, calls, resumes=resumes, examples=examples, section=section)
+    named = {"examples": examples, "section": section, "asks": asks}
+    return _decorator(HibaliCommand, name, calls, resumes=resumes, **named)
 
 
 def _decorator(

@@ -39,15 +39,15 @@ class Common:
 COUNT = click.IntRange(1, MOST_COUNT)
 
 
-class OutputFile(click.types.StringParamType):
-    """A file or folder of this machine that a command writes."""
+class Use(click.types.StringParamType):
+    """A text that names a file, a location or a site, and what the command does with it."""
 
 
-class OutputPlace(click.types.StringParamType):
-    """A target of a command, on this machine or SITE:PATH."""
-
-
-OUTPUT_FILE, OUTPUT_PLACE = OutputFile(), OutputPlace()
+OUTPUT_FILE = Use()  # a file or folder of this machine that a command writes
+OUTPUT_PLACE = Use()  # a target of a command, on this machine or SITE:PATH
+READ, WRITTEN = Use(), Use()  # a location: it must exist, or the command makes it
+INPUT_FILE = Use()  # a file of this machine that must exist, or an address
+NEW_NAME = Use()  # a name that this command defines
 
 
 def check_outputs(common: Common, parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
@@ -56,11 +56,11 @@ def check_outputs(common: Common, parameters: Iterable[click.Parameter], values:
         value = values.get(parameter.name or "")
         if not value:
             continue
-        if isinstance(parameter.type, OutputFile):
+        if parameter.type is OUTPUT_FILE:
             from hibali.locations import check_local_file  # start-up: not for --help
 
             check_local_file(value, common.settings())
-        elif isinstance(parameter.type, OutputPlace):
+        elif parameter.type is OUTPUT_PLACE:
             from hibali.locations import check_no_site_name  # start-up: not for --help
 
             check_no_site_name(value, common.settings())

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hibali.amounts import read_moment, read_size
-from hibali_cli.options import duration_of
+from hibali_cli.options import WRITTEN, duration_of
 
 # modules of transfers are imported where they are used, for start-up time
 
@@ -177,6 +177,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 _KEEPING: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--backup-dir",
+        type=WRITTEN,
         metavar="LOCATION",
         help="Move files that are replaced or deleted to LOCATION, a folder at the target's site.",
     ),

@@ -6,6 +6,7 @@ import click
 
 from hibali_cli.command import Section, command
 from hibali_cli.fields import ENTRY, fields_option
+from hibali_cli.options import READ, WRITTEN
 from hibali_cli.transfer_options import add_copying_options
 
 _exact_key = click.option(
@@ -29,7 +30,7 @@ _exact_key = click.option(
         ("hibali ls -R --json bucket:raw", "List everything below, one JSON line each."),
     ],
 )
-@click.argument("location", metavar="SITE:PATH")
+@click.argument("location", type=READ, metavar="SITE:PATH")
 @click.option("-R", "--recursive", is_flag=True, help="List everything below, not only the folder itself.")
 @click.option("-l", "--long", is_flag=True, help="Show size and modification time.")
 @click.option("--bytes", "exact", is_flag=True, help="Show sizes in bytes (includes -l).")
@@ -52,7 +53,7 @@ def ls_command() -> None:
         ("hibali cat bucket:raw/a.gz bucket:raw/b.gz | gunzip -c", "Concatenate several files."),
     ],
 )
-@click.argument("locations", metavar="SITE:PATH...", nargs=-1, required=True)
+@click.argument("locations", type=READ, metavar="SITE:PATH...", nargs=-1, required=True)
 @click.option("--recall", is_flag=True, help="Also read files that are on tape.")
 @_exact_key
 def cat_command() -> None:
@@ -72,7 +73,7 @@ def cat_command() -> None:
         ("hibali du --depth 1 bucket:raw", "Also count each of its folders."),
     ],
 )
-@click.argument("location", metavar="SITE:PATH")
+@click.argument("location", type=READ, metavar="SITE:PATH")
 @click.option(
     "-d",
     "--depth",
@@ -96,7 +97,7 @@ def du_command() -> None:
     section=Section.FILES,
     examples=[("hibali mkdir juwels:@scratch/run7/input", "Create a folder and its parents.")],
 )
-@click.argument("location", metavar="SITE:PATH")
+@click.argument("location", type=WRITTEN, metavar="SITE:PATH")
 def mkdir_command() -> None:
     """Create a folder and its parents; an existing one is not changed.
 
@@ -107,6 +108,7 @@ def mkdir_command() -> None:
 @command(
     "rm",
     calls="hibali_cli.handlers.files:remove_path",
+    asks="unless --yes",
     section=Section.EVERYDAY,
     resumes=True,
     examples=[
@@ -119,7 +121,7 @@ def mkdir_command() -> None:
         ),
     ],
 )
-@click.argument("location", metavar="SITE:PATH")
+@click.argument("location", type=WRITTEN, metavar="SITE:PATH")
 @click.option("-r", "--recursive", is_flag=True, help="Remove a folder with its content.")
 @click.option(
     "-y",
@@ -153,8 +155,8 @@ def rm_command() -> None:
         ("hibali cp bucket:raw/scan.nii.gz bucket:shared/", "Copy one object within an object store."),
     ],
 )
-@click.argument("source", metavar="SITE:PATH")
-@click.argument("target", metavar="SITE:PATH")
+@click.argument("source", type=READ, metavar="SITE:PATH")
+@click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @add_copying_options
 @_exact_key
 def cp_command() -> None:
@@ -177,8 +179,8 @@ def cp_command() -> None:
         ("hibali mv -n bucket:raw/2025 bucket:archive/2025", "Show what would be moved, and how."),
     ],
 )
-@click.argument("source", metavar="SITE:PATH")
-@click.argument("target", metavar="SITE:PATH")
+@click.argument("source", type=WRITTEN, metavar="SITE:PATH")
+@click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would be moved, and change nothing.")
 def mv_command() -> None:
     """Move or rename a file or folder within a site.

@@ -11,6 +11,7 @@ from hibali_cli.options import accept_prologue_option
 @command(
     "init",
     calls="hibali_cli.handlers.init:set_up",
+    asks="always",
     section=Section.SETUP,
     examples=[
         ("hibali init", "Answer a few questions and send a first file."),

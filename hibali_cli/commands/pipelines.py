@@ -7,7 +7,7 @@ import click
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.commands.pipelines_remotes import image_command, remotes_command
 from hibali_cli.fields import PIPELINE, fields_option
-from hibali_cli.options import OUTPUT_FILE
+from hibali_cli.options import INPUT_FILE, NEW_NAME, OUTPUT_FILE
 
 
 @command(
@@ -25,7 +25,7 @@ from hibali_cli.options import OUTPUT_FILE
         ("hibali pipelines add bosh:", "Add the descriptors in the cache of bosh on this machine."),
     ],
 )
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("sources", type=INPUT_FILE, metavar="SOURCE...", nargs=-1, required=True)
 @click.option("--name", metavar="NAME", help="Name in the catalogue, instead of the descriptor's own.")
 def add_command() -> None:
     """Check Boutiques descriptors and add them to the catalogue.
@@ -138,7 +138,7 @@ def example_command() -> None:
         ("hibali pipelines fetch fsl_bet --from lab", "Fetch all versions of one pipeline."),
     ],
 )
-@click.argument("pipelines", nargs=-1)
+@click.argument("pipelines", type=NEW_NAME, nargs=-1)
 @click.option("--from", "remote_name", metavar="REMOTE", required=True, help="The remote to fetch from.")
 @click.option("--accept-rewritten", is_flag=True, help="Continue even if the remote's history was rewritten.")
 def fetch_command() -> None:

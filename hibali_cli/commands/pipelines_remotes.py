@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import command, command_group
-from hibali_cli.options import OUTPUT_PLACE
+from hibali_cli.options import NEW_NAME, OUTPUT_PLACE
 
 
 @command(
@@ -24,7 +24,7 @@ from hibali_cli.options import OUTPUT_PLACE
         ),
     ],
 )
-@click.argument("name")
+@click.argument("name", type=NEW_NAME)
 @click.argument("url", type=OUTPUT_PLACE)
 @click.option(
     "--images",

@@ -6,7 +6,7 @@ import click
 
 from hibali_cli.command import Section, command, command_group
 from hibali_cli.fields import SITE, fields_option
-from hibali_cli.options import accept_prologue_option, duration_of
+from hibali_cli.options import NEW_NAME, accept_prologue_option, duration_of
 
 _ADD_EXAMPLES = [
     (
@@ -47,7 +47,7 @@ _ADD_EXAMPLES = [
 
 
 @command("add", calls="hibali_cli.handlers.site_check:add_and_check", examples=_ADD_EXAMPLES)
-@click.argument("name")
+@click.argument("name", type=NEW_NAME)
 @click.option("--ssh", metavar="HOST", help="An ssh host, by its name in your ssh configuration.")
 @click.option("--s3", metavar="ENDPOINT", help="An object store: its URL, or aws.")
 @click.option("--local", metavar="PATH", help="A folder of this machine.")
@@ -218,7 +218,9 @@ _IMPORT_EXAMPLES = [
 ]
 
 
-@command("import", calls="hibali_cli.handlers.site_import:import_sites", examples=_IMPORT_EXAMPLES)
+@command(
+    "import", calls="hibali_cli.handlers.site_import:import_sites", asks="always", examples=_IMPORT_EXAMPLES
+)
 @click.argument("source", metavar="[ssh|rclone|FILE|URL]", required=False)
 @click.option("--from", "origin", metavar="ssh|rclone|FILE|URL", help="The source, as an option.")
 @click.option("--only", multiple=True, metavar="NAME", help="Only the site with this name; repeatable.")
@@ -250,6 +252,7 @@ def list_command() -> None:
 @command(
     "login",
     calls="hibali_cli.handlers.site_check:log_in_and_print",
+    asks="always",
     examples=[
         ("hibali sites login archive", "Log in to Globus for the collection of the site archive."),
         ("hibali sites login mcgill", "Log in to the CBRAIN portal of the site mcgill."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import OUTPUT_FILE
+from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN
 from hibali_cli.transfer_options import (
     add_applying_options,
     add_following_options,
@@ -38,8 +38,8 @@ from hibali_cli.transfer_options import (
         ),
     ],
 )
-@click.argument("local")
-@click.argument("target", metavar="SITE:PATH")
+@click.argument("local", type=READ)
+@click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @add_moving_options
 @add_node_options
 @add_packing_options
@@ -63,8 +63,8 @@ def push_command() -> None:
         ("hibali pull bucket:raw/scan.nii.gz ./", "Fetch one file into the current folder."),
     ],
 )
-@click.argument("source", metavar="SITE:PATH")
-@click.argument("local")
+@click.argument("source", type=READ, metavar="SITE:PATH")
+@click.argument("local", type=WRITTEN)
 @add_moving_options
 @add_node_options
 def pull_command() -> None:
@@ -92,8 +92,8 @@ def pull_command() -> None:
         ),
     ],
 )
-@click.argument("source", metavar="FROM")
-@click.argument("target", metavar="TO")
+@click.argument("source", type=READ, metavar="FROM")
+@click.argument("target", type=WRITTEN, metavar="TO")
 @click.option(
     "--direct",
     is_flag=True,
@@ -121,7 +121,7 @@ def sync_command() -> None:
         ("hibali plan data juwels:@scratch/data", "Only print it."),
     ],
 )
-@click.argument("source", metavar="FROM")
+@click.argument("source", type=READ, metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.option(
     "-o",
@@ -154,7 +154,7 @@ def plan_command() -> None:
         ),
     ],
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", type=INPUT_FILE, metavar="FILE")
 @click.argument("ends", nargs=-1, metavar="[FROM TO]")
 @add_applying_options
 def apply_command() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command
-from hibali_cli.options import OUTPUT_FILE
+from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ
 from hibali_cli.transfer_options import FILTERS, add_choosing_options, add_hashing_node_options
 
 
@@ -30,9 +30,11 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options, add_hashi
         ),
     ],
 )
-@click.argument("first", metavar="LOCATION")
+@click.argument("first", type=READ, metavar="LOCATION")
 @click.argument("second", metavar="[LOCATION]", required=False)
-@click.option("--manifest", metavar="FILE", help="Compare with the digests in FILE (`-`: from stdin).")
+@click.option(
+    "--manifest", metavar="FILE", type=INPUT_FILE, help="Compare with the digests in FILE (`-`: from stdin)."
+)
 @click.option(
     "--bagit",
     is_flag=True,
@@ -77,7 +79,7 @@ def verify_command() -> None:
         ("hibali manifest study/data --bagit study", "Make `study`, which contains `data`, a bag."),
     ],
 )
-@click.argument("location", metavar="LOCATION")
+@click.argument("location", type=READ, metavar="LOCATION")
 @click.option(
     "-o",
     "--output",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command, command_group
-from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
+from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, OUTPUT_PLACE
 
 
 @command(
@@ -58,7 +58,7 @@ def create_command() -> None:
         ),
     ],
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", type=INPUT_FILE, metavar="FILE")
 @click.option("--site", "site_name", required=True, metavar="SITE", help="Run it at SITE.")
 @click.option(
     "-o",
@@ -94,7 +94,7 @@ def run_command() -> None:
     calls="hibali_plugins.bundles.bundling:show_bundle",
     examples=[("hibali bundle show bet.zip", "Show the content of a bundle before running it.")],
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", type=INPUT_FILE, metavar="FILE")
 def show_command() -> None:
     """Show the metadata of a bundle, without running anything.
 

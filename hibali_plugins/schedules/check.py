@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from hibali.locations import Location, check_writable, read_location
 from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES, kinds_of
 from hibali_cli.failure import print_error
 from hibali_cli.handlers.transfers import pop_follow_options, request_of
-from hibali_cli.options import COMMON_NAMES, Common
+from hibali_cli.options import COMMON_NAMES, INPUT_FILE, NEW_NAME, READ, WRITTEN, Common, Use
 from hibali_plugins.schedules.environment import bare_environment
 from hibali_plugins.schedules.preflight import (
     ScheduleEndpoint,
@@ -92,50 +92,6 @@ def print_problems(
     raise worst
 
 
-# Parameters that a command reads and requires, and those that it writes; in other commands a location may be either.
-_READ: Mapping[str, tuple[str, ...]] = {
-    "cat": ("locations",),
-    "cp": ("source",),
-    "du": ("location",),
-    "ls": ("location",),
-    "manifest": ("location",),
-    "plan": ("source",),
-    "pull": ("source",),
-    "push": ("local",),
-    "sync": ("source",),
-    "verify": ("first",),
-}
-
-
-_WRITTEN: Mapping[str, tuple[str, ...]] = {
-    "cp": ("target", "backup_dir"),
-    "mkdir": ("location",),
-    "mv": ("source", "target"),
-    "pull": ("local", "backup_dir"),
-    "push": ("target", "backup_dir"),
-    "rm": ("location",),
-    "sync": ("target", "backup_dir"),
-}
-
-
-_FILES: Mapping[str, tuple[str, ...]] = {
-    "apply": ("file",),
-    "bundle run": ("file",),
-    "bundle show": ("file",),
-    "pipelines add": ("sources",),
-    "verify": ("manifest",),
-}
-
-
-_INTERACTIVE = frozenset({"init", "sites import", "sites login"})
-
-
-_NEED_YES = frozenset({"rm"})
-
-
-_NAMES_A_NEW_ONE = frozenset({"pipelines fetch", "pipelines remotes add", "sites add"})
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """A parsed command line: the name of the command, and its parameters by name."""
@@ -149,6 +105,13 @@ class Command:
         if value is None:
             return ()
         return value if isinstance(value, tuple) else (value,)
+
+    def used(self, *uses: Use) -> Iterator[tuple[Use, str]]:
+        """Yield the values of parameters that declare one of these uses."""
+        for parameter in self.context.command.params:
+            if isinstance(parameter.type, Use) and parameter.type in uses:
+                for value in self.values(str(parameter.name)):
+                    yield parameter.type, str(value)
 
     def texts(self, kind: str) -> Iterator[tuple[click.Parameter, str]]:
         """Yield the values of parameters that take a name of this kind."""
@@ -217,9 +180,8 @@ def find_endpoints(common: Common, schedule: Schedule) -> list[ScheduleEndpoint]
     with contextlib.chdir(schedule.folder):
         settings = _settings(common, command)
         return [
-            ScheduleEndpoint(read_location(str(text), settings), must_exist)
-            for name, must_exist in _locations_of(command)
-            for text in command.values(name)
+            ScheduleEndpoint(read_location(text, settings), use is READ)
+            for use, text in command.used(READ, WRITTEN)
         ]
 
 
@@ -261,14 +223,6 @@ def _closed(location: Location, *, must_exist: bool = True) -> HibaliError | Non
         return problem
 
 
-def _locations_of(command: Command) -> Iterator[tuple[str, bool]]:
-    """Yield the parameters that are locations, each with True if it must exist."""
-    for name in _READ.get(command.name, ()):
-        yield name, True
-    for name in _WRITTEN.get(command.name, ()):
-        yield name, False
-
-
 def _check_folder(schedule: Schedule) -> None:
     if not os.access(schedule.folder, os.R_OK | os.X_OK):
         raise NotFoundError(
@@ -285,14 +239,13 @@ def _settings(common: Common, command: Command) -> Settings:
 
 
 def _check_interactive(command: Command) -> None:
-    if command.name in _INTERACTIVE or (
-        command.name in _NEED_YES and not (command.context.params["yes"] or command.context.params["dry_run"])
-    ):
+    asks, values = getattr(command.context.command, "asks", ""), command.context.params
+    if asks and (asks == "always" or not (values["yes"] or values["dry_run"])):
         raise UsageError(
             "needs-a-person",
             "the command asks questions, which a schedule cannot answer",
             subject=f"hibali {command.name}",
-            hint="Add --yes to the command." if command.name in _NEED_YES else "",
+            hint="" if asks == "always" else "Add --yes to the command.",
         )
 
 
@@ -301,9 +254,9 @@ def _check_names(command: Command, settings: Settings) -> None:
     for kind in (PLACES, ENDS):
         for _, text in command.texts(kind):
             read_location(text, settings)
-    for _, text in _one_of(command, (*_READ.get(command.name, ()), *_WRITTEN.get(command.name, ()))):
+    for _, text in command.used(READ, WRITTEN):
         read_location(text, settings)
-    if command.name in _NAMES_A_NEW_ONE:
+    if any(each.type is NEW_NAME for each in command.context.command.params):
         return
     for parameter, text in command.texts(SITES):
         either = RUNS in kinds_of(parameter, command.context)
@@ -319,20 +272,13 @@ def _check_names(command: Command, settings: Settings) -> None:
             Catalogue().find(text)
 
 
-def _one_of(command: Command, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for name in names:
-        for value in command.values(name):
-            yield name, str(value)
-
-
 def _check_options(common: Common, command: Command) -> None:
     """Check options; raises for conflicting ones, and for missing lists of names."""
     if command.name not in {"push", "pull", "sync"}:
         return
 
     options = {name: value for name, value in command.context.params.items() if name not in COMMON_NAMES}
-    ends = {"push": ("local", "target"), "pull": ("source", "local"), "sync": ("source", "target")}
-    source, target = (options.pop(name) for name in ends[command.name])
+    source, target = (options.pop(str(each.name)) for each in command.context.command.params[:2])
     if command.name == "push":
         pop_follow_options(options)
     del options["dry_run"], options["detailed_exit_code"]
@@ -341,10 +287,9 @@ def _check_options(common: Common, command: Command) -> None:
 
 
 def _check_files(command: Command) -> None:
-    for name in _FILES.get(command.name, ()):
-        for text in command.values(name):
-            if text != "-" and "://" not in text and not Path(text).exists():
-                raise NotFoundError("no-such-file", "the file does not exist", subject=text)
+    for _, text in command.used(INPUT_FILE):
+        if text != "-" and "://" not in text and not Path(text).exists():
+            raise NotFoundError("no-such-file", "the file does not exist", subject=text)
 
 
 def check_schedule(common: Common, name: str) -> int | None:
