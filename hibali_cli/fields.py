@@ -78,30 +78,31 @@ def fields_option(known: Sequence[str]) -> Callable[[Any], Any]:
     )
 
 
-def write_fields(
+def write_list(
     common: Common,
     kind: str | None,
-    chosen: Sequence[str],
     records: Iterable[Mapping[str, Any]],
+    chosen: Sequence[str] | None = None,
     *,
     exact: bool = False,
     code: int = 0,
-) -> int:
-    """Write the chosen fields of each record: a table, with `exact` sizes in bytes, or JSON lines; return `code`.
+) -> bool:
+    """Write a list with --fields as a table, with `exact` sizes in bytes, or with --json as JSON lines and `end`.
 
-    Without a `kind`, each record has its own as `kind`.
+    Returns False, and reads no record, with neither: the caller writes its table for people. Without a `kind`, each record
+    has its own as `kind`; `code` is the exit code.
     """
-    if not common.json:
-        common.output.table(
-            chosen, [[_cell(name, record, exact=exact) for name in chosen] for record in records]
-        )
-        return code
-    count = 0
-    for record in records:
-        count += 1
-        common.output.record(kind or record["kind"], _chosen(chosen, record))
-    common.output.record("end", {"count": count, "exit": code})
-    return code
+    if common.json:
+        count = 0
+        for record in records:
+            count += 1
+            fields = record if chosen is None else _chosen(chosen, record)
+            common.output.record(kind or record["kind"], fields)
+        common.output.record("end", {"count": count, "exit": code})
+    elif chosen is not None:
+        cells = [[_cell(name, record, exact=exact) for name in chosen] for record in records]
+        common.output.table(chosen, cells)
+    return common.json or chosen is not None
 
 
 def _chosen(chosen: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hibali.errors import UsageError
 from hibali.locations import read_location
 from hibali.text import counted, path_fields, printable
 from hibali_cli.failure import print_error
-from hibali_cli.fields import write_fields
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from transfers.datasets.check import DatasetReport, check_dataset
 from transfers.datasets.sources import Source, State
@@ -27,7 +27,7 @@ def check_and_print(
     )
     code = int(report.exit)
     if fields is not None:
-        write_fields(common, "source", fields, map(source_record, report.sources), code=code)
+        write_list(common, "source", map(source_record, report.sources), fields, code=code)
     elif common.json:
         _write_records(common, report, code)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from hibali.events import Listener
 from hibali.locations import read_key, read_location, read_target
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
-from hibali_cli.fields import write_fields
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.path_completion import SeenNames
@@ -54,26 +54,13 @@ def list_place(
             yield entry
 
     with listening(common, f"ls {root.text}") as on_event:
-        if fields is not None:
-            records = map(entry_fields, entries(on_event))
-            write_fields(common, "entry", fields, records, exact=exact)
-        else:
-            _write_entries(common, entries(on_event), long=long, exact=exact)
+        found = entries(on_event)
+        if not write_list(common, "entry", map(entry_fields, found), fields, exact=exact):
+            for entry in found:
+                _print_entry(common, entry, long=long, exact=exact)
     if not root.typed_local and read_wildcards(root) is None:
         seen.save(unless=root.name)
     return 0
-
-
-def _write_entries(common: Common, entries: Iterable[Entry], *, long: bool, exact: bool) -> None:
-    count = 0
-    for entry in entries:
-        count += 1
-        if common.json:
-            common.output.record("entry", entry_fields(entry))
-        else:
-            _print_entry(common, entry, long=long, exact=exact)
-    if common.json:
-        common.output.record("end", {"count": count, "exit": 0})
 
 
 def _print_entry(common: Common, entry: Entry, *, long: bool, exact: bool) -> None:

@@ -11,7 +11,7 @@ from hibali.errors import HibaliError, UsageError
 from hibali.locations import Location, parse_location, read_location
 from hibali.text import counted, path_fields, path_from_fields, printable
 from hibali.unreadable import collect_unreadable, raise_unreadable
-from hibali_cli.fields import write_fields
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from transfers.history.index import (
@@ -48,7 +48,7 @@ def list_history(common: Common, **options: Any) -> int | None:
         found, count = read_latest(chosen, options["last"] or (_MOST_LINES if text else None))
     if options["fields"] is not None:
         records = (operation_fields(each) for each in found)
-        write_fields(common, "operation", options["fields"], records)
+        write_list(common, "operation", records, options["fields"])
     elif common.json:
         for each in found:
             common.output.record("operation", operation_fields(each))

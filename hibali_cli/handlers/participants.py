@@ -14,6 +14,7 @@ from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.locations import read_location
 from hibali.text import counted
+from hibali_cli.fields import write_list
 from hibali_cli.handlers.launch import find_pipeline
 from hibali_cli.handlers.run_sites import update_runs
 from hibali_cli.options import Common
@@ -76,10 +77,9 @@ def list_participants(common: Common, pipeline: str, words: tuple[str, ...], *, 
     with listening(common, "runs participants") as on_event:
         assigned = _assign(common, found, _values(path), DatasetOptions(dataset, sessions), on_event)
         attempts = find_attempts(assigned, _runs_of(common, found, on_event))
-    if common.json:
-        for each in assigned.rows:
-            common.output.record("participant", _record(found, each, attempts.get(each)))
-        common.output.record("end", {"count": len(assigned.rows), "exit": 0})
+    if write_list(
+        common, "participant", (_record(found, each, attempts.get(each)) for each in assigned.rows)
+    ):
         return None
     rows = [(str(each), *_cells(attempts.get(each))) for each in assigned.rows]
     common.output.table(["participant", "state", "run", "task"], rows)

@@ -16,6 +16,7 @@ from hibali.events import Event, Noted
 from hibali.files import account_names, private_folder, state_folder
 from hibali.locations import Location, read_location
 from hibali.text import counted
+from hibali_cli.fields import write_list
 from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record, print_image
 from hibali_cli.handlers.run_sites import opener, run_site
 from hibali_cli.handlers.zenodo import publish_records
@@ -112,21 +113,19 @@ def policy_of(common: Common) -> Policy:
 
 def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
     """Print a line for each changed version, and the counts."""
+    records = (
+        pipeline_record(each.pipeline)
+        | {"remote": remote, "fate": each.result}
+        | ({"image": each.content} if each.content else {})
+        for each in done
+    )
+    if write_list(common, "exchanged", records):
+        return
     changed = [each for each in done if each.result != "same" or each.content == "sent"]
-    for each in done if common.json else changed:
-        if common.json:
-            image = {"image": each.content} if each.content else {}
-            common.output.record(
-                "exchanged",
-                {**pipeline_record(each.pipeline), "remote": remote, "fate": each.result, **image},
-            )
-        else:
-            image_word = f", image {each.content}" if each.content else ""
-            common.output.line(f"{each.pipeline.reference}: {each.result}{image_word}")
-    if common.json:
-        common.output.record("end", {"count": len(done), "exit": 0})
-    else:
-        common.output.info(f"{len(changed)} changed, {len(done) - len(changed)} unchanged")
+    for each in changed:
+        image_word = f", image {each.content}" if each.content else ""
+        common.output.line(f"{each.pipeline.reference}: {each.result}{image_word}")
+    common.output.info(f"{len(changed)} changed, {len(done) - len(changed)} unchanged")
 
 
 def fetch_pipelines(
@@ -263,12 +262,11 @@ def configure_remote(common: Common, name: str, url: str, images: str | None, *,
 def list_remotes(common: Common) -> None:
     """List the remotes of config.toml."""
     remotes = sorted(common.settings().remotes.items())
-    if common.json:
-        for name, remote in remotes:
-            image_field = {"images": remote.images} if remote.images else {}
-            common.output.record("remote", {"name": name, "url": remote.url, **image_field})
-        common.output.record("end", {"count": len(remotes), "exit": 0})
-    elif remotes:
+    records = (
+        {"name": name, "url": remote.url, **({"images": remote.images} if remote.images else {})}
+        for name, remote in remotes
+    )
+    if not write_list(common, "remote", records) and remotes:
         rows = [(name, remote.url, remote.images or "") for name, remote in remotes]
         common.output.table(["name", "url", "images"], rows)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hibali.amounts import format_size
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.text import counted, printable
 from hibali_cli.failure import Failures
-from hibali_cli.fields import write_fields
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
-from hibali_cli.output import Cell, Output
+from hibali_cli.output import Output
 from registry.catalogue import Catalogue, open_local_catalogue
 from registry.catalogue_folder import Deprecation
 from registry.images.record import ImageRecord
@@ -22,8 +22,6 @@ from registry.search import Damaged, Summary, search_pipelines
 if TYPE_CHECKING:
     from registry.sources import Access
     from runs.store import SiteRuns
-
-FindDeprecation = Callable[[Summary], Deprecation | None]
 
 
 def open_catalogue(common: Common) -> Catalogue:
@@ -100,37 +98,39 @@ def full_record(
     }
 
 
-def list_pipelines(
-    output: Output,
+def _list_pipelines(
+    common: Common,
+    catalogue: Catalogue,
     entries: Iterable[Summary | Damaged],
-    find_deprecation: FindDeprecation,
-    images: Mapping[tuple[str, str], str],
+    chosen: tuple[str, ...] | None = None,
 ) -> int:
-    """Print a line for each entry; `images` has the digests of images. Returns 6 when an entry is damaged, else 0."""
-    rows: list[tuple[Cell, ...]] = []
-    damaged = 0
+    """Print a line for each entry. Returns 6 when an entry is damaged, else 0."""
+    images = catalogue.image_digests()
+    found: list[tuple[Summary, Deprecation | None, str]] = []
+    code = 0
     for each in entries:
         if isinstance(each, Damaged):
-            damaged += 1
-            output.warn(f"{each.reference}: {each.error.message}")
-            continue
-        deprecation = find_deprecation(each)
-        image = images.get((each.name, each.version))
-        if output.json:
-            kept = {"image": {"digest": image}} if image else {}
-            output.record("pipeline", {**pipeline_record(each, deprecation), **kept})
-        subject = f"({deprecation}) {each.description}" if deprecation else each.description
-        digests = (
+            code = 6
+            common.output.warn(f"{each.reference}: {each.error.message}")
+        else:
+            found.append((each, catalogue.deprecation(each), images.get((each.name, each.version), "")))
+    records = (
+        pipeline_record(each, deprecation) | ({"image": {"digest": image}} if image else {})
+        for each, deprecation, image in found
+    )
+    if write_list(common, "pipeline", records, chosen, code=code) or not found:
+        return code
+    rows = [
+        (
+            each.name,
+            each.version,
             each.digest[:12],
-            *([image.removeprefix("sha256:")[:12] if image else ""] if images else []),
+            *([image.removeprefix("sha256:")[:12]] if images else []),
+            _one_line(f"({deprecation}) {each.description}" if deprecation else each.description),
         )
-        rows.append((each.name, each.version, *digests, _one_line(subject)))
-    code = 6 if damaged else 0
-    if output.json:
-        output.record("end", {"count": len(rows), "exit": code})
-    elif rows:
-        image_heading = ["image"] if images else []
-        output.table(["name", "version", "digest", *image_heading, "description"], rows)
+        for each, deprecation, image in found
+    ]
+    common.output.table(["name", "version", "digest", *(["image"] if images else []), "description"], rows)
     return code
 
 
@@ -244,19 +244,25 @@ _MARKS = {"added": "+", "removed": "-", "changed": "~"}
 _LONGEST = 60
 
 
-def show_changes(output: Output, changes: list[Change], code: int) -> None:
+def show_changes(common: Common, changes: list[Change], code: int) -> None:
     """Print a line for each change; `code` is the exit code."""
+    records = (
+        {
+            "change": each.kind,
+            "path": each.path,
+            "before": each.before,
+            "after": each.after,
+            "breaking": each.breaking,
+        }
+        for each in changes
+    )
+    if write_list(common, "difference", records, code=code):
+        return
     for each in changes:
-        if output.json:
-            fields = {"change": each.kind, "path": each.path, "before": each.before, "after": each.after}
-            output.record("difference", {**fields, "breaking": each.breaking})
-        else:
-            mark = "!" if each.breaking else " "
-            output.line(f"{mark} {_MARKS[each.kind]} {each.path}{_values(each)}")
-    if output.json:
-        output.record("end", {"count": len(changes), "exit": code})
-    elif not changes:
-        output.info("No differences.")
+        mark = "!" if each.breaking else " "
+        common.output.line(f"{mark} {_MARKS[each.kind]} {each.path}{_values(each)}")
+    if not changes:
+        common.output.info("No differences.")
 
 
 def _values(change: Change) -> str:
@@ -354,31 +360,14 @@ def compare_versions(common: Common, old: str, new: str, *, detailed_exit_code: 
     catalogue = Catalogue()
     changes = find_changes(catalogue.find(old), catalogue.find(new))
     code = 10 if changes and detailed_exit_code else 0
-    show_changes(common.output, changes, code)
+    show_changes(common, changes, code)
     return code
 
 
 def list_catalogue(common: Common, fields: tuple[str, ...] | None) -> int | None:
     """List the pipelines of the catalogue."""
     catalogue = Catalogue()
-    if fields is not None:
-        return _list_fields(common, catalogue, fields)
-    return list_pipelines(
-        common.output, catalogue.entries(), catalogue.deprecation, catalogue.image_digests()
-    )
-
-
-def _list_fields(common: Common, catalogue: Catalogue, fields: Sequence[str]) -> int:
-    images, records, damaged = catalogue.image_digests(), list[dict[str, Any]](), 0
-    for each in catalogue.entries():
-        if isinstance(each, Damaged):
-            damaged += 1
-            common.output.warn(f"{each.reference}: {each.error.message}")
-        else:
-            image = images.get((each.name, each.version))
-            kept = {"image": {"digest": image}} if image else {}
-            records.append({**pipeline_record(each, catalogue.deprecation(each)), **kept})
-    return write_fields(common, "pipeline", fields, records, code=6 if damaged else 0)
+    return _list_pipelines(common, catalogue, catalogue.entries(), fields)
 
 
 def remove_version(common: Common, pipeline: str) -> int | None:
@@ -401,7 +390,7 @@ def search_catalogue(common: Common, words: tuple[str, ...], *, zenodo: bool, sa
     catalogue = Catalogue()
     sound = [each for each in catalogue.entries() if isinstance(each, Summary)]
     found = (each for each, _ in search_pipelines(sound, words))
-    return list_pipelines(common.output, found, catalogue.deprecation, catalogue.image_digests())
+    return _list_pipelines(common, catalogue, found)
 
 
 def show_details(common: Common, pipeline: str) -> int | None:

@@ -16,6 +16,7 @@ from hibali.events import Listener
 from hibali.text import counted, path_fields
 from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.failure import Failures
+from hibali_cli.fields import write_list
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
@@ -194,10 +195,7 @@ def _adopt(run_store: RunStore, found_run: FoundRun, *, wanted: bool) -> FoundRu
 
 
 def _show_found(common: Common, found_runs: Sequence[FoundRun]) -> None:
-    if common.json:
-        for each in found_runs:
-            common.output.record("stray", each.to_record())
-        common.output.record("end", {"count": len(found_runs), "exit": 0})
+    if write_list(common, "stray", (each.to_record() for each in found_runs)):
         return
     rows = [
         (

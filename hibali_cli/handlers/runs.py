@@ -15,7 +15,7 @@ from hibali.text import counted, printable, write_ranges
 from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli.display import plain_line, shortened
 from hibali_cli.failure import Failures
-from hibali_cli.fields import write_fields
+from hibali_cli.fields import write_list
 from hibali_cli.handlers.run_sites import session_opener, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
@@ -347,7 +347,7 @@ def list_runs(
         run_ids, count = find_latest_run_ids(chosen, last or (_MOST_LISTED if text else None))
         runs = list(run_store.load_all(run_ids))
     if fields is not None:
-        write_fields(common, "run", fields, (run.to_record() for run in runs))
+        write_list(common, "run", (run.to_record() for run in runs), fields)
     elif common.json:
         for run in runs:
             common.output.record("run", run.to_record())

@@ -17,6 +17,7 @@ from hibali.errors import Exit, NotFoundError, UsageError
 from hibali.locations import path_at
 from hibali.text import counted, path_fields
 from hibali.unreadable import UnreadableStateError, note_unreadable
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.output import Cell
 from hibali_cli.progress import listening
@@ -81,10 +82,7 @@ def list_cache(common: Common, name: str) -> int:
     """Show every entry."""
     with _opened(common, name, f"cache {name}") as place:
         kept = place.contents.entries
-        if common.json:
-            for each in kept:
-                common.output.record("cached", place.fields(each))
-            common.output.record("end", {"count": len(kept), "exit": 0})
+        if write_list(common, "cached", map(place.fields, kept)):
             return int(Exit.DONE)
         headings = ["entry", "size", "files", "used", "held by", "from"]
         rows: list[list[Cell]] = [

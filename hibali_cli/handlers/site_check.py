@@ -16,6 +16,7 @@ from hibali.locations import Location, read_location
 from hibali.subprocesses import has_terminal
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
+from hibali_cli.fields import write_list
 from hibali_cli.handlers.pipeline_example import read_line, terminal_as_stdout
 from hibali_cli.handlers.sites import site_table
 from hibali_cli.options import Common
@@ -120,10 +121,7 @@ def show_usage(common: Common, name: str | None) -> int | None:
         else [settings.sites[each] for each in sorted(settings.sites)]
     )
     records = [site_usage(site) for site in sites]
-    if common.json:
-        for record in records:
-            common.output.record("site-usage", record)
-        common.output.record("end", {"count": len(records), "exit": 0})
+    if write_list(common, "site-usage", records):
         return None
     for record in records:
         common.output.pairs(_usage_pairs(record))

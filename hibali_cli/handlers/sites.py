@@ -12,7 +12,7 @@ from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.config.settings import read_value
 from hibali.errors import UsageError
-from hibali_cli.fields import write_fields
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 
 
@@ -226,12 +226,7 @@ def list_sites(common: Common, fields: tuple[str, ...] | None) -> int | None:
     """List the sites of config.toml."""
     settings = common.settings()
     sites = [settings.sites[name] for name in sorted(settings.sites)]
-    if fields is not None:
-        return write_fields(common, "site", fields, map(site_record, sites))
-    if common.json:
-        for site in sites:
-            common.output.record("site", site_record(site))
-        common.output.record("end", {"count": len(sites), "exit": 0})
+    if write_list(common, "site", map(site_record, sites), fields):
         return None
     rows = [
         (site.name, site.kind, site_address(site), site.scheduler.name if site.scheduler else None)

@@ -15,7 +15,7 @@ from hibali.retry import pause
 from hibali.text import counted, printable
 from hibali.unreadable import collect_unreadable, raise_unreadable
 from hibali_cli import output
-from hibali_cli.fields import write_fields
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.output import can_be_drawn_on, flush_results, is_terminal
 from runs.present import Present, PresentReader, StatusItem
@@ -53,7 +53,7 @@ def show_status(common: Common, folder: str | None, **options: Any) -> int | Non
         present = reader.read()
     if options["fields"] is not None:
         records = ({"kind": kind, **fields} for kind, fields in _records(present))
-        write_fields(common, None, options["fields"], records)
+        write_list(common, None, records, options["fields"])
     else:
         _print(common, present)
     raise_unreadable(unreadable)

@@ -10,6 +10,7 @@ import click
 
 from hibali.errors import RefusedError
 from hibali.subprocesses import hide_variable
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
@@ -33,10 +34,7 @@ def search_records(common: Common, words: Sequence[str], *, sandbox: bool) -> in
     origin = _SANDBOX if sandbox else settings.zenodo
     with listening(common, "search Zenodo"):
         found = search_zenodo(origin, frozenset(settings.origins), words)
-    if common.json:
-        for each in found:
-            common.output.record("zenodo-record", _fields(each, None, "found"))
-        common.output.record("end", {"count": len(found), "exit": 0})
+    if write_list(common, "zenodo-record", (_fields(each, None, "found") for each in found)):
         return None
     rows = [
         (

@@ -14,7 +14,7 @@ from hibali.errors import NotFoundError, RefusedError, UsageError
 from hibali.files import read_regular
 from hibali.text import counted
 from hibali_cli.failure import Failures
-from hibali_cli.fields import write_fields
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_plugins.schedules.install import (
     choose_installer,
@@ -160,12 +160,7 @@ def list_schedules(common: Common, fields: tuple[str, ...] | None) -> int | None
         schedule_fields(schedule, triggers, installed=schedule.name in installed)
         for schedule, triggers in found
     )
-    if fields is not None:
-        return write_fields(common, "schedule", fields, records)
-    if common.json:
-        for record in records:
-            common.output.record("schedule", record)
-        common.output.record("end", {"count": len(found), "exit": 0})
+    if write_list(common, "schedule", records, fields):
         return None
     rows = [
         (
@@ -192,10 +187,7 @@ def show_log(common: Common, name: str, *, count: int, text: bool) -> int | None
         _show_output(common, name, count)
         return None
     triggers = read_triggers(name)[-count:]
-    if common.json:
-        for trigger in triggers:
-            common.output.record("firing", trigger.to_record())
-        common.output.record("end", {"count": len(triggers), "exit": 0})
+    if write_list(common, "firing", (trigger.to_record() for trigger in triggers)):
         return None
     rows = [
         (

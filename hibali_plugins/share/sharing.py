@@ -12,6 +12,7 @@ from hibali.errors import Exit, HibaliError
 from hibali.locations import Location, read_location
 from hibali.text import counted, printable
 from hibali_cli.failure import print_error
+from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_plugins.share.links import make_link, read_links
@@ -184,12 +185,8 @@ def _list_people(common: Common, place: str) -> int | None:
     location = read_location(place, common.settings())
     with listening(common, f"share list {location.text}") as on_event:
         found = people_of(location, on_event)
-    if common.json:
-        for each in found:
-            common.output.record(
-                "access", {"place": location.text, **each.grant.to_record(), "ours": each.ours}
-            )
-        common.output.record("end", {"count": len(found), "exit": 0})
+    records = ({"place": location.text, **each.grant.to_record(), "ours": each.ours} for each in found)
+    if write_list(common, "access", records):
         return None
     rows = [
         (each.grant.who, str(each.grant.permission), _time_text(each.grant.until), _ours_text(each.ours))

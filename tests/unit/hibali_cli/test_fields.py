@@ -9,7 +9,7 @@ import click
 import pytest
 
 from hibali_cli import fields
-from hibali_cli.fields import fields_option, write_fields
+from hibali_cli.fields import fields_option, write_list
 from hibali_cli.options import Common
 from hibali_cli.output import Output
 
@@ -40,27 +40,28 @@ def test_the_fields_are_the_documented_keys(kind: str, known: tuple[str, ...]) -
 
 def test_a_table_has_the_chosen_columns_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ("size", "path", "ssh.host", "on", "sites", "none")
-    assert write_fields(Common(), "entry", chosen, RECORDS, code=6) == 6
+    assert write_list(Common(), "entry", RECORDS, chosen)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["SIZE", "PATH", "SSH.HOST", "ON", "SITES", "NONE"]
     assert lines[1] == ["1.2", "kB", "a", "h", "true", "x", "y", "-"]
-    write_fields(Common(), "entry", ("size",), RECORDS, exact=True)
+    write_list(Common(), "entry", RECORDS, ("size",), exact=True)
     assert capsys.readouterr().out.split() == ["SIZE", "1234", "5"]
 
 
 def test_json_lines_have_only_the_chosen_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    write_fields(Common(Output(json=True)), "entry", ("path", "ssh.host"), RECORDS)
+    write_list(Common(Output(json=True)), "entry", RECORDS, ("path", "ssh.host"), code=6)
     first, second, end = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == {"schema": 1, "kind": "entry", "path": "a", "ssh.host": "h"}
     assert second["path_base64"] == "/w=="
-    assert (end["kind"], end["count"]) == ("end", 2)
+    assert (end["kind"], end["count"], end["exit"]) == ("end", 2, 6)
+    assert not write_list(Common(), "entry", RECORDS)
 
 
 def test_lines_of_several_kinds_keep_their_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     records = [{"kind": "run", "id": "r", "state": "RUNNING"}, {"kind": "schedule", "name": "nightly"}]
-    write_fields(Common(), None, ("kind", "state"), records)
+    write_list(Common(), None, records, ("kind", "state"))
     assert capsys.readouterr().out.split() == ["KIND", "STATE", "run", "RUNNING", "schedule", "-"]
-    write_fields(Common(Output(json=True)), None, ("state",), records)
+    write_list(Common(Output(json=True)), None, records, ("state",))
     first, second, end = map(json.loads, capsys.readouterr().out.splitlines())
     assert first == {"schema": 1, "kind": "run", "state": "RUNNING"}
     assert second == {"schema": 1, "kind": "schedule", "state": None}

@@ -61,7 +61,8 @@ def test_every_schema_is_valid() -> None:
 def test_every_kind_that_a_command_writes_has_a_schema() -> None:
     packages = ("hibali_cli", "hibali_plugins")
     sources = [path for package in packages for path in (SCHEMAS.parents[1] / package).rglob("*.py")]
-    written = {kind for path in sources for kind in re.findall(r'\.record\(\s*"([a-z-]+)"', path.read_text())}
+    pattern = r'(?:\.record\(|write_list\(\s*common,)\s*"([a-z-]+)"'
+    written = {kind for path in sources for kind in re.findall(pattern, path.read_text())}
     assert {"receipt", "entry", "site"} <= written
     assert written <= {path.stem for path in SCHEMAS.glob("*.json")}
 
