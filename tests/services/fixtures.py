@@ -234,6 +234,12 @@ class Bucket:
         return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
 
+@functools.cache
+def _client(store: ObjectStore) -> Any:
+    """Return the client of all tests of this process; to make one takes longer than most of these tests otherwise."""
+    return store.client()
+
+
 class Buckets:
     """An object store for one test."""
 
@@ -247,7 +253,7 @@ class Buckets:
         self.region = store.region
         self.page = store.page
         self.env = store.env
-        self.client = store.client()
+        self.client = _client(store)
         self._made: list[str] = []
 
     def bucket(self) -> Bucket:
@@ -261,7 +267,6 @@ class Buckets:
         # other servers would need every object deleted first; their buckets are removed with the server
         for name in self._made if self.store.buckets_go_whole else ():
             self.client.delete_bucket(Bucket=name)
-        self.client.close()
 
 
 @pytest.fixture

@@ -6,21 +6,18 @@ import functools
 from typing import Any
 
 import botocore.config
-import botocore.loaders
 import botocore.session
 
 
 @functools.cache
-def _descriptions() -> botocore.loaders.Loader:
-    """Return the descriptions of services, which take ten times as long to read as a client takes otherwise."""
-    return botocore.loaders.create_loader()
+def _session() -> botocore.session.Session:
+    """Return the one session of this process: a session, and its descriptions of services, take longer than a client otherwise."""
+    return botocore.session.Session()
 
 
 def make_client(store: Any, endpoint: str, **options: Any) -> Any:
     """Return a client of an object store at one of its addresses; `options` are those of botocore's `Config`."""
-    session = botocore.session.Session()
-    session.register_component("data_loader", _descriptions())
-    return session.create_client(
+    return _session().create_client(
         "s3",
         endpoint_url=endpoint,
         region_name=store.region,
