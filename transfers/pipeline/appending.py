@@ -16,9 +16,16 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 class AgentAppender(Appender):
     """The agent of one endpoint; only one thread may use its connection."""
 
+    left = fresh = False  # see transfers.stores.agent_store.Writer
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.unanswered = 0  # until all are read, the connection cannot be used for other requests
+        self._unanswered = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether all results were read; until then the connection cannot be used for other requests."""
+        return self._unanswered == 0
 
     def read(self, name: bytes, start: int, stop: int) -> protocol.Frame:
         """See Appender."""
@@ -44,7 +51,7 @@ class AgentAppender(Appender):
             "last": start + len(frame.body) >= entry.size,
             **{key: frame.header[key] for key in ("before", "piece", "after")},
         }
-        self.unanswered += 1
+        self._unanswered += 1
         self._connection.send(protocol.REQUEST, header, frame.body)
         self._connection.data_bytes += len(frame.body)
 
@@ -53,7 +60,7 @@ class AgentAppender(Appender):
         frame = self._connection.receive()
         if frame.kind != protocol.END:
             raise self._connection.broken(f"answered append with {frame.kind!r}")
-        self.unanswered -= 1
+        self._unanswered -= 1
         with self._connection.understanding():
             problem = frame.header["problem"]
             return None if problem is None else problem_from(problem)

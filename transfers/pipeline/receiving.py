@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Generator, Iterable, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from hibali.errors import HibaliError, is_lost
 from transfers.agent import protocol
@@ -234,45 +236,51 @@ class PartialFiles:
         return sum(there for _, _, _, there in self._known.values())
 
 
+@dataclass(slots=True)
+class LargeFile:
+    """A large file in progress: the source's digest, and whether that is sent separately."""
+
+    item: Item
+    digest: str | None = None
+    apart: bool = False
+
+
+_Value = TypeVar("_Value")
 _Result = Committed | BaseException | None
 
 
-class ReceiverStream:
-    """A transfer to the agent that holds the lock and to those of further channels; used once.
+class Receiver(ABC, Generic[_Value]):
+    """One transfer of values to a target, used once: a thread sends, another listens, the caller gets the results."""
 
-    Each pack or piece of a large file goes to the channel with the least work. The agent that holds the lock
-    is notified of each piece, hashes each large file as pieces arrive, and renames it.
-    """
+    fresh = False  # nothing of an earlier operation existed
 
-    def __init__(self, control: Connection, channels: ChannelPool, root: bytes) -> None:
+    def __init__(self, control: Connection, root: bytes, window_bytes: Callable[[], int]) -> None:
+        """`control` leads to the agent that reports what it committed below `root`."""
         self._control = control
-        self._channels = channels
         self._root = root
         self._results: queue.SimpleQueue[_Result] = queue.SimpleQueue()
-        self._window = Window(self._window_bytes)
-        self._large: dict[int, tuple[Item, str | None]] = {}
+        self._window = Window(window_bytes)
+        self._large: dict[int, LargeFile] = {}
         self._ended: set[int] = set()
         self._guard = threading.Lock()
-        self._workers: list[Worker] = []
-        self._lost = 0
-        self._own = Sender(self, control)
         self._started = threading.Event()
         self._partial_files = PartialFiles()
-        self._seed: bytes | None = None
-        self._cleared: list[bytes] = []
-        self.walked = False  # the agent listed all partial files at the target
         self.left = False
         self.over = False  # the agent that holds the lock has finished and accepts other requests
 
-    def run(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
+    @abstractmethod
+    def _send(self, values: Iterable[_Value]) -> None:
+        """Send all values; runs in its own thread, which therefore also reads the source."""
+
+    @abstractmethod
+    def _listen(self) -> None:
+        """Read replies until the last END; runs in its own thread."""
+
+    def run(self, values: Iterable[_Value]) -> Generator[Committed, None, None]:
         """Yield each item's result; raise an error of either side after the other side has stopped."""
-        self._control.send(protocol.REQUEST, {"do": "start_receiving"})
-        threads = [
-            threading.Thread(target=self._send, args=(payloads,), name="send", daemon=True),
-            threading.Thread(target=self._listen, name="replies", daemon=True),
-        ]
-        for thread in threads:
-            thread.start()
+        sending = threading.Thread(target=self._send, args=(values,), name="send", daemon=True)
+        sending.start()
+        threading.Thread(target=self._listen, name="replies", daemon=True).start()
         try:
             while (result := self._results.get()) is not None:
                 if isinstance(result, BaseException):
@@ -280,13 +288,70 @@ class ReceiverStream:
                 yield result
         finally:
             self._window.stop()
+            sending.join()
+
+    def begun(self, item: Item) -> int:
+        """Return how many bytes of this file the target already has; waits for the agent's first reply."""
+        self._started.wait()
+        return self._partial_files.bytes_of(item)
+
+    def done(self, item: Item, digest: str | None) -> None:
+        """Report an item that was committed under its final name."""
+        self._results.put(Committed(item, digest, Verification.DIGEST))
+
+    def failed(self, item: Item, problem: Problem) -> None:
+        """Report an item that failed."""
+        self._results.put(Committed(item, None, Verification.NONE, problem=problem))
+
+    def end_large(self, number: int) -> LargeFile | None:
+        """Return a large file whose result arrived, once; None afterwards."""
+        with self._guard:
+            large = self._large.pop(number, None)
+            if large is not None:
+                self._ended.add(number)
+            return large
+
+    def large_failed(self, number: int, problem: Problem) -> bool:
+        """Report a failed large file once; return False if it never was in progress."""
+        large = self.end_large(number)
+        if large is not None:
+            self.failed(large.item, problem)
+        return number in self._ended
+
+    def abandon(self, number: int) -> None:
+        """Discard everything that was received of a large file."""
+        self._control.send(protocol.PLACED, {"number": number, "given_up": True})
+
+
+class ReceiverStream(Receiver[Payload]):
+    """A transfer to the agent that holds the lock and to those of further channels.
+
+    Each pack or piece of a large file goes to the channel with the least work. The agent that holds the lock
+    is notified of each piece, hashes each large file as pieces arrive, and renames it.
+    """
+
+    def __init__(self, control: Connection, channels: ChannelPool, root: bytes) -> None:
+        super().__init__(control, root, self._window_bytes)
+        self._channels = channels
+        self._workers: list[Worker] = []
+        self._lost = 0
+        self._own = Sender(self, control)
+        self._seed: bytes | None = None
+        self._cleared: list[bytes] = []
+        self.walked = False  # the agent listed all partial files at the target
+
+    def run(self, values: Iterable[Payload]) -> Generator[Committed, None, None]:
+        """See Receiver."""
+        self._control.send(protocol.REQUEST, {"do": "start_receiving"})
+        try:
+            yield from super().run(values)
+        finally:
             self._channels.unwatch()
-            threads[0].join()
             for worker in self._workers:
                 worker.stop_sending()
 
     def _listen(self) -> None:
-        """Read the replies of the first channel; runs in its own thread."""
+        """See Receiver; the replies of the first channel."""
         try:
             ticket = self._begin()
             self._channels.watch(lambda channel: self._add_channel(channel, ticket))
@@ -324,15 +389,10 @@ class ReceiverStream:
         left = [partial_path(self._seed, item.entry.path) for unit in packs for item in unit.items]
         return left + [aside_path(self._seed, path) for path in self._cleared]
 
-    def begun(self, item: Item) -> int:
-        """Return how many bytes of this file the target already has; waits for the agent's first reply."""
-        self._started.wait()
-        return self._partial_files.bytes_of(item)
-
-    def _send(self, payloads: Iterable[Payload]) -> None:
-        """Send all payloads; runs in its own thread, which therefore also reads the source."""
+    def _send(self, values: Iterable[Payload]) -> None:
+        """See Receiver."""
         try:
-            for number, payload in enumerate(payloads):
+            for number, payload in enumerate(values):
                 if not self._pass_on(number * 2, payload):
                     return
             self._window.wait_empty()
@@ -371,7 +431,7 @@ class ReceiverStream:
             return True
         with self._guard:
             fresh = item.number not in self._large
-            self._large[item.number] = (item, payload.digests[0])
+            self._large[item.number] = LargeFile(item, payload.digests[0])
         if payload.problems:
             self.abandon(item.number)
             self.large_failed(item.number, payload.problems[0])
@@ -445,37 +505,12 @@ class ReceiverStream:
         """Remove an answered unit from the window."""
         self._window.close(number)
 
-    def done(self, item: Item, digest: str | None) -> None:
-        """Report an item that was committed under its final name."""
-        self._results.put(Committed(item, digest, Verification.DIGEST))
-
-    def failed(self, item: Item, problem: Problem) -> None:
-        """Report an item that failed."""
-        self._results.put(Committed(item, None, Verification.NONE, problem=problem))
-
     def large_done(self, number: int) -> bool:
         """Finish a large file that was committed; return False if it is not in progress."""
-        with self._guard:
-            found = self._large.pop(number, None)
-            if found is None:
-                return number in self._ended
-            self._ended.add(number)
-        self.done(*found)
-        return True
-
-    def large_failed(self, number: int, problem: Problem) -> bool:
-        """Report a failed large file once; return False if it never was in progress."""
-        with self._guard:
-            found = self._large.pop(number, None)
-            if found is None:
-                return number in self._ended
-            self._ended.add(number)
-        self.failed(found[0], problem)
-        return True
-
-    def abandon(self, number: int) -> None:
-        """Discard everything that was received of a large file."""
-        self._control.send(protocol.PLACED, {"number": number, "given_up": True})
+        large = self.end_large(number)
+        if large is not None:
+            self.done(large.item, large.digest)
+        return number in self._ended
 
     def end(self, problem: BaseException | None) -> None:
         """Finish: the last reply arrived, or an error means that none will."""

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import queue
 import re
-import threading
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hibali.errors import HibaliError, UsageError
 from transfers.agent import protocol
-from transfers.model.entry import Verification
-from transfers.model.units import MOST_BYTES, Committed, Item, Payload, Problem, Unit, problem_from
-from transfers.pipeline.batches import Window, item_header, payload_from_header, unit_bytes, unit_header
-from transfers.pipeline.receiving import PartialFiles
+from transfers.model.units import MOST_BYTES, Item, Payload, Problem, Unit, problem_from
+from transfers.pipeline.batches import item_header, payload_from_header, unit_bytes, unit_header
+from transfers.pipeline.receiving import LargeFile, Receiver
 from transfers.remote.connection import Connection
 
 _LEAST_BYTES = 512 * 1024  # a unit counts for at least this much: its headers take memory, too
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _WRONG_TARGET_CODES = frozenset({"vanished", "not-a-folder", "lease-lost", "denied"})
 
-_Result = Committed | BaseException | None
 
-
-@dataclass(slots=True)
-class _Large:
-    """A large file in progress: the source's digest, and whether that is sent separately."""
-
-    item: Item
-    apart: bool
-    digest: str | None = None
-
-
-class DirectReceiver:
-    """One transfer; used once. A unit has three numbers: its own, and a large file's begin and digest."""
+class DirectReceiver(Receiver[Unit]):
+    """One transfer. A unit has three numbers: its own, and a large file's begin and digest."""
 
     def __init__(
         self,
@@ -49,49 +34,19 @@ class DirectReceiver:
 
         `read_as` is the source's name of a single file; `passed` is called for each unit that arrived.
         """
-        self._connection = connection
-        self._root = root
+        super().__init__(connection, root, lambda: MOST_BYTES)
         self._token = token
         self._read_as = read_as
         self._passed = passed
-        self._results: queue.SimpleQueue[_Result] = queue.SimpleQueue()
-        self._window = Window(lambda: MOST_BYTES)
-        self._guard = threading.Lock()
         self._units: dict[int, Unit] = {}
         self._read: dict[int, Payload] = {}
-        self._large: dict[int, _Large] = {}
-        self._ended: set[int] = set()
-        self._started = threading.Event()
-        self._partial_files = PartialFiles()
         self.left = True
-        self.fresh = False  # nothing of an earlier operation existed
-        self.over = False
 
-    def run(self, units: Iterable[Unit]) -> Generator[Committed, None, None]:
-        """Yield the result of each item. `units` is consumed in another thread."""
-        sending = threading.Thread(target=self._send, args=(units,), name="send", daemon=True)
-        listening = threading.Thread(target=self._listen, name="replies", daemon=True)
-        for thread in (listening, sending):
-            thread.start()
-        try:
-            while (result := self._results.get()) is not None:
-                if isinstance(result, BaseException):
-                    raise result
-                yield result
-        finally:
-            self._window.stop()
-            sending.join()
-
-    def begun(self, item: Item) -> int:
-        """Return how many bytes of this file the target already has; waits for the agent's first reply."""
-        self._started.wait()
-        return self._partial_files.bytes_of(item)
-
-    def _send(self, units: Iterable[Unit]) -> None:
-        """Send all requests; runs in its own thread."""
+    def _send(self, values: Iterable[Unit]) -> None:
+        """See Receiver; only requests are sent."""
         try:
             self._started.wait()  # otherwise the source's agent could reply before the target's is ready
-            for number, unit in enumerate(units):
+            for number, unit in enumerate(values):
                 if not self._request(number * 3, unit):
                     return
             if self._window.wait_empty():
@@ -100,7 +55,7 @@ class DirectReceiver:
             self._results.put(problem)
 
     def _forward(self, request: dict[str, Any]) -> None:
-        self._connection.send(protocol.REQUEST, {"do": "forward", "request": request})
+        self._control.send(protocol.REQUEST, {"do": "forward", "request": request})
 
     def _request(self, number: int, unit: Unit) -> bool:
         """Request that a unit is read and sent; False when all must stop."""
@@ -117,7 +72,7 @@ class DirectReceiver:
             if item.number in self._ended:
                 return True
             fresh = item.number not in self._large
-            large = self._large.setdefault(item.number, _Large(item, unit.offset > 0))
+            large = self._large.setdefault(item.number, LargeFile(item, apart=unit.offset > 0))
         if fresh and not self._begin_large(number, unit, apart=large.apart):
             return False
         return item.number in self._ended or self._request_unit(number, unit, {"piece": large.apart})
@@ -128,7 +83,7 @@ class DirectReceiver:
             return False
         item = unit.items[0]
         header = {"unit": number + 1, "item": item_header(item), "from": unit.offset}
-        self._connection.send(protocol.FILE, header)
+        self._control.send(protocol.FILE, header)
         if not apart:
             return True
         if not self._window.wait_closed(number + 1):
@@ -148,16 +103,16 @@ class DirectReceiver:
         if self._read_as is not None:
             for item in header["items"]:
                 item["read"] = protocol.text_of(self._read_as)
-        self._connection.send(protocol.UNIT, header)
+        self._control.send(protocol.UNIT, header)
         return True
 
     def _listen(self) -> None:
-        """Read replies until the last END; runs in its own thread."""
+        """See Receiver."""
         try:
             self._begin()
             self._started.set()
-            while (frame := self._connection.receive()).kind != protocol.END:
-                with self._connection.understanding():
+            while (frame := self._control.receive()).kind != protocol.END:
+                with self._control.understanding():
                     self._receive_frame(frame)
             self.left = frame.header.get("left") is not False
         except BaseException as problem:  # noqa: BLE001  # raised again by the thread that reads the results
@@ -173,9 +128,9 @@ class DirectReceiver:
         """Start receiving under the lock that this process holds; without that lock, it is another folder."""
         try:
             root = protocol.text_of(self._root)
-            self._connection.request("forward", request={"do": "open", "path": root, "make": False})
+            self._control.request("forward", request={"do": "open", "path": root, "make": False})
             self._forward({"do": "start_receiving", "token": self._token, "digests": True})
-            reply = next(self._connection.replies_to("start_receiving"))
+            reply = next(self._control.replies_to("start_receiving"))
         except HibaliError as problem:
             if problem.code not in _WRONG_TARGET_CODES:
                 raise
@@ -185,7 +140,7 @@ class DirectReceiver:
                 subject=problem.subject,
                 hint="Correct `reached_from` of the target's site, or leave out --direct.",
             ) from None
-        with self._connection.understanding():
+        with self._control.understanding():
             self._partial_files.read(reply.header)
             self.fresh = bool(reply.header["walked"])
 
@@ -199,7 +154,7 @@ class DirectReceiver:
         elif frame.kind == protocol.COMMITTED:
             self._receive_committed(frame.header)
         else:
-            raise self._connection.broken(f"sent {frame.kind!r} while receiving")
+            raise self._control.broken(f"sent {frame.kind!r} while receiving")
 
     def _receive_digest(self, number: int, header: dict[str, Any]) -> None:
         """Receive the source's digest of a whole file."""
@@ -208,13 +163,14 @@ class DirectReceiver:
             large = self._large.get(file)
         problem = header["problems"].get("0")
         if large is not None and problem is not None:
-            self._abandon(file, problem_from(problem))
+            self.abandon(file)
+            self.large_failed(file, problem_from(problem))
         elif large is not None:
             digest = header["digests"][0]
             if not _DIGEST.fullmatch(digest):
-                raise self._connection.broken("sent a file without its digest")
+                raise self._control.broken("sent a file without its digest")
             large.digest = digest
-            self._connection.send(protocol.PLACED, {"number": file, "digest": digest})
+            self._control.send(protocol.PLACED, {"number": file, "digest": digest})
         self._window.close(number)
 
     def _receive_read(self, number: int, header: dict[str, Any]) -> None:
@@ -222,12 +178,13 @@ class DirectReceiver:
         with self._guard:
             unit = self._units[number]
             large = self._large.get(unit.items[0].number) if unit.segment else None
-        reply = payload_from_header(unit, header, self._connection, digested=large is None or not large.apart)
+        reply = payload_from_header(unit, header, self._control, digested=large is None or not large.apart)
         if not unit.segment:
             self._read[number] = reply
             return
         if reply.problems:
-            self._abandon(unit.items[0].number, reply.problems[0])
+            self.abandon(unit.items[0].number)
+            self.large_failed(unit.items[0].number, reply.problems[0])
             self._close(number)
         elif large is not None and unit.last and not large.apart:
             large.digest = reply.digests[0]
@@ -240,15 +197,15 @@ class DirectReceiver:
             return
         number = int(header["unit"])
         if number % 3 == 1:
-            if done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
-                raise self._connection.broken("committed an item that was not planned")
+            if done or not all(self.large_failed(one, problem) for one, problem in failed.items()):
+                raise self._control.broken("committed an item that was not planned")
             self._window.close(number)
             return
         unit = self._units[number]
         if not unit.segment:
             self._pack_committed(self._read.pop(number), done, failed)
-        elif done or not all(self._large_failed(one, problem) for one, problem in failed.items()):
-            raise self._connection.broken("committed an item that was not planned")
+        elif done or not all(self.large_failed(one, problem) for one, problem in failed.items()):
+            raise self._control.broken("committed an item that was not planned")
         self._passed(unit)
         self._close(number)
 
@@ -260,45 +217,28 @@ class DirectReceiver:
     def _pack_committed(self, reply: Payload, done: dict[int, Any], failed: dict[int, Problem]) -> None:
         items = {item.number: position for position, item in enumerate(reply.unit.items)}
         if items.keys() != done.keys() | failed.keys():
-            raise self._connection.broken("committed an item that was not planned")
+            raise self._control.broken("committed an item that was not planned")
         for number, position in items.items():
             item = reply.unit.items[position]
             if number in failed:
-                self._results.put(Committed(item, None, Verification.NONE, problem=failed[number]))
+                self.failed(item, failed[number])
             else:
-                self._done(item, reply.digests[position], done[number])
+                self._compare(item, reply.digests[position], done[number])
 
-    def _done(self, item: Item, read: str | None, committed: object) -> None:
-        """Compare the digests of both endpoints."""
+    def _compare(self, item: Item, read: str | None, committed: object) -> None:
+        """Report an item that was committed; the digests of both endpoints must be equal."""
         if read != committed:
-            raise self._connection.broken("committed content that differs from the source")
-        self._results.put(Committed(item, read, Verification.DIGEST))
+            raise self._control.broken("committed content that differs from the source")
+        self.done(item, read)
 
     def _large_committed(self, done: dict[int, Any], failed: dict[int, Problem]) -> None:
-        known = [self._large_failed(number, problem) for number, problem in failed.items()]
+        known = [self.large_failed(number, problem) for number, problem in failed.items()]
         for number, digest in done.items():
-            with self._guard:
-                large = self._large.pop(number, None)
-                known.append(large is not None or number in self._ended)
-                self._ended.add(number)
+            large = self.end_large(number)
+            known.append(number in self._ended)
             if large is not None:
                 if large.digest is None:
-                    raise self._connection.broken("committed a file that was not read completely")
-                self._done(large.item, large.digest, digest)
+                    raise self._control.broken("committed a file that was not read completely")
+                self._compare(large.item, large.digest, digest)
         if not all(known):
-            raise self._connection.broken("committed an item that was not planned")
-
-    def _abandon(self, number: int, problem: Problem) -> None:
-        """Discard everything received of a large file."""
-        self._connection.send(protocol.PLACED, {"number": number, "given_up": True})
-        self._large_failed(number, problem)
-
-    def _large_failed(self, number: int, problem: Problem) -> bool:
-        """Report a failed large file once; return False if it never was in progress."""
-        with self._guard:
-            large = self._large.pop(number, None)
-            if large is None:
-                return number in self._ended
-            self._ended.add(number)
-        self._results.put(Committed(large.item, None, Verification.NONE, problem=problem))
-        return True
+            raise self._control.broken("committed an item that was not planned")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.locations import Location
@@ -40,14 +40,28 @@ from transfers.pipeline.batches import KIND_LETTERS, attributes_text, item_heade
 from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.pipeline.reading import ReadingStream
 from transfers.pipeline.receiving import ReceiverStream
-from transfers.pipeline.third_party import DirectReceiver
 from transfers.remote.agent_host import one_entry, space_in, within_quotas
 from transfers.remote.connection import UNMEASURED, Connection
 from transfers.stores.agent_listing import AgentListing
 
-if TYPE_CHECKING:  # start-up: most transfers need neither
-    from transfers.engine.routes.gridftp.receiving import GridftpReceiver, GridftpTransfer
+if TYPE_CHECKING:  # start-up: only to follow a source
     from transfers.pipeline.appending import AgentAppender
+
+
+class Writer(Protocol):
+    """What writes to a store through its agent, under its lock."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the agent accepts other requests; False after an interruption."""
+
+    @property
+    def left(self) -> bool:
+        """Whether partial files may be left."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing of an earlier operation existed."""
 
 
 class Holding:
@@ -165,12 +179,10 @@ class PosixStore(Store):
         self._disconnected = self._was_lost = self._committed = self._left = False
         self._returns = self._channels_lost = self._former_bytes = 0
         self._receiver: ReceiverStream | None = None
-        self._direct: DirectReceiver | None = None
-        self._by_gridftp: GridftpReceiver | None = None
+        self._writers: dict[type[Writer], Writer] = {}  # the last one of each kind
         self._other_bytes = self._other_logins = 0
-        self._token = ""
+        self.token = ""  # identifies the lock to another agent
         self._handed_over = self._nodes_left = False
-        self._appender: AgentAppender | None = None
         self._connection = connection
         self._opened = False
         self._quotas = False
@@ -374,13 +386,16 @@ class PosixStore(Store):
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store; the target must be locked."""
+        self._receiver = ReceiverStream(self.line, self._channels, self.root_path)
+        self._committed = True
+        self.write_with(self._receiver)
+        return self._receiver.run(payloads)
+
+    def write_with(self, writer: Writer) -> None:
+        """Let `writer` be the next that writes here; its end decides what `unlock` reports."""
         self._open()
         self._purge()
-        self._receiver, self._committed = (
-            ReceiverStream(self._connection, self._channels, self.root_path),
-            True,
-        )
-        return self._receiver.run(payloads)
+        self._writers[type(writer)] = writer
 
     @property
     def account(self) -> Any:
@@ -437,14 +452,6 @@ class PosixStore(Store):
             found = reply.header["problem"]
         return None if found is None else problem_from(found)
 
-    def write_direct(
-        self, line: Connection, units: Iterable[Unit], read_as: bytes | None, passed: Callable[[Unit], None]
-    ) -> Generator[Committed, None, None]:
-        """Write what an agent at the source's site reads and sends directly; see `DirectReceiver`."""
-        self._purge()
-        self._direct = DirectReceiver(line, self.root_path, self._token, read_as=read_as, passed=passed)
-        return self._direct.run(units)
-
     def adopt_lock(self, token: str) -> None:
         """See Store."""
         self._holding.adopts = token
@@ -461,17 +468,6 @@ class PosixStore(Store):
     def jobs_ended(self, *, left: bool) -> None:
         """Record that no job uses the lock any more, and whether jobs left partial files."""
         self._handed_over, self._nodes_left = False, left
-
-    def write_by_gridftp(self, carriage: GridftpTransfer) -> GridftpReceiver:
-        """Write or read large files through a GridFTP server; see `GridftpReceiver`."""
-        from transfers.engine.routes.gridftp.receiving import (
-            GridftpReceiver,  # start-up: only with a GridFTP server
-        )
-
-        self._open()
-        self._purge()
-        self._by_gridftp = GridftpReceiver(self._connection, self.root_path, carriage)
-        return self._by_gridftp
 
     @property
     def line(self) -> Connection:
@@ -508,8 +504,7 @@ class PosixStore(Store):
 
     def begun(self, item: Item) -> int:
         """See Store."""
-        receiver = self._direct or self._receiver
-        return receiver.begun(item) if receiver is not None else 0
+        return self._receiver.begun(item) if self._receiver is not None else 0
 
     def _purge(self) -> None:
         """Remove partial files of an interrupted operation."""
@@ -625,9 +620,9 @@ class PosixStore(Store):
         """See Store; the target must be locked."""
         from transfers.pipeline.appending import AgentAppender  # start-up: only to follow a source
 
-        self._open()
-        self._appender = AgentAppender(self._connection)
-        return self._appender
+        appender = AgentAppender(self.line)
+        self._writers[AgentAppender] = appender
+        return appender
 
     def _batch_results(
         self,
@@ -672,10 +667,8 @@ class PosixStore(Store):
         if not self._opened:
             requests.insert(0, ("open", self._opening(make=make)))
         replies = self._connection.request_all([*requests, ("inspect", {"path": root})])
-        self._seen, self._token = (
-            self._parse_root_state(replies[-1]),
-            str(replies[-2].header.get("token", "")),
-        )
+        self._seen = self._parse_root_state(replies[-1])
+        self.token = str(replies[-2].header.get("token", ""))
         self._opened = True
         self._channels.start_early(self._connection.round_trip)
         return PosixLock(self)
@@ -689,17 +682,15 @@ class PosixStore(Store):
             return
         self._holding.record_release()
         self._purge()
-        left = self._left or self._nodes_left or (self._receiver is not None and self._receiver.left)
-        left = left or any(one is not None and one.left for one in (self._direct, self._by_gridftp))
-        fresh = self._direct is not None and self._direct.fresh
+        writers = self._writers.values()
+        left = self._left or self._nodes_left or any(writer.left for writer in writers)
+        fresh = any(writer.fresh for writer in writers)
         self._connection.request("unlock", clean=not left, fresh=fresh, check=check)
 
     @property
     def _under_way(self) -> bool:
         """Whether an operation was interrupted, so that the agent cannot take another request."""
-        receivers, appender = (self._receiver, self._direct, self._by_gridftp), self._appender
-        is_receiving = any(receiver is not None and not receiver.over for receiver in receivers)
-        return is_receiving or (appender is not None and appender.unanswered > 0)
+        return not all(writer.over for writer in self._writers.values())
 
     def space(self) -> Space:
         """See Store."""
@@ -755,11 +746,10 @@ class PosixStore(Store):
         self._was_lost = self._was_lost or self.connection_lost
         self.close()
         self._holding.leave(self._connection.process, *self._channels.processes)
-        receiver, self._receiver, self._appender = self._receiver, None, None
-        self._left = self._left or (self._by_gridftp is not None and self._by_gridftp.left)
-        self._by_gridftp = None
+        receiver, self._receiver = self._receiver, None
+        self._left = self._left or any(writer.left for writer in self._writers.values())
+        self._writers = {kind: writer for kind, writer in self._writers.items() if writer.over}
         if receiver is not None:
-            self._left = self._left or receiver.left
             self._orphans += receiver.partials()
             self._holding.walked = receiver.walked
         self._channels_lost += self._channels.lost - self._channels.lately_lost

@@ -22,6 +22,7 @@ from transfers.engine.routes.stream import ProgressReport, StreamMover
 from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item, Unit
 from transfers.pipeline.batches import group_units, unit_bytes
+from transfers.pipeline.third_party import DirectReceiver
 from transfers.remote.connection import Connection, opening, remote_command
 from transfers.stores import ssh
 from transfers.stores.agent_store import PosixStore
@@ -46,15 +47,16 @@ class DirectMover(StreamMover):
     ) -> Generator[Event | Committed, None, None]:
         piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
         progress = ProgressReport(self._on_event)
-        units = self._paced(
-            group_units(self._until_full(items), lambda: piece, target.begun, together=self._together)
+        receiver = DirectReceiver(
+            self._connection,
+            self._target.root_path,
+            self._target.token,
+            read_as=source.name if isinstance(source, SingleSource) else None,
+            passed=lambda unit: progress.report_progress(unit, unit_bytes(unit)),
         )
-        read_as = source.name if isinstance(source, SingleSource) else None
-
-        def passed(unit: Unit) -> None:
-            progress.report_progress(unit, unit_bytes(unit))
-
-        with closing(self._target.write_direct(self._connection, units, read_as, passed)) as results:
+        units = group_units(self._until_full(items), lambda: piece, receiver.begun, together=self._together)
+        self._target.write_with(receiver)
+        with closing(receiver.run(self._paced(units))) as results:
             for committed in results:
                 self._note_full(committed)
                 yield committed

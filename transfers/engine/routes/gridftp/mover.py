@@ -21,7 +21,7 @@ from transfers.engine.routes.gridftp.process import (
     least_bytes,
     server_path,
 )
-from transfers.engine.routes.gridftp.receiving import GridftpTransfer
+from transfers.engine.routes.gridftp.receiving import GridftpReceiver, GridftpTransfer
 from transfers.engine.routes.stream import ProgressReport, StreamMover
 from transfers.model.entry import Kind
 from transfers.model.store import Origin, Source, Store
@@ -120,7 +120,8 @@ class GridftpMover(StreamMover):
             self._ready_proxy(),
             self._stall,
         )
-        receiver = target.write_by_gridftp(transfer)
+        receiver = GridftpReceiver(target.line, target.root_path, transfer)
+        target.write_with(receiver)
         try:
             with closing(receiver.run(self._until_full(items))) as committed:
                 for one in committed:

@@ -96,6 +96,8 @@ class GridftpTransfer:
 class GridftpReceiver:
     """A receiver for one transfer. Threads listen, copy and hash; the caller's thread does the rest."""
 
+    fresh = False
+
     def __init__(self, control: Connection, root: bytes, transfer: GridftpTransfer) -> None:
         self._control = control
         self._root = root
