@@ -44,7 +44,6 @@ from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 if TYPE_CHECKING:  # start-up: most transfers need none of them
     from transfers.engine.routes.direct import DirectRoute
     from transfers.engine.routes.globus import GlobusMover
-    from transfers.packs.writing import PackMover
     from transfers.planning.plan_file import Header
     from transfers.shards.mover import NodesMover
 
@@ -74,7 +73,7 @@ class Endpoints:
     target: Store
     plain_target: Store
     stack: ExitStack
-    stream: StreamMover | PackMover
+    stream: StreamMover
     direct: DirectRoute | None = None
     globus: GlobusMover | None = None
     nodes: NodesMover | None = None
@@ -337,7 +336,7 @@ def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) 
 
 def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Store, Store]) -> Endpoints:
     request = opener.request
-    stream: StreamMover | PackMover
+    stream: StreamMover
     if request.pack_bytes:
         from transfers.packs.writing import PackMover  # start-up: only with --pack
 

@@ -34,6 +34,7 @@ from transfers.engine.operation import (
     start_operation,
 )
 from transfers.engine.request import Request
+from transfers.engine.routes.stream import FULL
 from transfers.follow.appending import AppendResult, send_tails
 from transfers.follow.watcher import (
     HELD_BACK,
@@ -51,7 +52,6 @@ from transfers.model.units import Committed, Problem, Tail, of_target
 from transfers.planning.actions import Action, Conflict
 from transfers.planning.planner import TransferPlan, check_plan, check_space, listed, missing_source
 
-_FULL = frozenset({"no-space", "no-quota", "read-only"})
 _EXPECTED = frozenset({"source-changed", "vanished", HELD_BACK})  # failures of files that are not finished
 _IDLE_CYCLES = 2  # cycles without anything to do before an announced end is believed
 _LAST_PAUSE = 1.0
@@ -402,7 +402,7 @@ class Follower:
 
     def _fail(self, cycle: Cycle | None, entry: Entry, problem: Problem) -> None:
         """Schedule another try; only a file that never succeeds counts as failed."""
-        self.full = self.full or problem.code in _FULL
+        self.full = self.full or problem.code in FULL
         if cycle is not None:
             cycle.failures[entry.path] = problem
         self.watcher.failed(entry, problem, time.monotonic())

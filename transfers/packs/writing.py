@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,10 +10,8 @@ from itertools import islice
 from typing import Any
 
 from hibali.errors import RefusedError
-from hibali.events import Event, Listener, Packed, Retried, ignore
-from hibali.retry import Pace
-from hibali.text import printable
-from transfers.engine.routes.stream import FULL, MAX_ATTEMPTS, PacedPayloads
+from hibali.events import Event, Listener, Packed, ignore
+from transfers.engine.routes.stream import PacedPayloads, StreamMover
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.store import Lock, Source, Store
 from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Space, Unit
@@ -314,55 +311,28 @@ def open_target(store: Store, subject: str) -> Store:
 _NO_PACK_RESULT = Problem("not-answered", "the store did not report the result for its pack")
 
 
-class PackMover:
-    """A mover (transfers.engine.routes.stream.Mover) that writes to a packed root."""
-
-    name = "stream"
+class PackMover(StreamMover):
+    """Write to a packed root, with the retries of StreamMover: files that arrive corrupt are packed again."""
 
     def __init__(self, pack_bytes: int, rate: int = 0, on_event: Listener = ignore) -> None:
         """Limit packs to `pack_bytes`, except a pack of one larger file; the others as in StreamMover."""
+        super().__init__(rate, on_event)
         self._pack_bytes = pack_bytes
-        self._on_event = on_event
-        self._pace = Pace(rate)
-        self._full = threading.Event()
-
-    @property
-    def slowed(self) -> bool:
-        """Whether the rate limit slowed the transfer."""
-        return self._pace.slows
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """See Mover. Files that arrive corrupt are packed again up to MAX_ATTEMPTS times, then they fail."""
+        """See Mover."""
         assert isinstance(target, PackedTarget)
-        coming = items
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            retried: list[Item] = []
-            for some in gather(self._until_full(coming), self._pack_bytes):
-                for event in self._make(source, target, some):
-                    problem = event.problem if isinstance(event, Committed) else None
-                    if (
-                        isinstance(event, Committed)
-                        and problem
-                        and problem.retryable
-                        and attempt < MAX_ATTEMPTS
-                    ):
-                        retried.append(event.item)
-                        path = printable(event.item.entry.path)
-                        yield Retried(path, attempt, 0.0, problem.message)
-                    else:
-                        yield event
-            if not retried:
-                break
-            coming = retried
+        yield from super().carry(source, target, items)
         target.clean()
 
-    def _until_full(self, items: Iterable[Item]) -> Iterator[Item]:
-        for item in items:
-            if self._full.is_set():
-                return
-            yield item
+    def _transfer(
+        self, source: Source, target: Store, items: Iterable[Item]
+    ) -> Generator[Event | Committed, None, None]:
+        assert isinstance(target, PackedTarget)
+        for some in gather(self._full.until(items), self._pack_bytes):
+            yield from self._make(source, target, some)
 
     def _make(
         self, source: Source, target: PackedTarget, items: list[Item]
@@ -410,8 +380,7 @@ class PackMover:
 
     def _failed(self, item: Item, problem: Problem | None) -> Committed:
         problem = problem or _NO_PACK_RESULT
-        if problem.code in FULL:
-            self._full.set()
+        self._full.note(problem)
         return Committed(item, None, Verification.NONE, problem=problem)
 
 

@@ -54,11 +54,11 @@ class DirectMover(StreamMover):
             read_as=source.name if isinstance(source, SingleSource) else None,
             passed=lambda unit: progress.report_progress(unit, unit_bytes(unit)),
         )
-        units = group_units(self._until_full(items), lambda: piece, receiver.begun, together=self._together)
+        units = group_units(self._full.until(items), lambda: piece, receiver.begun, together=self._together)
         self._target.write_with(receiver)
         with closing(receiver.run(self._paced(units))) as results:
             for committed in results:
-                self._note_full(committed)
+                self._full.note(committed.problem)
                 yield committed
 
     def _paced(self, units: Iterable[Unit]) -> Iterator[Unit]:

@@ -12,7 +12,7 @@ from hibali.config.model import Site
 from hibali.events import Event, Listener
 from hibali.locations import Location
 from transfers.engine.request import Request
-from transfers.engine.routes.stream import FULL, MAX_ATTEMPTS, Mover, is_retryable, retried
+from transfers.engine.routes.stream import Fullness, Mover, retrying
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Source, Store
@@ -146,7 +146,7 @@ class GlobusMover:
         self._earlier: dict[bytes, Sent] = {}
         self._ended_tasks: dict[str, BegunTask] = {}
         self._requested: set[bytes] = set()
-        self._full = False
+        self._full = Fullness()
         self.checked_by = "hibali"
 
     @property
@@ -180,12 +180,12 @@ class GlobusMover:
                     yield from events
             if files:
                 yield from self._files(source, target, files)
-            if self._full:
+            if self._full.found:
                 return
 
     def finish(self, target: Store) -> None:
         """Remove files of earlier tasks that the completed plan did not need, and forget these tasks."""
-        if self._full:
+        if self._full.found:
             return
         left = [file for file in self._earlier.values() if file.path not in self._requested]
         if left and target.facts.external_writes:
@@ -197,25 +197,16 @@ class GlobusMover:
     def _files(
         self, source: Source, target: Store, items: Sequence[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """Verify files of earlier tasks; send other and incorrect files, with at most `MAX_ATTEMPTS` tries."""
-        left = list(items)
-        known = [Pair(item, sent) for item in left if (sent := self._earlier_of(item)) is not None]
-        retries: list[Item] = [item for item in left if self._earlier_of(item) is None]
+        """Verify files of earlier tasks; send other and incorrect files."""
+        known = [Pair(item, sent) for item in items if (sent := self._earlier_of(item)) is not None]
+        unsent = [item for item in items if self._earlier_of(item) is None]
         for committed in self._verify(source, target, known):
             if committed.problem is not None and committed.problem.retryable:
-                retries.append(committed.item)
+                unsent.append(committed.item)
             else:
                 yield committed
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            left, retries = retries, []
-            if not left:
-                return
-            for event in self._send(source, target, left):
-                if attempt < MAX_ATTEMPTS and is_retryable(event):
-                    retries.append(event.item)
-                    yield retried(event, attempt)
-                else:
-                    yield event
+        if unsent:
+            yield from retrying(lambda left: self._send(source, target, left), unsent)
 
     def _earlier_of(self, item: Item) -> Sent | None:
         sent, entry = self._earlier.get(item.entry.path), item.entry
@@ -223,7 +214,7 @@ class GlobusMover:
         return sent if same else None
 
     def _send(
-        self, source: Source, target: Store, items: Sequence[Item]
+        self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         """Submit one task, follow it, and verify its files; then raise the task's error."""
         pairs: list[Pair] = []
@@ -269,8 +260,8 @@ class GlobusMover:
             if pair.item.number not in verified:
                 code, details = skipped.get(pair.sent.path, (end.code, end.details))
                 yield Committed(pair.item, None, Verification.NONE, problem=_problem(code, details))
-        if end.code and fault_of(end.code).code in FULL:
-            self._full = True
+        if end.code:
+            self._full.note(_problem(end.code, end.details))
 
     @staticmethod
     def _explained(committed: Committed, end: End) -> Committed:
@@ -318,7 +309,7 @@ def _fits_globus(item: Item) -> bool:
     return item.carries and not item.clear and item.attributes is None and is_supported_path(item.entry.path)
 
 
-def _paths_to_write(target: Store, items: Sequence[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
+def _paths_to_write(target: Store, items: Iterable[Item]) -> Iterator[tuple[Item, bytes, Problem | None]]:
     """Yield the path to write for each: a partial name if the target can rename it, else the final name."""
     if target.facts.external_writes:
         yield from target.prepare_external(items)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Protocol, TypeGuard
@@ -13,7 +12,7 @@ from hibali.retry import Pace
 from hibali.text import printable
 from transfers.model.entry import Kind, Verification, weakest
 from transfers.model.store import Source, Store
-from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Unit
+from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Unit
 from transfers.pipeline.batches import group_units, packed_together
 
 MAX_ATTEMPTS = 3  # attempts for an item that may succeed when it is sent again
@@ -36,6 +35,45 @@ class Mover(Protocol):
         """
 
 
+class Fullness:
+    """Whether the target was found full, so that not every remaining file is tried."""
+
+    def __init__(self) -> None:
+        self.found = False
+
+    def note(self, problem: Problem | None) -> None:
+        """Note the problem of a file, if it has one."""
+        self.found = self.found or (problem is not None and problem.code in FULL)
+
+    def until(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield items until the target is full."""
+        for item in items:
+            if self.found:
+                return
+            yield item
+
+
+Events = Generator[Event | Committed, None, None]
+
+
+def retrying(send: Callable[[Iterable[Item]], Events], items: Iterable[Item]) -> Events:
+    """Yield the results of `send`; send what may succeed then again, with at most `MAX_ATTEMPTS` tries."""
+    remaining = items
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        retries: list[Item] = []
+        with closing(send(remaining)) as events:
+            for event in events:
+                if attempt < MAX_ATTEMPTS and _is_retryable(event):
+                    retries.append(event.item)
+                    reason = event.problem.message if event.problem is not None else ""
+                    yield Retried(printable(event.item.entry.path), attempt, 0.0, reason)
+                else:
+                    yield event
+        if not retries:
+            return
+        remaining = retries
+
+
 class StreamMover:
     """Move items through this machine."""
 
@@ -46,7 +84,7 @@ class StreamMover:
         self._on_event = on_event
         self._pace = Pace(rate)
         self._together = packed_together(rate)
-        self._full = threading.Event()
+        self._full = Fullness()
 
     @property
     def slowed(self) -> bool:
@@ -57,46 +95,23 @@ class StreamMover:
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         """See Mover. Corrupt files are sent again a bounded number of times, then reported."""
-        remaining = items
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            retries: list[Item] = []
-            with closing(self._transfer(source, target, remaining)) as events:
-                for event in events:
-                    if is_retryable(event) and attempt < MAX_ATTEMPTS:
-                        retries.append(event.item)
-                        yield retried(event, attempt)
-                    else:
-                        yield event
-            if not retries:
-                return
-            remaining = retries
+        yield from retrying(lambda remaining: self._transfer(source, target, remaining), items)
 
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         payloads = PacedPayloads(self._pace, self._on_event)
         units = group_units(
-            self._until_full(items),
+            self._full.until(items),
             lambda: _piece_bytes(source, target),
             target.begun,
             together=self._together,
         )
         with closing(target.write(payloads.watch(source.read(units)))) as results:
             for committed in results:
-                self._note_full(committed)
+                self._full.note(committed.problem)
                 verification = payloads.verifications.pop(committed.item.number, Verification.DIGEST)
                 yield _verified_by(committed, verification)
-
-    def _note_full(self, committed: Committed) -> None:
-        if committed.problem is not None and committed.problem.code in FULL:
-            self._full.set()
-
-    def _until_full(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield items until the target is full, so that not every remaining file is tried."""
-        for item in items:
-            if self._full.is_set():
-                return
-            yield item
 
 
 def _verified_by(committed: Committed, verification: Verification) -> Committed:
@@ -114,15 +129,9 @@ def _piece_bytes(source: Source, target: Store) -> int:
     return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
 
 
-def is_retryable(event: Event | Committed) -> TypeGuard[Committed]:
+def _is_retryable(event: Event | Committed) -> TypeGuard[Committed]:
     """Return whether this item may succeed when it is sent again."""
     return isinstance(event, Committed) and event.problem is not None and event.problem.retryable
-
-
-def retried(committed: Committed, attempt: int) -> Retried:
-    """Return the event for a retry."""
-    reason = committed.problem.message if committed.problem is not None else ""
-    return Retried(printable(committed.item.entry.path), attempt, 0.0, reason)
 
 
 class ProgressReport:

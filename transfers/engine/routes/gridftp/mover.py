@@ -65,14 +65,14 @@ class GridftpMover(StreamMover):
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        remaining = self._until_full(items)
+        remaining = self._full.until(items)
         while some := list(islice(remaining, _BATCH)):
             large, small = self._split_by_size(some)
             if small:
                 for store in (self._origin, self._target):
                     store.expect(sum(item.entry.size for item in small if item.carries))
                 yield from super()._transfer(source, target, small)
-            if large and not self._full.is_set():
+            if large and not self._full.found:
                 yield from self._transfer_large(large)
 
     def _split_by_size(self, items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
@@ -123,9 +123,9 @@ class GridftpMover(StreamMover):
         receiver = GridftpReceiver(target.line, target.root_path, transfer)
         target.write_with(receiver)
         try:
-            with closing(receiver.run(self._until_full(items))) as committed:
+            with closing(receiver.run(self._full.until(items))) as committed:
                 for one in committed:
-                    self._note_full(one)
+                    self._full.note(one.problem)
                     yield one
         finally:
             self._carried = self._carried or receiver.bytes > 0
