@@ -171,19 +171,30 @@ class CountingProxy(CuttingProxy):
         return self.sent + self.back
 
 
-class NarrowProxy(CuttingProxy):
-    """Forward the first bytes at once, then about 600 kB a second towards the server."""
+class StoppingProxy(CuttingProxy):
+    """Forward the first bytes towards the server and no later ones; `full` is set then."""
 
-    freely = 200_000
+    first = 2_000_000
+
+    def __init__(self, port: int) -> None:
+        self.full = threading.Event()
+        self._closed = threading.Event()
+        super().__init__(port)
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         threading.Thread(target=self._copy, args=(server, client), daemon=True).start()
         while content := client.recv(65536):
             self.sent += len(content)
-            if self.sent > self.freely:
-                time.sleep(len(content) / 600_000)
+            if self.sent > self.first:
+                self.full.set()
+                self._closed.wait()
+                return
             server.sendall(content)
+
+    def close(self) -> None:
+        self._closed.set()
+        super().close()
 
 
 class LatencyProxy(_Listener):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -198,13 +197,12 @@ def test_a_response_sent_byte_by_byte_times_out(
     else:
         server.head = b"HTTP/1.1 200 O" if part == "status" else b"HTTP/1.1 200 OK\r\nX:"
     server.pieces, server.pause = drops, 0.05
-    began = time.monotonic()
     with pytest.raises(HibaliError) as refused:
         send_request(server)
     assert hibali_home
     assert (refused.value.code, refused.value.exit) == ("answer-too-slow", 5), refused.value
     assert len(server.seen) <= 2
-    assert time.monotonic() - began < 10
+    assert server.sent < 200, "more than ten seconds' bytes of responses that may take half a second"
 
 
 @pytest.mark.heavy

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from hibali.errors import TryLaterError
+from tests.support.waiting import wait_for
 from transfers.agent.lease import this_process
+from transfers.stores.server import lease as server_lease
 from transfers.stores.server.lease import Held, Lease
 
-LEASE = 2
+LEASE = 600  # seconds: no lease expires because this machine is busy
 
 
 @dataclass
@@ -22,15 +24,16 @@ class Server:
     record: dict[str, Any] = field(default_factory=dict)
     written: float = 0.0
     away: bool = False
+    missed: int = 0  # requests while it was away
 
     def write(self, record: dict[str, Any]) -> None:
         self.record, self.written = record, time.monotonic()
 
 
 class MemoryLease(Lease):
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, seconds: int = LEASE) -> None:
         self.server = server
-        super().__init__("lab", "push", LEASE)
+        super().__init__("lab", "push", seconds)
 
     def _create(self) -> bool:
         if not self.server.record:
@@ -39,6 +42,7 @@ class MemoryLease(Lease):
 
     def _read(self) -> Held | None:
         if self.server.away:
+            self.server.missed += 1
             raise TryLaterError("unreachable", "the server is away", subject="lab")
         record = self.server.record
         return Held(record, time.monotonic() - self.server.written) if record else None
@@ -104,34 +108,42 @@ def test_a_lock_taken_by_another_holder_is_lost_and_not_removed() -> None:
     assert server.record["token"] == "another"
 
 
-def check_until(lease: MemoryLease, deadline: float) -> None:
-    while time.monotonic() < deadline:
-        lease._checked = time.monotonic()  # as if the server had just been queried
-        lease.check()
-        time.sleep(0.05)
+class Clock:
+    """A monotonic clock that a test sets."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
-def test_a_lease_survives_a_short_outage_of_the_server_only() -> None:
+def test_a_lease_survives_a_short_outage_of_the_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(server_lease, "time", clock)
+    monkeypatch.setattr(server_lease, "_RENEWALS", 100 * LEASE)  # one renewal each 10 ms
     server = Server()
     lease = MemoryLease(server)
-    began = time.monotonic()
     server.away = True
-    check_until(lease, began + LEASE / 4)
+    wait_for(lambda: server.missed > 2)  # renewals that begin from now on fail
+    began = clock.now
+
+    def check_at(part: float) -> None:
+        clock.now = lease._checked = began + part * LEASE  # as if the server had just been queried
+        lease.check()
+
+    check_at(0.25)
+    check_at(0.74)
     with pytest.raises(TryLaterError) as lost:
-        check_until(lease, began + 10 * LEASE)
+        check_at(0.9)  # no other call can acquire it before
     assert lost.value.code == "lease-lost"
-    assert time.monotonic() - began < LEASE, "no other call can acquire it before"
     lease.release()
 
 
 def test_a_lease_is_renewed_while_held_and_released_once() -> None:
     server = Server()
-    lease = MemoryLease(server)
+    lease = MemoryLease(server, seconds=1)
     first = server.written
-    deadline = time.monotonic() + 10 * LEASE
-    while server.written == first and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert server.written > first
+    wait_for(lambda: server.written > first)
     lease.release()
     with pytest.raises(TryLaterError):
         lease.check()
