@@ -25,7 +25,6 @@ _API = {
         "UsageError",
     ),
     "hibali_api.files": ("du", "ls", "mkdir", "mv", "rm", "stat"),
-    "hibali_api.opening": ("open",),
     "hibali_api.progress": ("Progress",),
     "hibali_api.runs": ("Run", "run"),
     "hibali_api.transfers": (

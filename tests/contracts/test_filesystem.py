@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fsspec.tests import abstract
 
-from hibali_api.filesystem import HibaliFileSystem
+from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 from tests.services.fixtures import HibaliHome
 from tests.support.backends import add_site, make_backend
 

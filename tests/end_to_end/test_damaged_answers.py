@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import hibali as api
-from hibali_api.filesystem import HibaliFileSystem
+from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.transfers import Transfers
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hibali as api
-from hibali_api.filesystem import HibaliFileSystem
+from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 from tests.end_to_end.conftest import MakeTransfers
 from tests.support.transfers import Transfers
 

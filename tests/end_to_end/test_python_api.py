@@ -20,7 +20,7 @@ import pytest
 import hibali as api
 from hibali.errors import Exit
 from hibali.events import Carried, Event, Moved, Planned
-from hibali_api.filesystem import HibaliFileSystem
+from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 from tests.end_to_end.run_tools import Bench
 from tests.services.session import REPOSITORY
 from tests.support.transfers import Transfers
@@ -283,21 +283,21 @@ def documented(hibali_home: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "name",
     [
-        "transfers.plan",
-        "transfers.sync",
-        "files.ls",
-        "opening.open",
-        "sites.names",
-        "filesystem.HibaliFileSystem",
+        "hibali_api.transfers.plan",
+        "hibali_api.transfers.sync",
+        "hibali_api.files.ls",
+        "hibali_plugins.filesystem.opening.open",
+        "hibali_api.sites.names",
+        "hibali_plugins.filesystem.filesystem.HibaliFileSystem",
     ],
 )
 def test_the_examples_of_docstrings_work(documented: Path, name: str) -> None:
-    if name != "transfers.plan":
+    if name != "hibali_api.transfers.plan":
         api.sync(documented / "scans", "scratch:scans")
-    if name == "transfers.sync":
+    if name == "hibali_api.transfers.sync":
         api.rm("scratch:scans", recursive=True)
-    module, _, function = name.partition(".")
-    found = vars(import_module(f"hibali_api.{module}"))[function]
+    module, _, function = name.rpartition(".")
+    found = vars(import_module(module))[function]
     fsspec.register_implementation("hibali", HibaliFileSystem, clobber=True)
     [example] = [test for test in doctest.DocTestFinder(recurse=False).find(found, function) if test.examples]
     assert doctest.DocTestRunner().run(example).failed == 0

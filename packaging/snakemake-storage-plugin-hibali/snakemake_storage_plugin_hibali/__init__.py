@@ -27,7 +27,7 @@ from snakemake_interface_storage_plugins.storage_provider import (
 
 import hibali
 from hibali.retry import growing_intervals, pause
-from hibali_api.filesystem import HibaliFileSystem
+from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 from snakemake_storage_plugin_hibali.queries import (
     PROTOCOL,
     Listings,

@@ -7,7 +7,7 @@ import posixpath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali_api.copies import Batch, group
+from hibali_plugins.filesystem.copies import Batch, group
 
 NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
 

@@ -35,7 +35,9 @@ def open(place: Place, mode: str = "rb", **options: Unpack[CallOptions]) -> IO[A
         location = call.location(place)
     if location.typed_local:
         return Path(os.fsdecode(location.raw)).open(mode)
-    from hibali_api.filesystem import HibaliFileSystem  # start-up: not for files of this machine
+    from hibali_plugins.filesystem.filesystem import (
+        HibaliFileSystem,  # start-up: not for files of this machine
+    )
 
     config = options.get("config")
     site, _, path = place_text(place).partition(":")

@@ -11,9 +11,9 @@ import fsspec
 import pytest
 
 from hibali.errors import TryLaterError
-from hibali_api import site_files
-from hibali_api.filesystem import HibaliFileSystem
-from hibali_api.os_errors import UnreachableError
+from hibali_plugins.filesystem import site_files
+from hibali_plugins.filesystem.filesystem import HibaliFileSystem
+from hibali_plugins.filesystem.os_errors import UnreachableError
 from tests.services.fixtures import HibaliHome
 
 

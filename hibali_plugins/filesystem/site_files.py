@@ -19,9 +19,9 @@ from hibali.events import Carried, Event
 from hibali.locations import Location, check_writable
 from hibali.retry import with_retries
 from hibali_api.calls import Call, calling
-from hibali_api.connections import Connections
-from hibali_api.os_errors import NoSuchFileError, UnfinishedError, as_os_error
 from hibali_api.transfers import check_receipt
+from hibali_plugins.filesystem.connections import Connections
+from hibali_plugins.filesystem.os_errors import NoSuchFileError, UnfinishedError, as_os_error
 from transfers.engine.operation import synchronise
 from transfers.engine.request import Request
 from transfers.model.entry import Entry, Kind, enclosing

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from hibali.locations import Location
 from hibali_api.calls import Call
-from hibali_api.os_errors import NoSuchFileError
-from hibali_api.site_files import SiteFiles, below
+from hibali_plugins.filesystem.os_errors import NoSuchFileError
+from hibali_plugins.filesystem.site_files import SiteFiles, below
 from transfers.model.entry import Kind
 from transfers.model.rules import Rules
 

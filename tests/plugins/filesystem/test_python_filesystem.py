@@ -17,7 +17,7 @@ from fsspec.core import OpenFile
 from fsspec.implementations.local import LocalFileSystem
 
 import hibali as api
-from hibali_api.filesystem import HibaliFileSystem
+from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 from tests.services.session import REPOSITORY
 from tests.support.transfers import Transfers
 from tests.support.waiting import wait_for
@@ -162,7 +162,7 @@ def test_threads_share_connections_and_one_login(files: HibaliFileSystem, place:
 
 PUT = """
 import sys
-from hibali_api.filesystem import HibaliFileSystem
+from hibali_plugins.filesystem.filesystem import HibaliFileSystem
 HibaliFileSystem().put_file(sys.argv[1], "there/data/large")
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 import hibali
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
-from hibali_api.os_errors import as_os_error
+from hibali_plugins.filesystem.os_errors import as_os_error
 
 
 def test_the_text_of_an_error_is_subject_message_and_hint() -> None:

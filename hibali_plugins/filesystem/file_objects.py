@@ -16,7 +16,7 @@ from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
 
-from hibali_api.site_files import Found, Version, damaged
+from hibali_plugins.filesystem.site_files import Found, Version, damaged
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 

@@ -19,10 +19,10 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractFileSystem
 
 from hibali.errors import UsageError
-from hibali_api.copies import Copies, Pairs, ThisMachine
-from hibali_api.file_objects import ReadFile, WriteFile, open_spool
-from hibali_api.os_errors import ExistsError, IsAFolderError, NoSuchFileError
-from hibali_api.site_files import Found, Range, SiteFiles, Version, changed
+from hibali_plugins.filesystem.copies import Copies, Pairs, ThisMachine
+from hibali_plugins.filesystem.file_objects import ReadFile, WriteFile, open_spool
+from hibali_plugins.filesystem.os_errors import ExistsError, IsAFolderError, NoSuchFileError
+from hibali_plugins.filesystem.site_files import Found, Range, SiteFiles, Version, changed
 from transfers.model.entry import Entry, Kind
 from transfers.model.patterns import ANY_FOLDERS
 from transfers.model.wildcards import wildcard_expression

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hibali_api.file_objects import open_spool
+from hibali_plugins.filesystem.file_objects import open_spool
 from tests.services.session import REPOSITORY
 
 WRITER = """
 import os, signal
-from hibali_api.file_objects import open_spool
+from hibali_plugins.filesystem.file_objects import open_spool
 spool = open_spool()
 spool.write(b"whole")
 spool.flush()
