@@ -15,9 +15,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 from transfers.agent import protocol
 from transfers.agent.identity import identify, this_machine
 from transfers.agent.progress import step
-from transfers.agent.protocol import Reply, pack_record
+from transfers.agent.protocol import Reply, is_in, pack_record
 from transfers.agent.receiving import absolute_path, get_all, put_all, read_up_to, sync_folder
-from transfers.agent.safe_path import is_in, record_of
+from transfers.agent.safe_path import record_of
 from transfers.agent.writing import supports_attributes
 
 _SECONDS = 5

@@ -21,6 +21,7 @@ from transfers.agent.protocol import (
     Record,
     RefusedError,
     UnsafeNameError,
+    aside_path,
     problem_of,
 )
 from transfers.agent.reading import digest_file
@@ -326,13 +327,6 @@ def remove_partial(parent: int, name: bytes) -> None:
     """Remove a partial file of an interrupted operation."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
-
-
-def aside_path(seed: bytes, path: bytes) -> bytes:
-    """Return the path to which a folder is moved that is in the way of a file at `path`."""
-    folder = path.rpartition(b"/")[0]
-    name = protocol.partial_name(seed, b"aside/" + path)
-    return folder + b"/" + name if folder else name
 
 
 def is_same_file(folder: int, first: bytes, second: bytes) -> bool:

@@ -9,8 +9,7 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from transfers.agent import protocol
-from transfers.agent.lease import boot_identifier
-from transfers.agent.safe_path import is_in
+from transfers.agent.protocol import is_in
 
 SAME, INSIDE, AROUND, SHARED = "same", "inside", "around", "shared"
 BOOT = b"/proc/sys/kernel/random/boot_id"
@@ -24,6 +23,15 @@ Mount = Tuple[bytes, str, bytes]  # mount point, device of the filesystem, its m
 # device, path on that filesystem, mount point relative to the folder ("" for itself)
 Place = Tuple[str, bytes, bytes]
 Identity = Dict[str, Any]
+
+
+def boot_identifier() -> str:
+    """Return the boot id of this host, so that an old pid is not taken for a running process (proc(5))."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
 
 
 def this_machine() -> str:

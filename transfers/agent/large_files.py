@@ -11,7 +11,14 @@ from transfers.agent import protocol
 from transfers.agent.committing import Outcome, Staged, apply_attributes, first_mode, set_mode, set_time
 from transfers.agent.journal import MARK_BYTES, Mark, PartialFile, PartialFilesJournal
 from transfers.agent.progress import step
-from transfers.agent.protocol import MismatchError, ProtocolError, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.protocol import (
+    MismatchError,
+    ProtocolError,
+    RefusedError,
+    UnsafeNameError,
+    partial_path,
+    problem_of,
+)
 from transfers.agent.safe_path import Root
 from transfers.agent.writing import write_at
 
@@ -235,13 +242,6 @@ class StreamingHash(object):
 
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-def partial_path(seed: bytes, path: bytes) -> bytes:
-    """Return the partial name of a path, in the same folder."""
-    folder = path.rpartition(b"/")[0]
-    name = protocol.partial_name(seed, path)
-    return folder + b"/" + name if folder else name
 
 
 def open_partial(root: Root, partial: bytes, item: Dict[str, Any]) -> int:

@@ -12,15 +12,14 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from transfers.agent import protocol
-from transfers.agent.protocol import RefusedError
+from transfers.agent.identity import boot_identifier
+from transfers.agent.protocol import LEASE_SECONDS, RUNNING, RefusedError, seconds_of
 from transfers.agent.safe_path import Root
 
-LEASE_SECONDS = 120
 _LOCK = b"lock"
 _LIMIT = 64 * 1024
 _REPLACING_SECONDS = 60  # a process that needs longer to replace a dead lock counts as dead, too
 _TRIES = 20
-_LONGEST = 24 * 3600
 
 
 class LockedError(Exception):
@@ -34,15 +33,6 @@ class LockedError(Exception):
 
 class LostLeaseError(Exception):
     """The lock was lost: the process must stop writing."""
-
-
-def boot_identifier() -> str:
-    """Return the boot id of this host, so that an old pid is not taken for a running process (proc(5))."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as stream:
-            return stream.read().strip()
-    except OSError:
-        return ""
 
 
 def process_start(pid: int) -> str:
@@ -379,14 +369,6 @@ def read_record(folder: int, name: bytes) -> Optional[Dict[str, Any]]:
     return record
 
 
-def seconds_of(holder: Dict[str, Any]) -> float:
-    """Return the lease of the holder in seconds; the default if the lock has no valid one."""
-    seconds = holder.get("lease")
-    if isinstance(seconds, (int, float)) and seconds is not True and 0 < seconds <= _LONGEST:
-        return float(seconds)
-    return float(LEASE_SECONDS)
-
-
 def has_ended(holder: Dict[str, Any]) -> bool:
     """Return whether the holder provably ended: same host and boot, and its pid is not that process.
 
@@ -421,7 +403,6 @@ def _exists(pid: int) -> bool:
 
 
 ENDED = "gone"
-RUNNING = "there"  # running, and it cannot be ended
 ELSEWHERE = "elsewhere"  # on another machine, or where its processes are not visible
 
 _GRACE_SECONDS = 1.0  # an agent whose client disconnected finishes its current work

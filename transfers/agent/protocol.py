@@ -35,6 +35,11 @@ KINDS = (REQUEST, UNIT, FILE, PLACED, DATA, HEARTBEAT, REPLY, END, COMMITTED, ER
 MAXIMUM_HEADER = 8 * 1024 * 1024
 MAXIMUM_BODY = 40 * 1024 * 1024
 
+UNSAFE_COMPONENTS = frozenset((b"", b".", b".."))
+LEASE_SECONDS = 120
+_LONGEST_LEASE = 24 * 3600
+RUNNING = "there"  # an agent of a lost connection that is running and cannot be ended
+
 Buffer = Union[bytearray, memoryview]
 Body = Union[bytes, Buffer]
 Reply = Tuple[Dict[str, Any], Body]  # header and body of a reply
@@ -381,6 +386,33 @@ def partial_name(seed: bytes, path: bytes) -> bytes:
     return b".hibali-" + nonce + _seal(seed, nonce)
 
 
+def partial_path(seed: bytes, path: bytes) -> bytes:
+    """Return the partial name of a path, in the same folder."""
+    folder = path.rpartition(b"/")[0]
+    name = partial_name(seed, path)
+    return folder + b"/" + name if folder else name
+
+
+def aside_path(seed: bytes, path: bytes) -> bytes:
+    """Return the path to which a folder is moved that is in the way of a file at `path`."""
+    folder = path.rpartition(b"/")[0]
+    name = partial_name(seed, b"aside/" + path)
+    return folder + b"/" + name if folder else name
+
+
+def is_in(path: bytes, folder: bytes) -> bool:
+    """Return whether an absolute path is a folder or below it, by its text."""
+    return (path.rstrip(b"/") + b"/").startswith(folder.rstrip(b"/") + b"/")
+
+
+def seconds_of(holder: Dict[str, Any]) -> float:
+    """Return the lease of the holder in seconds; the default if the lock has no valid one."""
+    seconds = holder.get("lease")
+    if isinstance(seconds, (int, float)) and seconds is not True and 0 < seconds <= _LONGEST_LEASE:
+        return float(seconds)
+    return float(LEASE_SECONDS)
+
+
 def has_partial_shape(name: bytes) -> bool:
     """Return whether a name has the shape of a partial name."""
     return _PARTIAL.match(name) is not None
@@ -528,3 +560,75 @@ class Channel(Outlet):
                 self._held += len(frame.body)
             self._queue.append(frame)
             self._changed.notify_all()
+
+
+_ZERO_BLOCK = 64 * 1024  # runs consist of whole blocks of a piece, so that few are sent
+_BLOCK_OF_ZEROS = bytes(_ZERO_BLOCK)
+
+
+class ZerosError(ValueError):
+    """The runs of zeros that a piece declares are inconsistent."""
+
+
+def without_zeros(header: Dict[str, Any], content: Body) -> Tuple[Dict[str, Any], Body]:
+    """Return a piece's message without zero blocks: `runs` has the offsets of the remaining data."""
+    view = memoryview(content)
+    runs = _data_runs(view)
+    if not view or runs == [[0, len(view)]]:  # also if the piece could not be read
+        return header, content
+    return {**header, "runs": runs}, b"".join([view[start:stop] for start, stop in runs])
+
+
+def _data_runs(view: memoryview) -> List[List[int]]:
+    """Return start and end of each run of blocks that are not all zeros, in order."""
+    runs: List[List[int]] = []
+    for start in range(0, len(view), _ZERO_BLOCK):
+        stop = min(len(view), start + _ZERO_BLOCK)
+        if _is_zero(view, start, stop):
+            continue
+        if runs and runs[-1][1] == start:
+            runs[-1][1] = stop
+        else:
+            runs.append([start, stop])
+    return runs
+
+
+def _is_zero(view: memoryview, start: int, stop: int) -> bool:
+    # three bytes are enough to exclude most blocks
+    if view[start] or view[stop - 1] or view[(start + stop) // 2]:
+        return False
+    return bytes(view[start:stop]) == _BLOCK_OF_ZEROS[: stop - start]
+
+
+def with_zeros(header: Dict[str, Any], body: Body, length: int, allocate: Callable[[int], Buffer]) -> Body:
+    """Return the whole piece of `length` bytes, in memory from `allocate`. Raises `ZerosError` if invalid.
+
+    The other endpoint cannot make it allocate more than the agreed piece.
+    """
+    if "runs" not in header:
+        return body
+    runs = header["runs"]
+    if not 0 < length <= MAXIMUM_BODY or not isinstance(runs, list):
+        raise ZerosError("runs in data that cannot have any")
+    _check_runs(runs, len(body), length)
+    buffer = allocate(length)
+    view, remaining, done = memoryview(buffer), memoryview(body), 0
+    for start, stop in runs:
+        view[done:start] = bytes(start - done)
+        view[start:stop] = remaining[: stop - start]
+        remaining, done = remaining[stop - start :], stop
+    view[done:] = bytes(length - done)
+    return buffer
+
+
+def _check_runs(runs: List[Any], data_length: int, length: int) -> None:
+    done = 0
+    for run in runs:
+        if not (isinstance(run, list) and len(run) == 2 and all(type(edge) is int for edge in run)):
+            raise ZerosError("the runs are malformed")
+        start, stop = run
+        if not done <= start < stop <= length:
+            raise ZerosError("the runs overlap or exceed the piece")
+        done, data_length = stop, data_length - (stop - start)
+    if data_length:
+        raise ZerosError("the runs do not match the received bytes")

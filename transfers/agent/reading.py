@@ -8,86 +8,12 @@ import os
 import queue
 import threading
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, TypeVar
 
 from transfers.agent import protocol
 from transfers.agent.progress import step, working
-from transfers.agent.protocol import ChangedError, Outlet, Problem, UnsafeNameError, problem_of
+from transfers.agent.protocol import ChangedError, Outlet, Problem, UnsafeNameError, problem_of, without_zeros
 from transfers.agent.safe_path import Root
-
-_BLOCK = 64 * 1024  # runs consist of whole blocks of a piece, so that few are sent
-_ZEROS = bytes(_BLOCK)
-
-
-class ZerosError(ValueError):
-    """The runs of zeros that a piece declares are inconsistent."""
-
-
-def without_zeros(header: Dict[str, Any], content: protocol.Body) -> Tuple[Dict[str, Any], protocol.Body]:
-    """Return a piece's message without zero blocks: `runs` has the offsets of the remaining data."""
-    view = memoryview(content)
-    runs = _runs(view)
-    if not view or runs == [[0, len(view)]]:  # also if the piece could not be read
-        return header, content
-    return {**header, "runs": runs}, b"".join([view[start:stop] for start, stop in runs])
-
-
-def _runs(view: memoryview) -> List[List[int]]:
-    """Return start and end of each run of blocks that are not all zeros, in order."""
-    runs: List[List[int]] = []
-    for start in range(0, len(view), _BLOCK):
-        stop = min(len(view), start + _BLOCK)
-        if _is_zero(view, start, stop):
-            continue
-        if runs and runs[-1][1] == start:
-            runs[-1][1] = stop
-        else:
-            runs.append([start, stop])
-    return runs
-
-
-def _is_zero(view: memoryview, start: int, stop: int) -> bool:
-    # three bytes are enough to exclude most blocks
-    if view[start] or view[stop - 1] or view[(start + stop) // 2]:
-        return False
-    return bytes(view[start:stop]) == _ZEROS[: stop - start]
-
-
-def with_zeros(
-    header: Dict[str, Any], body: protocol.Body, length: int, allocate: Callable[[int], protocol.Buffer]
-) -> protocol.Body:
-    """Return the whole piece of `length` bytes, in memory from `allocate`. Raises `ZerosError` if invalid.
-
-    The other endpoint cannot make it allocate more than the agreed piece.
-    """
-    if "runs" not in header:
-        return body
-    runs = header["runs"]
-    if not 0 < length <= protocol.MAXIMUM_BODY or not isinstance(runs, list):
-        raise ZerosError("runs in data that cannot have any")
-    _check(runs, len(body), length)
-    buffer = allocate(length)
-    view, remaining, done = memoryview(buffer), memoryview(body), 0
-    for start, stop in runs:
-        view[done:start] = bytes(start - done)
-        view[start:stop] = remaining[: stop - start]
-        remaining, done = remaining[stop - start :], stop
-    view[done:] = bytes(length - done)
-    return buffer
-
-
-def _check(runs: List[Any], data_length: int, length: int) -> None:
-    done = 0
-    for run in runs:
-        if not (isinstance(run, list) and len(run) == 2 and all(type(edge) is int for edge in run)):
-            raise ZerosError("the runs are malformed")
-        start, stop = run
-        if not done <= start < stop <= length:
-            raise ZerosError("the runs overlap or exceed the piece")
-        done, data_length = stop, data_length - (stop - start)
-    if data_length:
-        raise ZerosError("the runs do not match the received bytes")
-
 
 _CHUNK = 1024 * 1024
 _HASHERS = 2  # for digests of whole files while their pieces are sent

@@ -11,14 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Writer
 from transfers.agent.journal import PartialFilesJournal
-from transfers.agent.large_files import (
-    LargeFile,
-    LargeFiles,
-    PartialMissingError,
-    check_piece,
-    open_partial,
-    partial_path,
-)
+from transfers.agent.large_files import LargeFile, LargeFiles, PartialMissingError, check_piece, open_partial
 from transfers.agent.lease import BorrowedLease, Lease, LostLeaseError
 from transfers.agent.progress import step, working
 from transfers.agent.protocol import (
@@ -28,6 +21,7 @@ from transfers.agent.protocol import (
     RefusedError,
     Reply,
     UnsafeNameError,
+    partial_path,
     problem_of,
 )
 from transfers.agent.safe_path import Root, split_path

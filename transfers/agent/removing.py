@@ -7,8 +7,16 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from transfers.agent import journal, protocol
 from transfers.agent.acl import set_bits
-from transfers.agent.lease import LEASE_SECONDS, Lease, LockedError, living_holder
-from transfers.agent.protocol import IS_FOLDER, Problem, Record, RefusedError, UnsafeNameError, problem_of
+from transfers.agent.lease import Lease, LockedError, living_holder
+from transfers.agent.protocol import (
+    IS_FOLDER,
+    LEASE_SECONDS,
+    Problem,
+    Record,
+    RefusedError,
+    UnsafeNameError,
+    problem_of,
+)
 from transfers.agent.safe_path import Root, Roots
 from transfers.agent.writing import purge, set_attributes, sync_files
 

@@ -18,16 +18,15 @@ from transfers.agent.protocol import (
     IS_FOLDER,
     IS_LINK,
     IS_SPECIAL,
+    UNSAFE_COMPONENTS,
     Record,
     RefusedError,
     UnsafeNameError,
+    is_in,
 )
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OPEN = 64
-
-
-UNSAFE_COMPONENTS = frozenset((b"", b".", b".."))
 
 
 def split_path(path: bytes) -> List[bytes]:
@@ -391,8 +390,3 @@ def _normal(path: bytes) -> bytes:
 
 def _names(path: bytes) -> List[bytes]:
     return [name for name in path.split(b"/") if name not in (b"", b".")]
-
-
-def is_in(path: bytes, folder: bytes) -> bool:
-    """Return whether an absolute path is a folder or below it, by its text."""
-    return (path.rstrip(b"/") + b"/").startswith(folder.rstrip(b"/") + b"/")

@@ -8,15 +8,8 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 from transfers.agent import journal, protocol
-from transfers.agent.lease import (
-    ENDED,
-    BorrowedLease,
-    Lease,
-    LockedError,
-    LostLeaseError,
-    boot_identifier,
-    end_stale_agents,
-)
+from transfers.agent.identity import boot_identifier
+from transfers.agent.lease import ENDED, BorrowedLease, Lease, LockedError, LostLeaseError, end_stale_agents
 from transfers.agent.listing import Pages, Walk
 from transfers.agent.protocol import (
     ChangedError,
@@ -26,8 +19,9 @@ from transfers.agent.protocol import (
     UnsafeNameError,
     pack_record,
     problem_of,
+    with_zeros,
 )
-from transfers.agent.reading import Reader, digest_file, map_in_threads, with_zeros
+from transfers.agent.reading import Reader, digest_file, map_in_threads
 from transfers.agent.receiving import (
     ChannelReceiver,
     MainReceiver,

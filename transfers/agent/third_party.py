@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Dict, List, Optional, Tuple, Union, cast
 from transfers.agent import protocol
 from transfers.agent.committing import Committer, Outcome, Staged, apply_attributes, set_mode, set_time
 from transfers.agent.journal import PartialFilesJournal
-from transfers.agent.large_files import open_partial, part_of, partial_path
+from transfers.agent.large_files import open_partial, part_of
 from transfers.agent.progress import awaited, step, waiting
 from transfers.agent.protocol import (
     SILENCE_SECONDS,
@@ -25,6 +25,7 @@ from transfers.agent.protocol import (
     Problem,
     RefusedError,
     UnsafeNameError,
+    partial_path,
     problem_of,
 )
 from transfers.agent.reading import Reader, map_in_threads

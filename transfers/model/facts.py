@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from transfers.agent.safe_path import UNSAFE_COMPONENTS
+from transfers.agent.protocol import UNSAFE_COMPONENTS
 from transfers.model.entry import Verification
 
 

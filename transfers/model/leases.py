@@ -9,7 +9,7 @@ from typing import Any
 
 from hibali.errors import TryLaterError
 from hibali.text import printable
-from transfers.agent.lease import seconds_of
+from transfers.agent.protocol import seconds_of
 
 
 def this_client() -> str:

@@ -17,10 +17,10 @@ from transfers.agent.committing import (
     set_mode,
     set_time,
 )
-from transfers.agent.large_files import open_partial, partial_path
+from transfers.agent.large_files import open_partial
 from transfers.agent.lease import SharedLease
-from transfers.agent.protocol import BufferPool, Outlet, RefusedError
-from transfers.agent.reading import Reader, digest_file, with_zeros
+from transfers.agent.protocol import BufferPool, Outlet, RefusedError, partial_path, with_zeros
+from transfers.agent.reading import Reader, digest_file
 from transfers.agent.safe_path import Root, Roots
 from transfers.agent.writing import packed_in, purge, write_at
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hibali.errors import HibaliError, is_lost
 from transfers.agent import protocol
-from transfers.agent.reading import with_zeros
+from transfers.agent.protocol import with_zeros
 from transfers.model.entry import Verification
 from transfers.model.units import Payload, Unit, problem_from
 from transfers.pipeline.batches import Flow, first_through, payload_of, unit_bytes, unit_header

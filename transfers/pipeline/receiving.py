@@ -11,9 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from hibali.errors import HibaliError, is_lost
 from transfers.agent import protocol
-from transfers.agent.committing import aside_path
-from transfers.agent.large_files import partial_path
-from transfers.agent.reading import without_zeros
+from transfers.agent.protocol import aside_path, partial_path, without_zeros
 from transfers.model.entry import Verification
 from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, problem_from
 from transfers.pipeline.batches import Flow, Window, data_header, first_through, item_header, unit_header

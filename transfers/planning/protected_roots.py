@@ -14,7 +14,7 @@ from hibali.files import state_folder
 from hibali.locations import Location, path_at, work_path
 from hibali.text import printable
 from transfers.agent.identity import INSIDE, SAME, Identity, child, mounts_below, relation, this_machine
-from transfers.agent.safe_path import is_in
+from transfers.agent.protocol import is_in
 from transfers.model.identities import AMAZON, host_name, identity_of_bucket, identity_of_url
 from transfers.model.store import Store
 from transfers.planning.actions import Action

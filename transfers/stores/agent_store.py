@@ -18,7 +18,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity, check_identity
-from transfers.agent.lease import LEASE_SECONDS, RUNNING
+from transfers.agent.protocol import LEASE_SECONDS, RUNNING
 from transfers.model.entry import Entry, Verification
 from transfers.model.facts import Facts
 from transfers.model.leases import this_client

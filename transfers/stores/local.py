@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from hibali.config.model import Site
 from hibali.errors import NotFoundError
@@ -14,17 +15,16 @@ from hibali.locations import Location, guarded_roots
 from hibali.system_errors import message_of
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.agent.commands import expanded
 from transfers.agent.protocol import RefusedError, UnsafeNameError, problem_of
-from transfers.agent.receiving import fetch_whole, store_whole
-from transfers.agent.removing import remove_item
-from transfers.agent.safe_path import OpenedFolder, Root, Roots, leaves_root_error
 from transfers.model.entry import Entry, entry_of
 from transfers.model.store import Store
 from transfers.model.units import PACK_BYTES, Problem, problem_from
 from transfers.pipeline.channel_pool import ChannelPool, no_channels
 from transfers.remote.connection import Connection, error_from, local_command
 from transfers.stores.agent_store import AGENT_FACTS, PosixStore, check_size, is_executable, listed
+
+if TYPE_CHECKING:
+    from transfers.agent.safe_path import OpenedFolder, Root
 
 
 def connect(
@@ -44,9 +44,12 @@ def connect(
 
 
 class LocalStore(PosixStore):
-    """A folder on this machine. Single small files are handled in this process, faster than by the agent."""
+    """A folder on this machine. Single small files are handled in this process, faster than by the agent.
 
-    roots = Roots()  # of the site; below them symlinks of other accounts are not followed
+    Start-up: only methods for single files import modules of the agent.
+    """
+
+    roots: Sequence[str] = ()  # of the site; below them symlinks of other accounts are not followed
     _cached_folder: tuple[OpenedFolder, Root] | None = None
 
     def find_whole(self, path: bytes) -> Entry | None:
@@ -60,11 +63,15 @@ class LocalStore(PosixStore):
 
     def store_whole(self, entry: Entry, content: bytes) -> bool:
         """See Store."""
+        from transfers.agent.receiving import store_whole
+
         with self._below(writes=True) as root:
             return store_whole(root, entry.path, content, entry.mtime_ns, is_executable(entry))
 
     def fetch_whole(self, entry: Entry) -> bytes:
         """See Store."""
+        from transfers.agent.receiving import fetch_whole
+
         with self._below() as root:
             content = fetch_whole(root, entry.path, PACK_BYTES)
         check_size(entry, content)
@@ -72,6 +79,8 @@ class LocalStore(PosixStore):
 
     def remove_whole(self, entry: Entry) -> Problem | None:
         """See Store."""
+        from transfers.agent.removing import remove_item
+
         with self._below(removes=True) as root:
             found = remove_item(root, {**listed(entry), "path": entry.path})
         return None if found is None else problem_from(found)
@@ -89,6 +98,8 @@ class LocalStore(PosixStore):
     @contextmanager
     def _below(self, *, writes: bool = False, removes: bool = False) -> Iterator[Root]:
         """Yield the folder without cached contents; raise the same errors as an agent."""
+        from transfers.agent.safe_path import leaves_root_error
+
         try:
             opened, root = self._reopen_folder()
             if removes and not opened.inside:
@@ -111,7 +122,10 @@ class LocalStore(PosixStore):
                 root.forget_all()  # another process may have replaced a folder in it
                 return self._cached_folder
             self._close_folder()
-        opened = self.roots.open(self.root_path)
+        from transfers.agent.commands import expanded
+        from transfers.agent.safe_path import Roots
+
+        opened = Roots(expanded(self.roots)).open(self.root_path)
         self._cached_folder = opened, opened.root(self.root_path)
         return self._cached_folder
 
@@ -142,5 +156,5 @@ def _store(connection: Connection, location: Location) -> LocalStore:
 
     lease, confined = site.limits.lease_seconds, location.confined
     store = LocalStore(connection, AGENT_FACTS, lease=lease, reopen=reopen, confined=confined)
-    store.roots = Roots(expanded(guarded_roots(site) if roots is None else roots))
+    store.roots = guarded_roots(site) if roots is None else roots
     return store

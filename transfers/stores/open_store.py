@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hibali.config.kinds import kind_of
 from hibali.config.model import Site
 from hibali.errors import UsageError
@@ -13,6 +15,9 @@ from transfers.model.store import Store
 from transfers.remote.agent_host import AgentHost
 from transfers.remote.host import RemoteHost
 from transfers.stores.agent_or_sftp import open_either, sftp_host
+
+if TYPE_CHECKING:  # start-up: most sites have an agent
+    from transfers.stores.sftp.client import Client
 
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
@@ -31,13 +36,17 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> Store:
 
     if location.site.ssh is None:
         return opened()
-    from transfers.stores.sftp.opening import store_over  # start-up: only sites with ssh need it
+
+    def over_sftp(client: Client, logins: int) -> Store:
+        from transfers.stores.sftp.opening import store_over  # start-up: most sites have an agent
+
+        return store_over(client, logins, location)
 
     return open_either(
         location.site,
         bulk=True,
         with_agent=opened,
-        with_sftp=lambda client, logins: store_over(client, logins, location),
+        with_sftp=over_sftp,
         on_event=on_event,
     )
 

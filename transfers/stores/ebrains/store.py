@@ -10,7 +10,7 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedEr
 from hibali.events import Listener, Noted, ignore
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.agent.lease import LEASE_SECONDS
+from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
 from transfers.model.identities import identity_of_url

@@ -18,7 +18,8 @@ from hibali.files import private_folder, state_folder, write_atomic
 from hibali.http import Bytes, Response
 from hibali.ledger import Journal, now, read_records
 from hibali.text import path_fields, path_from_fields
-from transfers.agent.lease import boot_identifier, has_ended, this_process
+from transfers.agent.identity import boot_identifier
+from transfers.agent.lease import has_ended, this_process
 from transfers.stores.s3.errors import Said, code_in, error_of
 from transfers.stores.s3.requests import (
     CHECKSUM,

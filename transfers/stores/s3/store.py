@@ -18,7 +18,7 @@ from hibali.locations import Location
 from hibali.retry import pause
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.agent.lease import LEASE_SECONDS
+from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
 from transfers.model.identities import identity_of_bucket

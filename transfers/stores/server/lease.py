@@ -18,8 +18,8 @@ from abc import abstractmethod
 from typing import Any, NamedTuple
 
 from hibali.errors import HibaliError, RefusedError
-from transfers.agent.lease import LEASE_SECONDS, has_ended, seconds_of, this_process
-from transfers.agent.protocol import NO_LOCK_FILE
+from transfers.agent.lease import has_ended, this_process
+from transfers.agent.protocol import LEASE_SECONDS, NO_LOCK_FILE, seconds_of
 from transfers.model.leases import locked, lost_lease, this_client
 from transfers.model.store import Lock
 

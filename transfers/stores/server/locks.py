@@ -13,7 +13,7 @@ from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.http import Bytes, Response
 from hibali.retry import pause
-from transfers.agent.lease import LEASE_SECONDS
+from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Kind, enclosing
 from transfers.model.leases import locked, record_of
 from transfers.stores.server.files import Exclusive, Files

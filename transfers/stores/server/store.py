@@ -12,7 +12,7 @@ from hibali.events import Listener, Noted, ignore
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
-from transfers.agent.lease import LEASE_SECONDS
+from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, enclosing, weakest
 from transfers.model.facts import Facts, name_problem, unsafe_component
 from transfers.model.leases import lost_lease

@@ -10,7 +10,7 @@ import time
 
 from hibali.errors import RefusedError
 from transfers.agent import protocol
-from transfers.agent.lease import LEASE_SECONDS
+from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Kind
 from transfers.model.leases import locked, record_of
 from transfers.stores.server.lease import Held, Lease, journal_of, no_lock_file, seeds_in

@@ -20,7 +20,7 @@ from transfers.agent.identity import (
     places_of,
     read_mounts,
 )
-from transfers.agent.lease import LEASE_SECONDS
+from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import Facts
 from transfers.model.leases import locked, lost_lease

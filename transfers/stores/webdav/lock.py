@@ -8,7 +8,7 @@ from typing import Any
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
 from hibali.http import Response
-from transfers.agent.lease import LEASE_SECONDS
+from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.leases import locked, record_of
 from transfers.model.units import Problem
 from transfers.stores.server.lease import Held, Lease, no_lock_file

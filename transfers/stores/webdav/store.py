@@ -13,7 +13,7 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
-from transfers.agent.lease import LEASE_SECONDS
+from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts, name_problem, unsafe_component
 from transfers.model.identities import identity_of_url

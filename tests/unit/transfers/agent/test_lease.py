@@ -18,13 +18,13 @@ import pytest
 
 from tests.services.session import REPOSITORY
 from tests.support.agent_root import open_root
+from transfers.agent.identity import boot_identifier
 from transfers.agent.lease import (
     BorrowedLease,
     Lease,
     LockedError,
     LostLeaseError,
     SharedLease,
-    boot_identifier,
     process_start,
 )
 from transfers.agent.listing import Walk

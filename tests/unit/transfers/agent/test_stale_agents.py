@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from transfers.agent import lease
-from transfers.agent.lease import ELSEWHERE, ENDED, RUNNING, end_stale_agents, process_start, this_process
+from transfers.agent.lease import ELSEWHERE, ENDED, end_stale_agents, process_start, this_process
+from transfers.agent.protocol import RUNNING
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hibali.config.model import GridftpSettings, ProxySettings, Site
 from hibali.errors import NotFoundError
 from hibali.events import Event, Listener, Noted, ignore
 from hibali.ssh.gsi import ready_proxy
-from transfers.agent.large_files import partial_path
+from transfers.agent.protocol import partial_path
 from transfers.engine.routes.gridftp.process import (
     HERE,
     PROGRAM,

@@ -14,7 +14,7 @@ from hibali.config.model import GridftpSettings
 from hibali.errors import TryLaterError
 from hibali.stalls import stalled
 from transfers.agent import protocol
-from transfers.agent.large_files import partial_path
+from transfers.agent.protocol import partial_path
 from transfers.engine.routes.gridftp.process import (
     CopyProcess,
     DeclinedError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from transfers.agent import protocol
-from transfers.agent.reading import ZerosError, with_zeros, without_zeros
+from transfers.agent.protocol import ZerosError, with_zeros, without_zeros
 
 BLOCK = 64 * 1024
 
