@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,15 @@ import pytest
 
 from tests.contracts.subjects import CLOUDS, ROOT, SITE, Subject, subjects
 from tests.services.fixtures import START
-from tests.support.trees import make_tree, read_tree
+from tests.support.trees import make_tree, random_bytes, read_tree
 
 MIB = 1 << 20
-LARGE = random.Random(7).randbytes(48 * MIB + 5)  # noqa: S311 - three parts of an upload
 UNITS = 10  # of 4 MiB each: two parts were sent
+
+
+def large() -> bytes:
+    """Return three parts of an upload."""
+    return random_bytes(7, 48 * MIB + 5)
 
 
 @pytest.fixture(params=["fsspec", *(pytest.param(word, marks=pytest.mark.heavy) for word in CLOUDS)])
@@ -48,7 +51,7 @@ def test_a_put_that_is_killed_leaves_nothing_half(
     subject: Subject, tmp_path: Path, old: bytes | None
 ) -> None:
     """SIGKILL comes while a large file is sent; the same transfer then completes it."""
-    source = make_tree(tmp_path / "source", {b"large": LARGE, b"other": b"1"})
+    source = make_tree(tmp_path / "source", {b"large": large(), b"other": b"1"})
     subject.plant({b"other": b"1"} | ({b"large": old} if old is not None else {}))
     subject.kill_writer(source, UNITS)
     assert subject.read(b"large") == old
@@ -57,14 +60,14 @@ def test_a_put_that_is_killed_leaves_nothing_half(
     )
     receipt = run(subject, "push", source, f"{SITE}:{ROOT}")
     assert receipt["proof_moved"] == "digest"
-    assert subject.files() == {b"large": LARGE, b"other": b"1"}
+    assert subject.files() == {b"large": large(), b"other": b"1"}
     assert {name for name in subject.names() if b".hibali" in name} == subject.manifest()
     assert run(subject, "push", source, f"{SITE}:{ROOT}")["files_moved"] == 0
     run(subject, "verify", source, f"{SITE}:{ROOT}")
 
 
 def test_a_tree_is_sent_once_read_back_and_removed(subject: Subject, tmp_path: Path) -> None:
-    tree = {b"a/b": b"1", b"a/empty": b"", "ä ö".encode(): b"22", b"large": LARGE[: 9 * MIB]}
+    tree = {b"a/b": b"1", b"a/empty": b"", "ä ö".encode(): b"22", b"large": large()[: 9 * MIB]}
     source = make_tree(tmp_path / "source", tree)
     receipt = run(subject, "push", source, f"{SITE}:{ROOT}")
     assert (receipt["files_moved"], receipt["proof_moved"]) == (4, "digest")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import time
@@ -17,12 +16,22 @@ import pytest
 from tests.support.backends import add_site
 from tests.support.faulty_proxy import LosingProxy
 from tests.support.transfers import Transfers, counts
-from tests.support.trees import make_tree, many_files, read_tree
+from tests.support.trees import make_tree, many_files, random_bytes, read_tree
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
-LARGE = random.Random(12).randbytes(32 * MIB + 3)  # noqa: S311 - several pieces for each connection
-TREE = {**many_files(400, 20_000, folders=5), b"large": LARGE, b"sub/other": LARGE[: 12 * MIB]}
+
+
+def large() -> bytes:
+    """Return several pieces for each connection."""
+    return random_bytes(12, 32 * MIB + 3)
+
+
+def full_tree() -> dict[bytes, bytes]:
+    """Return the files to transfer."""
+    return {**many_files(400, 20_000, folders=5), b"large": large(), b"sub/other": large()[: 12 * MIB]}
+
+
 # transfers.model.store.MOST_BYTES: the amount of data that several connections may have in transfer
 IN_FLIGHT = 64 * MIB
 
@@ -59,16 +68,16 @@ def size_of(tree: dict[bytes, bytes]) -> int:
 @pytest.mark.parametrize("way", ["push", "pull"])
 def test_a_lost_connection_is_replaced_by_the_others(losing: Losing, tmp_path: Path, way: str) -> None:
     there, proxy = losing({}, "logins = 3\nchannels = 3")
-    there.make(TREE)
+    there.make(full_tree())
     if way == "pull":
-        there.place.plant("data", TREE)
+        there.place.plant("data", full_tree())
     proxy.losses.update({1: 2 * MIB})
     answer = there.push() if way == "push" else there.pull(tmp_path / "back")
-    assert counts(answer)["files_moved"] == len(TREE)
+    assert counts(answer)["files_moved"] == len(full_tree())
     assert answer.last["proof_moved"] == "digest"
     assert answer.last["reconnects"] >= 1, (proxy.connections, proxy.losses, str(answer))
-    assert size_of(TREE) <= answer.last["bytes_sent"] <= size_of(TREE) + IN_FLIGHT
-    assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == TREE
+    assert size_of(full_tree()) <= answer.last["bytes_sent"] <= size_of(full_tree()) + IN_FLIGHT
+    assert (there.there() if way == "push" else read_tree(tmp_path / "back")) == full_tree()
     there.check_no_own_files()
     assert not proxy.losses
 
@@ -82,7 +91,7 @@ def test_after_all_connections_are_lost_the_command_reconnects(
     losing: Losing, tmp_path: Path, way: str
 ) -> None:
     there, proxy = losing({0: 6 * MIB}, "channels = 3")
-    tree = {**TREE, b"large": LARGE[: 9 * MIB], b"sub/other": LARGE[: 5 * MIB]}
+    tree = {**full_tree(), b"large": large()[: 9 * MIB], b"sub/other": large()[: 5 * MIB]}
     there.make(tree)
     if way == "pull":
         there.place.plant("data", tree)
@@ -129,7 +138,7 @@ def test_a_released_lock_seen_by_another_connection_does_not_end_the_command(los
     """Release the lock by the agent of the first connection, which others notice before hibali does."""
     there, proxy = losing({}, "logins = 2\nchannels = 3")
     proxy.late = 3.0
-    tree = {**TREE, **many_files(2000, 5_000, folders=7)}
+    tree = {**full_tree(), **many_files(2000, 5_000, folders=7)}
     there.make(tree)
     proxy.losses.update({0: 3 * MIB})
     answer = there.push()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,15 +14,22 @@ from hibali.annex_key import key_of
 from tests.support.annex_protocol import AnnexRemoteClient
 from tests.support.faulty_proxy import LatencyProxy
 from tests.support.transfers import Transfers, counts
-from tests.support.trees import many_files, read_tree
+from tests.support.trees import many_files, random_bytes, read_tree
 
-LARGE = random.Random(5).randbytes(40_000_003)  # noqa: S311 - several pieces for each connection
-TREE = {
-    **many_files(600, 20_000, folders=7),
-    b"large": LARGE,
-    b"sub/other": LARGE[:9_000_000],
-    b"zeros": LARGE[:99] + bytes(30_000_000) + b"x",
-}
+
+def large() -> bytes:
+    """Return several pieces for each connection."""
+    return random_bytes(5, 40_000_003)
+
+
+def full_tree() -> dict[bytes, bytes]:
+    """Return the files to transfer."""
+    return {
+        **many_files(600, 20_000, folders=7),
+        b"large": large(),
+        b"sub/other": large()[:9_000_000],
+        b"zeros": large()[:99] + bytes(30_000_000) + b"x",
+    }
 
 
 @pytest.fixture
@@ -54,22 +60,22 @@ def test_files_are_pushed_and_pulled_over_many_connections(
     distant: Any, tmp_path: Path, logins: int, channels: int
 ) -> None:
     there, proxy = distant(f"logins = {logins}\nchannels = {channels}")
-    there.make(TREE)
+    there.make(full_tree())
     pushed = there.push()
-    assert counts(pushed)["files_moved"] == len(TREE)
+    assert counts(pushed)["files_moved"] == len(full_tree())
     assert pushed.last["proof_moved"] == "digest"
-    assert there.there() == TREE
+    assert there.there() == full_tree()
     there.check_no_own_files()
     assert proxy.connections == logins
     assert pushed.last["logins"] == logins
-    assert counts(there.pull(tmp_path / "back"))["files_moved"] == len(TREE)
-    assert read_tree(tmp_path / "back") == TREE
+    assert counts(there.pull(tmp_path / "back"))["files_moved"] == len(full_tree())
+    assert read_tree(tmp_path / "back") == full_tree()
     assert proxy.connections == logins
 
 
 def test_a_rejected_additional_login_reduces_the_number_of_connections(distant: Any) -> None:
     there, proxy = distant("logins = 4\nchannels = 4")
-    there.make(TREE)
+    there.make(full_tree())
     refused = there.folder / "refused"
     ssh = there.folder / "ssh"
     ssh.write_text(
@@ -80,11 +86,11 @@ def test_a_rejected_additional_login_reduces_the_number_of_connections(distant: 
     config = there.hibali.home.config
     config.write_text(config.read_text().replace('command = ["ssh"', f'command = ["{ssh}"'))
     answer = there.push()
-    assert there.there() == TREE
+    assert there.there() == full_tree()
     assert proxy.connections == 1
     assert "fewer channels than requested" in answer.err.decode()
     assert refused.read_text().splitlines() == [""]
-    there.make({b"more": LARGE[:20_000_000]})
+    there.make({b"more": large()[:20_000_000]})
     there.push()
     assert refused.read_text().splitlines() == [""]  # the first login is that of the earlier transfer
 
@@ -97,7 +103,7 @@ def test_a_slow_connection_gets_few_logins(distant: Any, word: str) -> None:
     assert 'login_interval = "0s"' in config.read_text()
     if word == "bandwidth":
         config.write_text(re.sub("(login_interval.*)", r'\1\nbandwidth = "1M"', config.read_text()))
-    there.make({f"file {number}".encode(): LARGE[:1_500_000] for number in range(4)})
+    there.make({f"file {number}".encode(): large()[:1_500_000] for number in range(4)})
     answer = there.push(*(["--bwlimit", "1M"] if word == "bwlimit" else []))
     assert answer.last["limited_by"] == word
     assert (proxy.connections, answer.last["logins"]) == (1, 1)
@@ -106,7 +112,7 @@ def test_a_slow_connection_gets_few_logins(distant: Any, word: str) -> None:
 @pytest.mark.heavy
 def test_contents_of_git_annex_are_sent_over_many_connections(distant: Any, tmp_path: Path) -> None:
     there, proxy = distant("channels = 4")
-    contents = [LARGE, LARGE[::-1], LARGE[:9_000_000], b"small"]
+    contents = [large(), large()[::-1], large()[:9_000_000], b"small"]
     keys = [key_of(len(one), hashlib.sha256(one).hexdigest()) for one in contents]
     conversation = AnnexRemoteClient(there.hibali.env, there.hibali.home.home, "there:annex")
     try:

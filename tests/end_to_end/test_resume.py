@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import time
 from pathlib import Path
@@ -14,12 +13,16 @@ import pytest
 
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers, counts
-from tests.support.trees import flip_byte
+from tests.support.trees import flip_byte, random_bytes
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
-LARGE = random.Random(7).randbytes(96 * MIB)  # noqa: S311 - the same content each time
 IN_FLIGHT = 64 * MIB  # the maximum amount of data that an interruption may repeat
+
+
+def large() -> bytes:
+    """Return the content of a large file."""
+    return random_bytes(7, 96 * MIB)
 
 
 def kill_half_way(there: Transfers, at_least: int, *words: str) -> None:
@@ -71,40 +74,40 @@ def push_again(there: Transfers) -> Any:
 
 def test_the_space_of_the_received_part_is_not_needed_again(folder_there: Transfers) -> None:
     there = folder_there
-    there.make({b"deep/large": LARGE})
+    there.make({b"deep/large": large()})
     with small_filesystem(
         there.root, "size=120m"
     ):  # the file has 96 MiB: less than that is free after the kill
         kill_half_way(there, 40 * MIB)
         assert counts(push_again(there))["files_moved"] == 1
-        assert there.committed_files() == {b"deep/large": LARGE}
+        assert there.committed_files() == {b"deep/large": large()}
         there.check_no_own_files()
 
 
 def test_the_same_command_sends_only_the_rest(folder_there: Transfers) -> None:
     there = folder_there
-    there.make({b"deep/large": LARGE})
+    there.make({b"deep/large": large()})
     kill_half_way(there, 40 * MIB)
     assert there.committed_files() == {}
     there_already = recorded_bytes(there.root)
     answer = push_again(there)
     assert counts(answer)["files_moved"] == 1
-    assert there.there() == {b"deep/large": LARGE}
+    assert there.there() == {b"deep/large": large()}
     there.check_no_own_files()
     if there.place.word == "ssh":
-        assert counts(answer)["bytes_sent"] <= len(LARGE) - there_already + MIB
+        assert counts(answer)["bytes_sent"] <= len(large()) - there_already + MIB
 
 
 def test_data_damaged_meanwhile_is_sent_again(folder_there: Transfers) -> None:
     there = folder_there
-    there.make({b"large": LARGE})
+    there.make({b"large": large()})
     kill_half_way(there, 40 * MIB)
     [partial] = there.place.unfinished("data")
     with (there.root / os.fsdecode(partial)).open("r+b") as stream:
         stream.seek(20 * MIB)
         stream.write(b"damaged")
     answer = push_again(there)
-    assert there.there() == {b"large": LARGE}
+    assert there.there() == {b"large": large()}
     assert answer.last["proof_moved"] == "digest"
     there.check_no_own_files()
 
@@ -114,7 +117,7 @@ def test_a_source_that_changed_meanwhile_is_never_mixed_with_its_old_part(
     folder_there: Transfers, keeps_times: bool
 ) -> None:
     there = folder_there
-    there.make({b"large": LARGE})
+    there.make({b"large": large()})
     kill_half_way(there, 40 * MIB)
     source = there.source / "large"
     before = source.stat()
@@ -129,7 +132,7 @@ def test_a_source_that_changed_meanwhile_is_never_mixed_with_its_old_part(
 
 def test_a_partial_file_that_others_replaced_is_not_used(folder_there: Transfers) -> None:
     there = folder_there
-    there.make({b"large": LARGE})
+    there.make({b"large": large()})
     kill_half_way(there, 40 * MIB)
     [partial] = there.place.unfinished("data")
     outside = there.folder / "outside"
@@ -138,32 +141,32 @@ def test_a_partial_file_that_others_replaced_is_not_used(folder_there: Transfers
     path.unlink()
     path.symlink_to(outside)
     push_again(there)
-    assert there.there() == {b"large": LARGE}
+    assert there.there() == {b"large": large()}
     assert outside.read_bytes() == b"somebody's"
 
 
 def test_an_interruption_keeps_the_partial_file(folder_there: Transfers) -> None:
     there = folder_there
-    there.make({b"large": LARGE})
+    there.make({b"large": large()})
     process = there.hibali.start("push", there.source, "there:data", "--json")
     while recorded_bytes(there.root) < 40 * MIB and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     assert process.wait(30) in {0, 130}
     answer = push_again(there)
-    assert there.there() == {b"large": LARGE}
+    assert there.there() == {b"large": large()}
     there.check_no_own_files()
     if there.place.word == "ssh" and process.returncode == 130:
-        assert counts(answer)["bytes_sent"] < len(LARGE) - 32 * MIB
+        assert counts(answer)["bytes_sent"] < len(large()) - 32 * MIB
 
 
 def test_a_sparse_file_resumes_and_keeps_its_holes(folder_there: Transfers) -> None:
     there = folder_there
     path = there.make({b"small": b"1"}) / "large"
     with path.open("wb") as stream:
-        stream.write(LARGE[: 16 * MIB])
+        stream.write(large()[: 16 * MIB])
         stream.seek(64 * MIB)
-        stream.write(LARGE[: 32 * MIB])
+        stream.write(large()[: 32 * MIB])
         stream.truncate(160 * MIB)
     kill_half_way(there, 40 * MIB)
     push_again(there)

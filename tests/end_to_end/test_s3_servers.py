@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,18 @@ import pytest
 from tests.contracts.subjects import object_stores
 from tests.support.backends import add_site, make_backend
 from tests.support.manifests import read_lines
-from tests.support.trees import make_tree, read_tree
+from tests.support.trees import make_tree, random_bytes, read_tree
 
-LARGE = random.Random(2).randbytes((36 << 20) + 3)  # noqa: S311 - three parts
-TREE = {b"a/b": b"1", b"a/c d/e": b"22", b"empty": b"", b"large": LARGE}
+
+def large() -> bytes:
+    """Return three parts of an upload."""
+    return random_bytes(2, (36 << 20) + 3)
+
+
+def full_tree() -> dict[bytes, bytes]:
+    """Return the files to transfer."""
+    return {b"a/b": b"1", b"a/c d/e": b"22", b"empty": b"", b"large": large()}
+
 
 CHECKED = {"checks checksum": True, "conditional create": True, "file and folder": True}
 FACTS: dict[str, dict[str, Any]] = {
@@ -54,7 +61,7 @@ def test_the_features_of_a_server_are_detected_and_it_stores_data(
     }
 
     proven = facts["checks checksum"] or facts["checks sha256"]
-    source = make_tree(tmp_path / "source", TREE)
+    source = make_tree(tmp_path / "source", full_tree())
     first = hibali("push", source, "bucket:t", "--json", exit=0).last
     assert (first["files_moved"], first["proof_moved"]) == (4, "digest" if proven else "claimed")
     assert hibali("push", source, "bucket:t", "--json", exit=0).last["files_moved"] == 0
@@ -63,17 +70,17 @@ def test_the_features_of_a_server_are_detected_and_it_stores_data(
     assert place.unfinished("") == set()
     manifest = read_lines(place.read("t", b".hibali/manifest.jsonl"))
     assert {name: known.size for name, known in manifest.items()} == {
-        **{name: len(content) for name, content in TREE.items()},
+        **{name: len(content) for name, content in full_tree().items()},
         b"a/b": 7,
     }, "the manifest is updated at every server"
     verified = hibali("verify", "bucket:t", source, "--json", exit=0).last
     assert (verified["files"], verified["proof_tree"]) == (4, "digest")
     hibali("pull", "bucket:t", tmp_path / "back", "--json", exit=0)
-    assert read_tree(tmp_path / "back") == {**TREE, b"a/b": b"changed"}
+    assert read_tree(tmp_path / "back") == {**full_tree(), b"a/b": b"changed"}
 
     (source / "empty").unlink()
     assert hibali("push", source, "bucket:t", "--delete", "--json", exit=0).last["files_deleted"] == 1
-    assert place.files("t") == {b"a/b": b"changed", b"a/c d/e": b"22", b"large": LARGE}
+    assert place.files("t") == {b"a/b": b"changed", b"a/c d/e": b"22", b"large": large()}
 
 
 @pytest.mark.heavy

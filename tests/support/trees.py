@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import random
@@ -136,6 +137,15 @@ def state_of(root: Path | bytes) -> dict[bytes, tuple[int, ...]]:
         path: (status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         for path, status in walk_paths(root)
     }
+
+
+@functools.lru_cache(maxsize=1)
+def random_bytes(seed: int, size: int) -> bytes:
+    """Return incompressible content, the same each time.
+
+    For large files: each worker imports all tests, and would otherwise make and keep the content of each.
+    """
+    return random.Random(seed).randbytes(size)  # noqa: S311 - the same content each time
 
 
 def many_files(count: int, size: int, *, seed: int = 0, folders: int = 20) -> dict[bytes, bytes]:
