@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import click
 
 from hibali.amounts import format_size
-from hibali.errors import Exit, HibaliError
+from hibali.errors import Exit
 from hibali.locations import Location, read_location
 from hibali.text import counted, printable
-from hibali_cli.failure import print_error
+from hibali_cli.failure import Failures
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -93,21 +93,16 @@ def remove(
 def _remove_ended(common: Common) -> int | None:
     """Remove all shares whose time is over; one that fails does not stop the others."""
     settings = common.settings()
-    worst: HibaliError | None = None
+    failures = Failures(json=common.json)
     ended = ended_shares()
     for share in ended:
-        try:
+        with failures.collect():
             location = read_location(share.place, settings)
             with listening(common, f"share rm {location.text}") as on_event:
                 done = remove_share(location, share.grant.who, None, on_event)
             _report(common, location, done, "removed")
             _check_changed(common, location, done.reach)
-        except HibaliError as problem:
-            if worst is not None:
-                print_error(worst)
-            worst = problem
-    if worst is not None:
-        raise worst
+    failures.end()
     if not ended:
         common.output.info("No share has ended.")
     return None
