@@ -42,10 +42,11 @@ _CALL_OPTIONS = frozenset(CallOptions.__annotations__)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: the sites of its config.toml, and the listener for its events."""
+    """One call: the sites of its config.toml, the listener for its events, and the options of its function that were given."""
 
     settings: Settings
     on_event: Listener
+    given: dict[str, Any]
 
     def location(self, place: Place) -> Location:
         """Return the location of a source. Raises what `hibali.locations.read_location` does."""
@@ -69,19 +70,24 @@ def place_text(place: Place) -> str:
 
 
 @contextmanager
-def calling(options: Mapping[str, Any]) -> Iterator[Call]:
+def calling(
+    function: str, options: Mapping[str, Any], allowed: frozenset[str] = frozenset()
+) -> Iterator[Call]:
     """Make one call; every error that leaves it is a `HibaliError`, unless it is a bug or the listener's.
 
     Args:
-        options: `CallOptions`; others are ignored.
+        function: its name in messages.
+        options: `CallOptions`, and options of the function.
+        allowed: the names of the latter; another one is a TypeError.
     """
+    given_options = _split_options(function, options, allowed)
     work_as_library()
     own, given, config = Cancellation(), options.get("cancellation"), options.get("config")
     forget = given.on_cancel(own.cancel) if given is not None else _nothing
     listener = _Listener(options.get("on_event") or ignore, own)
     try:
         with cancelled_by(own):
-            yield Call(load_sites(None if config is None else os.fspath(config)), listener)
+            yield Call(load_sites(None if config is None else os.fspath(config)), listener, given_options)
     except CancelledError:
         if listener.failure is not None:
             raise listener.failure from None
@@ -118,7 +124,7 @@ class _Listener:
             raise
 
 
-def split_options(function: str, options: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
+def _split_options(function: str, options: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
     """Return the options without those of every call. Raises TypeError for an unknown one, as Python does."""
     for name in options:
         if name not in allowed and name not in _CALL_OPTIONS:

@@ -6,7 +6,7 @@ from typing import Unpack
 
 from hibali.events import Listener
 from hibali.locations import Location
-from hibali_api.calls import CallOptions, Place, calling, split_options
+from hibali_api.calls import CallOptions, Place, calling
 from hibali_api.transfers import check_receipt
 from transfers.history.journal import Receipt
 from transfers.inventory import Usage, usages
@@ -37,15 +37,13 @@ def ls(place: Place, *, recursive: bool = False, **options: Unpack[CallOptions])
     >>> [entry.name for entry in hibali.ls("scratch:scans")]
     ['a.nii', 'b.nii']
     """
-    split_options("ls", options, frozenset())
-    with calling(options) as call:
+    with calling("ls", options) as call:
         return list(list_entries(call.location(place), call.on_event, recursive=recursive))
 
 
 def stat(place: Place, **options: Unpack[CallOptions]) -> Entry | None:
     """Return what is at a place, with the path "" below itself; None if there is nothing."""
-    split_options("stat", options, frozenset())
-    with calling(options) as call:
+    with calling("stat", options) as call:
         store, found = _open(call.location(place), call.on_event)
         store.close()
         return found
@@ -53,16 +51,14 @@ def stat(place: Place, **options: Unpack[CallOptions]) -> Entry | None:
 
 def du(place: Place, depth: int = 0, **options: Unpack[CallOptions]) -> list[Usage]:
     """Count the files and bytes of a tree, as a transfer of it would; also of its folders down to `depth`."""
-    split_options("du", options, frozenset())
-    with calling(options) as call:
+    with calling("du", options) as call:
         entries = list(list_entries(call.location(place), call.on_event, recursive=True))
     return list(usages(iter(entries), depth))
 
 
 def mkdir(place: Place, **options: Unpack[CallOptions]) -> bool:
     """Create a folder and its parents; return whether it was missing."""
-    split_options("mkdir", options, frozenset())
-    with calling(options) as call:
+    with calling("mkdir", options) as call:
         return make_place(call.target(place), call.on_event)
 
 
@@ -86,9 +82,8 @@ def rm(
         RefusedError: a rule forbids it; nothing was removed.
         IncompleteTransferError: a part could not be removed.
     """
-    split_options("rm", options, frozenset())
     limit = DeleteLimit() if max_delete is None else read_delete_limit(str(max_delete))
-    with calling(options) as call:
+    with calling("rm", options) as call:
         sites = tuple(call.settings.sites.values())
         request = RemovalRequest(call.target(place), recursive, limit, sites)
         return check_receipt(remove(request, _confirm, call.on_event))
@@ -111,8 +106,7 @@ def mv(source: Place, target: Place, **options: Unpack[CallOptions]) -> Receipt:
         RefusedError: something exists there, or a rule forbids it; nothing was changed.
         IncompleteTransferError: a part could not be copied or removed.
     """
-    split_options("mv", options, frozenset())
-    with calling(options) as call:
+    with calling("mv", options) as call:
         ends = call.target(source), call.target(target)
         check_one_site("mv", *ends)
         request = MoveRequest(*ends, tuple(call.settings.sites.values()))

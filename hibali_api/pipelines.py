@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from hibali.errors import NotFoundError, UsageError
 from hibali.events import Noted
-from hibali_api.calls import CallOptions, Place, calling, place_text, split_options
+from hibali_api.calls import CallOptions, Place, calling, place_text
 from registry.catalogue import Catalogue, open_local_catalogue
 from registry.descriptor import read_descriptor
 from registry.invocation import Invocation, check_invocation
@@ -40,9 +40,8 @@ def add(source: Place, name: str | None = None, **options: Unpack[CallOptions]) 
         UsageError: the descriptor is invalid; the message lists all problems.
         RefusedError: another descriptor has this name and version.
     """
-    split_options("add", options, frozenset())
     place = place_text(source)
-    with calling(options) as call:
+    with calling("add", options) as call:
         settings = call.settings.catalogue
         found = list(find_candidates(place, access_of(settings)))
         if not found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from importlib import import_module
 from importlib.util import find_spec
 from types import TracebackType
@@ -23,6 +24,7 @@ from hibali.events import (
 )
 from hibali.text import counted, printable
 from hibali_api.notebook import notebook_shell
+from transfers.history.tally import Tally
 
 if TYPE_CHECKING:  # start-up: transfers need nothing of runs
     from hibali_api.runs import Run
@@ -49,25 +51,22 @@ class Progress:
         self._make_bar = _bar_class(draw)
         self._guard = threading.Lock()
         self._bar: Any = None
-        self._files = self._files_to_do = self._failed = 0
-        self._hashing = False
-        self._resumed: set[bytes] = set()
+        self._tally = Tally()
 
     def __call__(self, event: Event) -> None:
         """Draw an event: `on_event=progress`."""
         with self._guard:
+            tally = self._tally
+            tally.update(event, time.monotonic())
             match event:
-                case Listing():
-                    self._begin("listing", 0, 0)
-                case Planned():
-                    self._begin("moving", event.files_to_move, event.bytes_to_move)
-                case Hashing():
-                    self._begin("hashing", event.files, event.bytes)
-                    self._hashing = True
+                case Listing() | Planned() | Hashing():
+                    self._begin(tally.phase, tally.files_to_do, tally.bytes_to_do)
                 case Ended():
                     self._end()
-                case _ if self._bar is not None:
-                    self._update(event)
+                case Retried() if self._bar is not None:
+                    self._bar.set_postfix_str(f"retrying: {printable(event.reason)}")
+                case Carried() | Carrying() | Moved() | Failed() if self._bar is not None:
+                    self._update(tally)
 
     def show_run(self, run: Run) -> None:
         """Draw the state of a run, and the number of its tasks that have ended: `run.wait(on_change=progress.show_run)`."""
@@ -98,9 +97,6 @@ class Progress:
 
     def _begin(self, phase: str, files: int, size: int, *, noun: str = "files") -> None:
         self._end()
-        self._files_to_do, self._files, self._failed = files, 0, 0
-        self._hashing = False
-        self._resumed.clear()
         if self._make_bar is None:
             return
         unit: dict[str, Any] = {"unit": "B", "unit_scale": True} if size else {"unit": f" {noun}"}
@@ -114,43 +110,12 @@ class Progress:
             self._bar.close()
             self._bar = None
 
-    def _update(self, event: Event) -> None:
-        match event:
-            case Carried():
-                self._files += self._hashing
-                self._advance_bytes(event.bytes)
-            case Carrying() if event.begun and event.path not in self._resumed:
-                self._resumed.add(event.path)
-                self._advance_bytes(event.begun)
-            case Moved(kind="file" | "link"):
-                self._files += 1
-                if not self._counts_bytes:
-                    self._advance(1)
-            case Failed():
-                self._failed += 1
-            case Retried():
-                self._bar.set_postfix_str(f"retrying: {printable(event.reason)}")
-                return
-            case _:
-                return
-        failed = f", {self._failed:,} failed" if self._failed else ""
-        text = f"{self._files:,} of {counted(self._files_to_do, 'file')}{failed}"
+    def _update(self, tally: Tally) -> None:
+        done = tally.bytes if tally.bytes_to_do else tally.files
+        failed = f", {tally.failed:,} failed" if tally.failed else ""
+        text = f"{tally.files:,} of {counted(tally.files_to_do, 'file')}{failed}"
         self._bar.set_postfix_str(text, refresh=False)
-
-    @property
-    def _counts_bytes(self) -> bool:
-        return bool(self._bar.unit == "B")
-
-    def _advance_bytes(self, size: int) -> None:
-        if self._counts_bytes:
-            self._advance(size)
-        elif self._hashing:
-            self._advance(1)
-
-    def _advance(self, number: int) -> None:
-        """Move the bar on; bytes that are sent again do not lead beyond its end."""
-        total = self._bar.total
-        self._bar.update(number if total is None else min(number, total - self._bar.n))
+        self._bar.update(min(done, self._bar.total or done) - self._bar.n)
 
 
 def _bar_class(draw: bool | None) -> Any:  # noqa: FBT001  # as it was given

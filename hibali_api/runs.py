@@ -18,7 +18,7 @@ from hibali.config.settings import site_for_runs
 from hibali.documents import read_json_file
 from hibali.errors import UsageError
 from hibali.events import Listener, Noted
-from hibali_api.calls import Call, CallOptions, Place, calling, place_text, split_options
+from hibali_api.calls import Call, CallOptions, Place, calling, place_text
 from hibali_api.notebook import html_of
 from hibali_api.transfers import check_receipt
 from registry.catalogue import Catalogue
@@ -249,7 +249,8 @@ class Run:
 
         def forward() -> None:
             try:
-                with calling({"config": self._config, **options, "cancellation": cancellation}) as call:
+                given = {"config": self._config, **options, "cancellation": cancellation}
+                with calling("tunnel", given) as call:
                     open_tunnel(
                         self._opener(call),
                         self.record,
@@ -309,8 +310,7 @@ class Run:
         return SiteOpener(site, run.placement.scheduler, self._run_store, call.on_event)
 
     def _calling(self, options: CallOptions) -> contextlib.AbstractContextManager[Call]:
-        split_options("Run", options, frozenset())
-        return calling({"config": self._config, **options})
+        return calling("Run", {"config": self._config, **options})
 
 
 def get(identifier: str, *, config: Place | None = None) -> Run:
@@ -328,8 +328,7 @@ def refresh(runs: Iterable[Run], **options: Unpack[CallOptions]) -> None:
 
     The state of a run is the last known one if its site cannot be reached; `on_event` receives the reason.
     """
-    split_options("refresh", options, frozenset())
-    with calling(options) as call:
+    with calling("refresh", options) as call:
         run_store = RunStore()
         records = [run_store.load(each.id) for each in runs]
         update_runs(
@@ -364,15 +363,14 @@ def run(
         RefusedError: "not-trusted", if the pipeline needs consent at this site: `hibali pipelines trust`.
         TryLaterError: the site cannot be reached, or the queue is full; the same call submits it later.
     """
-    given = split_options("run", options, _OPTIONS)
-    with calling(options) as call:
+    with calling("run", options, _OPTIONS) as call:
         catalogue = Catalogue()
         found = catalogue.find(pipeline)
-        request = _request(call, found, values, site, (each, params or {}), given)
+        request = _request(call, found, values, site, (each, params or {}), call.given)
         require_trust(catalogue, found, request.compute.container)
         request = with_job_proxy(request)
         run_store = RunStore()
-        reuse = Reuse(call.settings, run_store, call.on_event) if given.get("reuse") else None
+        reuse = Reuse(call.settings, run_store, call.on_event) if call.given.get("reuse") else None
         with launch_session(request, run_store, call.on_event) as session:
             started = launch(request, session, Synchroniser(), reuse=reuse)
     return Run(started.id, config=options.get("config"))

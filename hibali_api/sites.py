@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from hibali.config.edit import add_site
 from hibali.config.model import Site
 from hibali.config.settings import load_sites, require_built
-from hibali_api.calls import CallOptions, Place, calling, split_options
+from hibali_api.calls import CallOptions, Place, calling
 from runs.site_health import check_and_record
 from transfers.check import SiteReport
 
@@ -51,8 +51,7 @@ def add(name: str, table: Mapping[str, Any], *, replace: bool = False, config: P
 
 def check(name: str, **options: Unpack[CallOptions]) -> SiteReport:
     """Connect to a site and return what it reports; problems are in the report, not raised."""
-    split_options("check", options, frozenset())
-    with calling(options) as call:
+    with calling("check", options) as call:
         site = call.settings.site(name)
         require_built(site)
         return check_and_record(site, call.on_event)

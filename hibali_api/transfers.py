@@ -15,7 +15,7 @@ from hibali.config.settings import Settings
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Planned
 from hibali.locations import Location
-from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text, split_options
+from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text
 from hibali_api.notebook import html_of, show_receipts
 from transfers.engine.operation import plan_only, synchronise
 from transfers.engine.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
@@ -193,12 +193,10 @@ def cp(source: Place, target: Place, **options: Unpack[TransferOptions]) -> Rece
         target: SITE:PATH, of the same site.
         **options: see `TransferOptions`.
     """
-    given = split_options(
-        "cp", options, _TRANSFER - {"delete", "max_delete", "direct", "via", "nodes", "on", "detach"}
-    )
-    with calling(options) as call:
+    allowed = _TRANSFER - {"delete", "max_delete", "direct", "via", "nodes", "on", "detach"}
+    with calling("cp", options, allowed) as call:
         check_one_site("cp", call.location(source), call.target(target))
-        request = copy_within(_request(call, "cp", source, target, given))
+        request = copy_within(_request(call, "cp", source, target))
         return check_receipt(synchronise(request, call.on_event))
 
 
@@ -223,12 +221,11 @@ def plan(
     copy a.nii
     copy b.nii
     """
-    given = split_options("plan", options, _PLAN)
     found: list[Plan] = []
-    with calling(options) as call:
-        recorded = _pop_recorded(given)
+    with calling("plan", options, _PLAN) as call:
+        recorded = _pop_recorded(call.given)
         ends = call.location(source), call.target(target)
-        request = Request("plan", *ends, _rules_of(given), recorded=recorded)
+        request = Request("plan", *ends, _rules_of(call.given), recorded=recorded)
 
         def keep(made: TransferPlan) -> None:
             found.append(_plan_of(request, made))
@@ -251,10 +248,9 @@ def apply(
         target: the target of the plan.
         **options: `backup_dir`, `bwlimit`, `push_to` and `save`, and those of every call.
     """
-    given = split_options("apply", options, _APPLY)
     if (source is None) is not (target is None):
         raise UsageError("usage", "give both the source and the target, or neither")
-    with calling(options) as call:
+    with calling("apply", options, _APPLY) as call:
         named = [] if source is None or target is None else [call.location(source), call.target(target)]
         saved = read_plan(Path(plan_file))
         with closing(saved.planned):
@@ -266,9 +262,9 @@ def apply(
                 *ends,
                 header.rules,
                 saved,
-                _backup(call, given),
-                _size(given.get("bwlimit")) or 0,
-                saving=_saving(given),
+                _backup(call, call.given),
+                _size(call.given.get("bwlimit")) or 0,
+                saving=_saving(call.given),
             )
             return check_receipt(synchronise(request, call.on_event))
 
@@ -302,11 +298,13 @@ def verify(place: Place, other: Place | None = None, **options: Unpack[VerifyOpt
         IncompleteTransferError: files are different, missing or unreadable; its receipt names them.
         NotVerifiedError: no difference, but for some files no digest is known.
     """
-    given = split_options("verify", options, _VERIFY)
-    manifest = given.pop("manifest", None)
-    if manifest is not None and other is not None:
-        raise UsageError("usage", "a manifest cannot be used with two places", subject=place_text(manifest))
-    with calling(options) as call:
+    with calling("verify", options, _VERIFY) as call:
+        given = call.given
+        manifest = given.pop("manifest", None)
+        if manifest is not None and other is not None:
+            raise UsageError(
+                "usage", "a manifest cannot be used with two places", subject=place_text(manifest)
+            )
         sample, bag = given.pop("sample", None), given.pop("bagit", False)
         seed, exact, resume = given.pop("seed", None), given.pop("exact", False), given.pop("resume", False)
         request = VerificationRequest(
@@ -335,14 +333,12 @@ def _check_verified(receipt: Receipt) -> Receipt:
 
 
 def _transfer(operation: str, source: Place, target: Place, options: TransferOptions) -> Receipt:
-    given = split_options(operation, options, _TRANSFER)
-    with calling(options) as call:
-        request = _request(call, operation, source, target, given)
-        return check_receipt(synchronise(request, call.on_event))
+    with calling(operation, options, _TRANSFER) as call:
+        return check_receipt(synchronise(_request(call, operation, source, target), call.on_event))
 
 
-def _request(call: Call, operation: str, source: Place, target: Place, given: dict[str, Any]) -> Request:
-    settings = call.settings
+def _request(call: Call, operation: str, source: Place, target: Place) -> Request:
+    settings, given = call.settings, call.given
     ends = call.location(source), call.target(target)
     if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import IO, Any, Unpack
 
-from hibali_api.calls import CallOptions, Place, calling, place_text, split_options
+from hibali_api.calls import CallOptions, Place, calling, place_text
 
 
 def open(place: Place, mode: str = "rb", **options: Unpack[CallOptions]) -> IO[Any]:  # noqa: A001  # as `hibali.open`
@@ -30,8 +30,7 @@ def open(place: Place, mode: str = "rb", **options: Unpack[CallOptions]) -> IO[A
     ...     file.read(5)
     b'scan '
     """
-    split_options("open", options, frozenset())
-    with calling(options) as call:
+    with calling("open", options) as call:
         location = call.location(place)
     if location.typed_local:
         return Path(os.fsdecode(location.raw)).open(mode)

@@ -78,7 +78,7 @@ class SiteFiles:
     @contextmanager
     def _calling(self) -> Iterator[Call]:
         try:
-            with calling({"config": self._config}) as call:
+            with calling("", {"config": self._config}) as call:
                 yield call
         except HibaliError as problem:
             raised = as_os_error(problem)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from hibali.errors import NotVerifiedError, UsageError
 from hibali.locations import Location
-from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text, split_options
+from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text
 from hibali_plugins.share.links import make_link
 from hibali_plugins.share.shares import (
     Outcome,
@@ -42,9 +43,8 @@ _SHARE = frozenset(ShareOptions.__annotations__) - frozenset(CallOptions.__annot
 
 def plan(place: Place, who: str, **options: Unpack[ShareOptions]) -> Outcome:
     """Return what `add` would change: files, bytes, and folders above that this person cannot enter."""
-    grant = _grant("plan", who, options)
-    with calling(options) as call:
-        return plan_share(call.location(place), grant, call.on_event)
+    with calling("plan", options, _SHARE) as call:
+        return plan_share(call.location(place), _grant(who, call.given), call.on_event)
 
 
 def add(place: Place, who: str, *, prove_as: Place | None = None, **options: Unpack[ShareOptions]) -> Outcome:
@@ -61,9 +61,8 @@ def add(place: Place, who: str, *, prove_as: Place | None = None, **options: Unp
         IncompleteError: files of others could not be shared; the rest is.
         RefusedError: the site cannot share it.
     """
-    grant = _grant("add", who, options)
-    with calling(options) as call:
-        location = call.location(place)
+    with calling("add", options, _SHARE) as call:
+        location, grant = call.location(place), _grant(who, call.given)
         done = add_share(location, grant, _other(prove_as, location, call), call.on_event)
     return _checked(location, done, "cannot read it: the share has no effect")
 
@@ -83,8 +82,7 @@ def remove(
         NotVerifiedError: the person can still read it, because of something else.
         IncompleteError: files of others could not be changed.
     """
-    split_options("remove", options, frozenset())
-    with calling(options) as call:
+    with calling("remove", options) as call:
         location = call.location(place)
         done = remove_share(location, who, _other(prove_as, location, call), call.on_event)
     return _checked(location, done, "can still read it")
@@ -97,8 +95,7 @@ def every(*, removed: bool = False) -> list[Share]:
 
 def people(place: Place, **options: Unpack[CallOptions]) -> list[ListedGrant]:
     """Return who has access to a place, as its site says."""
-    split_options("people", options, frozenset())
-    with calling(options) as call:
+    with calling("people", options) as call:
         return people_of(call.location(place), call.on_event)
 
 
@@ -114,15 +111,13 @@ def link(file: Place, duration: timedelta = timedelta(days=7), **options: Unpack
         RefusedError: files of this site have no links.
         UsageError: the duration is too long.
     """
-    split_options("link", options, frozenset())
-    with calling(options) as call:
+    with calling("link", options) as call:
         return make_link(
             call.location(file), round(bounded(duration, "duration").total_seconds()), call.on_event
         )
 
 
-def _grant(function: str, who: str, options: ShareOptions) -> Grant:
-    given = split_options(function, options, _SHARE)
+def _grant(who: str, given: Mapping[str, Any]) -> Grant:
     until = given.get("until")
     if isinstance(until, timedelta):
         until = datetime.now(UTC) + bounded(until, "until")
