@@ -42,7 +42,6 @@ FUTURE_PLUGINS = (
     "runs/nodes.py",
     "runs/pilot",
     "runs/services",
-    "hibali_api/notebook.py",
     "hibali_cli/annex_remote.py",
     *(
         f"hibali_cli/handlers/{name}.py"
