@@ -27,7 +27,7 @@ from registry.parameters import Row, read_table
 from registry.pipeline import Pipeline
 from runs import model
 from runs.cancel import cancel_run
-from runs.collect import collect
+from runs.collect import Collector, ended_tasks
 from runs.failure import find_failure
 from runs.launch import launch, launch_session
 from runs.logs import Stream, read_log
@@ -45,7 +45,6 @@ from runs.site_access import fetch_usage, update_runs, wait_at_site
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
-from runs.sweeps.collect import TaskCollector, ended_tasks
 from runs.tunnel import Ports, open_tunnel
 from transfers.history.journal import Receipt
 
@@ -285,12 +284,10 @@ class Run:
         with self._calling(options) as call:
             run, place = self.record, call.target(target)
             site = site_for_runs(call.settings, run.site)
-            if run.sweep is not None:
-                collector = TaskCollector(self._run_store, site, place, call.on_event)
-                receipt, _ = collector.collect(run, ended_tasks(run))
-            else:
+            if run.sweep is None:
                 fetch_usage(call.settings, self._run_store, run, call.on_event)
-                receipt = collect(run, site, place, self._run_store, call.on_event)
+            collector = Collector(self._run_store, site, place, call.on_event)
+            receipt, _ = collector.collect(run, ended_tasks(run))
         return check_receipt(receipt) if receipt.files_failed else receipt
 
     def cancel(self, **options: Unpack[CallOptions]) -> State:

@@ -7,6 +7,7 @@ import json
 import os
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,13 +19,14 @@ from hibali.errors import Exit, IncompleteError
 from hibali.events import Listener
 from hibali.locations import Location
 from hibali.text import printable
-from runs.collect import pull_files, work_of
+from runs.collect import outputs_folder, pull_files
 from runs.model import Run
 from runs.outputs import OutputDigests
 from runs.records import collected_names
-from runs.sweeps.collect import pull_named
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
+from transfers.model.entry import Entry
+from transfers.stores.open_store import open_store
 
 
 class OutputResult(StrEnum):
@@ -165,12 +167,12 @@ class Copies:
         return self._found
 
     def _pull(self, wanted: Sequence[bytes], site: Site, here: Path, on_event: Listener) -> Receipt:
+        source = outputs_folder(self._run, site)
+        files: Sequence[bytes] | Mapping[bytes, Entry] = wanted
         if self._run.sweep is not None and wanted:
-            return pull_named("compare", self._run, site, here, wanted, on_event)
+            files = _list_files(source, wanted)
         target = Location(local_site(), str(here), str(here), typed_local=True)
-        return pull_files(
-            "compare", work_of(self._run, site), target, wanted, SaveOptions(save=False), on_event
-        )
+        return pull_files("compare", source, target, files, SaveOptions(save=False), on_event)
 
     def _is_collected(self, path: bytes) -> bool:
         """Return whether the collected copy exists and is unchanged."""
@@ -183,6 +185,13 @@ class Copies:
 
     def _digest(self, path: bytes) -> str:
         return self._outputs.files[path][0]
+
+
+def _list_files(source: Location, names: Sequence[bytes]) -> dict[bytes, Entry]:
+    """List files of tasks, named `N/PATH`, in the folder of all tasks at their site."""
+    wanted = {name.replace(b"/", b"/work/", 1): name for name in names}
+    with closing(open_store(source)) as store:
+        return {wanted[entry.path]: entry for entry in store.list() if entry.path in wanted}
 
 
 def _has_digest(path: Path, digest: str) -> bool:

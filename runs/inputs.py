@@ -21,7 +21,7 @@ from hibali.system_errors import reason_of
 from hibali.text import as_text, counted, printable
 from registry.invocation import Invocation
 from runs.cache.entries import CONTENT, ORIGIN, Name
-from runs.collect import choose_outputs, collected_files, protection, pull_files, work_of
+from runs.collect import collected_files, protection, pull_files, work_of
 from runs.dependencies import require_submitted, require_success
 from runs.model import Input, Run, State
 from runs.outputs import (
@@ -31,6 +31,7 @@ from runs.outputs import (
     find_output,
     inspect_outputs,
     matched_paths,
+    moved_outputs,
     read_reference,
     referenced_runs,
     require_whole,
@@ -42,7 +43,6 @@ from transfers.datasets.contents import fetch_contents, open_contents
 from transfers.datasets.repository import is_reserved
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
-from transfers.history.recorded_digests import Expected
 from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
@@ -226,17 +226,15 @@ class CollectedCopy:
 def find_collected_copy(run: Run, run_store: RunStore) -> CollectedCopy | None:
     """Return the latest folder into which all outputs were collected at once, if each still has its content."""
     for folder, moved in collected_files(run, run_store):
-        chosen = choose_outputs(
-            run.spec.outputs, [Entry(path, Kind.FILE, e.size) for path, e in moved.items()]
-        )
-        if not chosen.problems and all(_holds(folder, path, moved[path]) for path in chosen.files):
-            return CollectedCopy(folder, tuple(chosen.files), sum(moved[path].size for path in chosen.files))
+        found = moved_outputs(run, moved)
+        if not found.problems and all(_holds(folder, *each) for each in found.digests.items()):
+            return CollectedCopy(folder, tuple(found.files), found.size)
     return None
 
 
-def _holds(folder: Path, path: bytes, expected: Expected) -> bool:
+def _holds(folder: Path, path: bytes, digest: str) -> bool:
     try:
-        return identify_local(folder / os.fsdecode(path)).text == f"sha256:{expected.digest}"
+        return identify_local(folder / os.fsdecode(path)).text == f"sha256:{digest}"
     except HibaliError:
         return False
 

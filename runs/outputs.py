@@ -12,12 +12,19 @@ from hibali.config.model import Site
 from hibali.errors import IncompleteError, NotFoundError, UsageError
 from hibali.events import Failed
 from hibali.locations import Location, path_at
-from hibali.text import as_text, nearest, printable
-from runs.collect import choose_outputs, collected_files, work_of
+from hibali.text import as_bytes, as_text, nearest, printable
+from runs.collect import (
+    ChosenFiles,
+    choose_outputs,
+    choose_tasks,
+    collected_files,
+    outputs_folder,
+    require_end,
+)
 from runs.model import FROM_RUN, RUN_ID, Output, Run
 from runs.records import part_of, tasks_as_runs
 from runs.store import RunStore
-from transfers.history.recorded_digests import DigestCache
+from transfers.history.recorded_digests import DigestCache, Expected
 from transfers.model.entry import Entry, Kind
 from transfers.model.store import Store
 from transfers.model.units import Problem
@@ -71,7 +78,7 @@ def inspect_outputs(run: Run, site: Site, outputs: Sequence[Output], *, hashed: 
         existing = RunOutputs()
         chosen = choose_outputs(outputs, _note_entries(store.list(), existing))
         existing.problems = chosen.problems
-        existing.files = {path: existing.files[path] for path in chosen.files}
+        existing.files = chosen.files
         # the job wrote its record last, by the same filesystem clock as the outputs
         ended = _changed_ns(record) + _SLACK_NS
         holding = _folders_to_check(outputs, chosen.folders, existing.folders)
@@ -192,7 +199,7 @@ def matched_paths(output: Output, existing: RunOutputs) -> list[bytes]:
     depth = path.count(b"/") + 1
     tops = {b"/".join(each.split(b"/")[:depth]) for each in existing.files} | existing.folders.keys()
     entries = [Entry(top, Kind.FILE) for top in sorted(tops) if top.count(b"/") + 1 == depth]
-    return choose_outputs([output], entries).files
+    return list(choose_outputs([output], entries).files)
 
 
 def content_at(path: bytes, existing: RunOutputs) -> Content:
@@ -238,47 +245,61 @@ class OutputDigests:
         return {path: digest for path, (digest, _) in self.files.items()}
 
 
+def outputs_of(run: Run, run_store: RunStore, site: Callable[[], Site]) -> OutputDigests:
+    """Return the outputs of a run that has ended, as they were collected or are at its site; those of a task of a sweep as `N/PATH`.
+
+    Missing outputs are reported of failed tasks, too. Raises what `require_end` does, and `NotFoundError` if the folder was removed.
+    """
+    require_end(run)
+    return recorded_outputs(run, run_store) or hash_outputs(run, site())
+
+
 def recorded_outputs(run: Run, run_store: RunStore) -> OutputDigests | None:
     """Return the outputs that one `runs collect` moved completely, with their verified digests; None if no single call did."""
     for _, moved in collected_files(run, run_store):
-        entries = [Entry(path, Kind.FILE, each.size) for path, each in moved.items()]
-        chosen = choose_outputs(run.spec.outputs, entries)
-        files = {path: (moved[path].digest, moved[path].size) for path in chosen.files}
-        return OutputDigests(files, chosen.problems)
+        return moved_outputs(run, moved)
     return None
 
 
+def moved_outputs(run: Run, moved: Mapping[bytes, Expected]) -> OutputDigests:
+    """Return the outputs among the files of one collection."""
+    numbers = {as_bytes(name): number for number, name in run.task_names().items()}
+    paths = {name if run.sweep is None else _at_site(name, numbers): name for name in moved}
+    chosen = _choose_all(run, (Entry(path, Kind.FILE, moved[paths[path]].size) for path in sorted(paths)))
+    found = {name: moved[paths[entry.path]] for name, entry in chosen.files.items()}
+    return OutputDigests({name: (each.digest, each.size) for name, each in found.items()}, chosen.problems)
+
+
+def _at_site(collected: bytes, numbers: Mapping[bytes, int]) -> bytes:
+    """Return the path in the folder of all tasks of a collected file; `numbers` are those of the tasks by their names."""
+    parts = collected.split(b"/")
+    depth = next(depth for depth in (1, 2) if b"/".join(parts[:depth]) in numbers)
+    return b"%d/%b%b" % (numbers[b"/".join(parts[:depth])], _WORK, b"/".join(parts[depth:]))
+
+
+def _choose_all(run: Run, entries: Iterable[Entry]) -> ChosenFiles:
+    """Choose the outputs of all tasks from a listing of the folder at the site that has them; those of tasks are named `N/PATH`."""
+    folders = {number: b"%d" % number if number else b"" for number in run.tasks}
+    return choose_tasks(entries, run.outputs(), run.tasks.keys(), folders)
+
+
 def hash_outputs(run: Run, site: Site) -> OutputDigests:
-    """List the work folder and hash every output there; raises as `hash_chosen` does."""
-
-    def choose(entries: Iterable[Entry]) -> tuple[dict[bytes, Entry], list[Failed]]:
-        listed = list(entries)
-        files = {entry.path: entry for entry in listed if entry.kind is Kind.FILE}
-        chosen = choose_outputs(run.spec.outputs, listed)
-        return {path: files[path] for path in chosen.files}, chosen.problems
-
-    return hash_chosen(run, work_of(run, site), choose)
-
-
-def hash_chosen(
-    run: Run, place: Location, choose: Callable[[Iterable[Entry]], tuple[dict[bytes, Entry], list[Failed]]]
-) -> OutputDigests:
-    """Hash files in a folder of the run at its site; `choose` returns them by name from a listing, and problems.
+    """List the outputs of a run at its site, and hash all of them; named and reported as by `outputs_of`.
 
     Raises `NotFoundError` if the folder was removed.
     """
-    with contextlib.closing(open_store(place)) as store:
+    with contextlib.closing(open_store(outputs_folder(run, site))) as store:
         if store.stat() is None:
             raise NotFoundError(
                 "outputs-gone",
                 "the run's folder no longer exists at the site, and the digests of its outputs were not recorded",
-                subject=f"{place.site.name}:{printable(run.folder)}",
+                subject=f"{site.name}:{printable(run.folder)}",
                 hint="Run it again.",
             )
-        chosen, problems = choose(store.list())
-        found = OutputDigests(problems=problems)
-        names = {entry.path: name for name, entry in chosen.items()}
-        for entry, digest, problem in store.digest(list(chosen.values())):
+        chosen = _choose_all(run, store.list())
+        found = OutputDigests(problems=chosen.problems)
+        names = {entry.path: name for name, entry in chosen.files.items()}
+        for entry, digest, problem in store.digest(list(chosen.files.values())):
             if digest is None:
                 found.problems.append(_unhashed(names[entry.path], problem))
             else:

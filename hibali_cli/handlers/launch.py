@@ -26,7 +26,7 @@ from registry.catalogue import Catalogue
 from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
 from runs import new_request
-from runs.collect import collect, may_complete
+from runs.collect import Collector, ended_tasks, may_complete
 from runs.containers.base import Container, find_consent_reasons
 from runs.dataset import dataset_saving, find_dataset, recorded_request
 from runs.inputs import (
@@ -249,10 +249,11 @@ def _collect_copy(
 def collect_outputs(
     common: Common, run_store: RunStore, run: Run, folder: str, on_event: Listener, saving: SaveOptions
 ) -> Receipt:
-    """Pull the outputs of a run into a folder. Raises what `runs.collect.collect` does."""
+    """Pull the outputs of a run into a folder. Raises what `Collector.collect` does."""
     target = read_target(folder, common.settings())
     fetch_usage(common, run_store, run, on_event)
-    return collect(run, run_site(common, run.site), target, run_store, on_event, saving=saving)
+    collector = Collector(run_store, run_site(common, run.site), target, on_event, saving)
+    return collector.collect(run, ended_tasks(run))[0]
 
 
 def saving_in(run_store: RunStore, run: Run, dataset: str) -> SaveOptions:

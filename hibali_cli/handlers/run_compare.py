@@ -31,9 +31,8 @@ from runs.compare import (
     passes_command,
 )
 from runs.model import Run
-from runs.outputs import OutputDigests
+from runs.outputs import OutputDigests, outputs_of
 from runs.store import RunStore
-from runs.sweeps.collect import outputs_of
 
 _LABELS: dict[str, str] = {
     OutputResult.EQUAL: "equal",

@@ -38,7 +38,7 @@ from hibali_cli.progress import listening
 from hibali_cli.run_options import check_collecting, parse_resource_argv, read_run_options
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
-from runs.collect import may_complete
+from runs.collect import ChosenFiles, Collector, ended_tasks, list_outputs, may_complete
 from runs.failure import find_failure
 from runs.inputs import Located, locate_files
 from runs.model import Run, State
@@ -50,7 +50,6 @@ from runs.records import sweep_of
 from runs.request import Request, TaskRequest, Workload, compute_site, with_job_proxy
 from runs.site_access import wait_at_site
 from runs.store import RunStore
-from runs.sweeps.collect import ChosenFiles, TaskCollector, ended_tasks, list_outputs
 from runs.sweeps.launch import prepare_sweep_dry_run, several_allowed, sweep_key
 from runs.sweeps.table import (
     OutputFile,
@@ -269,7 +268,7 @@ def _finish(
     folder = collect.target
     if folder is not None:
         target = read_target(folder, common.settings())
-        collector = TaskCollector(
+        collector = Collector(
             run_store, request.compute.site, target, on_event, SaveOptions(save=not collect.no_save)
         )
 
@@ -298,7 +297,7 @@ def _finish(
     return run_store.load(run.id), receipt
 
 
-def _saving_collector(run_store: RunStore, run: Run, dataset: str, collector: TaskCollector) -> TaskCollector:
+def _saving_collector(run_store: RunStore, run: Run, dataset: str, collector: Collector) -> Collector:
     """Return a collector that commits the outputs with a record of the command line. Raises `UsageError` for a part of the command's tasks."""
     part = run
     while part.spec.origin:
@@ -321,7 +320,7 @@ def collect_sweep(common: Common, run_store: RunStore, run: Run, collect: Collec
         [run] = update_runs(common, run_store, [run], on_event, submit_next=True)
         target = read_target(collect.target or f"./{run.id}", common.settings())
         site = run_site(common, run.site)
-        collector = TaskCollector(run_store, site, target, on_event, SaveOptions(save=not collect.no_save))
+        collector = Collector(run_store, site, target, on_event, SaveOptions(save=not collect.no_save))
         if collect.dataset is not None and run.state is State.SUCCEEDED:
             collector = _saving_collector(run_store, run, collect.dataset, collector)
         receipt, chosen = collector.collect(run, ended_tasks(run))
@@ -337,7 +336,7 @@ def collect_sweep(common: Common, run_store: RunStore, run: Run, collect: Collec
 
 
 def make_table(
-    common: Common, run: Run, path: Path, collector: TaskCollector | None, chosen: ChosenFiles | None
+    common: Common, run: Run, path: Path, collector: Collector | None, chosen: ChosenFiles | None
 ) -> None:
     """Write the table: a row for each task, with the digests of its outputs, collected or still at the site."""
     outputs: dict[int, list[OutputFile]] = {}

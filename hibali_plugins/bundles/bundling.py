@@ -55,18 +55,17 @@ from registry.invocation import check_invocation, read_invocation
 from registry.pipeline import Pipeline
 from registry.remotes.base import Download
 from registry.signature import is_signature_name
-from runs.collect import collect
+from runs.collect import Collector, ended_tasks
 from runs.compare import OutputComparison, OutputResult, compare_outputs
 from runs.containers.base import load_container
 from runs.failure import find_failure
 from runs.images import Pinned, image_of
 from runs.model import RUN_ID, Input, Run, State
 from runs.options import RunOptions
-from runs.outputs import hash_outputs
+from runs.outputs import hash_outputs, outputs_of
 from runs.queue_limits import queue_full_error
 from runs.request import Request, with_job_proxy
 from runs.store import RunStore
-from runs.sweeps.collect import outputs_of
 from transfers.history.journal import Receipt
 
 
@@ -457,7 +456,7 @@ def _collect(
     """Pull and verify the outputs of the run, and compare their digests with the recorded ones."""
     site = run_site(common, run.site)
     target = read_target(options.target or f"./{run.id}", common.settings())
-    receipt = collect(run, site, target, RunStore(), on_event)
+    receipt, _ = Collector(RunStore(), site, target, on_event).collect(run, ended_tasks(run))
     return receipt, compare_outputs(bundle.outputs, hash_outputs(run, site).digests)
 
 

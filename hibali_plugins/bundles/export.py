@@ -34,11 +34,10 @@ from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.inputs import list_inputs
 from runs.model import Run
-from runs.outputs import OutputDigests
+from runs.outputs import OutputDigests, outputs_of
 from runs.records import collected_names
 from runs.request import TaskRequest
 from runs.store import RunStore
-from runs.sweeps.collect import outputs_of
 from runs.sweeps.table import read_rerun_request
 
 

@@ -63,7 +63,7 @@ def report_run(run: Run, store: RunStore) -> ReportedRun:
         record=run.to_whole_record(),
         spans=run_timeline(run, records),
         collected=[at for at in collected if at is not None],
-        left=recorded_outputs(run, store),
+        left=recorded_outputs(run, store) if run.sweep is None else None,
     )
 
 

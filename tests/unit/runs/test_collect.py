@@ -20,7 +20,7 @@ def entries(*names: str) -> list[Entry]:
 
 def choose(output: Output, *names: str) -> tuple[list[bytes], list[str]]:
     chosen = choose_outputs([output], entries(*names))
-    return chosen.files, [problem.code for problem in chosen.problems]
+    return list(chosen.files), [problem.code for problem in chosen.problems]
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ from hibali.config.model import Site, Tier, local_site
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
 from hibali_cli.handlers.runs import grid, tasks_text
 from registry.parameters import Row
+from runs.collect import choose_tasks
 from runs.fast_storage import Fast, FastOptions, choose_fast_storage, task_fast_options
 from runs.model import Chunk, Input, Output, Run, RunStatus, State, Sweep, state_of
 from runs.records import choose_task, one_task
 from runs.schedulers.base import JobVariables, load_scheduler
 from runs.script import array_script, start_script
-from runs.sweeps.collect import choose_tasks
 from runs.sweeps.launch import split_tasks
 from runs.sweeps.names import task_names
 from runs.sweeps.table import OutputFile, _as_csv, _read_rows, check_table, seconds_between, write_table
