@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Queue
@@ -32,7 +33,7 @@ from runs.failure import find_failure
 from runs.launch import launch, launch_session
 from runs.logs import Stream, read_log
 from runs.model import RunStatus, State
-from runs.new_request import make_tasks, read_request, read_sweep_request, require_trust
+from runs.new_request import make_tasks, read_request, require_trust, single_workload
 from runs.options import RequestedJob, RunOptions, StartOptions, SweepOptions
 from runs.pilot.setup import with_pilot
 from runs.rate_limits import open_limited_host
@@ -386,8 +387,9 @@ def _request(
     if each is None and not params:
         if pilot:
             raise UsageError("usage", "a pilot runs the tasks of a sweep", subject="pilot")
-        checked = (pipeline, *_invocation(pipeline, values))
-        return read_request(call.settings, checked, site, options, follow, identify=True)
+        invocation, file = _invocation(pipeline, values)
+        workload = single_workload(pipeline, invocation)
+        return read_request(call.settings, workload, file, site, options, follow)
     file = None if isinstance(values, Mapping) else Path(values)
     table = Path(each) if isinstance(each, str | os.PathLike) else None
     rows = read_table(pipeline, table) if table is not None else _rows(each)
@@ -397,8 +399,8 @@ def _request(
         _combined(rows, params),
         subject=", ".join(str(path) for path in (table, file) if path is not None) or "each, params",
     )
-    typed_as = file, SweepOptions(table)
-    request = read_sweep_request(call.settings, workload, typed_as, site, options, follow, identify=True)
+    options = replace(options, sweep=SweepOptions(table))
+    request = read_request(call.settings, workload, file, site, options, follow)
     return with_pilot(request, pilot) if pilot else request
 
 

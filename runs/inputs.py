@@ -426,22 +426,6 @@ def never_several(each: Input) -> bool:
     return False
 
 
-def locate_inputs(
-    invocation: Invocation, settings: Settings, site: Site | None, *, identify: bool = True
-) -> list[Located]:
-    """Locate all inputs as a run at `site` sees them; without `identify` nothing is read or hashed.
-
-    Without a site all are identified where they are; `locate_for_site` then locates them for one. An output of another run may be several
-    inputs.
-
-    Raises `NotFoundError` with all missing inputs at once, `UsageError` for what cannot be an input, `IncompleteError` for annexed
-    content that is not available, and what `resolve_output` raises.
-    """
-    lists = frozenset(each for each, value in invocation.file_inputs() if not isinstance(value, str))
-    files = list_inputs(invocation)
-    return locate_files(files, settings, site, identify=identify, several=lambda each: each.id in lists)
-
-
 def locate_files(
     files: Sequence[Input],
     settings: Settings,
@@ -451,9 +435,13 @@ def locate_files(
     known: Mapping[str, str] | None = None,
     several: Callable[[Input], bool] = never_several,
 ) -> list[Located]:
-    """Locate files that several invocations may name.
+    """Locate input files as a run at `site` sees them; without `identify` nothing is read or hashed.
 
-    `known` has for some texts the location that was recorded; `several` returns whether an input may be many files.
+    Without a site all are identified where they are; `locate_for_site` then locates them for one. `known` has for some texts the location that
+    was recorded; `several` returns whether an input may be many files, as the outputs of another run are.
+
+    Raises `NotFoundError` with all missing inputs at once, `UsageError` for what cannot be an input, `IncompleteError` for annexed
+    content that is not available, and what `resolve_output` raises.
     """
     found: list[Located] = []
     missing: list[NotFoundError] = []

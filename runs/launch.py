@@ -28,7 +28,7 @@ from runs.pilot.setup import prepare_pilot, record_pilot
 from runs.prepare import Prepared, prepare
 from runs.queue_limits import cancel_before_submission, chunk_parts, run_part, submit_parts
 from runs.records import output_fields
-from runs.request import Request, job_proxy, run_key
+from runs.request import Request, job_proxy, workload_key
 from runs.resources import show_value
 from runs.reuse import Reuse
 from runs.schedulers.base import BatchSystem
@@ -37,7 +37,7 @@ from runs.services.base import ServiceHost
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Cache, open_cache
 from runs.store import RunStore, runs_of
-from runs.sweeps.launch import begin_tasks, stage_tasks, sweep_key
+from runs.sweeps.launch import begin_tasks, stage_tasks
 from runs.tool_launch import check_supported, declared_outputs, submit_to_service
 from transfers.remote.host import RemoteHost
 
@@ -133,11 +133,8 @@ def request_key(request: Request, host: RemoteHost) -> str:
 
 
 def _request_key(request: Request, identities: Sequence[Identity]) -> str:
-    workload, site = request.workload, request.compute.name
     texts = [identity.text for identity in identities]
-    if workload.tasks or workload.origin:
-        return sweep_key(workload, texts, site)
-    return run_key(workload.pipeline, workload.invocation, texts, site, workload.name, workload.after)
+    return workload_key(request.workload, texts, request.compute.name)
 
 
 def _lock(session: SiteSession, key: str) -> FolderLock:

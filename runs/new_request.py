@@ -12,7 +12,7 @@ from hibali.documents import read_json_file
 from hibali.errors import RefusedError
 from hibali.locations import read_location
 from registry.catalogue import Catalogue
-from registry.invocation import Invocation
+from registry.invocation import Invocation, read_invocation
 from registry.parameters import Row, check_tasks, make_rows
 from registry.pipeline import Pipeline
 from runs.containers.base import Container, find_consent_reasons
@@ -27,20 +27,18 @@ from runs.inputs import (
     list_references,
     locate_files,
     locate_for_site,
-    locate_inputs,
     require_local,
 )
-from runs.model import Run
+from runs.model import Input, Run
 from runs.options import DatasetOptions, RequestedJob, RunOptions, SweepOptions, proxy_argv, resource_argv
 from runs.outputs import Reference
 from runs.request import ComputeSite, JobOptions, Request, TaskRequest, Workload, compute_site
 from runs.schedulers.base import Resources
 from runs.store import RunStore
-from runs.sweeps.launch import files_of, several_allowed
+from runs.sweeps.launch import files_of
 from runs.sweeps.names import task_names
 
 Follow = Callable[[list[Run]], object]  # queries runs that come first, or waits for their ends
-Checked = tuple[Pipeline, Invocation, Path | None]  # the file of the invocation, if it is in one
 
 
 def compute_site_of(settings: Settings, name: str) -> ComputeSite:
@@ -50,83 +48,51 @@ def compute_site_of(settings: Settings, name: str) -> ComputeSite:
 
 def read_request(
     settings: Settings,
-    checked: Checked,
+    workload: Workload,
+    file: Path | None,
     site_name: str,
     options: RunOptions,
     follow: Follow,
     *,
-    identify: bool,
     located: Sequence[Located] | None = None,
+    identify: bool = True,
 ) -> Request:
-    """Read and check the request of a single run, as far as possible without contacting its site.
+    """Read and check the request of a run or a sweep, as far as possible without contacting its site.
 
     Args:
         settings: The sites.
-        checked: The pipeline, the values of its inputs, and their file.
+        workload: The pipeline, and the values of its inputs; of a sweep those of all tasks.
+        file: The file that has the values, or those that all tasks share.
         site_name: The site to run it at.
         options: The options of the run.
         follow: Called with the runs that come first and have not ended.
-        identify: Hash the inputs; without it nothing is read, as for a dry run.
         located: The inputs, if they were located without a site before.
+        identify: Hash the inputs; without it nothing is read, as for a dry run.
     """
-    pipeline, invocation, file = checked
-    compute = compute_site_of(settings, site_name)
-    compute.container.image_name(pipeline.container)
+    compute, sweep = compute_site_of(settings, site_name), options.sweep or SweepOptions(None)
+    if not workload.tasks:
+        compute.container.image_name(workload.pipeline.container)
     if identify:
-        references = list_references(list_inputs(invocation), settings)
-        first = require_dependencies(references, options, compute, follow)
+        first = require_dependencies(list_references(workload.inputs, settings), options, compute, follow)
     else:
         first = load_dependencies(options)
     if located is None:
-        located = locate_inputs(invocation, settings, compute.site, identify=identify)
-        if not identify:
-            require_local(located)
-    else:
-        located = locate_for_site(located, compute.site, settings)
-    typed = typed_request(file, located, options.image).to_fields()
-    fast = options.job.fast or NO_FAST_OPTIONS
-    request = make_request(pipeline, invocation, located, compute, options.image, typed, first, fast)
-    request = request.with_workload(name=options.name)
-    dependencies = replace(request.job.dependencies, hold=options.start.hold)
-    request = replace(request.with_job(dependencies=dependencies), new=options.new)
-    return with_requested_job(request, options.job)
-
-
-def read_sweep_request(
-    settings: Settings,
-    workload: Workload,
-    typed_as: tuple[Path | None, SweepOptions],
-    site_name: str,
-    options: RunOptions,
-    follow: Follow,
-    *,
-    identify: bool,
-    located: Sequence[Located] | None = None,
-) -> Request:
-    """Read and check the request of a sweep with the tasks of `workload`; see `read_request`.
-
-    `typed_as` is the file with the values of all tasks, and the options of the sweep.
-    """
-    file, sweep = typed_as
-    compute = compute_site_of(settings, site_name)
-    if identify:
-        require_dependencies(list_references(workload.inputs, settings), options, compute, follow)
-    if located is None:
-        several = several_allowed(workload.tasks)
+        several = several_allowed(workload)
         located = locate_files(workload.inputs, settings, compute.site, identify=identify, several=several)
         if not identify:
             require_local(located)
     else:
         located = locate_for_site(located, compute.site, settings)
     participants = () if sweep.participants is None else _typed_participants(sweep.participants, settings)
-    typed = typed_request(
-        file, located, options.image, sweep.each, sweep.parameters, participants
-    ).to_fields()
-    request = make_request(workload.pipeline, workload.invocation, located, compute, options.image, typed)
-    compute.container.image_name(workload.pipeline.container)
-    request = request.with_workload(tasks=workload.tasks, name=options.name)
-    request = request.with_job(fast_options=options.job.fast or NO_FAST_OPTIONS)
-    return with_requested_job(replace(request, new=options.new), options.job)
+    typed = typed_request(file, located, options.image, sweep.each, sweep.parameters, participants)
+    fast = options.job.fast or NO_FAST_OPTIONS
+    workload = replace(workload, name=options.name)
+    request = make_request(workload, located, compute, options.image, typed.to_fields(), first, fast)
+    if workload.tasks:
+        compute.container.image_name(workload.pipeline.container)
+    dependencies = replace(request.job.dependencies, hold=options.start.hold)
+    request = replace(request.with_job(dependencies=dependencies), new=options.new)
+    return with_requested_job(request, options.job)
 
 
 def _typed_participants(options: DatasetOptions, settings: Settings) -> tuple[str, str]:
@@ -136,18 +102,29 @@ def _typed_participants(options: DatasetOptions, settings: Settings) -> tuple[st
     return option, str(Path.cwd() / options.dataset) if is_local else options.dataset
 
 
-def read_tasks(pipeline: Pipeline, invocation_path: Path | None, sweep: SweepOptions) -> Workload:
-    """Read and check the tasks of a sweep; raises every problem of every row at once. Their files are not located yet."""
-    values = read_json_file(invocation_path) if invocation_path is not None else {}
+def read_workload(pipeline: Pipeline, file: Path | None, sweep: SweepOptions | None) -> Workload:
+    """Read and check the values of a run, or those of all tasks of a sweep; every problem of every row is raised at once.
+
+    The files that they name are not located yet.
+    """
+    if sweep is None:
+        assert file is not None
+        return single_workload(pipeline, read_invocation(pipeline, file))
+    values = read_json_file(file) if file is not None else {}
     rows = make_rows(pipeline, sweep.each, sweep.parameters)
-    files = ", ".join(str(each) for each in (sweep.each, invocation_path) if each is not None)
+    files = ", ".join(str(each) for each in (sweep.each, file) if each is not None)
     return make_tasks(pipeline, values, rows, subject=files or "--param")
+
+
+def single_workload(pipeline: Pipeline, invocation: Invocation) -> Workload:
+    """Return the workload of a single run."""
+    return Workload(pipeline, invocation, tuple(list_inputs(invocation)))
 
 
 def make_tasks(
     pipeline: Pipeline, values: Mapping[str, Any], rows: Sequence[Row], *, subject: str
 ) -> Workload:
-    """Make the tasks of a sweep from the values that all share and a row for each; raises as `read_tasks` does."""
+    """Make the tasks of a sweep from the values that all share and a row for each; raises as `read_workload` does."""
     invocations = check_tasks(pipeline, values, rows, subject=subject)
     tasks = tuple(
         TaskRequest(number, row.values, invocation, name)
@@ -158,9 +135,19 @@ def make_tasks(
     return Workload(pipeline, Invocation(dict(values), dict(values)), tuple(files_of(tasks)), tasks=tasks)
 
 
+def several_allowed(workload: Workload) -> Callable[[Input], bool]:
+    """Return whether an input may be several files: one that is a list, or a file of a sweep that is only used in lists."""
+    if not workload.tasks:
+        values = workload.invocation.file_inputs()
+        lists = frozenset(name for name, value in values if not isinstance(value, str))
+        return lambda each: each.id in lists
+    used = (value for task in workload.tasks for _, value in task.invocation.file_inputs())
+    single = frozenset(value for value in used if isinstance(value, str))
+    return lambda each: each.text not in single
+
+
 def make_request(
-    pipeline: Pipeline,
-    invocation: Invocation,
+    workload: Workload,
     located: Sequence[Located],
     compute: ComputeSite,
     image: str,
@@ -168,7 +155,7 @@ def make_request(
     first: Sequence[Run] = (),
     fast: FastOptions | None = None,
 ) -> Request:
-    """Make the request for an invocation at a site, with the site's defaults for the job.
+    """Make the request for a workload at a site, with the site's defaults for the job.
 
     `first` are the runs that must succeed before. Without `fast` nothing is copied to fast storage; a sweep
     decides it for each task.
@@ -179,11 +166,11 @@ def make_request(
     names_archive = bool(image) and not image.startswith("sha256:")
     takes_pinned = container.isolates and bool(container.formats) and not names_archive
     from_runs = [each.run_input for each in located if each.run_input]
+    single = fast is not None and not workload.tasks
     return Request(
-        Workload(
-            pipeline,
-            invocation,
-            inputs,
+        replace(
+            workload,
+            inputs=inputs,
             locations=tuple(each.place for each in located),
             identities=tuple(each.identity for each in located),
             after=tuple(run.id for run in first),
@@ -191,11 +178,12 @@ def make_request(
         compute,
         JobOptions(
             dependencies=dependencies_of(from_runs, first, site, hold=False),
-            fast=NOTHING_FAST if fast is None else choose_fast_storage(site, inputs, in_place, fast),
+            fast=choose_fast_storage(site, inputs, in_place, fast) if fast and single else NOTHING_FAST,
+            fast_options=fast or NO_FAST_OPTIONS,
             proxy=site.proxy is not None and site.proxy.jobs,
         ),
         image=image,
-        pinned=pinned_image(Catalogue(), pipeline) if takes_pinned else None,
+        pinned=pinned_image(Catalogue(), workload.pipeline) if takes_pinned else None,
         typed=typed,
     )
 

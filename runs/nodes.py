@@ -21,8 +21,8 @@ from runs.clean import CleanRequest, clean_run, make_work_folder
 from runs.failure import find_failure
 from runs.launch import launch
 from runs.model import State
-from runs.new_request import make_tasks, read_sweep_request, require_trust
-from runs.options import RunOptions, SweepOptions
+from runs.new_request import make_tasks, read_request, require_trust
+from runs.options import RunOptions
 from runs.poll import update
 from runs.rate_limits import open_limited_host
 from runs.site_access import wait_at_site
@@ -132,11 +132,8 @@ class ArrayRunner:
         }
         rows = [Row({"shard": shard}) for shard in jobs.shards]
         workload = make_tasks(pipeline, values, rows, subject="--nodes")
-        sweep = SweepOptions(None)
-        options = RunOptions(sites=(self._site.name,), sweep=sweep)
-        request = read_sweep_request(
-            self._settings, workload, (None, sweep), self._site.name, options, lambda _: None, identify=True
-        )
+        options = RunOptions(sites=(self._site.name,))
+        request = read_request(self._settings, workload, None, self._site.name, options, lambda _: None)
         require_trust(catalogue, pipeline, request.compute.container)
         session = SiteSession(self._site, host, request.compute.jobs.name, self._run_store, on_event)
         return launch(request, session, Synchroniser()).id

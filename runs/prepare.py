@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hibali.errors import UsageError
-from hibali.locations import work_path
 from registry.command_line import CommandLine, build_command_line
 from registry.invocation import Invocation
 from registry.pipeline import Pipeline
@@ -153,12 +152,6 @@ def prepare(
         resources=decided,
         directives=directives,
     )
-
-
-def prepare_dry_run(request: Request, run_id: str) -> Prepared:
-    """Prepare a run without contacting the site; paths there are as configured."""
-    folder = f"{work_path(request.compute.site)}/runs/{run_id}"
-    return prepare(request, known_inputs(request), run_id, folder, image=image_placeholder(request))
 
 
 def known_inputs(request: Request) -> list[Input]:

@@ -191,22 +191,18 @@ def _make_proxy(request: Request) -> bytes:
     return derive_proxy(users.path, life, needed, subject=site)
 
 
-def run_key(
-    pipeline: Pipeline,
-    invocation: Invocation,
-    identities: Sequence[str],
-    site: str,
-    name: str,
-    after: Sequence[str] = (),
-) -> str:
-    """Return the key of a run, a sha256, by which the same command finds the run that it started."""
-    return canonical_digest(
-        {
-            "pipeline": pipeline.digest,
-            "values": dict(invocation.values),
-            "inputs": list(identities),
-            "site": site,
-            "name": name,
-            **({"after": list(after)} if after else {}),
-        }
-    )
+def workload_key(workload: Workload, identities: Sequence[str], site: str) -> str:
+    """Return the sha256 by which the same command finds the run, the sweep or the rerun that it started."""
+    key: dict[str, Any] = {
+        "pipeline": workload.pipeline.digest,
+        "values": dict(workload.invocation.values),
+        "inputs": list(identities),
+        "site": site,
+        "name": workload.name,
+    }
+    if workload.tasks or workload.origin:
+        key["tasks"] = [[task.number, dict(task.invocation.values)] for task in workload.tasks]
+        key["origin"] = workload.origin
+    elif workload.after:
+        key["after"] = list(workload.after)
+    return canonical_digest(key)

@@ -16,12 +16,12 @@ from runs.images import SiteImages
 from runs.inputs import Identity, identify_at_site
 from runs.launch import request_key
 from runs.model import Run
-from runs.prepare import Prepared, prepare_dry_run
+from runs.prepare import Prepared
 from runs.request import Request
 from runs.schedulers.base import Scheduler
 from runs.stage import Cache, Synchroniser, open_cache
 from runs.store import RunStore
-from runs.sweeps.launch import prepare_sweep_dry_run
+from runs.sweeps.launch import prepare_dry_run
 from transfers.model.entry import Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
@@ -178,11 +178,7 @@ def assess_site(
 
 def _shown(request: Request) -> Prepared:
     """Prepare the run for the site; of a sweep the first task, because all of them have equal jobs."""
-    return (
-        prepare_sweep_dry_run(request, _NO_RUN).prepared
-        if request.workload.tasks
-        else prepare_dry_run(request, _NO_RUN)
-    )
+    return prepare_dry_run(request, _NO_RUN).prepared
 
 
 def _unable(site: Site, problem: HibaliError) -> Candidate:

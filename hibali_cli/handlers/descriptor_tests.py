@@ -137,11 +137,11 @@ def _make_request(common: Common, pipeline: Pipeline, test: DescriptorTest, opti
         raise
     return new_request.read_request(
         common.settings(),
-        (pipeline, invocation, None),
+        new_request.single_workload(pipeline, invocation),
+        None,
         options.sites[0],
         options,
         partial(follow_first, common, wait=True),
-        identify=True,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from hibali_cli.options import Common
 from hibali_cli.output import Output, flush_results
 from hibali_cli.progress import listening
 from registry.catalogue import Catalogue
-from registry.invocation import read_invocation
 from registry.pipeline import Pipeline
 from runs import new_request
 from runs.collect import Collector, ended_tasks, may_complete
@@ -33,19 +32,19 @@ from runs.inputs import (
     Located,
     copy_collected,
     find_collected_copy,
-    locate_inputs,
+    locate_files,
 )
 from runs.launch import launch, launch_session
 from runs.model import Run, State, ignore_run
 from runs.new_request import require_trust
 from runs.options import CollectOptions, RunOptions
-from runs.prepare import Prepared, prepare_dry_run
 from runs.rate_limits import wait_for_short_pause
-from runs.request import Request, run_key, with_job_proxy
+from runs.request import Request, Workload, with_job_proxy, workload_key
 from runs.resources import DecidedResources, show_value
 from runs.reuse import Reuse
 from runs.stage import Synchroniser
 from runs.store import RunStore
+from runs.sweeps.launch import DryRun, prepare_dry_run
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
 
@@ -78,13 +77,14 @@ def run_single(
             subject="INVOCATION.json",
             hint=f"To write an example: hibali pipelines example {pipeline.reference} -o invocation.json",
         )
+    workload = new_request.read_workload(pipeline, invocation_path, None)
     if is_choice(options, common.settings()):
-        request = _choose_request(common, pipeline, invocation_path, options)
+        request = choose_request(common, workload, invocation_path, options)
         if options.explain and dry_run:
             return None
     else:
         request = read_request(
-            common, pipeline, invocation_path, options.sites[0], options, identify=not dry_run
+            common, workload, invocation_path, options.sites[0], options, identify=not dry_run
         )
     warn_of_shortfalls(common, request)
     check_dataset(request, options.collect.dataset)
@@ -95,42 +95,43 @@ def run_single(
     return launch_and_follow(common, request, options)
 
 
-def _choose_request(
-    common: Common, pipeline: Pipeline, invocation_path: Path, options: RunOptions
+def choose_request(
+    common: Common, workload: Workload, invocation_path: Path | None, options: RunOptions
 ) -> Request:
-    """Choose the best of several sites, and return the request there."""
-    invocation = read_invocation(pipeline, invocation_path)
-    located = locate_inputs(invocation, common.settings(), None)
-    command_key = run_key(
-        pipeline, invocation, texts_of(located), chosen_sites(options), options.name, options.start.after
-    )
+    """Choose the best of several sites by the inputs of all tasks, and return the request there."""
+    several = new_request.several_allowed(workload)
+    located = locate_files(workload.inputs, common.settings(), None, several=several)
+    named = replace(workload, name=options.name, after=options.start.after)
+    command_key = workload_key(named, texts_of(located), chosen_sites(options))
     here = replace(options, start=replace(options.start, wait=False, polled=True))
 
     def make(name: str) -> Request:
-        return read_request(common, pipeline, invocation_path, name, here, identify=True, located=located)
+        return read_request(common, workload, invocation_path, name, here, located=located)
 
-    return choose_site(common, options, pipeline, command_key, located, make)
+    return choose_site(common, options, workload.pipeline, command_key, located, make)
 
 
 def read_request(
     common: Common,
-    pipeline: Pipeline,
-    invocation_path: Path,
+    workload: Workload,
+    invocation_path: Path | None,
     site_name: str,
     options: RunOptions,
     *,
-    identify: bool,
     located: Sequence[Located] | None = None,
+    identify: bool = True,
 ) -> Request:
-    """Read and check the request of a single run; the runs that come first are queried, or with `--wait` waited for."""
+    """Read and check a request; the runs that come first are queried, or with `--wait` waited for."""
+    follow = partial(follow_first, common, wait=options.start.wait)
     return new_request.read_request(
         common.settings(),
-        (pipeline, read_invocation(pipeline, invocation_path), invocation_path),
+        workload,
+        invocation_path,
         site_name,
         options,
-        partial(follow_first, common, wait=options.start.wait),
-        identify=identify,
+        follow,
         located=located,
+        identify=identify,
     )
 
 
@@ -275,12 +276,12 @@ def report_collected(common: Common, receipt: Receipt) -> None:
 
 def _show_dry_run(common: Common, request: Request) -> None:
     """Show the files of a run, and the command that would submit it, without contacting the site."""
-    prepared = prepare_dry_run(request, new_identifier())
-    show_files(common, request, prepared, {"job.sh": prepared.job_script, **prepared.shown_files()})
+    show_files(common, request, prepare_dry_run(request, new_identifier()))
 
 
-def show_files(common: Common, request: Request, prepared: Prepared, files: Mapping[str, str]) -> None:
+def show_files(common: Common, request: Request, shown: DryRun) -> None:
     """Show files by their path in the run's folder, and the command that would submit the run."""
+    prepared = shown.prepared
     if common.json:
         outputs = [{"id": each.id, "path": each.path, "optional": each.optional} for each in prepared.outputs]
         common.output.record(
@@ -290,13 +291,13 @@ def show_files(common: Common, request: Request, prepared: Prepared, files: Mapp
                 "site": request.compute.name,
                 "resources": prepared.resources.to_fields(),
                 "submit": list(prepared.submit),
-                "files": dict(files),
+                "files": dict(shown.files),
                 "outputs": outputs,
             },
         )
         return
     _show_resources(common.output, prepared.resources)
-    for path, content in files.items():
+    for path, content in shown.files.items():
         common.output.info(f"--- {prepared.folder}/{path}")
         if sys.stdout.isatty():
             for line in content.splitlines():

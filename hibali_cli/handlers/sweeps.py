@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,13 @@ from hibali.locations import Location, read_target
 from hibali.text import counted
 from hibali_cli.handlers.launch import (
     check_dataset,
+    choose_request,
     collect_outputs,
     find_pipeline,
-    follow_first,
     launch_and_follow,
     launch_at_site,
     launch_title,
+    read_request,
     report_collected,
     require_consent,
     run_single,
@@ -32,7 +32,7 @@ from hibali_cli.handlers.participants import read_participant_tasks
 from hibali_cli.handlers.run_sites import run_site, update_runs
 from hibali_cli.handlers.run_watch import following, notifying
 from hibali_cli.handlers.runs import report_ends, state_text
-from hibali_cli.handlers.site_choice import choose_site, chosen_sites, is_choice, texts_of
+from hibali_cli.handlers.site_choice import is_choice
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.run_options import check_collecting, parse_resource_argv, read_run_options
@@ -40,17 +40,17 @@ from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.collect import ChosenFiles, Collector, ended_tasks, list_outputs, may_complete
 from runs.failure import find_failure
-from runs.inputs import Located, locate_files
+from runs.inputs import locate_files
 from runs.model import Run, State
-from runs.new_request import make_request, read_sweep_request, read_tasks, with_requested_job
-from runs.options import CollectOptions, RequestedJob, RunOptions, SweepOptions
+from runs.new_request import make_request, read_workload, several_allowed, with_requested_job
+from runs.options import CollectOptions, RequestedJob, RunOptions
 from runs.pilot.setup import with_pilot
 from runs.rate_limits import wait_for_short_pause
 from runs.records import sweep_of
-from runs.request import Request, TaskRequest, Workload, compute_site, with_job_proxy
+from runs.request import Request, compute_site, with_job_proxy
 from runs.site_access import wait_at_site
 from runs.store import RunStore
-from runs.sweeps.launch import prepare_sweep_dry_run, several_allowed, sweep_key
+from runs.sweeps.launch import prepare_dry_run
 from runs.sweeps.table import (
     OutputFile,
     check_table,
@@ -74,48 +74,6 @@ def run_pipeline(
     return start(common, catalogue, found, path, options, dry_run=dry_run)
 
 
-def _choose_request(
-    common: Common, workload: Workload, invocation_path: Path | None, sweep: SweepOptions, options: RunOptions
-) -> Request:
-    """Choose the best of several sites by the inputs of all tasks, and return the request there."""
-    several = several_allowed(workload.tasks)
-    located = locate_files(workload.inputs, common.settings(), None, several=several)
-    named = replace(workload, name=options.name)
-    command_key = sweep_key(named, texts_of(located), chosen_sites(options))
-    here = replace(options, start=replace(options.start, wait=False, polled=True))
-
-    def make(name: str) -> Request:
-        return _read_request(
-            common, workload, invocation_path, sweep, name, here, identify=True, located=located
-        )
-
-    return choose_site(common, options, workload.pipeline, command_key, located, make)
-
-
-def _read_request(
-    common: Common,
-    workload: Workload,
-    invocation_path: Path | None,
-    sweep: SweepOptions,
-    site_name: str,
-    options: RunOptions,
-    *,
-    identify: bool,
-    located: Sequence[Located] | None = None,
-) -> Request:
-    """Read and check the request of a sweep; the runs whose outputs it takes are queried, or with `--wait` waited for."""
-    return read_sweep_request(
-        common.settings(),
-        workload,
-        (invocation_path, sweep),
-        site_name,
-        options,
-        partial(follow_first, common, wait=options.start.wait),
-        identify=identify,
-        located=located,
-    )
-
-
 def _repeat_request(
     common: Common, run_store: RunStore, run: Run, pipeline: Pipeline, numbers: Sequence[int]
 ) -> Request:
@@ -123,15 +81,16 @@ def _repeat_request(
     recorded = read_rerun_request(run, run_store, pipeline, numbers)
     compute = compute_site(run_site(common, run.site))
     image = str(recorded.typed.get("image", ""))
-    several = several_allowed(recorded.tasks or [TaskRequest(0, {}, recorded.invocation)])
+    workload = recorded.workload
+    several = several_allowed(workload)
     located = locate_files(
-        recorded.files, common.settings(), compute.site, known=recorded.known, several=several
+        workload.inputs, common.settings(), compute.site, known=recorded.known, several=several
     )
-    request = make_request(pipeline, recorded.invocation, located, compute, image, recorded.typed)
+    workload = replace(workload, origin=run.id, name=run.spec.name)
+    request = make_request(workload, located, compute, image, recorded.typed)
     job = RequestedJob(parse_resource_argv(recorded.typed.get("options") or ()))
     request = with_requested_job(request, job).with_job(proxy=run.submission.proxy)
     warn_of_shortfalls(common, request)
-    request = request.with_workload(tasks=recorded.tasks, origin=run.id, name=run.spec.name)
     pilot = run.sweep.pilot if run.sweep is not None else None
     return request if pilot is None else with_pilot(request, pilot.allocations)
 
@@ -183,7 +142,7 @@ def run_sweep(
     assert options.sweep is not None
     check_table_options(options.collect, wait=options.wait)
     if options.sweep.participants is None:
-        workload = read_tasks(pipeline, invocation_path, options.sweep)
+        workload = read_workload(pipeline, invocation_path, options.sweep)
     else:
         chosen = read_participant_tasks(common, pipeline, invocation_path, options.sweep.participants)
         if chosen is None:
@@ -191,14 +150,12 @@ def run_sweep(
             return None
         workload = chosen
     if is_choice(options, common.settings()):
-        request = _choose_request(common, workload, invocation_path, options.sweep, options)
+        request = choose_request(common, workload, invocation_path, options)
         if options.explain and dry_run:
             return None
     else:
         [site] = set(options.sites)
-        request = _read_request(
-            common, workload, invocation_path, options.sweep, site, options, identify=not dry_run
-        )
+        request = read_request(common, workload, invocation_path, site, options, identify=not dry_run)
     warn_of_shortfalls(common, request)
     if options.sweep.allocations:
         request = with_pilot(request, options.sweep.allocations)
@@ -373,12 +330,12 @@ def _bytes(text: str) -> bytes:
 
 def _show_dry_run(common: Common, request: Request) -> None:
     """Show the first job array and the first task; the others differ by their numbers and values."""
-    shown = prepare_sweep_dry_run(request, new_identifier())
+    shown = prepare_dry_run(request, new_identifier())
     count = len(request.workload.tasks)
     tasks, arrays = counted(count, "task"), counted(shown.chunks, "job array")
     jobs = "one job after the other" if request.job.allocations else arrays
     common.output.info(f"{tasks} in {jobs}. The first job and the first task:")
-    show_files(common, request, shown.prepared, shown.files)
+    show_files(common, request, shown)
 
 
 def collect_run(

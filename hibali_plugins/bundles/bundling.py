@@ -61,6 +61,7 @@ from runs.containers.base import load_container
 from runs.failure import find_failure
 from runs.images import Pinned, image_of
 from runs.model import RUN_ID, Input, Run, State
+from runs.new_request import read_workload
 from runs.options import RunOptions
 from runs.outputs import hash_outputs, outputs_of
 from runs.queue_limits import queue_full_error
@@ -378,14 +379,9 @@ def _request(
     }
     invocation_path = folder / "answers.json"
     write_atomic(invocation_path, json.dumps(_values(bundle, located)).encode("ascii"))
-    request = read_request(
-        common,
-        bundle.pipeline,
-        invocation_path,
-        options.site_name,
-        RunOptions(image=options.image),
-        identify=True,
-    )
+    workload = read_workload(bundle.pipeline, invocation_path, None)
+    run_options = RunOptions(image=options.image)
+    request = read_request(common, workload, invocation_path, options.site_name, run_options)
     for number, each in enumerate(bundle.record.inputs):
         identity = request.workload.identities[number]
         same = (

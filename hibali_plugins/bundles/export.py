@@ -213,7 +213,7 @@ def export_crate(common: Common, run_ids: tuple[str, ...], *, crate: str) -> int
             pipeline = catalogue.find(run.spec.pipeline)
             check_pipeline(run, pipeline)
             tasks = (
-                read_rerun_request(run, run_store, pipeline, tuple(run.sweep.tasks)).tasks
+                read_rerun_request(run, run_store, pipeline, tuple(run.sweep.tasks)).workload.tasks
                 if run.sweep
                 else ()
             )

@@ -22,7 +22,7 @@ from registry.pipeline import Pipeline
 from runs.failure import find_failure
 from runs.launch import launch
 from runs.model import Run
-from runs.new_request import read_request, require_trust
+from runs.new_request import read_request, require_trust, single_workload
 from runs.options import RequestedJob, RunOptions, StartOptions
 from runs.rate_limits import open_limited_host
 from runs.schedulers.base import Resources
@@ -122,7 +122,12 @@ def start_notebook(
             start=StartOptions(),
         )
         request = read_request(
-            settings, (pipeline, invocation, None), location.site.name, options, lambda _: None, identify=True
+            settings,
+            single_workload(pipeline, invocation),
+            None,
+            location.site.name,
+            options,
+            lambda _: None,
         )
         require_trust(Catalogue(), pipeline, request.compute.container)
         session = SiteSession(location.site, host, request.compute.jobs.name, RunStore(), on_event)

@@ -37,7 +37,6 @@ from runs.doctor.steps import StepList
 from runs.launch import launch
 from runs.model import Run, State
 from runs.poll import update
-from runs.prepare import prepare_dry_run
 from runs.rate_limits import rate_limited
 from runs.request import JobOptions, Request, Workload, compute_site
 from runs.schedulers.base import Resources, Scheduler, load_scheduler
@@ -45,6 +44,7 @@ from runs.site_commands import SiteCommands
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
+from runs.sweeps.launch import prepare_dry_run
 from transfers.check import SiteReport, missing_program, reach_machine
 from transfers.model.entry import Kind
 from transfers.remote.host import KnowsPrograms, RemoteHost, ReportsFreeSpace
@@ -162,7 +162,7 @@ _DESCRIPTOR = b"""{
 
 def dry_run_script(site: Site) -> str:
     """Return the test job's script, as it would be submitted."""
-    return prepare_dry_run(_request(site), new_identifier()).job_script
+    return prepare_dry_run(_request(site), new_identifier()).prepared.job_script
 
 
 def run_job(

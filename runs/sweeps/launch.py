@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from hibali.documents import canonical_digest
 from hibali.errors import IncompleteError
 from hibali.locations import work_path
 from hibali.text import as_bytes, path_fields, printable, write_ranges
@@ -21,7 +20,7 @@ from runs.model import Input, Pilot, Run, chunk_name
 from runs.pilot.setup import allocation_texts, pristine, program_files, stage_library
 from runs.prepare import Prepared, image_placeholder, known_inputs, prepare
 from runs.records import sweep_fields, sweep_of
-from runs.request import Request, TaskRequest, Workload, job_proxy
+from runs.request import Request, TaskRequest, job_proxy
 from runs.schedulers.base import Job, Scheduler
 from runs.script import PROXY, Dependency, array_script
 from runs.services.base import load_batch_system
@@ -165,21 +164,6 @@ def _put_chunks(host: RemoteHost, run: Run, directives: tuple[str, ...]) -> None
     host.put_all(files, folders)
 
 
-def sweep_key(workload: Workload, identities: Sequence[str], site: str) -> str:
-    """Return the sha256 by which the same command finds the sweep, or the rerun, that it started."""
-    return canonical_digest(
-        {
-            "pipeline": workload.pipeline.digest,
-            "values": dict(workload.invocation.values),
-            "tasks": [[task.number, dict(task.invocation.values)] for task in workload.tasks],
-            "inputs": list(identities),
-            "site": site,
-            "name": workload.name,
-            "origin": workload.origin,
-        }
-    )
-
-
 def inputs_of(invocation: Invocation, files: Mapping[str, Sequence[Input]]) -> list[Input]:
     """Return the inputs of one task, in its order and with its numbers; `files` has those of all tasks by text."""
     found = [replace(file, id=each.id) for each in list_inputs(invocation) for file in files[each.text]]
@@ -293,59 +277,57 @@ def _check_fast_options(request: Request) -> None:
     choose_fast_storage(request.compute.site, inputs, [False] * len(inputs), request.job.fast_options)
 
 
-def several_allowed(tasks: Sequence[TaskRequest]) -> Callable[[Input], bool]:
-    """Return whether an input of `files_of` may be several files: it may if it is only used in lists."""
-    single = {value for task in tasks for _, value in task.invocation.file_inputs() if isinstance(value, str)}
-    return lambda each: each.text not in single
-
-
 def files_of(tasks: Sequence[TaskRequest]) -> list[Input]:
     """Return the files of all tasks, each once."""
     texts = (each.text for task in tasks for each in list_inputs(task.invocation))
     return [Input("", number, text) for number, text in enumerate(dict.fromkeys(texts))]
 
 
-@dataclass(frozen=True, slots=True)
-class SweepDryRun:
-    """A dry run of a sweep: the first task, its files and those of the first of so many chunks, by path in the run's folder.
+class DryRun(NamedTuple):
+    """What a run would do: its files by path in its folder, of a sweep those of the first of its `chunks` job arrays and of its first task.
 
     With a pilot `chunks` is 0.
     """
 
     prepared: Prepared
     files: Mapping[str, str]
-    chunks: int
+    chunks: int = 0
 
 
-def prepare_sweep_dry_run(request: Request, run_id: str) -> SweepDryRun:
-    """Prepare the first task and job array of a sweep without contacting the site, as `prepare_dry_run` does."""
-    first = request.workload.tasks[0]
+def prepare_dry_run(request: Request, run_id: str) -> DryRun:
+    """Prepare a run without contacting the site; paths there are as configured."""
     folder = f"{work_path(request.compute.site)}/runs/{run_id}"
-    task_path = f"tasks/{first.number}"
-    task_request = request.with_workload(inputs=tuple(known_inputs(request)), tasks=(first,))
-    [(_, prepared)] = _prepare_tasks(task_request, run_id, folder, image_placeholder(request))
-    tasks = {f"{task_path}/{path}": text for path, text in prepared.shown_files().items()}
-    limits = request.compute.site.limits
+    inputs, image = known_inputs(request), image_placeholder(request)
+    if not request.workload.tasks:
+        prepared = prepare(request, inputs, run_id, folder, image=image)
+        return DryRun(prepared, {"job.sh": prepared.job_script, **prepared.shown_files()})
+    first = request.workload.tasks[0]
+    task_request = request.with_workload(inputs=tuple(inputs), tasks=(first,))
+    [(_, prepared)] = _prepare_tasks(task_request, run_id, folder, image)
+    jobs, chunks = _show_first_job(request, run_id, prepared)
+    tasks = {f"tasks/{first.number}/{path}": text for path, text in prepared.shown_files().items()}
+    size = 0 if request.job.allocations else len(chunks[0])
+    job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=size)
+    submit = request.compute.scheduler.submit_argv(job)
+    return DryRun(replace(prepared, folder=folder, submit=submit), {**jobs, **tasks}, len(chunks))
+
+
+def _show_first_job(
+    request: Request, run_id: str, prepared: Prepared
+) -> tuple[dict[str, str], list[tuple[int, ...]]]:
+    """Return the files of the first job array of a sweep and the tasks of each, or the files of the first allocation."""
     numbers = [task.number for task in request.workload.tasks]
+    scheduler, limits = request.compute.scheduler, request.compute.site.limits
     if request.job.allocations:
         pilot = Pilot("python3", directives=prepared.directives)
-        texts = allocation_texts(run_id, 1, numbers, pilot, request.compute.scheduler.variables)
-        submit = request.compute.scheduler.submit_argv(
-            Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh")
-        )
-        files = {f"chunks/1/{name}": text for name, text in texts.items()}
-        return SweepDryRun(replace(prepared, folder=folder, submit=submit), {**files, **tasks}, 0)
+        texts = allocation_texts(run_id, 1, numbers, pilot, scheduler.variables)
+        return {f"chunks/1/{name}": text for name, text in texts.items()}, []
     chunks = split_tasks(
         numbers,
         array_size=limits.array_size,
         queued_jobs=limits.queued_jobs,
-        limit=None if request.compute.scheduler.has_arrays else 1,
+        limit=None if scheduler.has_arrays else 1,
     )
-    job = Job(chunk_name(run_id, 1), f"{folder}/chunks/1/job.sh", tasks=len(chunks[0]))
-    files = {
-        "chunks/1/job.sh": array_script(run_id, 1, prepared.directives, request.compute.scheduler.variables),
-        "chunks/1/tasks": "".join(f"{number}\n" for number in chunks[0]),
-        **tasks,
-    }
-    submit = request.compute.scheduler.submit_argv(job)
-    return SweepDryRun(replace(prepared, folder=folder, submit=submit), files, len(chunks))
+    script = array_script(run_id, 1, prepared.directives, scheduler.variables)
+    lines = "".join(f"{number}\n" for number in chunks[0])
+    return {"chunks/1/job.sh": script, "chunks/1/tasks": lines}, chunks

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hibali.documents import line_of_json
 from hibali.errors import RefusedError, TryLaterError, UsageError
@@ -26,9 +26,9 @@ from registry.invocation import Invocation, check_invocation
 from registry.parameters import Row, check_tasks
 from registry.pipeline import Pipeline
 from runs.inputs import list_inputs
-from runs.model import UNSUCCESSFUL_STATES, Input, Run, State
+from runs.model import UNSUCCESSFUL_STATES, Run, State
 from runs.records import sweep_of
-from runs.request import TaskRequest
+from runs.request import TaskRequest, Workload
 from runs.store import RunStore
 from runs.sweeps.launch import files_of
 from transfers.stores.open_store import open_store
@@ -246,16 +246,13 @@ def hash_files(place: Location, names: Sequence[bytes]) -> dict[bytes, str]:
         store.close()
 
 
-@dataclass(frozen=True, slots=True)
-class RerunRequest:
-    """A recorded request: the values of all tasks and of each (none for a single run); `known` has the location of each file.
+class RerunRequest(NamedTuple):
+    """A recorded request: its workload; `known` has the location of each file.
 
     `typed` is the command as it was typed (runs.dataset).
     """
 
-    invocation: Invocation
-    tasks: tuple[TaskRequest, ...]
-    files: tuple[Input, ...]
+    workload: Workload
     known: Mapping[str, str]
     typed: Mapping[str, Any]
 
@@ -289,9 +286,8 @@ def read_rerun_request(
     typed = begun.get("asked") or {}
     if run.sweep is None:
         invocation = check_invocation(pipeline, values)
-        files = list_inputs(invocation)
-        known = _places(begun, [each.text for each in files])
-        return RerunRequest(invocation, (), tuple(files), known, typed)
+        workload = Workload(pipeline, invocation, tuple(list_inputs(invocation)))
+        return RerunRequest(workload, _places(begun, [each.text for each in workload.inputs]), typed)
     values_of = dict(run.values())
     rows = [Row(values_of[number]) for number in numbers]
     found = check_tasks(pipeline, values, rows)
@@ -300,9 +296,9 @@ def read_rerun_request(
         TaskRequest(number, row.values, invocation, names[number])
         for number, row, invocation in zip(numbers, rows, found, strict=True)
     )
-    return RerunRequest(
-        Invocation(dict(values), dict(values)), tasks, tuple(files_of(tasks)), _places(begun, ()), typed
-    )
+    invocation = Invocation(dict(values), dict(values))
+    workload = Workload(pipeline, invocation, tuple(files_of(tasks)), tasks=tasks)
+    return RerunRequest(workload, _places(begun, ()), typed)
 
 
 def _places(begun: Mapping[str, Any], texts: Sequence[str]) -> dict[str, str]:

@@ -24,10 +24,10 @@ from registry.descriptor import read_descriptor
 from registry.example import make_example
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
-from runs.inputs import locate_inputs
-from runs.new_request import make_request
-from runs.prepare import prepare_dry_run
+from runs.inputs import locate_files
+from runs.new_request import make_request, several_allowed, single_workload
 from runs.request import compute_site
+from runs.sweeps.launch import prepare_dry_run
 from tests.contracts import reference_line
 from tests.contracts.corpus import CORPUS, read_corpus
 from tests.properties.descriptors import make_document, make_input
@@ -248,9 +248,11 @@ def dry_run(case: Case, settings: Settings) -> str:
     pipeline: Pipeline = read_descriptor(json.dumps(case.document).encode(), case.name)
     invocation = check_invocation(pipeline, copy.deepcopy(case.answers))
     site = settings.site("here")
-    located = locate_inputs(invocation, settings, site, identify=False)
-    request = make_request(pipeline, invocation, located, compute_site(site), "", {})
-    prepared = prepare_dry_run(request, RUN)
+    workload = single_workload(pipeline, invocation)
+    several = several_allowed(workload)
+    located = locate_files(workload.inputs, settings, site, identify=False, several=several)
+    request = make_request(workload, located, compute_site(site), "", {})
+    prepared = prepare_dry_run(request, RUN).prepared
     command = prepared.command
     for each in located:
         staged = f"{prepared.folder}/inputs/{each.input.number}/{each.input.name}"

@@ -25,7 +25,7 @@ from runs.containers.shifter import CONTAINER as SHIFTER
 from runs.inputs import list_inputs
 from runs.model import Input
 from runs.prepare import Prepared, prepare
-from runs.request import ComputeSite, JobOptions, Request, Workload, run_key
+from runs.request import ComputeSite, JobOptions, Request, Workload, workload_key
 from runs.schedulers.base import Resources, load_scheduler
 from runs.schedulers.slurm import SCHEDULER as SLURM
 from runs.script import job_script
@@ -140,15 +140,16 @@ def test_the_key_depends_on_everything_that_defines_a_run() -> None:
     pipeline = read_descriptor(json.dumps(DESCRIPTOR).encode(), "tool.json")
     one = check_invocation(pipeline, {"in": "x"})
     other = check_invocation(pipeline, {"in": "x", "say": "y"})
+    first = Workload(pipeline, one)
     keys = {
-        run_key(pipeline, one, ["i"], "s", ""),
-        run_key(pipeline, other, ["i"], "s", ""),
-        run_key(pipeline, one, ["j"], "s", ""),
-        run_key(pipeline, one, ["i"], "t", ""),
-        run_key(pipeline, one, ["i"], "s", "n"),
+        workload_key(first, ["i"], "s"),
+        workload_key(Workload(pipeline, other), ["i"], "s"),
+        workload_key(first, ["j"], "s"),
+        workload_key(first, ["i"], "t"),
+        workload_key(Workload(pipeline, one, name="n"), ["i"], "s"),
     }
     assert len(keys) == 5
-    assert run_key(pipeline, one, ["i"], "s", "") in keys
+    assert workload_key(first, ["i"], "s") in keys
 
 
 def test_a_container_s_working_directory_and_entry_point_are_followed() -> None:

@@ -16,9 +16,8 @@ from runs.containers.bare import CONTAINER
 from runs.inputs import Identity
 from runs.launch import request_key
 from runs.model import Input
-from runs.request import ComputeSite, Request, TaskRequest, Workload, run_key
+from runs.request import ComputeSite, Request, TaskRequest, Workload, workload_key
 from runs.schedulers.slurm import SCHEDULER
-from runs.sweeps.launch import sweep_key
 from tests.end_to_end.run_tools import DESCRIPTOR
 
 PIPELINE = replace(read_descriptor(json.dumps(DESCRIPTOR).encode(), "tool.json"), digest="d" * 64)
@@ -81,7 +80,7 @@ def test_a_key_is_the_one_that_older_versions_recorded(
 
 def test_the_key_of_a_command_for_several_sites_has_all_of_them() -> None:
     texts = ["sha256:" + "a" * 64]
-    assert run_key(PIPELINE, RUN, texts, "juwels|local", "") == key(site="juwels|local")
-    assert sweep_key(Workload(PIPELINE, COMMON, tasks=TASKS), texts, "juwels|local") == key(
+    assert workload_key(Workload(PIPELINE, RUN), texts, "juwels|local") == key(site="juwels|local")
+    assert workload_key(Workload(PIPELINE, COMMON, tasks=TASKS), texts, "juwels|local") == key(
         COMMON, "juwels|local", tasks=TASKS
     )
