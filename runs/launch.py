@@ -65,13 +65,14 @@ def launch(
         request: The workload.
         session: A connection to its site.
         carrier: Copies the inputs.
-        reuse: Finds a run that already computed the same, which is then returned instead.
+        reuse: Finds a run that already computed the same, which is then returned instead; not for the tasks of a sweep.
         on_begin: Called with the run as soon as it has an id.
 
     Returns:
         The run with its job; CANCELLED if that was requested meanwhile; without a job while the queue is full (`Run.waits`).
     """
     host, run_store = session.host, session.runs
+    reuse = None if request.workload.tasks else reuse  # it compares only the values that all tasks share
     if isinstance(host, ServiceHost):
         check_supported(request)
     resources = request.decide_resources().to_fields()

@@ -10,7 +10,7 @@ from hibali_cli.run_options import add_run_options
 
 @command(
     "run",
-    calls="hibali_cli.handlers.sweeps:run_pipeline",
+    calls="hibali_cli.handlers.launch:run_pipeline",
     section=Section.EVERYDAY,
     resumes=True,
     examples=[

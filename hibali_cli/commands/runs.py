@@ -75,7 +75,7 @@ def clean_command() -> None:
 
 @command(
     "collect",
-    calls="hibali_cli.handlers.sweeps:collect_run",
+    calls="hibali_cli.handlers.launch:collect_run",
     resumes=True,
     examples=[
         ("hibali runs collect 20260102-030405-0a1b2c3d results", "Pull the outputs into results/, verified."),
@@ -251,7 +251,7 @@ def participants_command() -> None:
 
 @command(
     "rerun",
-    calls="hibali_cli.handlers.sweeps:rerun",
+    calls="hibali_cli.handlers.launch:rerun",
     resumes=True,
     examples=[
         ("hibali runs rerun 20260102-030405-0a1b2c3d", "Repeat a run with the same input values."),

@@ -16,15 +16,16 @@ import click
 from hibali.errors import Exit, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.files import write_atomic
+from hibali.locations import read_target
 from hibali.text import counted, printable
+from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.launch import (
-    collect_outputs,
-    find_pipeline,
     follow_first,
     launch_at_site,
     require_consent,
     warn_of_shortfalls,
 )
+from hibali_cli.handlers.run_sites import run_site
 from hibali_cli.handlers.run_watch import wait_for_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
@@ -33,12 +34,12 @@ from registry.descriptor_tests import DescriptorTest, read_tests
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs import new_request
+from runs.collect import Collector, ended_tasks
 from runs.descriptor_tests import find_failures, written_files
 from runs.model import Run, ignore_run
 from runs.options import RunOptions
 from runs.request import Request, with_job_proxy
 from runs.store import RunStore
-from transfers.engine.request import SaveOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,8 @@ def _judge(
     with tempfile.TemporaryDirectory(prefix="hibali-test-") as scratch:
         folder = Path(scratch) / "outputs"
         with suppress(HibaliError):
-            collect_outputs(common, run_store, run, str(folder), on_event, SaveOptions())
+            target, site = read_target(str(folder), common.settings()), run_site(common, run.site)
+            Collector(run_store, site, target, on_event).collect(run, ended_tasks(run))
         found = folder if folder.is_dir() else None
         return TestResult(pipeline, test.name, run, tuple(find_failures(test, run, found, written)))
 

@@ -1,4 +1,4 @@
-"""Check and upgrade descriptors and invocations in files."""
+"""Find descriptors in the catalogue; check and upgrade descriptors and invocations in files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from registry.catalogue import Catalogue
 from registry.command_line import build_command_line
 from registry.descriptor import find_advice, find_repeated_advice, read_descriptor
 from registry.invocation import read_invocation
+from registry.pipeline import Pipeline
 from registry.problems import DescriptorError, InvocationError, Problem, read_file_bytes
 
 
@@ -110,3 +111,12 @@ def _read(common: Common, word: str) -> tuple[bytes, str]:
     if path.exists():
         common.output.warn(f"{pipeline.reference} of the catalogue is checked, not the file ./{word}")
     return pipeline.raw, pipeline.reference
+
+
+def find_pipeline(common: Common, catalogue: Catalogue, name: str) -> Pipeline:
+    """Return a pipeline of the catalogue; warn if it is deprecated. Raises `NotFoundError`."""
+    found = catalogue.find(name)
+    deprecation = catalogue.deprecation(found)
+    if deprecation is not None:
+        common.output.warn(f"{found.reference}: {deprecation}")
+    return found

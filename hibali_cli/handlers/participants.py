@@ -15,7 +15,7 @@ from hibali.events import Listener
 from hibali.locations import read_location
 from hibali.text import counted
 from hibali_cli.fields import write_list
-from hibali_cli.handlers.launch import find_pipeline
+from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.run_sites import update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening

@@ -26,7 +26,7 @@ from hibali.text import printable
 from hibali_cli import output
 from hibali_cli.display import Drawing, plain_line, shortened
 from hibali_cli.handlers.run_sites import run_site
-from hibali_cli.handlers.runs import Row, report_ends, row_of, table_lines
+from hibali_cli.handlers.runs import Row, report_ends, row_of, state_text, table_lines
 from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
 from hibali_cli.output import json_line
@@ -95,7 +95,8 @@ def _follow(
     session: SiteSession | None = None,
 ) -> None:
     def on_change(run: Run) -> None:
-        common.output.detail(f"{run.id} {run.state} {run.status.native}".rstrip())
+        state = f"{run.state} {run.status.native}" if run.sweep is None else state_text(run)
+        common.output.detail(f"{run.id} {state}".rstrip())
         changed(run)
 
     wait_for_end(opener, run_ids, changed=on_change, session=session)

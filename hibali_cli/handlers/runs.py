@@ -270,12 +270,19 @@ def report_unfinished(common: Common, run: Run) -> None:
         flush_results()
         raise queue_full_error(run)
     if not common.json:
+        state = run.state if run.sweep is None else state_text(run)
         label = (
             f"on hold at {run.site}: hibali runs release"
             if run.on_hold
-            else f"{run.state} at {run.site}: hibali runs wait"
+            else f"{state} at {run.site}: hibali runs wait"
         )
         common.output.info(f"{label} {run.id}")
+        unsubmitted = run.sweep.unsubmitted() if run.sweep is not None else ()
+        waiting = sum(len(chunk.tasks) for chunk in unsubmitted)
+        if waiting:
+            common.output.info(
+                f"{counted(waiting, 'task')} not submitted yet, because the queue is full. To submit: hibali runs wait {run.id}"
+            )
 
 
 def report_ends(common: Common, run_store: RunStore, runs: list[Run], *, resumable: bool = False) -> None:
