@@ -27,10 +27,9 @@ from runs.cache.entries import IMAGE, Name
 from runs.clean import make_work_folder
 from runs.containers.base import Container, Image, Started
 from runs.inputs import identify_local
-from runs.model import Carrier, Run
+from runs.model import Carrier
 from runs.site_commands import SiteCommands, SiteLock, not_staged
 from runs.stage import Cache, open_cache
-from runs.store import RunStore
 from transfers.model.entry import Kind
 from transfers.remote.host import RemoteHost
 
@@ -417,9 +416,3 @@ def _compare_pin(pipeline: Pipeline, site: str, name: str, image: str, *, accept
     with contextlib.closing(Journal(_pins_file())) as journal:
         record = {"site": site, "pipeline": pipeline.digest, "name": name, "image": image}
         journal.append({"schema": 1, "kind": "image", "at": now(), **record}, durable=True)
-
-
-def image_of(run: Run, run_store: RunStore) -> str:
-    """Return the id of the run's image, 64 hexadecimal digits; "" for none."""
-    found = [str(record.get("id")) for record in run_store.records(run.id) if record.get("kind") == "image"]
-    return found[-1] if found else ""

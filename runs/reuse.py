@@ -16,7 +16,7 @@ from registry.images.archive import read_archive
 from registry.invocation import Invocation, check_invocation
 from registry.pipeline import Pipeline
 from runs.containers.base import load_container
-from runs.images import first_image, image_of, read_image_id
+from runs.images import first_image, read_image_id
 from runs.inputs import Identity, find_collected_copy
 from runs.model import FROM_RUN, Run, State
 from runs.outputs import content_of_place, find_content, inspect_outputs, read_output_identity
@@ -127,8 +127,7 @@ class Reuse:
             return False
         if not load_container(run.placement.container).isolates:
             return False
-        wanted = _wanted_image(request)
-        return not wanted or wanted == image_of(run, self._run_store)
+        return _wanted_image(request) in {"", run.placement.image.removeprefix("sha256:")}
 
     def _outputs_exist(self, run: Run) -> bool:
         """Return whether all outputs are at the run's site, unmodified."""

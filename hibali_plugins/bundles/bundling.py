@@ -59,7 +59,7 @@ from runs.collect import Collector, ended_tasks
 from runs.compare import OutputComparison, OutputResult, compare_outputs
 from runs.containers.base import load_container
 from runs.failure import find_failure
-from runs.images import Pinned, image_of
+from runs.images import Pinned
 from runs.model import RUN_ID, Input, Run, State
 from runs.new_request import read_workload
 from runs.options import RunOptions
@@ -190,7 +190,7 @@ def _parts_of_run(common: Common, run_id: str, include_options: IncludeOptions, 
     pipeline = catalogue.find(run.spec.pipeline)
     invocation = check_invocation(pipeline, recorded_values(run, run_store, pipeline))
     site = common.settings().site(run.site)
-    image = image_of(run, run_store)
+    image = run.placement.image.removeprefix("sha256:")
     return Parts(
         pipeline=pipeline,
         invocation=invocation,
