@@ -23,7 +23,7 @@ from hibali_api.calls import Call, CallOptions, Place, calling, place_text
 from hibali_api.notebook import html_of
 from hibali_api.transfers import check_receipt
 from registry.catalogue import Catalogue
-from registry.invocation import Invocation, check_invocation, read_invocation
+from registry.invocation import check_invocation, read_invocation
 from registry.parameters import Row, read_table
 from registry.pipeline import Pipeline
 from runs import model
@@ -383,24 +383,27 @@ def _request(
     """Return the request of a single run or of a sweep."""
     each, params = tasks
     options, pilot = _run_options(site, given), int(given.get("pilot") or 0)
-    follow = partial(_follow, call)
+    file = None if isinstance(values, Mapping) else Path(values)
     if each is None and not params:
         if pilot:
             raise UsageError("usage", "a pilot runs the tasks of a sweep", subject="pilot")
-        invocation, file = _invocation(pipeline, values)
+        invocation = (
+            check_invocation(pipeline, dict(values))
+            if isinstance(values, Mapping)
+            else read_invocation(pipeline, Path(values))
+        )
         workload = single_workload(pipeline, invocation)
-        return read_request(call.settings, workload, file, site, options, follow)
-    file = None if isinstance(values, Mapping) else Path(values)
-    table = Path(each) if isinstance(each, str | os.PathLike) else None
-    rows = read_table(pipeline, table) if table is not None else _rows(each)
-    workload = make_tasks(
-        pipeline,
-        dict(values) if isinstance(values, Mapping) else read_json_file(Path(values)),
-        _combined(rows, params),
-        subject=", ".join(str(path) for path in (table, file) if path is not None) or "each, params",
-    )
-    options = replace(options, sweep=SweepOptions(table))
-    request = read_request(call.settings, workload, file, site, options, follow)
+    else:
+        table = Path(each) if isinstance(each, str | os.PathLike) else None
+        rows = read_table(pipeline, table) if table is not None else _rows(each)
+        workload = make_tasks(
+            pipeline,
+            dict(values) if isinstance(values, Mapping) else read_json_file(Path(values)),
+            _combined(rows, params),
+            subject=", ".join(str(path) for path in (table, file) if path is not None) or "each, params",
+        )
+        options = replace(options, sweep=SweepOptions(table))
+    request = read_request(call.settings, workload, file, site, options, partial(_follow, call))
     return with_pilot(request, pilot) if pilot else request
 
 
@@ -412,13 +415,6 @@ def _combined(rows: Sequence[Row], params: Mapping[str, Sequence[Any]]) -> list[
     """Return each row with each combination of the values; the last varies fastest."""
     chosen = [dict(zip(params, values, strict=True)) for values in itertools.product(*params.values())]
     return [Row({**row.values, **values}, row.line) for row in rows for values in chosen]
-
-
-def _invocation(pipeline: Pipeline, values: Values | Place) -> tuple[Invocation, Path | None]:
-    if isinstance(values, Mapping):
-        return check_invocation(pipeline, dict(values)), None
-    path = Path(values)
-    return read_invocation(pipeline, path), path
 
 
 def _run_options(site: str, given: Mapping[str, Any]) -> RunOptions:
