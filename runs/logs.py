@@ -12,7 +12,7 @@ from hibali.errors import NotFoundError
 from hibali.events import Listener, Noted
 from hibali.retry import growing_intervals, pause
 from runs.model import Run
-from runs.monitor import wait_for_end
+from runs.monitor import TaskIsOverError, wait_for_end
 from runs.records import choose_task
 from runs.site_session import SiteOpener
 from transfers.model.entry import Entry, Kind
@@ -56,18 +56,14 @@ def follow_logs(
     def follow(host: RemoteHost, seconds: float) -> None:
         if task is not None and choose_task(opener.runs.load(run.id), task).state.ended:
             tail.follow(host, 0.0)
-            raise _TaskIsOverError
+            raise TaskIsOverError
         tail.follow(host, seconds)
 
-    with contextlib.suppress(_TaskIsOverError):
+    with contextlib.suppress(TaskIsOverError):
         wait_for_end(opener, [run.id], meanwhile=follow)
     if not tail.found:
         raise _no_log(run, streams[0])
     return choose_task(opener.runs.load(run.id), task)
-
-
-class _TaskIsOverError(Exception):
-    """The end of the followed task, even if other tasks continue."""
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -101,6 +102,17 @@ def pause_only(host: RemoteHost, seconds: float) -> None:
     """Wait between two queries and do nothing else."""
     del host
     pause(seconds)
+
+
+def look_until(seconds: float, look: Callable[[], bool], intervals: Intervals) -> bool:
+    """Look repeatedly for so many seconds, at least once; return whether `look` returned True, which ends it."""
+    until = time.monotonic() + seconds
+    while not look():
+        left = until - time.monotonic()
+        if left <= 0:
+            return False
+        pause(min(left, intervals.next_pause()))
+    return True
 
 
 def wait_for_end(
@@ -339,6 +351,10 @@ def _not_submitted(run: Run) -> TryLaterError:
         hint="To resume, run the command that created it again.",
         transient=False,
     )
+
+
+class TaskIsOverError(Exception):
+    """What is followed is over, even if the run, or other tasks of it, continue."""
 
 
 Follow = Callable[[], object]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,13 +13,13 @@ from hibali.locations import Location
 from hibali.retry import growing_intervals, pause
 from registry.catalogue import Catalogue
 from registry.parameters import Row
-from registry.pipeline import Pipeline
 from runs.cancel import cancel_run
 from runs.clean import CleanRequest, clean_run, make_work_folder
 from runs.failure import find_failure
 from runs.launch import launch
 from runs.model import State
-from runs.new_request import make_tasks, read_request, require_trust
+from runs.monitor import TaskIsOverError, look_until
+from runs.new_request import add_own_pipeline, make_tasks, read_request, require_trust
 from runs.options import RunOptions
 from runs.poll import update
 from runs.rate_limits import open_limited_host
@@ -123,7 +121,7 @@ class ArrayRunner:
     def submit(self, host: RemoteHost, jobs: ShardJobs, on_event: Listener) -> str:
         """See ShardRunner; a run of the same attempt is found in the ledger."""
         catalogue = Catalogue()
-        pipeline = _add_pipeline(catalogue)
+        pipeline = add_own_pipeline(catalogue, DESCRIPTOR)
         values = {
             "python": self._site.ssh.python if self._site.ssh is not None else "python3",
             "program": jobs.program.decode("utf-8", "surrogateescape"),
@@ -143,20 +141,16 @@ class ArrayRunner:
         looks = growing_intervals(_FIRST_SECONDS, _LONGEST_SECONDS, _GROWTH)
 
         def meanwhile(host: RemoteHost, seconds: float) -> None:
-            until = time.monotonic() + seconds
-            while True:
-                if look(host):
-                    raise _DoneError
-                left = until - time.monotonic()
-                if left <= 0:
-                    return
-                pause(min(left, looks.next_pause()))
+            if look_until(seconds, lambda: look(host), looks):
+                raise TaskIsOverError
 
         try:
             ended = wait_at_site(
                 self._site, self._run_store, self._run_store.load(run), on_event, meanwhile=meanwhile
             )
-        except _DoneError:
+        except (
+            TaskIsOverError
+        ):  # the shards did everything, although the scheduler may not report their end yet
             return {}
         if ended.state is State.CANCELLED:
             raise find_failure(ended) or RunFailedError(
@@ -191,14 +185,3 @@ class ArrayRunner:
         else:  # a task that an administrator requeued waits to start again, and would find nothing to do
             self.cancel(host, run)
         clean_run(host, self._site, self._run_store, self._run_store.load(run), CleanRequest(all_ended=True))
-
-
-class _DoneError(Exception):
-    """The shards did everything, although the scheduler may not report their end yet."""
-
-
-def _add_pipeline(catalogue: Catalogue) -> Pipeline:
-    """Add hibali's own pipeline to the catalogue, with the consent to run it without a container."""
-    raw = json.dumps(DESCRIPTOR, indent=2).encode("ascii") + b"\n"
-    pipeline = catalogue.add(raw, None, subject="hibali-shards")
-    return catalogue.trust(pipeline.reference)

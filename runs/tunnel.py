@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hibali.errors import RefusedError, TryLaterError, UsageError
-from hibali.retry import growing_intervals, pause
+from hibali.retry import growing_intervals
 from hibali.ssh.sessions import Login
 from hibali.ssh.tunnel import LOOPBACK, Tunnel
 from runs.model import Run, State
-from runs.monitor import wait_for_end
+from runs.monitor import TaskIsOverError, look_until, wait_for_end
 from runs.records import choose_task
 from runs.site_session import SiteOpener
 from transfers.remote.host import RemoteHost
@@ -109,13 +108,9 @@ def open_tunnel(
     with contextlib.closing(tunnel):
         on_open(OpenTunnel(node, Ports(ports.remote, tunnel.local_port)))
         watch = _JobWatch(chosen.folder, tunnel)
-        with contextlib.suppress(_TaskIsOverError):
+        with contextlib.suppress(TaskIsOverError):
             wait_for_end(opener, [run.id], meanwhile=watch.follow if task is None else watch.follow_task)
     return choose_task(opener.runs.load(run.id), task)
-
-
-class _TaskIsOverError(Exception):
-    """The end of the task, even if other tasks continue."""
 
 
 class _JobWatch:
@@ -128,16 +123,11 @@ class _JobWatch:
 
     def follow(self, host: RemoteHost, seconds: float) -> None:
         """Look for the record for so many seconds; return when it exists."""
-        until = time.monotonic() + seconds
-        while host.stat(self._record) is None:
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            pause(min(left, self._intervals.next_pause()))
-        self._tunnel.close()
+        if look_until(seconds, lambda: host.stat(self._record) is not None, self._intervals):
+            self._tunnel.close()
 
     def follow_task(self, host: RemoteHost, seconds: float) -> None:
-        """The same for a task of a sweep, whose end does not end the run. Raises `_TaskIsOverError`."""
+        """The same for a task of a sweep, whose end does not end the run. Raises `TaskIsOverError`."""
         self.follow(host, seconds)
         if host.stat(self._record) is not None:
-            raise _TaskIsOverError
+            raise TaskIsOverError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hibali.config.model import Site
@@ -15,13 +15,14 @@ from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
-from hibali.retry import growing_intervals, pause
+from hibali.retry import growing_intervals
 from registry.catalogue import Catalogue
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs.failure import find_failure
 from runs.launch import launch
 from runs.model import Run
+from runs.monitor import TaskIsOverError, look_until
 from runs.new_request import read_request, require_trust, single_workload
 from runs.options import RequestedJob, RunOptions, StartOptions
 from runs.rate_limits import open_limited_host
@@ -82,13 +83,6 @@ class NotebookServer:
     def address(self, port: int) -> str:
         """Return the address that opens it at a port of this machine; it contains the token."""
         return f"http://127.0.0.1:{port}{self.base}?token={self.token}"
-
-
-def add_pipeline(catalogue: Catalogue) -> Pipeline:
-    """Add hibali's own notebook pipeline to the catalogue, with the consent to run it without a container."""
-    raw = json.dumps(DESCRIPTOR, indent=2).encode("ascii") + b"\n"
-    pipeline = catalogue.add(raw, None, subject="hibali-notebook")
-    return catalogue.trust(pipeline.reference)
 
 
 def start_notebook(
@@ -168,14 +162,6 @@ def _read_server(content: bytes, run: Run) -> NotebookServer | None:
     raise RefusedError("no-notebook", "the record of the Jupyter server is invalid", subject=run.reference)
 
 
-class _ServerFoundError(Exception):
-    """The server has recorded itself."""
-
-    def __init__(self, server: NotebookServer) -> None:
-        super().__init__(server.port)
-        self.server = server
-
-
 def wait_for_server(
     site: Site, run_store: RunStore, run: Run, on_event: Listener, changed: Callable[[Run], None]
 ) -> NotebookServer:
@@ -185,22 +171,21 @@ def wait_for_server(
         HibaliError: why the job ended before that.
     """
     intervals = growing_intervals(_FIRST_SECONDS, _LONGEST_SECONDS)
+    servers: list[NotebookServer] = []
+
+    def find(host: RemoteHost) -> bool:
+        server = find_server(host, run)
+        servers.extend([] if server is None else [server])
+        return server is not None
 
     def look(host: RemoteHost, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while True:
-            server = find_server(host, run)
-            if server is not None:
-                raise _ServerFoundError(server)
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            pause(min(left, intervals.next_pause()))
+        if look_until(seconds, partial(find, host), intervals):
+            raise TaskIsOverError
 
-    try:
-        ended = wait_at_site(site, run_store, run, on_event, changed=changed, meanwhile=look)
-    except _ServerFoundError as found:
-        return found.server
-    raise find_failure(ended) or RefusedError(
+    with contextlib.suppress(TaskIsOverError):
+        run = wait_at_site(site, run_store, run, on_event, changed=changed, meanwhile=look)
+    if servers:
+        return servers[0]
+    raise find_failure(run) or RefusedError(
         "run-ended", "the job ended without a Jupyter server", subject=run.reference
     )

@@ -15,9 +15,10 @@ from hibali_cli.options import Common
 from hibali_cli.output import flush_results
 from hibali_cli.progress import listening
 from hibali_cli.run_options import read_resource_options
-from hibali_plugins.notebooks.server import NotebookServer, add_pipeline, start_notebook, wait_for_server
+from hibali_plugins.notebooks.server import DESCRIPTOR, NotebookServer, start_notebook, wait_for_server
 from registry.catalogue import Catalogue
 from runs.model import Run
+from runs.new_request import add_own_pipeline
 from runs.schedulers.base import Resources
 from runs.site_access import wait_at_site
 from runs.site_session import SiteOpener
@@ -66,7 +67,9 @@ def _start(common: Common, site: Site, job: _Job, run_store: RunStore, on_event:
     A job of this call is returned even if it has ended at once: another one would end likewise.
     """
     catalogue = Catalogue()
-    pipeline = add_pipeline(catalogue) if job.pipeline is None else catalogue.find(job.pipeline)
+    pipeline = (
+        add_own_pipeline(catalogue, DESCRIPTOR) if job.pipeline is None else catalogue.find(job.pipeline)
+    )
     location = read_target(f"{site.name}:{job.folder}", common.settings())
     earlier = set(run_store.ids())
     while True:
