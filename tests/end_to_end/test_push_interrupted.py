@@ -24,7 +24,8 @@ def test_a_time_limit_is_5_and_the_same_command_resumes(there: Transfers) -> Non
     while answer.exit == 5 and attempts < 40:
         attempts += 1
         assert answer.last["exit"] == 5
-        assert there.there().items() <= tree.items()
+        # a busy agent at the other end may still remove its partial files
+        assert there.committed_files().items() <= tree.items()
         answer = there.hibali("push", there.source, "there:data", "--json", "--max-time", f"{1 + attempts}s")
     assert answer.exit == 0, str(answer)
     assert there.there() == tree
