@@ -51,7 +51,9 @@ def test_two_signals_in_a_row_have_the_same_effect_as_one(local_there: Transfers
     there = local_there
     there.make(TREE)
     for number in range(3):
-        process = there.hibali.start("push", there.source, f"there:data{number}", "--json", *SLOWLY)
+        process = there.hibali.start(
+            "push", there.source, f"there:data{number}", "--json", *SLOWLY, from_nothing=True
+        )
         end = signal_after(process, 0.35 + number * 0.1, signal.SIGTERM, signal.SIGTERM, gap=gap)
         check_end(there.hibali, process, end, signal.SIGTERM)
 
@@ -238,7 +240,7 @@ def _signal_often(there: Transfers, seed: int, times: int) -> None:
         operation, target = ("push", "pull", "sync")[count % 3], count // 9 % 2
         number = NUMBERS[count // 3 % 3]
         more = chance.choice([(), SLOWLY])
-        process = there.hibali.start(*_words(there, operation, target), "--json", *more)
+        process = there.hibali.start(*_words(there, operation, target), "--json", *more, from_nothing=True)
         numbers = [number] * chance.choice([1, 1, 2])
         gap = chance.choice([0.0, 0.03])
         end = signal_after(process, chance.uniform(0.15, 1.6), *numbers, gap=gap)

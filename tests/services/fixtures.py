@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -470,33 +470,53 @@ class Hibali:
             assert answer.exit == exit, str(answer)
         return answer
 
+    def _forks(self, command: Sequence[str | bytes]) -> bool:
+        return self.forks and tuple(command[: len(START)]) == START
+
     def _fork(
         self, command: Sequence[str | bytes], env: Mapping[str, str], cwd: Path, stdin: bytes, timeout: float
     ) -> Ended | None:
-        if not self.forks or tuple(command[: len(START)]) != START:
+        if not self._forks(command):
             return None
         return _fork_server().run(command[len(START) :], env, cwd, stdin, timeout)
 
     def start(
-        self, *words: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        *words: str | bytes | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        from_nothing: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start a command in its own process group, so that a test can kill it; outputs go to files in the test's folder."""
+        """Start a command in its own process group, so that a test can kill it; outputs go to files in the test's folder.
+
+        It starts `from_nothing` for a signal at any moment, also at the interpreter's start.
+        """
         number = len(self._running)
         with (
             (self.home.folder / f"{number}.out").open("wb") as out,
             (self.home.folder / f"{number}.err").open("wb") as err,
         ):
-            process = subprocess.Popen(
-                self.command(*words),
-                env={**self.env, **(env or {})},
+            command = self.command(*words)
+            environment, folder = {**self.env, **(env or {})}, cwd or self.home.folder
+            forked = None if from_nothing else self._fork_start(command, environment, folder, out, err)
+            process = forked or subprocess.Popen(
+                command,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                cwd=cwd or self.home.folder,
+                cwd=folder,
                 start_new_session=True,
             )
         self._running.append(process)
         return process
+
+    def _fork_start(
+        self, command: Sequence[str | bytes], env: Mapping[str, str], cwd: Path, out: BinaryIO, err: BinaryIO
+    ) -> subprocess.Popen[bytes] | None:
+        if not self._forks(command):
+            return None
+        return _fork_server().start(command[len(START) :], env, cwd, out.fileno(), err.fileno())
 
     @staticmethod
     def command(*words: str | bytes | Path) -> tuple[str | bytes, ...]:

@@ -1,6 +1,7 @@
 """Run hibali's commands as forks of one process that has already imported it: docs/decisions/tests.md.
 
-Imports take two thirds of a short command's time. Each command gets its own arguments, environment, folder and streams.
+Imports take two thirds of a short command's time. Each command gets its own arguments, environment, folder and streams,
+and a session of its own if the caller wants to kill it.
 The settings that an interpreter reads at startup must equal those of this process; otherwise `run` declines.
 """
 
@@ -61,6 +62,35 @@ class Ended:
     stderr: bytes
 
 
+class Forked(subprocess.Popen[bytes]):
+    """A started command, with the methods of the process that it would be without the fork server, whose child it is."""
+
+    def __init__(self, words: Sequence[str | bytes], ending: int) -> None:
+        self.args = [os.fsdecode(word) for word in words]
+        self.stdin = self.stdout = self.stderr = None
+        self._child_created = False  # nothing for Python to wait for
+        self._ending = ending
+        self.returncode: int | None = None
+        self.pid = _read_number(ending)
+
+    def poll(self) -> int | None:
+        """See Popen."""
+        return self._result(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See Popen."""
+        code = self._result(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def _result(self, seconds: float | None) -> int | None:
+        if self.returncode is None and _is_readable(self._ending, seconds):
+            self.returncode = os.waitstatus_to_exitcode(_read_number(self._ending))
+            os.close(self._ending)
+        return self.returncode
+
+
 class ForkServer:
     """Start and use the process that has imported hibali; it ends with this process."""
 
@@ -92,22 +122,49 @@ class ForkServer:
 
         Raises `subprocess.TimeoutExpired` after `timeout` seconds, as `subprocess.run` does.
         """
-        request = json.dumps([[os.fsdecode(word) for word in words], dict(env), str(cwd)]).encode()
-        if _early(env) != self._early or len(request) > MOST_REQUEST or len(stdin) > MOST_INPUT:
+        request = self._request(words, env, cwd, own_session=False)
+        if request is None or len(stdin) > MOST_INPUT:
             return None
         with contextlib.ExitStack() as opened:
             given, giving = os.pipe()
             out, err = os.memfd_create("out"), os.memfd_create("err")
-            ending, ended = os.pipe()
-            for number in (given, out, err, ending):
+            for number in (given, out, err):
                 opened.callback(os.close, number)
             os.write(giving, stdin)
             os.close(giving)
-            with self._sending:
-                socket.send_fds(self._connection, [request], [given, out, err, ended])
-            os.close(ended)
-            code = _wait(ending, timeout, words)
+            command = self._send(request, words, given, out, err)
+            try:
+                code = command.wait(timeout)
+            except subprocess.TimeoutExpired:
+                command.kill()
+                command.wait()
+                raise
             return Ended(code, _content(out), _content(err))
+
+    def start(
+        self, words: Sequence[str | bytes], env: Mapping[str, str], cwd: Path, out: int, err: int
+    ) -> Forked | None:
+        """Start a command in a session of its own, without input; return None if it needs a new interpreter."""
+        request = self._request(words, env, cwd, own_session=True)
+        if request is None:
+            return None
+        with Path(os.devnull).open("rb") as nothing:
+            return self._send(request, words, nothing.fileno(), out, err)
+
+    def _request(
+        self, words: Sequence[str | bytes], env: Mapping[str, str], cwd: Path, *, own_session: bool
+    ) -> bytes | None:
+        request = json.dumps(
+            [[os.fsdecode(word) for word in words], dict(env), str(cwd), own_session]
+        ).encode()
+        return None if _early(env) != self._early or len(request) > MOST_REQUEST else request
+
+    def _send(self, request: bytes, words: Sequence[str | bytes], *streams: int) -> Forked:
+        ending, ended = os.pipe()
+        with self._sending:
+            socket.send_fds(self._connection, [request], [*streams, ended])
+        os.close(ended)
+        return Forked(words, ending)
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
@@ -120,24 +177,18 @@ def _content(number: int) -> bytes:
         return stream.read()
 
 
-def _wait(ending: int, timeout: float, words: Sequence[str | bytes]) -> int:
-    """Read the process id first, then the exit status."""
-    pid = 0
-    deadline = time.monotonic() + timeout
+def _is_readable(number: int, seconds: float | None) -> bool:
     with selectors.DefaultSelector() as selector:
-        selector.register(ending, selectors.EVENT_READ)
-        while True:
-            if not selector.select(max(deadline - time.monotonic(), 0)):
-                if pid:
-                    os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired([os.fsdecode(word) for word in words], timeout)
-            packed = os.read(ending, WAIT.size)
-            if not packed:
-                raise RuntimeError("the fork server has ended")
-            (number,) = WAIT.unpack(packed)
-            if pid:
-                return os.waitstatus_to_exitcode(number)
-            pid = number
+        selector.register(number, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
+
+
+def _read_number(ending: int) -> int:
+    """Read what a command's pipe has: first its process id, then its exit status."""
+    packed = os.read(ending, WAIT.size)
+    if not packed:
+        raise RuntimeError("the fork server has ended")
+    return int(WAIT.unpack(packed)[0])
 
 
 def main() -> None:
@@ -145,6 +196,9 @@ def main() -> None:
     _import_all()
     gc.collect()
     gc.freeze()  # otherwise each command goes through all that was imported, and copies it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # as a command's first statement does: no traceback before it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     connection = socket.socket(fileno=int(sys.argv[1]))
     # by process descriptor: the process id, and the descriptor to which its exit status is written
     running: dict[int, tuple[int, int]] = {}
@@ -166,7 +220,6 @@ def main() -> None:
                 pid = os.fork()
                 if pid == 0:
                     _run_command(request, numbers)
-                _send_number(numbers[3], pid)
                 for number in numbers[:3]:
                     os.close(number)
                 watched = os.pidfd_open(pid)
@@ -192,7 +245,10 @@ def _import_all() -> None:
 
 def _run_command(request: bytes, numbers: Sequence[int]) -> NoReturn:
     """Run the command in this process, which keeps only the imported modules."""
-    words, environment, cwd = json.loads(request)
+    words, environment, cwd, own_session = json.loads(request)
+    if own_session:
+        os.setsid()
+    _send_number(numbers[3], os.getpid())  # not before: the client kills the session's process group
     for target in range(3):
         os.dup2(numbers[target], target)
     os.closerange(3, 1024)  # the objects that own these descriptors are never finalized: see `os._exit` below
