@@ -328,8 +328,8 @@ def _finish(
         receipt, chosen = _collect(common, run_store, run, collector, on_event)
     if options.table is not None:
         _make_table(common, run, Path(options.table), collector, chosen)
-    run = run_store.load(run.id)
     if run.sweep is not None:
+        run = run_store.load(run.id)  # a single run keeps what only this command knows: that it was reused
         notify(run)
     return run, receipt
 
