@@ -284,14 +284,12 @@ def complete_ids(parameters: Iterable[click.Parameter], values: dict[str, Any]) 
     for parameter in parameters:
         ignored = values.get(str(parameter.name))
         if ignored and RUNS in kinds_of(parameter, context):
-            from hibali_cli.run_ids import find_ids  # start-up: only for wrong commands and run ids
+            from runs.store import RunStore  # start-up: only for wrong commands and run ids
 
             only = len(kinds_of(parameter, context)) == 1
-            values[str(parameter.name)] = (
-                find_ids(ignored, only=only)
-                if isinstance(ignored, tuple)
-                else find_ids((ignored,), only=only)[0]
-            )
+            typed = ignored if isinstance(ignored, tuple) else (ignored,)
+            found = RunStore().find_ids(typed, only=only)
+            values[str(parameter.name)] = found if isinstance(ignored, tuple) else found[0]
 
 
 def command_group(

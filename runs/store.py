@@ -31,6 +31,7 @@ from runs.records import check_run_id, read_run
 from runs.run_index import RunFilter, find_run_ids
 
 _SITE = re.compile(rb'"site":"([^"]*)"')
+_DATE = 8  # letters of the date at the beginning of an id
 
 
 class RunStore:
@@ -98,6 +99,21 @@ class RunStore:
         Raises `NotFoundError` if there is none, `UsageError` if several ids begin with it.
         """
         return find_identifier(self._folder, typed) or check_run_id(typed)
+
+    def find_ids(self, typed: Iterable[str], *, only: bool) -> tuple[str, ...]:
+        """Return the ids of runs, each once; text that is no id is returned as it was typed, for the caller.
+
+        Raises `UsageError` for a beginning that several runs have, if the parameter takes `only` runs.
+        """
+        found = []
+        for each in typed:
+            # an id begins with a date; other text may be a site or a file
+            is_id = len(each) > _DATE and each[:_DATE].isdigit() and each[_DATE] == "-"
+            try:
+                found.append(self.find_id(each) if only or is_id else each)
+            except NotFoundError:
+                found.append(each)
+        return tuple(dict.fromkeys(found))
 
     def load(self, run_id: str) -> Run:
         """Return the run as the ledger knows it; raises `NotFoundError`, and what `read_run` does."""
