@@ -240,7 +240,7 @@ def _settings(common: Common, command: Command) -> Settings:
 
 def _check_interactive(command: Command) -> None:
     asks, values = getattr(command.context.command, "asks", ""), command.context.params
-    if asks and (asks == "always" or not (values["yes"] or values["dry_run"])):
+    if asks and (asks == "always" or not (values.get("yes") or values.get("dry_run"))):
         raise UsageError(
             "needs-a-person",
             "the command asks questions, which a schedule cannot answer",
