@@ -86,8 +86,8 @@ class Forked(subprocess.Popen[bytes]):
 
     def _result(self, seconds: float | None) -> int | None:
         if self.returncode is None and _is_readable(self._ending, seconds):
-            self.returncode = os.waitstatus_to_exitcode(_read_number(self._ending))
-            os.close(self._ending)
+            self.returncode = _read_number(self._ending)
+            os.close(self._ending)  # until now its process id is its own, and can be sent a signal
         return self.returncode
 
 
@@ -160,11 +160,10 @@ class ForkServer:
         return None if _early(env) != self._early or len(request) > MOST_REQUEST else request
 
     def _send(self, request: bytes, words: Sequence[str | bytes], *streams: int) -> Forked:
-        ending, ended = os.pipe()
-        with self._sending:
-            socket.send_fds(self._connection, [request], [*streams, ended])
-        os.close(ended)
-        return Forked(words, ending)
+        ending, ended = socket.socketpair()
+        with self._sending, ended:
+            socket.send_fds(self._connection, [request], [*streams, ended.fileno()])
+        return Forked(words, ending.detach())
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
@@ -184,7 +183,7 @@ def _is_readable(number: int, seconds: float | None) -> bool:
 
 
 def _read_number(ending: int) -> int:
-    """Read what a command's pipe has: first its process id, then its exit status."""
+    """Read what a command's socket has: first its process id, then its exit code."""
     packed = os.read(ending, WAIT.size)
     if not packed:
         raise RuntimeError("the fork server has ended")
@@ -200,18 +199,22 @@ def main() -> None:
         # as a command's first statement does: no traceback before it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     connection = socket.socket(fileno=int(sys.argv[1]))
-    # by process descriptor: the process id, and the descriptor to which its exit status is written
+    # by process descriptor: the process id, and the descriptor to which its exit code is written
     running: dict[int, tuple[int, int]] = {}
+    ended: dict[int, int] = {}  # by the latter: the process id, which is kept until the client has the exit code
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
                 if key.fd in running:
+                    pid, ending = running.pop(key.fd)
+                    _send_number(ending, _exit_code(pid))
+                    ended[ending] = pid
+                    selector.register(ending, selectors.EVENT_READ)
+                if key.fd in ended:
+                    os.waitpid(ended.pop(key.fd), 0)
+                if key.fd != connection.fileno():
                     selector.unregister(key.fd)
-                    pid, ended = running.pop(key.fd)
-                    _, status = os.waitpid(pid, 0)
-                    _send_number(ended, status)
-                    os.close(ended)
                     os.close(key.fd)
                     continue
                 request, numbers, _, _ = socket.recv_fds(connection, MOST_REQUEST + 1, 4)
@@ -227,8 +230,16 @@ def main() -> None:
                 selector.register(watched, selectors.EVENT_READ)
 
 
+def _exit_code(pid: int) -> int:
+    """Return the exit code of an ended process, whose process id it keeps."""
+    result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if result is None:
+        raise RuntimeError(f"process {pid} has not ended")
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
 def _send_number(descriptor: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the client stopped waiting
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client stopped waiting
         os.write(descriptor, WAIT.pack(number))
 
 
