@@ -8,6 +8,7 @@ from hibali.events import Listener
 from hibali.locations import Location
 from hibali_api.calls import CallOptions, Place, calling
 from hibali_api.transfers import check_receipt
+from transfers.engine.views import ViewOpener
 from transfers.history.journal import Receipt
 from transfers.inventory import Usage, usages
 from transfers.listing import list_entries
@@ -15,10 +16,8 @@ from transfers.model.entry import Entry
 from transfers.model.rules import DeleteLimit, read_delete_limit
 from transfers.model.store import Store
 from transfers.move import MoveRequest, check_one_site, move
-from transfers.packs.view import PackAwareOpener
 from transfers.remove import RemovalPlan, RemovalRequest, remove
 from transfers.single_files import make_place
-from transfers.stores.open_store import open_store
 
 
 def ls(place: Place, *, recursive: bool = False, **options: Unpack[CallOptions]) -> list[Entry]:
@@ -119,4 +118,4 @@ def _confirm(plan: RemovalPlan) -> None:
 
 
 def _open(location: Location, on_event: Listener) -> tuple[Store, Entry | None]:
-    return PackAwareOpener(lambda at: open_store(at, on_event=on_event)).find(location)
+    return ViewOpener(on_event, datasets=False).find(location)

@@ -13,15 +13,13 @@ from hibali.errors import NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import counted
-from transfers.datasets.view import dataset_view
+from transfers.engine.views import ViewOpener
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.rules import Rules, Selector, select_all, selector, track_missing
 from transfers.model.spool import EntrySpool
 from transfers.model.store import Side, Store
 from transfers.model.units import ListingIncompleteError, Problem
-from transfers.packs.view import PackAwareOpener
-from transfers.stores.open_store import open_store
 from transfers.stores.single_file import SingleTarget
 
 if TYPE_CHECKING:  # start-up: only for --nodes
@@ -108,12 +106,7 @@ def open_tree(
 
     Raises `NotFoundError`. `stack` closes it. `names` that match nothing are in the tree's `missing`.
     """
-
-    def opened(at: Location) -> Store:
-        return open_store(at, on_event=on_event)
-
-    opener = PackAwareOpener(lambda at: dataset_view(opened(at), at, opened, on_event, fetches=False))
-
+    opener = ViewOpener(on_event, fetches=False)
     store, found = opener.find(location)
     stack.callback(store.close)
     if found is None:

@@ -9,12 +9,11 @@ from contextlib import ExitStack
 from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
+from transfers.engine.views import ViewOpener
 from transfers.model.entry import Entry, Kind
 from transfers.model.store import Store
 from transfers.model.units import ListingIncompleteError
 from transfers.model.wildcards import Wildcards, read_wildcards
-from transfers.packs.view import PackAwareOpener
-from transfers.stores.open_store import open_store
 
 
 def list_entries(location: Location, on_event: Listener, *, recursive: bool) -> Iterator[Entry]:
@@ -23,7 +22,7 @@ def list_entries(location: Location, on_event: Listener, *, recursive: bool) -> 
     Raises `NotFoundError` if nothing is there or matches, `ListingIncompleteError` after the readable part.
     """
     wildcards = read_wildcards(location)
-    opener = PackAwareOpener(lambda at: open_store(at, on_event=on_event))
+    opener = ViewOpener(on_event, datasets=False)
     with ExitStack() as stack:
         store, found = opener.find(location if wildcards is None else wildcards.folder)
         stack.callback(store.close)

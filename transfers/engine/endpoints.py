@@ -16,16 +16,17 @@ from hibali.ledger import now, scheduled_by
 from hibali.locations import Location, check_writable
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.datasets.view import DatasetStore, dataset_view
+from transfers.datasets.view import DatasetStore
 from transfers.engine.request import Request
 from transfers.engine.routes.globus_route import globus_between
 from transfers.engine.routes.stream import StreamMover
+from transfers.engine.views import ViewOpener
 from transfers.history.journal import Recorder
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts, name_problem
 from transfers.model.rules import Rules
 from transfers.model.store import Origin, Side, Source, Store
-from transfers.packs.view import PackAwareOpener, PackedStore, refuse_packed
+from transfers.packs.view import PackedStore, refuse_packed
 from transfers.planning.overlap import (
     KnownRoots,
     check_another_file,
@@ -38,7 +39,6 @@ from transfers.planning.protected_roots import check_read_only_roots, check_root
 from transfers.shards.service import NodesRequest
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.globus.paths import identity_at
-from transfers.stores.open_store import open_store
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 
 if TYPE_CHECKING:  # start-up: most transfers need none of them
@@ -184,25 +184,17 @@ def open_endpoints(
     return endpoints
 
 
-class _Opener:
+class _Opener(ViewOpener):
     """A factory of the stores of one attempt."""
 
     def __init__(self, request: Request, on_event: Listener, stores: list[Store], stack: ExitStack) -> None:
+        super().__init__(on_event, paced=request.paced)
         self.request = request
         self.on_event = on_event
         self.stack = stack
-        self.packs = PackAwareOpener(self.open)
         self._stores = stores
         self._to_close: list[Store] = []
         stack.callback(self._close_all)
-
-    def open(self, location: Location) -> Store:
-        """Open a location; in a dataset annexed files appear with their contents."""
-
-        def opened(at: Location) -> Store:
-            return open_store(self.request.paced(at), on_event=self.on_event)
-
-        return dataset_view(opened(location), location, opened, self.on_event)
 
     def register(self, store: Store) -> Store:
         """Register a store with the attempt, which closes it."""
@@ -272,7 +264,7 @@ def _open_both(opener: _Opener) -> Endpoints:
     """
     request = opener.request
     source = request.source
-    store, found = opener.packs.find(source)
+    store, found = opener.find(source)
     if request.chosen is not None:
         store = ChosenStore(store, request.chosen)
     opener.register(store)
@@ -321,7 +313,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
         )
     if request.rules.delete:
         raise UsageError("delete-one-file", "--delete cannot be used with a single file", subject=source.text)
-    folder = opener.register(opener.packs.parent(store, source))
+    folder = opener.register(opener.parent(store, source))
     return _endpoints(opener, store, SingleSource(folder, source.name, name), (opened, plain))
 
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from hibali.documents import line_of_json, read_json
 from hibali.errors import HibaliError, IncompleteError
 from hibali.text import path_fields, path_from_fields
+from transfers.engine.views import PACKS_FOLDER
 from transfers.model.entry import MOST_NS, Entry, Kind
 from transfers.model.facts import unsafe_component
 from transfers.model.units import Item, Unit
 from transfers.pipeline.batches import group_units
 
-FOLDER = b".hibali/packs"  # the folder of the indexes; a root that has it is packed
 _VERSION = 1
 _LINE_BYTES = 128 * 1024
 _LINES = 1_000_000
@@ -76,7 +76,7 @@ def tar_path(name: str) -> bytes:
 
 def index_path(name: str) -> bytes:
     """Return the path of a pack's index."""
-    return FOLDER + b"/" + name.encode("ascii") + b".jsonl"
+    return PACKS_FOLDER + b"/" + name.encode("ascii") + b".jsonl"
 
 
 def name_in(path: bytes, *, index: bool) -> str | None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.locations import Location
 from hibali.text import printable
+from transfers.engine.views import is_packed
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.model.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
 from transfers.model.store import Store, StoreView
 from transfers.model.units import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Space, Unit
-from transfers.packs.format import FOLDER, IndexReader, Member, Pack, content_location, name_in
+from transfers.packs.format import IndexReader, Member, Pack, content_location, name_in
 from transfers.pipeline.batches import group_units
 
 _RUN = 10_000  # number of members that are sorted in memory at a time
@@ -417,8 +417,9 @@ class PackedStore(StoreView):
         """See Store."""
         return self.store.logins if self._counts else 0
 
-    def parent(self) -> PackedStore:
-        """Return a view of the parent folder; transferred bytes are counted in this view only."""
+    def folder_of_file(self, location: Location) -> PackedStore:
+        """See Store; transferred bytes are counted in this view only."""
+        del location
         return PackedStore(self.place, self._subject, self._below.rpartition(b"/")[0], counts=False)
 
     def _inside(self) -> Iterator[Entry]:
@@ -528,87 +529,26 @@ def packed_root_error(subject: str) -> RefusedError:
     )
 
 
-Opener = Callable[[Location], Store]
+def find_packed(
+    store: Store, location: Location, depth: int, opener: Callable[[Location], Store]
+) -> tuple[Store, Entry | None]:
+    """Return a view of the packed files at a location, and the entry there.
 
-
-class PackAwareOpener:
-    """A factory of stores that shows packs as plain files."""
-
-    def __init__(self, opener: Opener) -> None:
-        """Keep `opener`, which opens a location without looking into packs."""
-        self._opener = opener
-
-    def find(self, location: Location) -> tuple[Store, Entry | None]:
-        """Return the store at a location, and the entry there, which every caller needs.
-
-        At or in a packed root, the store is a view of the packed files.
-        """
-        store = self._opener(location)
-        try:
-            found = store.stat()
-            depth = self._depth(store, found, location)
-        except BaseException:
-            store.close()
-            raise
-        if depth is not None:
-            return self._view(store, location, depth)
-        if found is None and store.facts.machine and not store.facts.reports_packs:  # closed by `_depth`
-            store = self._opener(location)
-        return store, found
-
-    def _view(self, store: Store, location: Location, depth: int) -> tuple[Store, Entry | None]:
-        root = location
-        for _ in range(depth):
-            root = root.parent
-        if depth:
-            store.close()
-            store = self._opener(root)
-        below = b"/".join(location.raw.split(b"/")[-depth:]) if depth else b""
-        view = PackedStore(PackedRoot(store, root.text), location.text, below)
-        try:
-            return view, view.stat()
-        except BaseException:
-            view.close()
-            raise
-
-    def parent(self, store: Store, location: Location) -> Store:
-        """Return the parent folder of a file that `find` found in `store`."""
-        if isinstance(store, PackedStore):
-            return store.parent()
-        return store.folder_of_file(location) or self._opener(location.parent)
-
-    def _depth(self, store: Store, found: Entry | None, location: Location) -> int | None:
-        """Return the number of components below the packed root; None if there is none."""
-        if store.facts.reports_packs:
-            if store.packed_at is None:
-                return None
-            below = store.root_path[len(store.packed_at) :].strip(b"/")
-            return len(below.split(b"/")) if below else 0
-        if found is not None:
-            return 0 if found.kind is Kind.FOLDER and is_packed(store) else None
-        store.release_session()
-        return self._depth_by_requests(location)
-
-    def _depth_by_requests(self, location: Location) -> int | None:
-        """Find the packed root by requests to the store.
-
-        Packed folders do not exist by themselves, so only the nearest existing folder can be the root.
-        """
-        depth, here = 0, location
-        while here.path and here.parent.path != here.path:
-            depth, here = depth + 1, here.parent
-            with closing(self._opener(here)) as above:
-                if above.stat() is not None:
-                    return depth if is_packed(above) else None
-        return None
-
-
-def is_packed(store: Store) -> bool:
-    """Return whether there are packs at the root of a store."""
-    if store.facts.reports_packs:
-        return store.packed_at == store.root_path
-    found = store.stat(FOLDER)
-    return found is not None and found.kind is Kind.FOLDER
+    `store` is open at the location; the packed root is `depth` folders above it, and `opener` opens it.
+    """
+    root = location
+    for _ in range(depth):
+        root = root.parent
+    if depth:
+        store.close()
+        store = opener(root)
+    below = b"/".join(location.raw.split(b"/")[-depth:]) if depth else b""
+    view = PackedStore(PackedRoot(store, root.text), location.text, below)
+    try:
+        return view, view.stat()
+    except BaseException:
+        view.close()
+        raise
 
 
 def refuse_packed(store: Store, subject: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from hibali.errors import RefusedError
 from hibali.events import Event, Listener, Packed, ignore
 from transfers.engine.routes.stream import PacedPayloads, StreamMover
+from transfers.engine.views import is_packed
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.store import Lock, Source, Store
 from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Space, Unit
@@ -31,7 +32,7 @@ from transfers.packs.format import (
     padding,
     write_index,
 )
-from transfers.packs.view import PackedRoot, PackedStore, is_packed, packed_root_error
+from transfers.packs.view import PackedRoot, PackedStore, packed_root_error
 from transfers.pipeline.batches import group_units
 
 _SHORT = Problem("source-changed", "its size changed since it was listed")

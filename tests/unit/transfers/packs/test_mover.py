@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from hibali.config.settings import load_sites
-from hibali.events import Packed, Retried
+from hibali.events import Packed, Retried, ignore
 from hibali.locations import read_location
 from tests.support.trees import make_tree, read_tree
+from transfers.engine.views import ViewOpener
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Store
 from transfers.model.units import Committed, Item, Payload, Problem, Unit
 from transfers.packs import format as layout
-from transfers.packs.view import PackAwareOpener
 from transfers.packs.writing import PackMover, open_target
 from transfers.stores.open_store import open_store
 
@@ -90,7 +90,7 @@ class Packing:
             target.close()
 
     def held(self) -> dict[bytes, str | None]:
-        store, _ = PackAwareOpener(open_store).find(self.at(self.packed))
+        store, _ = ViewOpener(ignore, datasets=False).find(self.at(self.packed))
         try:
             return {entry.path: entry.digest for entry in store.list()}
         finally:
