@@ -201,7 +201,8 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     # by process descriptor: the process id, and the descriptor to which its exit code is written
     running: dict[int, tuple[int, int]] = {}
-    ended: dict[int, int] = {}  # by the latter: the process id, which is kept until the client has the exit code
+    # by the latter: the process id, which is kept until the client has the exit code
+    ended: dict[int, int] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         while True:
