@@ -259,6 +259,7 @@ class Receiver(ABC, Generic[_Value]):
         self._results: queue.SimpleQueue[_Result] = queue.SimpleQueue()
         self._window = Window(window_bytes)
         self._large: dict[int, LargeFile] = {}
+        self._failed_large: list[bytes] = []
         self._ended: set[int] = set()
         self._guard = threading.Lock()
         self._started = threading.Event()
@@ -313,6 +314,7 @@ class Receiver(ABC, Generic[_Value]):
         """Report a failed large file once; return False if it never was in progress."""
         large = self.end_large(number)
         if large is not None:
+            self._failed_large.append(large.item.entry.path)
             self.failed(large.item, problem)
         return number in self._ended
 
@@ -376,7 +378,11 @@ class ReceiverStream(Receiver[Payload]):
         return self._partial_files.bytes
 
     def partials(self) -> list[bytes]:
-        """Return the partial files that interrupted agents may have left, except large files (journaled)."""
+        """Return the partial files that interrupted agents may have left.
+
+        Those of large files are included: a further channel may create one of which the first, lost already, knows and
+        records nothing. The agent keeps those that its journal has.
+        """
         if self._seed is None:
             return []
         waiting = [
@@ -384,7 +390,10 @@ class ReceiverStream(Receiver[Payload]):
         ]
         waiting += [payload for worker in self._workers for payload in [*worker.reclaimed.values()]]
         packs = [payload.unit for payload in waiting if payload is not None and not payload.unit.segment]
-        left = [partial_path(self._seed, item.entry.path) for unit in packs for item in unit.items]
+        with self._guard:
+            large = [one.item.entry.path for one in self._large.values()] + self._failed_large
+        paths = [*(item.entry.path for unit in packs for item in unit.items), *large]
+        left = [partial_path(self._seed, path) for path in paths]
         return left + [aside_path(self._seed, path) for path in self._cleared]
 
     def _send(self, values: Iterable[Payload]) -> None:

@@ -1,0 +1,40 @@
+"""Test what a transfer knows of the partial files that its agents leave when their connections are lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hibali.errors import TryLaterError
+from transfers.agent.protocol import has_partial_shape
+from transfers.model.entry import Entry, Kind
+from transfers.model.units import SEGMENT_BYTES, Item, Payload, Unit
+from transfers.pipeline.channel_pool import no_channels
+from transfers.pipeline.receiving import ReceiverStream
+from transfers.remote.connection import Connection, local_command
+
+
+def test_the_partial_of_a_large_file_is_known_after_its_agent_is_lost(tmp_path: Path) -> None:
+    """A further channel can create it when the first one, which would record it, is lost already."""
+    size = 2 * SEGMENT_BYTES
+    item = Item(0, Entry(b"large", Kind.FILE, size, 1, 0o644))
+    connection = Connection(local_command(sys.executable), "there")
+    connection.request("open", path=str(tmp_path), make=False)
+    connection.request("lock", operation="push", client="me", lease=60)
+    stream = ReceiverStream(connection, no_channels(), os.fsencode(tmp_path))
+
+    def payloads() -> Iterator[Payload]:
+        unit = Unit((item,), 0, SEGMENT_BYTES, segment=True)
+        yield Payload(unit, b"1" * SEGMENT_BYTES, [SEGMENT_BYTES], [None])
+        while not any(has_partial_shape(name) for name in os.listdir(os.fsencode(tmp_path))):
+            pass
+        connection.close(0.0)
+
+    with pytest.raises(TryLaterError):
+        list(stream.run(payloads()))
+    [left] = [name for name in os.listdir(os.fsencode(tmp_path)) if has_partial_shape(name)]
+    assert stream.partials() == [left]
