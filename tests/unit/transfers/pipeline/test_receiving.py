@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import TryLaterError
+from tests.support.waiting import wait_for
 from transfers.agent.protocol import has_partial_shape
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import SEGMENT_BYTES, Item, Payload, Unit
@@ -30,11 +31,14 @@ def test_the_partial_of_a_large_file_is_known_after_its_agent_is_lost(tmp_path: 
     def payloads() -> Iterator[Payload]:
         unit = Unit((item,), 0, SEGMENT_BYTES, segment=True)
         yield Payload(unit, b"1" * SEGMENT_BYTES, [SEGMENT_BYTES], [None])
-        while not any(has_partial_shape(name) for name in os.listdir(os.fsencode(tmp_path))):
-            pass
+        wait_for(lambda: partials_in(tmp_path))
         connection.close(0.0)
 
     with pytest.raises(TryLaterError):
         list(stream.run(payloads()))
-    [left] = [name for name in os.listdir(os.fsencode(tmp_path)) if has_partial_shape(name)]
-    assert stream.partials() == [left]
+    assert len(stream.partials()) == 1
+    assert stream.partials() == partials_in(tmp_path)
+
+
+def partials_in(folder: Path) -> list[bytes]:
+    return [name for name in (os.fsencode(each.name) for each in folder.iterdir()) if has_partial_shape(name)]
