@@ -31,7 +31,7 @@ def test_the_partial_of_a_large_file_is_known_after_its_agent_is_lost(tmp_path: 
     def payloads() -> Iterator[Payload]:
         unit = Unit((item,), 0, SEGMENT_BYTES, segment=True)
         yield Payload(unit, b"1" * SEGMENT_BYTES, [SEGMENT_BYTES], [None])
-        wait_for(lambda: partials_in(tmp_path))
+        wait_for(lambda: bool(partials_in(tmp_path)))
         connection.close(0.0)
 
     with pytest.raises(TryLaterError):
