@@ -22,10 +22,11 @@ from transfers.datasets.repository import (
 )
 from transfers.datasets.saving import Changes
 from transfers.engine.request import SaveOptions
+from transfers.engine.views import SavingView
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import Facts
-from transfers.model.store import Lock, Store, StoreView
+from transfers.model.store import Lock, RootIdentity, Store
 from transfers.model.units import Adjustment, Committed, Item, ListingIncompleteError, Payload, Problem, Unit
 
 Opener = Callable[[Location], Store]
@@ -142,7 +143,7 @@ def dataset_view(
     return DatasetStore(store, place, location, opener, on_event, fetches=fetches)
 
 
-class DatasetStore(StoreView):
+class DatasetStore(SavingView):
     """A store for a folder or file in a repository.
 
     The repository's own files (RESERVED) are hidden. An annexed file has the time of its symlink or pointer
@@ -170,12 +171,23 @@ class DatasetStore(StoreView):
     @property
     def facts(self) -> Facts:
         """The facts of the filesystem, without what annexed files cannot have."""
-        return self.store.facts.of_view(backs_up=False, attributes=False, hard_links=False, reserved=RESERVED)
+        facts = self.store.facts
+        return facts.of_view(
+            backs_up=False,
+            attributes=False,
+            hard_links=False,
+            reserved=RESERVED,
+            root_identity=facts.root_identity,
+        )
 
     def receive(self, saving: SaveOptions) -> None:
-        """Treat files without content as missing. Raises the errors of `Changes.check`."""
+        """See SavingView. Raises the errors of `Changes.check`."""
         self._receives = True
         self._changes.check(saving)
+
+    def root_identity(self) -> RootIdentity | None:
+        """See Store."""
+        return self.store.root_identity()
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
@@ -232,7 +244,7 @@ class DatasetStore(StoreView):
         return annexed._replace(link=marked, links=1, allocated=-1, offline=False)
 
     def fetch(self, entries: Iterable[Entry]) -> None:
-        """Get the missing content of these entries; failures are reported when it is read."""
+        """See Store."""
         self._reading.fetch(entries)
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
@@ -304,7 +316,7 @@ class DatasetStore(StoreView):
         return lock
 
     def save(self, receipt: Receipt, saving: SaveOptions) -> None:
-        """Commit and push what is not committed yet. Raises `IncompleteError` with the command to repeat."""
+        """See SavingView."""
         self._changes.save(receipt, saving)
 
     def close(self) -> None:

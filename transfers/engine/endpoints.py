@@ -16,17 +16,15 @@ from hibali.ledger import now, scheduled_by
 from hibali.locations import Location, check_writable
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.datasets.view import DatasetStore
 from transfers.engine.request import Request
 from transfers.engine.routes.globus_route import globus_between
 from transfers.engine.routes.stream import StreamMover
-from transfers.engine.views import ViewOpener
+from transfers.engine.views import SavingView, ViewOpener, refuse_packed
 from transfers.history.journal import Recorder
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts, name_problem
 from transfers.model.rules import Rules
-from transfers.model.store import Origin, Side, Source, Store
-from transfers.packs.view import PackedStore, refuse_packed
+from transfers.model.store import Origin, Side, Source, Store, StoreView
 from transfers.planning.overlap import (
     KnownRoots,
     check_another_file,
@@ -59,7 +57,6 @@ class Endpoints:
         root: the store at the location of the source.
         source: `root`, or one file of its parent folder.
         target: the store that is written.
-        plain_target: the same without the view that writes packs; a `DatasetStore` in a dataset.
         stack: closes everything that the attempt opens.
         stream: transfers through this machine, or directly from site to site.
         direct: the connection from site to site, if there is one.
@@ -71,7 +68,6 @@ class Endpoints:
     root: Store
     source: Source
     target: Store
-    plain_target: Store
     stack: ExitStack
     stream: StreamMover
     direct: DirectRoute | None = None
@@ -106,6 +102,14 @@ class Endpoints:
     def target_path(self) -> bytes:
         """The path of the target as its site knows it: of the root, or of the one file."""
         return self.target.root_path + (b"/" + self.single.shown if self.single else b"")
+
+    @property
+    def saves(self) -> SavingView | None:
+        """The view that commits what is written, if the target is in a dataset."""
+        store = self.target
+        while isinstance(store, StoreView) and not isinstance(store, SavingView):
+            store = store.store
+        return store if isinstance(store, SavingView) else None
 
     @property
     def required_verification(self) -> Verification:
@@ -223,8 +227,8 @@ class _Opener(ViewOpener):
         if problems:
             raise problems[0]
 
-    def open_target(self, location: Location) -> tuple[Store, Store]:
-        """Open a target, with and without the view that writes packs.
+    def open_target(self, location: Location) -> Store:
+        """Open a target, with --pack as the view that writes packs.
 
         Raises:
             RefusedError: packs and plain files would be mixed, or the root of a schedule was replaced.
@@ -236,8 +240,10 @@ class _Opener(ViewOpener):
         plain.become_target()
         if plain.stat() is None:
             check_root_exists(location, plain, self.open)
-        _check_scheduled_root(request, location, plain)
-        if isinstance(plain, DatasetStore):
+        known = _known_roots(request, plain)
+        if known is not None:
+            known.check(location, plain)
+        if isinstance(plain, SavingView):
             plain.receive(request.saving)
         elif request.saving.push_to:
             raise UsageError(
@@ -251,10 +257,10 @@ class _Opener(ViewOpener):
             packed = open_target(plain, location.text)
             self._to_close[-1] = packed  # it closes the plain one
             self._stores.append(packed)
-            return packed, plain
+            return packed
         refuse_packed(plain, location.text)
         self._stores.append(plain)
-        return plain, plain
+        return plain
 
 
 def _open_both(opener: _Opener) -> Endpoints:
@@ -280,13 +286,13 @@ def _open_both(opener: _Opener) -> Endpoints:
     # only if the source has no other request to answer first
     if request.saved is None and not request.rules.xattrs:
         store.list_ahead()
-    opened, plain = opener.open_target(target)
+    opened = opener.open_target(target)
     existing = opened.stat()
     if existing is not None and existing.kind is Kind.FILE:
         raise UsageError(
             "not-a-folder", "the source is a folder and the target is a file", subject=target.text
         )
-    return _endpoints(opener, store, store, (opened, plain))
+    return _endpoints(opener, store, store, opened)
 
 
 def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
@@ -295,7 +301,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     if request.pack_bytes:
         raise UsageError("pack-one-file", "--pack cannot be used with a single file", subject=source.text)
     name = source.name if target.slash else target.name
-    opened, plain = opener.open_target(target if target.slash else target.parent)
+    opened = opener.open_target(target if target.slash else target.parent)
     reason = name_problem(name, opened.facts)
     if reason:
         raise RefusedError(
@@ -314,7 +320,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     if request.rules.delete:
         raise UsageError("delete-one-file", "--delete cannot be used with a single file", subject=source.text)
     folder = opener.register(opener.parent(store, source))
-    return _endpoints(opener, store, SingleSource(folder, source.name, name), (opened, plain))
+    return _endpoints(opener, store, SingleSource(folder, source.name, name), opened)
 
 
 def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) -> bool:
@@ -326,7 +332,7 @@ def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) 
     return found is not None and found.kind is Kind.FOLDER
 
 
-def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Store, Store]) -> Endpoints:
+def _endpoints(opener: _Opener, root: Store, source: Source, target: Store) -> Endpoints:
     request = opener.request
     stream: StreamMover
     if request.pack_bytes:
@@ -335,32 +341,22 @@ def _endpoints(opener: _Opener, root: Store, source: Source, targets: tuple[Stor
         stream = PackMover(request.pack_bytes, request.lowest_rate, opener.on_event)
     else:
         stream = StreamMover(request.lowest_rate, opener.on_event)
-    return Endpoints(request, root, source, *targets, opener.stack, stream)
+    return Endpoints(request, root, source, target, opener.stack, stream)
 
 
-def _scheduled_root(request: Request, target: Store) -> tuple[KnownRoots, Store] | None:
-    """Return the recorded roots of the schedule, and the target's root; None without a schedule."""
+def _known_roots(request: Request, target: Store) -> KnownRoots | None:
+    """Return the recorded roots of the schedule; None without a schedule, or if the target's root cannot be recognised."""
     schedule = scheduled_by().get("schedule")
-    store = target.store if isinstance(target, DatasetStore) else target
-    if schedule is None or request.operation not in _TYPED or not store.facts.root_identity:
+    if schedule is None or request.operation not in _TYPED or not target.facts.root_identity:
         return None
-    return KnownRoots(schedule), store
-
-
-def _check_scheduled_root(request: Request, location: Location, target: Store) -> None:
-    """Raise `RefusedError` if the schedule wrote to another folder before."""
-    found = _scheduled_root(request, target)
-    if found is not None:
-        known, store = found
-        known.check(location, store, target.root_path)
+    return KnownRoots(schedule)
 
 
 def remember_root(endpoints: Endpoints) -> None:
     """Remember the target's root for the next run of the schedule."""
-    found = _scheduled_root(endpoints.request, endpoints.plain_target)
-    if found is not None:
-        known, store = found
-        known.remember(endpoints.request.target, store, endpoints.plain_target.root_path)
+    known = _known_roots(endpoints.request, endpoints.target)
+    if known is not None:
+        known.remember(endpoints.request.target, endpoints.target)
 
 
 def check_facts(request: Request, source: Facts, target: Facts) -> None:
@@ -461,7 +457,7 @@ def check_overlap(endpoints: Endpoints) -> None:
     )
     if single is None:
         check_apart(source_identities, target_identities, request.target)
-    elif not isinstance(single.store, PackedStore):
+    elif single.store.files_apart:
         name, folds = single.shown, endpoints.target.facts.folds_case
         above = _identities(endpoints, single.store)
         check_another_file((above, single.name), (target_identities, name), request.target, folds=folds)

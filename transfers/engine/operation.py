@@ -19,7 +19,6 @@ from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Li
 from hibali.locations import Location, check_writable
 from hibali.system_errors import hint_of, message_of
 from hibali.text import counted
-from transfers.datasets.view import DatasetStore
 from transfers.engine.endpoints import Endpoints, open_direct, open_endpoints, remember_root
 from transfers.engine.reconnect import Reconnection
 from transfers.engine.request import Request
@@ -232,7 +231,7 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     if request.direct and plan.moves.count:
         open_direct(endpoints, recorder.on_event)
     if plan.changes or not existed:
-        _fetch_annexed(endpoints, plan)
+        _fetch_content(endpoints, plan)
         lock = make_root_and_lock(endpoints, lock)
         if not existed:
             stripe_new_folder(request.target, target, recorder.on_event)
@@ -471,13 +470,10 @@ def execute(operation: Operation, endpoints: Endpoints, plan: TransferPlan) -> N
     _adjust(operation, endpoints, plan)
 
 
-def _fetch_annexed(endpoints: Endpoints, plan: TransferPlan) -> None:
-    """Fetch source content that git-annex stores elsewhere."""
+def _fetch_content(endpoints: Endpoints, plan: TransferPlan) -> None:
+    """Fetch source content that is stored elsewhere, e.g. by git-annex."""
     origin = endpoints.origin
-    if isinstance(origin.store, DatasetStore):
-        entries = (action.entry for action in plan.moves)
-        name = origin.name
-        origin.store.fetch(entry if name is None else entry._replace(path=name) for entry in entries)
+    origin.store.fetch(action.entry._replace(path=origin.path_of(action.entry)) for action in plan.moves)
 
 
 def _back_up(recorder: Recorder, endpoints: Endpoints, plan: TransferPlan) -> bool:
@@ -726,5 +722,6 @@ def _count_connections(operation: Operation) -> None:
 def _save_dataset(operation: Operation) -> None:
     """Commit the changes in a dataset. Raises `IncompleteError`."""
     endpoints = operation.endpoints
-    if endpoints is not None and isinstance(endpoints.plain_target, DatasetStore):
-        endpoints.plain_target.save(operation.recorder.receipt, operation.request.saving)
+    saves = endpoints.saves if endpoints is not None else None
+    if saves is not None:
+        saves.save(operation.recorder.receipt, operation.request.saving)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hibali.errors import RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
 from transfers.agent.protocol import OWN_FOLDER
 from transfers.model.entry import Entry, Kind
-from transfers.model.store import Store
+from transfers.model.store import Store, StoreView
 from transfers.stores.open_store import open_store
+
+if TYPE_CHECKING:  # start-up: listings need none of them
+    from transfers.engine.request import SaveOptions
+    from transfers.history.journal import Receipt
 
 PACKS_FOLDER = OWN_FOLDER + b"/packs"  # the folder of the indexes; a root that has it is packed
 # name and function of each view; its module is loaded only where a cheap test finds that the view applies
@@ -25,6 +31,18 @@ def _load(name: str) -> Callable[..., Any]:
     module, _, function = dict(VIEWS)[name].partition(":")
     loaded: Callable[..., Any] = getattr(import_module(module), function)
     return loaded
+
+
+class SavingView(StoreView):
+    """A view of a place whose changes are committed at the end of a transfer."""
+
+    @abstractmethod
+    def receive(self, saving: SaveOptions) -> None:
+        """Become the target: files without content count as missing. Raises what forbids to commit here."""
+
+    @abstractmethod
+    def save(self, receipt: Receipt, saving: SaveOptions) -> None:
+        """Commit and push what is not committed yet. Raises `IncompleteError` with the command to repeat."""
 
 
 class ViewOpener:
@@ -117,6 +135,22 @@ def is_packed(store: Store) -> bool:
         return store.packed_at == store.root_path
     found = store.stat(PACKS_FOLDER)
     return found is not None and found.kind is Kind.FOLDER
+
+
+def refuse_packed(store: Store, subject: str) -> None:
+    """Raise `RefusedError` if the store is at or in a packed root, where plain files cannot be written."""
+    if store.packed_at is not None if store.facts.reports_packs else is_packed(store):
+        raise packed_root_error(subject)
+
+
+def packed_root_error(subject: str) -> RefusedError:
+    """Return the error for writing plain files to a packed root."""
+    return RefusedError(
+        "packed-place",
+        "this location is packed; plain files cannot be added",
+        subject=subject,
+        hint="To write packs, add --pack. For plain files, name another target. Nothing was changed.",
+    )
 
 
 def _in_repository(root_path: bytes) -> bool:

@@ -244,6 +244,7 @@ class Store(Source):
     packed_at: bytes | None = (
         None  # the packed folder that contains the root, as `root_path`; see `Facts.reports_packs`
     )
+    files_apart: bool = True  # whether each file is one of its own at the site
 
     @property
     @abstractmethod
@@ -379,6 +380,9 @@ class Store(Source):
         """
         del location
         return None
+
+    def fetch(self, entries: Iterable[Entry]) -> None:
+        """Get content that is stored elsewhere, before these entries are read; failures are reported when they are."""
 
     def expect(self, size: int) -> None:
         """Start to open the connections needed to read or write `size` bytes."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from hibali.errors import IncompleteError, NotFoundError, RefusedError
+from hibali.errors import IncompleteError, NotFoundError
 from hibali.locations import Location
 from hibali.text import printable
-from transfers.engine.views import is_packed
+from transfers.engine.views import packed_root_error
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.model.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
@@ -391,6 +391,8 @@ def _store_reply(pending: _Pending, requested: _RequestedRange, reply: Payload |
 class PackedStore(StoreView):
     """A read-only view of a packed root, or of a folder or file in it."""
 
+    files_apart = False
+
     def __init__(self, place: PackedRoot, subject: str, below: bytes = b"", *, counts: bool = True) -> None:
         """Create a view of the path `below`; only one of several views `counts` transferred bytes."""
         super().__init__(place.store)
@@ -519,16 +521,6 @@ def facts_over(store: Store) -> Facts:
     )
 
 
-def packed_root_error(subject: str) -> RefusedError:
-    """Return the error for writing plain files to a packed root."""
-    return RefusedError(
-        "packed-place",
-        "this location is packed; plain files cannot be added",
-        subject=subject,
-        hint="To write packs, add --pack. For plain files, name another target. Nothing was changed.",
-    )
-
-
 def find_packed(
     store: Store, location: Location, depth: int, opener: Callable[[Location], Store]
 ) -> tuple[Store, Entry | None]:
@@ -549,9 +541,3 @@ def find_packed(
     except BaseException:
         view.close()
         raise
-
-
-def refuse_packed(store: Store, subject: str) -> None:
-    """Raise `RefusedError` if the store is at or in a packed root, where plain files cannot be written."""
-    if store.packed_at is not None if store.facts.reports_packs else is_packed(store):
-        raise packed_root_error(subject)

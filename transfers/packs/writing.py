@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from hibali.errors import RefusedError
 from hibali.events import Event, Listener, Packed, ignore
 from transfers.engine.routes.stream import PacedPayloads, StreamMover
-from transfers.engine.views import is_packed
+from transfers.engine.views import is_packed, packed_root_error
 from transfers.model.entry import Entry, Kind, Verification, weakest
-from transfers.model.store import Lock, Source, Store
+from transfers.model.facts import Facts
+from transfers.model.store import Lock, RootIdentity, Source, Store
 from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Space, Unit
 from transfers.packs.format import (
     Layout,
@@ -32,7 +33,7 @@ from transfers.packs.format import (
     padding,
     write_index,
 )
-from transfers.packs.view import PackedRoot, PackedStore, packed_root_error
+from transfers.packs.view import PackedRoot, PackedStore
 from transfers.pipeline.batches import group_units
 
 _SHORT = Problem("source-changed", "its size changed since it was listed")
@@ -227,6 +228,15 @@ class PackedTarget(PackedStore):
         super().__init__(place, subject)
         self._generation = 0
         self.made: set[str] = set()
+
+    @property
+    def facts(self) -> Facts:
+        """See PackedStore."""
+        return replace(super().facts, root_identity=self.store.facts.root_identity)
+
+    def root_identity(self) -> RootIdentity | None:
+        """See Store."""
+        return self.store.root_identity()
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""

@@ -97,9 +97,9 @@ class KnownRoots:
         self._schedule = schedule
         self._path = ledger_folder("schedules", schedule) / _FILE
 
-    def check(self, target: Location, store: Store, root_path: bytes) -> None:
+    def check(self, target: Location, store: Store) -> None:
         """Raise `RefusedError("root-changed")` if an earlier run wrote to another folder."""
-        before = self._read().get(_key(target, root_path))
+        before = self._read().get(_key(target, store.root_path))
         if before is None:
             return
         now = store.root_identity()
@@ -108,18 +108,18 @@ class KnownRoots:
         change = "was replaced by another folder" if now is not None else "no longer exists"
         raise RefusedError(
             "root-changed",
-            f"{printable(root_path)} {change} since the last run of this schedule",
+            f"{printable(store.root_path)} {change} since the last run of this schedule",
             subject=target.text,
             hint=f"Check the folder. To accept it: hibali schedule resume {self._schedule}",
         )
 
-    def remember(self, target: Location, store: Store, root_path: bytes) -> None:
+    def remember(self, target: Location, store: Store) -> None:
         """Record the root."""
-        now = store.root_identity()
+        now, key = store.root_identity(), _key(target, store.root_path)
         known = self._read()
-        if now is None or known.get(_key(target, root_path)) == now:
+        if now is None or known.get(key) == now:
             return
-        known[_key(target, root_path)] = now
+        known[key] = now
         roots = {key: asdict(each) for key, each in sorted(known.items())}
         record = {"schema": 1, "roots": roots}
         write_atomic(self._path, json.dumps(record, indent=1).encode("ascii") + b"\n")
