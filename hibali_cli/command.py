@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -73,6 +73,18 @@ _ELSEWHERE = {
 }
 
 
+class AddedOptions(NamedTuple):
+    """Options that a plugin adds to a command of hibali, after its parameter `after`, and examples.
+
+    Where one of them is given, `calls` (MODULE:FUNCTION) is called in place of the work of the command, with all parameters.
+    """
+
+    options: tuple[click.Option, ...]
+    after: str
+    calls: str
+    examples: tuple[tuple[str, str], ...] = ()
+
+
 class _WithExamples(click.Command):
     """A command whose help has examples: pairs of a command line and what it does; `section` is that of its group."""
 
@@ -86,24 +98,49 @@ class _WithExamples(click.Command):
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
-        self._calls = calls
+        self.calls = calls
         self.asks = asks
         self.examples = tuple(examples)
         self.section = section
+        self.added: dict[str, AddedOptions] = {}
 
-    def work(self) -> Callable[..., int | None]:
-        """Import and return the function that does the work."""
-        if not isinstance(self._calls, str):
-            return self._calls
-        module, _, name = self._calls.partition(":")
-        found: Callable[..., int | None] = getattr(import_module(module), name)
-        return found
+    def extend(self, name: str, added: AddedOptions) -> None:
+        """Add the options of a plugin, once."""
+        if name not in self.added:
+            self.added[name] = added
+            self.examples += added.examples
+            add_completions(added.options)
+            position = [each.name for each in self.params].index(added.after) + 1
+            self.params[position:position] = added.options
+
+    def work(self, values: dict[str, Any]) -> Callable[..., int | None]:
+        """Import and return the function that does the work; unused options of plugins are removed from its values."""
+        calls = self.calls
+        for added in self.added.values():
+            if any(_is_given(str(each.name)) for each in added.options):
+                calls = added.calls
+            else:
+                for each in added.options:
+                    del values[str(each.name)]
+        return calls if callable(calls) else function_of(calls)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """End the help with examples and exit codes."""
         del ctx
         write_examples(self.examples, formatter)
         write_exit_status(formatter)
+
+
+def function_of(name: str) -> Callable[..., int | None]:
+    """Import and return a function MODULE:FUNCTION."""
+    module, _, function = name.partition(":")
+    found: Callable[..., int | None] = getattr(import_module(module), function)
+    return found
+
+
+def _is_given(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source not in {None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP}
 
 
 class HibaliCommand(_WithExamples):
@@ -139,26 +176,28 @@ class CommandGroup(click.Group):
         """Return the names of its own commands, and of those that plugins add to it, sorted."""
         from hibali.plugins import every  # start-up: only to list commands
 
-        added = (name.rpartition(".")[2] for name, _ in every("hibali.commands", self._path))
+        added = (name.rpartition(".")[2] for name, _ in every("hibali.commands", _path_of(ctx)))
         return sorted({*self._own_commands(ctx), *added})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return its own command of that name, else a plugin's; None for an unknown one."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
-        from hibali.plugins import find  # start-up: not for commands of hibali itself
+        """Return its own command of that name, with the options of plugins, else a plugin's; None for an unknown one."""
+        from hibali.plugins import every, find  # start-up: not for --version
 
-        found = find("hibali.commands", f"{self._path}.{cmd_name}".removeprefix("."))
-        return found if isinstance(found, click.Command) else None
-
-    @property
-    def _path(self) -> str:
-        """What comes before the dot in the names of commands that plugins add."""
-        return str(self.name)
+        own = self._own_command(ctx, cmd_name)
+        path = f"{_path_of(ctx)}.{cmd_name if own is None else own.name}".removeprefix(".")
+        if own is None:
+            found = find("hibali.commands", path)
+            return found if isinstance(found, click.Command) else None
+        if isinstance(own, _WithExamples):
+            for name, added in every("hibali.options", path):
+                own.extend(name, added)
+        return own
 
     def _own_commands(self, ctx: click.Context) -> list[str]:
         return super().list_commands(ctx)
+
+    def _own_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return super().get_command(ctx, name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -176,6 +215,15 @@ class CommandGroup(click.Group):
         """End the help with exit codes."""
         del ctx
         write_exit_status(formatter)
+
+
+def _path_of(context: click.Context) -> str:
+    """Return what comes before the last dot in the names of parts that plugins add to a group, as in `pipelines.image`."""
+    names: list[str] = []
+    while context.parent is not None:
+        names.insert(0, str(context.info_name))
+        context = context.parent
+    return ".".join(names)
 
 
 def _similar_command(name: str, group: click.Group, context: click.Context) -> str | None:
@@ -199,8 +247,6 @@ class FolderGroup(CommandGroup):
         self._package = package
         self._modules = modules
 
-    _path = ""
-
     def _own_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the folder's commands and of those added by hand."""
         del ctx
@@ -209,13 +255,13 @@ class FolderGroup(CommandGroup):
         names = {name for name in found if _WORD.fullmatch(name)} - set(self._modules.values())
         return [*names, *self._modules, *self.commands]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def _own_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import and return the command of that name; None for an unknown one."""
-        cmd_name = _ALIASES.get(cmd_name, cmd_name)
-        if cmd_name in self.commands or cmd_name not in self._own_commands(ctx):
-            return super().get_command(ctx, cmd_name)
-        module = import_module(f"{self._package}.{self._modules.get(cmd_name, cmd_name)}")
-        found = getattr(module, f"{cmd_name}_command")
+        name = _ALIASES.get(name, name)
+        if name in self.commands or name not in self._own_commands(ctx):
+            return super()._own_command(ctx, name)
+        module = import_module(f"{self._package}.{self._modules.get(name, name)}")
+        found = getattr(module, f"{name}_command")
         assert isinstance(found, click.Command)
         return found
 
@@ -263,7 +309,7 @@ def _decorator(
             prints = name in _LISTINGS or isinstance(made, ListingGroup)
             ends = until_pipe_closes() if prints else nullcontext()
             with limit_time(common.max_seconds), hint_if_interrupted(hint), ends:
-                return made.work()(common, **values)
+                return made.work(values)(common, **values)
 
         run.__doc__ = function.__doc__
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]

@@ -110,6 +110,9 @@ def test_its_command_and_its_step_of_doctor_are_as_those_of_hibali(with_plugin: 
     assert with_plugin("crate", "crate", exit=0).out == b"1 file\n"
     assert b"Count the files of a site of kind box." in with_plugin("--help", exit=0).out
     assert b"Exit status" in with_plugin("crate", "--help", exit=0).out
+    assert with_plugin("sites", "show", "crate", "--files", exit=0).out == b"1 file\n"
+    assert b"most_files" in with_plugin("sites", "show", "crate", exit=0).out
+    assert b"--files" in with_plugin("sites", "show", "--help", exit=0).out
     assert b"Did you mean 'crate'?" in with_plugin("crats", exit=2).err
     steps = with_plugin("doctor", "crate", "--json", exit=0).lines
     assert [step["found"] for step in steps if step.get("name") == "files"] == ["1 file"]
@@ -142,6 +145,6 @@ def test_the_page_matches_the_example() -> None:
     page = (PLUGIN.parents[2] / "docs" / "extending.md").read_text()
     example = [path.read_text() for path in sorted(PLUGIN.glob("hibali_example/*.py"))]
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         assert any(block in text for text in example), block

@@ -132,16 +132,18 @@ CALLS: dict[str, tuple[str, ...]] = {
 }
 
 
-def commands(group: click.Group = root, above: str = "") -> Iterator[str]:
+def commands(context: click.Context | None = None, above: str = "") -> Iterator[str]:
     """Yield the name of every command that is not a group."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        found = group.get_command(context, name)
+    context = context or click.Context(root)
+    assert isinstance(context.command, click.Group)
+    for name in context.command.list_commands(context):
+        found = context.command.get_command(context, name)
+        assert found is not None
         words = f"{above} {name}".strip()
         if not isinstance(found, click.Group) or found.invoke_without_command:
             yield words
         if isinstance(found, click.Group):
-            yield from commands(found, words)
+            yield from commands(click.Context(found, info_name=name, parent=context), words)
 
 
 def remove_busy(folder: Path) -> None:

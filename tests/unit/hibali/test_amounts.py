@@ -54,22 +54,23 @@ def test_settings_have_the_same_limits(reader: object, value: int) -> None:
         reader(value, note)  # type: ignore[operator]
 
 
-def commands(group: click.Group, path: str = "hibali") -> Iterator[tuple[str, click.Command]]:
-    """Yield every command with its path."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
+def commands(context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command of a group with its path."""
+    assert isinstance(context.command, click.Group)
+    for name in context.command.list_commands(context):
+        command = context.command.get_command(context, name)
         assert command is not None
-        yield f"{path} {name}", command
+        below = click.Context(command, info_name=name, parent=context)
+        yield below.command_path, command
         if isinstance(command, click.Group):
-            yield from commands(command, f"{path} {name}")
+            yield from commands(below)
 
 
 def test_every_number_of_an_option_has_limits() -> None:
     """Give each option that takes a number, duration or size a value that no clock, file or index can hold."""
     checked = set()
     handled_later = {"hibali sites add", "hibali sites cache evict"}  # by the readers of settings, and below
-    for path, command in commands(root):
+    for path, command in commands(click.Context(root, info_name="hibali")):
         for option in command.params:
             if isinstance(option, click.Option) and not option.is_flag and path not in handled_later:
                 metavar = str(option.metavar)

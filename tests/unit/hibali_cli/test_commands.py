@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from hibali_cli.command import HibaliCommand, ListingGroup
+from hibali_cli.command import HibaliCommand, ListingGroup, function_of
 from hibali_cli.options import COMMON_NAMES
 from hibali_cli.root import root
 
@@ -32,4 +32,9 @@ def test_a_command_fits_the_function_that_it_calls(name: str) -> None:
     made = CONTEXTS[name].command
     assert isinstance(made, HibaliCommand | ListingGroup)
     names = [str(each.name) for each in made.params if each.expose_value and each.name not in COMMON_NAMES]
-    inspect.signature(made.work()).bind(None, **dict.fromkeys(names))
+    for added in made.added.values():
+        inspect.signature(function_of(added.calls)).bind(None, **dict.fromkeys(names))
+    for option in (each for added in made.added.values() for each in added.options):
+        names.remove(str(option.name))
+    function = made.calls if callable(made.calls) else function_of(made.calls)
+    inspect.signature(function).bind(None, **dict.fromkeys(names))

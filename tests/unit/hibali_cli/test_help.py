@@ -41,7 +41,8 @@ def test_the_help_lists_every_command_in_at_most_six_sections() -> None:
 
 @pytest.mark.parametrize("word", ["runs", "pipelines", "sites", "schedule"])
 def test_the_help_of_a_group_lists_every_command_of_it(word: str) -> None:
-    group = root.get_command(click.Context(root), word)
+    context = click.Context(root)
+    group = root.get_command(context, word)
     assert isinstance(group, click.Group)
     listed = [name for names in sections(word).values() for name in names]
-    assert sorted(listed) == sorted(group.list_commands(click.Context(group)))
+    assert sorted(listed) == sorted(group.list_commands(click.Context(group, info_name=word, parent=context)))

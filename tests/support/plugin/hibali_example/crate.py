@@ -1,15 +1,16 @@
-"""Count the files of a box: `hibali crate SITE`, and a step of `hibali doctor`."""
+"""Count the files of a box: `hibali crate SITE`, `hibali sites show SITE --files`, and a step of `hibali doctor`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hibali.config.model import Site
 from hibali.events import Listener
 from hibali.text import counted
-from hibali_cli.command import Section, command
+from hibali_cli.command import AddedOptions, Section, command
 from hibali_cli.options import Common
 from runs.doctor.steps import StepList
 from transfers.remote.host import RemoteHost
@@ -22,6 +23,18 @@ from transfers.remote.host import RemoteHost
 def crate_command(common: Common, site: str) -> None:
     """Count the files of a site of kind box."""
     common.output.line(counted(_count(common.settings().site(site)), "file"))
+
+
+files_option = AddedOptions(
+    (click.Option(["--files"], is_flag=True, help="Count the files of a site of kind box."),),
+    after="name",
+    calls="hibali_example.crate:show_files",
+)
+
+
+def show_files(common: Common, name: str, **_: Any) -> None:
+    """Count the files of a site, in place of showing its settings."""
+    common.output.line(counted(_count(common.settings().site(name)), "file"))
 
 
 def count_files(checks: StepList, site: Site, host: RemoteHost | None, on_event: Listener) -> None:
