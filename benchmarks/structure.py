@@ -37,7 +37,6 @@ FUTURE_PLUGINS = (
     "transfers/stores/unicore",
     "transfers/stores/url.py",
     "transfers/stores/webdav",
-    "registry/zenodo.py",
     "runs/dataset.py",
     "runs/nodes.py",
     "runs/pilot",
@@ -48,7 +47,6 @@ FUTURE_PLUGINS = (
         for name in (
             "datasets",
             "participants",
-            "zenodo",
         )
     ),
     *(f"hibali_cli/commands/{name}.py" for name in ("datasets",)),

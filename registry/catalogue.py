@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hibali.config.model import CatalogueSettings
@@ -31,7 +32,6 @@ from registry.images.record import FILE as IMAGE
 from registry.images.record import ImageRecord, read_record
 from registry.pipeline import Pipeline, split_reference
 from registry.problems import read_file_bytes
-from registry.remotes.base import Download
 from registry.search import Damaged, Overview, Summary, summarise
 
 _TRIES = 20  # attempts when other processes remove the entry while it is added
@@ -346,3 +346,11 @@ def _immutable(pipeline: Pipeline, held: str) -> RefusedError:
         subject=pipeline.reference,
         hint="Raise `tool-version` in the descriptor, or add it under another name with --name.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A fetched and checked version, with its attachments by name: signatures, deprecation, image record."""
+
+    pipeline: Pipeline
+    attachments: Mapping[str, bytes]

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hibali.config.model import CatalogueSettings
 from hibali.errors import AccessError, NotFoundError, RefusedError
+from hibali.files import private_folder, state_folder
 from hibali.subprocesses import run
 from hibali.text import printable
 from registry.pipeline import Pipeline
@@ -122,3 +124,9 @@ def _fingerprint(key: Path) -> str:
     if finished.exit_code != 0 or found is None:
         raise AccessError("bad-key", "ssh-keygen cannot read this key", subject=str(key))
     return found[1].decode().replace("+", "-").replace("/", "_")
+
+
+def policy_of(settings: CatalogueSettings) -> Policy:
+    """Return the configured policy of signatures."""
+    allowed = Path(settings.allowed_signers).expanduser() if settings.allowed_signers else None
+    return Policy(allowed, settings.require_signatures, private_folder(state_folder() / "catalogue-partial"))

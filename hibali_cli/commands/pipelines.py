@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from hibali_cli.command import Section, command, command_group
-from hibali_cli.commands.pipelines_remotes import image_command, remotes_command
 from hibali_cli.fields import PIPELINE, fields_option
-from hibali_cli.options import INPUT_FILE, NEW_NAME, OUTPUT_FILE
+from hibali_cli.options import INPUT_FILE, OUTPUT_FILE
 
 
 @command(
@@ -130,27 +129,6 @@ def example_command() -> None:
 
 
 @command(
-    "fetch",
-    calls="hibali_cli.handlers.pipeline_exchange:fetch_pipelines",
-    resumes=True,
-    examples=[
-        ("hibali pipelines fetch --from lab", "Fetch all pipelines of the remote lab."),
-        ("hibali pipelines fetch fsl_bet --from lab", "Fetch all versions of one pipeline."),
-    ],
-)
-@click.argument("pipelines", type=NEW_NAME, nargs=-1)
-@click.option("--from", "remote_name", metavar="REMOTE", required=True, help="The remote to fetch from.")
-@click.option("--accept-rewritten", is_flag=True, help="Continue even if the remote's history was rewritten.")
-def fetch_command() -> None:
-    """Fetch pipelines from a remote.
-
-    All are checked before any is added. An invalid descriptor, different content under a known version, or a missing signature
-    that config.toml requires ends the command with 8 or 2, and the catalogue is not changed. Only the records of images are
-    fetched; `pipelines image get` fetches their content.
-    """
-
-
-@command(
     "list",
     calls="hibali_cli.handlers.pipelines:list_catalogue",
     examples=[("hibali pipelines list", "List every pipeline and version.")],
@@ -160,36 +138,6 @@ def list_command() -> None:
     """List the pipelines of the catalogue.
 
     The versions of a pipeline are in the order in which they were added.
-    """
-
-
-@command(
-    "publish",
-    calls="hibali_cli.handlers.pipeline_exchange:publish_pipelines",
-    resumes=True,
-    examples=[
-        ("hibali pipelines publish fsl_bet@1.0.0 --to lab", "Publish one version."),
-        ("hibali pipelines publish --to lab", "Publish all pipelines of the catalogue."),
-        (
-            "hibali pipelines publish fsl_bet@1.0.0 --zenodo",
-            "Publish one at Zenodo, permanently and with a DOI.",
-        ),
-    ],
-)
-@click.argument("pipelines", nargs=-1)
-@click.option("--to", "remote_name", metavar="REMOTE", help="The remote to publish to.")
-@click.option("--zenodo", is_flag=True, help="Publish the descriptors at Zenodo, which gives each a DOI.")
-@click.option("--sandbox", is_flag=True, help="With --zenodo: at sandbox.zenodo.org, to try it.")
-@click.option("-y", "--yes", is_flag=True, help="With --zenodo: do not ask.")
-def publish_command() -> None:
-    """Publish pipelines at a remote, or at Zenodo.
-
-    PIPELINES are NAME or NAME@VERSION; without one, all are published. Pipelines at the remote are never changed: different content
-    under the same name and version is refused (8), and then nothing is published. Images are uploaded first, if the remote has
-    an image store that does not have them yet.
-
-    With --zenodo each descriptor becomes a public record with a DOI, which cannot be taken back. It needs an author and a container
-    image, and a token in ZENODO_TOKEN. A descriptor that was published before is not published again, also after a kill.
     """
 
 
@@ -211,16 +159,9 @@ def remove_command() -> None:
     calls="hibali_cli.handlers.pipelines:search_catalogue",
     examples=[
         ("hibali pipelines search brain mask", "Find pipelines that contain both words."),
-        ("hibali pipelines search --zenodo fsl", "Find descriptors that were published at Zenodo."),
     ],
 )
 @click.argument("words", nargs=-1, required=True)
-@click.option(
-    "--zenodo",
-    is_flag=True,
-    help="Search the descriptors at Zenodo; add one with `pipelines add zenodo.NUMBER`.",
-)
-@click.option("--sandbox", is_flag=True, help="With --zenodo: at sandbox.zenodo.org.")
 def search_command() -> None:
     """Search pipelines; the best match is first, at Zenodo the one with most downloads.
 
@@ -243,32 +184,8 @@ def show_command() -> None:
 
 
 @command(
-    "sign",
-    calls="hibali_cli.handlers.pipeline_exchange:sign_version",
-    examples=[
-        (
-            "hibali pipelines sign fsl_bet@1.0.0 --key ~/.ssh/id_ed25519",
-            "Sign a version with your ssh key.",
-        ),
-    ],
-)
-@click.argument("pipeline")
-@click.option(
-    "--key",
-    metavar="FILE",
-    required=True,
-    help="A private ssh key, or a public key whose private key is in an ssh agent.",
-)
-def sign_command() -> None:
-    """Sign a version with an ssh key.
-
-    The signature covers name, version, digest and the digest of the image: sign again after adding an image. It is published with the pipeline.
-    """
-
-
-@command(
     "stage",
-    calls="hibali_cli.handlers.pipeline_exchange:stage_image",
+    calls="hibali_cli.handlers.pipeline_images:stage_image",
     resumes=True,
     examples=[
         ("hibali pipelines stage conform@1.0 --site juwels", "Stage its image at juwels."),
@@ -374,6 +291,53 @@ def validate_command() -> None:
     """
 
 
+@command(
+    "add",
+    calls="hibali_cli.handlers.pipeline_images:add_image",
+    resumes=True,
+    examples=[
+        (
+            "hibali pipelines image add fsl_bet@1.0.0 --archive bet.tar",
+            "Store an archive of `docker save` or `podman save` as the image of this version.",
+        ),
+        ("hibali pipelines image add fsl_bet --archive bet.sif", "Store a SIF for the version added last."),
+    ],
+)
+@click.argument("pipeline")
+@click.option(
+    "--archive", metavar="FILE", required=True, help="A docker-archive, an OCI layout in a tar, or a SIF."
+)
+def image_add_command() -> None:
+    """Store an archive as the image of a pipeline.
+
+    It must be complete, and hold the image that the descriptor names. The image of a version never changes: another one is refused (8).
+    Publish the pipeline to upload the image to a remote, too; sign it again, if it is signed.
+    """
+
+
+@command(
+    "show",
+    calls="hibali_cli.handlers.pipelines:show_image",
+    examples=[("hibali pipelines image show fsl_bet", "Show the image, and its local file if there is one.")],
+)
+@click.argument("pipeline")
+def image_show_command() -> None:
+    """Show the image of a pipeline.
+
+    PIPELINE is NAME or NAME@VERSION. Without an image, the exit code is 3.
+    """
+
+
+image_command = command_group(
+    "image",
+    commands=(
+        image_add_command,
+        image_show_command,
+    ),
+    help_text="Manage the container images of pipelines, pinned by digest, and fetch them from remotes.",
+)
+
+
 pipelines_command = command_group(
     "pipelines",
     section=Section.PIPELINES,
@@ -396,12 +360,6 @@ pipelines_command = command_group(
             trust_command,
             stage_command,
             image_command,
-        ),
-        "Sharing": (
-            publish_command,
-            fetch_command,
-            sign_command,
-            remotes_command,
         ),
     },
     help_text="Manage the local catalogue of Boutiques pipelines: add, show, validate, sign, publish and fetch.",

@@ -381,12 +381,8 @@ def remove_version(common: Common, pipeline: str) -> int | None:
     return None
 
 
-def search_catalogue(common: Common, words: tuple[str, ...], *, zenodo: bool, sandbox: bool) -> int | None:
-    """List the pipelines of the catalogue, or the descriptors at Zenodo, that contain all words, best first."""
-    if zenodo:
-        from hibali_cli.handlers.zenodo import search_records  # start-up: only to search Zenodo
-
-        return search_records(common, words, sandbox=sandbox)
+def search_catalogue(common: Common, words: tuple[str, ...]) -> int | None:
+    """List the pipelines of the catalogue that contain all words, best first."""
     catalogue = Catalogue()
     sound = [each for each in catalogue.entries() if isinstance(each, Summary)]
     found = (each for each, _ in search_pipelines(sound, words))

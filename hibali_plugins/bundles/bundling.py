@@ -17,7 +17,6 @@ from hibali.files import account_names, write_atomic
 from hibali.locations import read_location, read_target
 from hibali.text import counted, path_fields, printable
 from hibali_cli.handlers.launch import launch_at_site, read_request, require_consent
-from hibali_cli.handlers.pipeline_exchange import policy_of
 from hibali_cli.handlers.pipelines import open_catalogue
 from hibali_cli.handlers.run_sites import opener, run_site, update_runs
 from hibali_cli.handlers.run_watch import wait_for_runs
@@ -47,14 +46,13 @@ from hibali_plugins.bundles.read import (
     remove_unpacked,
     unpack,
 )
-from registry.catalogue import Catalogue
-from registry.exchange import check_image_record
+from registry.catalogue import Catalogue, Download
+from registry.images.images import check_image_record
 from registry.images.record import FILE as IMAGE
 from registry.images.record import write_record
 from registry.invocation import check_invocation, read_invocation
 from registry.pipeline import Pipeline
-from registry.remotes.base import Download
-from registry.signature import is_signature_name
+from registry.signature import is_signature_name, policy_of
 from runs.collect import Collector, ended_tasks
 from runs.compare import OutputComparison, OutputResult, compare_outputs
 from runs.containers.base import load_container
@@ -334,7 +332,7 @@ def _add_to_catalogue(common: Common, catalogue: Catalogue, bundle: Bundle, subj
     here = catalogue.attachments(pipeline.name, pipeline.version)
     known = catalogue.pins().get((pipeline.name, pipeline.version)) == pipeline.digest
     if not known or (IMAGE in attachments and IMAGE not in here):
-        policy_of(common).check(pipeline, bundle.signatures, printable(subject), image)
+        policy_of(common.settings().catalogue).check(pipeline, bundle.signatures, printable(subject), image)
     catalogue.add_downloads([Download(pipeline, attachments)], f"Take {pipeline.reference} from a bundle")
 
 

@@ -478,3 +478,10 @@ def copy_stream(source: IO[bytes], target: IO[bytes], hashed: hashlib._Hash) -> 
 
 def _key(record: ImageRecord) -> str:
     return key_of(record.size, record.hex, record.extension)
+
+
+def check_image_record(pipeline: Pipeline, raw: bytes, location: str) -> str:
+    """Return the digest of the image in a record; raises for an invalid record, and for one of another image."""
+    record = read_record(raw, location)
+    check_names(pipeline, record, location)
+    return record.digest

@@ -102,6 +102,9 @@ def test_a_removed_plugin_leaves_no_trace(folder: str, whole: dict[str, Any], tm
         # the line of the command in the help of its group; a longer section may make the column wider
         assert any(line.split()[:1] == [name] for line in whole["help"][group].splitlines())
         assert not any(line.split()[:1] == [name] for line in left["help"][group].splitlines())
+    for name in names_in(removed, "options"):
+        path = f"hibali {name.rpartition('.')[0].replace('.', ' ')}"
+        assert whole["help"][path] != left["help"][path]
     for group, found in (("stores", "kinds"), ("services", "services"), ("api", "api")):
         assert set(whole[found]) - set(left[found]) == names_in(removed, group), group
 

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from hibali_plugins.exchange.exchange import Exchanged, fetch, publish
+from hibali_plugins.exchange.remotes.base import KnownDigests, Remote, RemoteSpec
 from registry.catalogue import Catalogue
-from registry.exchange import Exchanged, fetch, publish
-from registry.remotes.base import KnownDigests, Remote, RemoteSpec
 from registry.signature import Policy
 from tests.properties.descriptors import make_document, make_input
 

@@ -13,8 +13,8 @@ import pytest
 
 from hibali import subprocesses
 from hibali.errors import IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali_plugins.exchange.exchange import FolderImageStore, image_path
 from registry.catalogue import Catalogue
-from registry.exchange import FolderImageStore, image_path
 from registry.images.record import ImageRecord, read_record, write_record
 from registry.pipeline import Pipeline
 from tests.services.image import write_image

@@ -18,14 +18,14 @@ import pytest
 
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError
 from hibali.http import Response
+from hibali_plugins.exchange.remotes.base import LARGEST_FILE, PUBLISHED, Remote, RemoteSpec
+from hibali_plugins.exchange.remotes.folder import FolderRemote
+from hibali_plugins.exchange.remotes.git import GitRemote
+from hibali_plugins.exchange.site_remotes import SiteRemote
 from registry.catalogue_folder import Deprecation
 from registry.descriptor import read_descriptor
 from registry.images.record import write_record
-from registry.remotes.base import LARGEST_FILE, PUBLISHED, Remote, RemoteSpec
-from registry.remotes.folder import FolderRemote
-from registry.remotes.git import GitRemote
 from registry.signature import sign, signed_text
-from runs.site_remotes import SiteRemote
 from tests.contracts.subjects import Subject, object_stores, subjects
 from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw
@@ -366,14 +366,14 @@ def test_publishing_transfers_only_new_versions(
     remote_setup: RemoteSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if remote_setup.subject is None:
-        return  # tests/unit/registry/test_exchange.py counts git objects
+        return  # test_exchange.py counts git objects
     counted: list[Counted] = []
 
     def open_counted(*words: Any, **more: Any) -> Counted:
         counted.append(Counted(single_files.open_small_files(*words, **more)))
         return counted[-1]
 
-    monkeypatch.setattr("runs.site_remotes.open_small_files", open_counted)
+    monkeypatch.setattr("hibali_plugins.exchange.site_remotes.open_small_files", open_counted)
     a, b = remote_setup.site(tmp_path / "a"), remote_setup.site(tmp_path / "b")
     for number in range(12):
         a.catalogue.add(raw(f"tool-{number}", description=os.urandom(500).hex()))

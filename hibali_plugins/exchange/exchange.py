@@ -26,17 +26,8 @@ from hibali.ledger import now
 from hibali.retry import pause
 from hibali.system_errors import reason_of
 from hibali.text import counted, printable
-from registry.catalogue import Catalogue
-from registry.catalogue_folder import DESCRIPTOR
-from registry.catalogue_folder import FILE as DEPRECATED
-from registry.descriptor import digest_document, read_descriptor
-from registry.images.images import check_names, copy_stream, other_image
-from registry.images.record import FILE, ImageRecord, read_record
-from registry.images.record import FILE as IMAGE
-from registry.pipeline import Pipeline, split_reference
-from registry.remotes.base import (
+from hibali_plugins.exchange.remotes.base import (
     PUBLISHED,
-    Download,
     KnownDigests,
     Offer,
     Reference,
@@ -45,6 +36,14 @@ from registry.remotes.base import (
     Upload,
     published_digest,
 )
+from registry.catalogue import Catalogue, Download
+from registry.catalogue_folder import DESCRIPTOR
+from registry.catalogue_folder import FILE as DEPRECATED
+from registry.descriptor import digest_document, read_descriptor
+from registry.images.images import check_image_record, copy_stream, other_image
+from registry.images.record import FILE, ImageRecord, read_record
+from registry.images.record import FILE as IMAGE
+from registry.pipeline import Pipeline, split_reference
 from registry.signature import Policy, is_signature_name
 
 FOLDER = ".images"  # default, below a remote that is a folder or SITE:PATH
@@ -211,13 +210,6 @@ def upload_images(
             there.add(record.digest)
             contents[(pipeline.name, pipeline.version)] = "sent"
     return contents
-
-
-def check_image_record(pipeline: Pipeline, raw: bytes, location: str) -> str:
-    """Return the digest of the image in a record; raises for an invalid record, and for one of another image."""
-    record = read_record(raw, location)
-    check_names(pipeline, record, location)
-    return record.digest
 
 
 def check_known_images(

@@ -24,8 +24,8 @@ from hibali.errors import (
 from hibali.subprocesses import run
 from hibali.system_errors import reason_of
 from hibali.text import printable
+from hibali_plugins.exchange.remotes.base import LARGEST_FILE, Offer, Reference, RemoteSpec, Upload, gather
 from registry.git import Git, committer_environment, read_blobs
-from registry.remotes.base import LARGEST_FILE, Offer, Reference, RemoteSpec, Upload, gather
 
 _URL = re.compile(
     r"ria\+(?P<scheme>ssh|file|https)://(?P<host>[^/#]*)(?P<store>/[^#]*)#(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
@@ -232,7 +232,7 @@ _BRANCH = "refs/heads/main"
 
 
 class GitRemote:
-    """The Remote protocol (registry.remotes.base.Remote)."""
+    """The Remote protocol (hibali_plugins.exchange.remotes.base.Remote)."""
 
     def __init__(self, spec: RemoteSpec) -> None:
         self._spec = spec

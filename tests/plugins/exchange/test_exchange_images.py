@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import HibaliError, RefusedError
-from registry.exchange import Content, FolderImageStore, image_path, publish
+from hibali_plugins.exchange.exchange import Content, FolderImageStore, image_path, publish
+from hibali_plugins.exchange.remotes.base import Offer, Reference, Snapshot, Upload
+from hibali_plugins.exchange.remotes.folder import FolderRemote
+from hibali_plugins.exchange.remotes.git import GitRemote
 from registry.images.record import ImageRecord, write_record
 from registry.pipeline import Pipeline
-from registry.remotes.base import Offer, Reference, Snapshot, Upload
-from registry.remotes.folder import FolderRemote
-from registry.remotes.git import GitRemote
 from registry.signature import Policy, sign, signed_text
 from tests.services.image import write_image
 from tests.support.catalogues import Site, forge, git, raw

@@ -1,40 +1,49 @@
-"""Exchange pipelines and their images with remotes: publish, fetch, sign and stage."""
+"""Exchange pipelines and their images with remotes and Zenodo: publish, fetch, sign and search."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 
 from hibali.config.edit import add_remote, remove_remote
-from hibali.config.model import IMAGES_PLACE, REMOTE_NAME, RemoteSettings, Site
+from hibali.config.model import IMAGES_PLACE, REMOTE_NAME, RemoteSettings
 from hibali.config.settings import Settings
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
+from hibali.errors import HibaliError, IncompleteError, RefusedError, UsageError
 from hibali.events import Event, Noted
 from hibali.files import account_names, private_folder, state_folder
 from hibali.locations import Location, read_location
+from hibali.subprocesses import hide_variable
 from hibali.text import counted
 from hibali_cli.fields import write_list
-from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record, print_image
-from hibali_cli.handlers.run_sites import opener, run_site
-from hibali_cli.handlers.zenodo import publish_records
+from hibali_cli.handlers.pipelines import open_catalogue, pipeline_record, print_image, search_catalogue
 from hibali_cli.options import Common
+from hibali_cli.output import is_terminal
 from hibali_cli.progress import listening
+from hibali_plugins.exchange.exchange import FOLDER, Exchanged, FolderImageStore, ImageStore, fetch, publish
+from hibali_plugins.exchange.remotes.base import KnownDigests, Remote, RemoteSpec
+from hibali_plugins.exchange.remotes.folder import FolderRemote
+from hibali_plugins.exchange.remotes.git import GitRemote, is_repository
+from hibali_plugins.exchange.site_remotes import SiteImageStore, SiteRemote
+from hibali_plugins.exchange.zenodo import (
+    TOKEN_VARIABLE,
+    ZenodoClient,
+    ZenodoRecord,
+    login_error,
+    metadata_of,
+    publish_at_zenodo,
+    search_zenodo,
+)
 from registry.catalogue import Catalogue
-from registry.exchange import FOLDER, Exchanged, FolderImageStore, ImageStore, fetch, publish
 from registry.images.record import ImageRecord
-from registry.pipeline import Pipeline
-from registry.remotes.base import KnownDigests, Remote, RemoteSpec
-from registry.remotes.folder import FolderRemote
-from registry.remotes.git import GitRemote, is_repository
-from registry.signature import Policy, sign, signed_text
-from runs.containers.base import Container, load_container
-from runs.images import Pinned, Staged, open_images, stage_archive, stage_pinned
-from runs.new_request import pinned_image
-from runs.site_remotes import SiteImageStore, SiteRemote
-from runs.stage import Synchroniser
+from registry.signature import policy_of, sign, signed_text
+
+_SANDBOX = "https://sandbox.zenodo.org"
 
 
 def open_image_store(common: Common, remote_name: str) -> ImageStore | None:
@@ -104,13 +113,6 @@ def _at_site(common: Common, location: Location) -> Remote:
     return remote
 
 
-def policy_of(common: Common) -> Policy:
-    """Return the configured policy of signatures."""
-    settings = common.settings().catalogue
-    allowed = Path(settings.allowed_signers).expanduser() if settings.allowed_signers else None
-    return Policy(allowed, settings.require_signatures, private_folder(state_folder() / "catalogue-partial"))
-
-
 def show_exchanged(common: Common, remote: str, done: list[Exchanged]) -> None:
     """Print a line for each changed version, and the counts."""
     records = (
@@ -134,7 +136,7 @@ def fetch_pipelines(
     """Fetch pipelines from a remote."""
     catalogue = open_catalogue(common)
     remote, seen = open_remote(common, remote_name)
-    policy = policy_of(common)
+    policy = policy_of(common.settings().catalogue)
     done = fetch(catalogue, remote, remote_name, seen, pipelines, policy, accept_rewritten=accept_rewritten)
     show_exchanged(common, remote_name, done)
     return None
@@ -181,63 +183,15 @@ def sign_version(common: Common, pipeline: str, key: str) -> int | None:
     image = catalogue.images.record(found.name, found.version)
     covered = image.digest if image else ""
     text = signed_text(found, covered)
-    file, signature = sign(text, Path(key).expanduser(), policy_of(common).scratch, covered)
+    file, signature = sign(
+        text, Path(key).expanduser(), policy_of(common.settings().catalogue).scratch, covered
+    )
     catalogue.sign(found, file, signature)
     if common.json:
         common.output.record("pipeline", pipeline_record(found, catalogue.deprecation(found)))
     else:
         common.output.line(f"{found.reference}: signed")
     return None
-
-
-def stage_image(common: Common, *, pipeline: str, site_name: str, image: str) -> int | None:
-    """Stage a pipeline's image at a site."""
-    catalogue = Catalogue()
-    found = catalogue.find(pipeline)
-    site = run_site(common, site_name)
-    container = load_container(site.container.name)
-    staged = _stage(common, found, site, container, image, pinned_image(catalogue, found))
-    if common.json:
-        record = {
-            "pipeline": found.reference,
-            "site": site.name,
-            "container": container.name,
-            "id": staged.id,
-        }
-        made = {"path": staged.path or None, "digest": staged.digest or None, "fresh": staged.fresh}
-        common.output.record("staged-image", {**record, **made})
-    else:
-        done = "is ready" if staged.fresh else "was ready already"
-        location = f": {staged.path}" if staged.path else ""
-        common.output.info(f"{found.reference}: {staged.id} {done} at {site.name}{location}")
-    return None
-
-
-def _stage(
-    common: Common, pipeline: Pipeline, site: Site, container: Container, archive: str, pinned: Pinned | None
-) -> Staged:
-    if not container.isolates:
-        raise UsageError(
-            "no-image", f"the container runtime {container.name} has no images", subject=site.name
-        )
-    name = container.image_name(pipeline.container)
-    if not archive and pinned is None:
-        raise NotFoundError(
-            "no-image",
-            "the catalogue has no image of this pipeline",
-            subject=pipeline.reference,
-            hint=f"Add one from `docker save`: hibali pipelines image add {pipeline.reference} --archive FILE",
-        )
-    with listening(common, f"stage {pipeline.reference} at {site.name}") as on_event:
-        host = opener(site, on_event)()
-        try:
-            images = open_images(host, site, container, Synchroniser(), on_event)
-            if archive:
-                return stage_archive(pipeline, name, images, Path(archive))
-            assert pinned is not None
-            return stage_pinned(name, images, pinned)
-        finally:
-            host.close()
 
 
 def configure_remote(common: Common, name: str, url: str, images: str | None, *, replace: bool) -> int | None:
@@ -280,15 +234,6 @@ def forget_remote(common: Common, name: str) -> None:
         common.output.info(f"{name} was removed from {path}; the content of the remote is kept.")
 
 
-def add_image(common: Common, pipeline: str, archive: str) -> int | None:
-    """Store an archive as the image of a pipeline."""
-    catalogue = open_catalogue(common)
-    found = catalogue.find(pipeline)
-    record, change = catalogue.images.add(found, Path(archive))
-    print_image(common, catalogue, found, record, change)
-    return None
-
-
 def drop_image(common: Common, pipeline: str, *, force: bool) -> int | None:
     """Remove the content of a pipeline's image from this machine."""
     catalogue = open_catalogue(common)
@@ -327,3 +272,77 @@ def get_image(common: Common, pipeline: str, remote_name: str) -> int | None:
     )
     print_image(common, catalogue, found, record, change)
     return None
+
+
+def search(common: Common, words: tuple[str, ...], *, zenodo: bool, sandbox: bool) -> int | None:
+    """List the descriptors at Zenodo, or the pipelines of the catalogue, that contain all words."""
+    if not zenodo:
+        return search_catalogue(common, words)
+    settings = common.settings().catalogue
+    origin = _SANDBOX if sandbox else settings.zenodo
+    with listening(common, "search Zenodo"):
+        found = search_zenodo(origin, frozenset(settings.origins), words)
+    if write_list(common, "zenodo-record", (_fields(each, None, "found") for each in found)):
+        return None
+    rows = [
+        (
+            each.id,
+            each.title + (" (deprecated)" if each.is_deprecated else ""),
+            each.version,
+            str(each.downloads),
+            each.description[:60],
+        )
+        for each in found
+    ]
+    common.output.table(("ID", "TITLE", "VERSION", "DOWNLOADS", "DESCRIPTION"), rows)
+    return None
+
+
+def publish_records(common: Common, pipelines: Sequence[str], *, sandbox: bool, yes: bool) -> int | None:
+    """Publish descriptors at Zenodo after a confirmation; all are checked before the first."""
+    catalogue = Catalogue()
+    wanted = [catalogue.find(each) for each in pipelines]
+    for each in wanted:
+        metadata_of(each)
+    origin = _SANDBOX if sandbox else common.settings().catalogue.zenodo
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    hide_variable(TOKEN_VARIABLE)
+    if not token:
+        raise login_error(f"publishing needs a token in {TOKEN_VARIABLE}", origin)
+    if not yes:
+        _confirm(common, [each.reference for each in wanted], origin)
+    client = ZenodoClient(origin, token)
+    for pipeline in wanted:
+        with listening(common, f"publish {pipeline.reference}"):
+            done = publish_at_zenodo(client, pipeline)
+        state = "published" if done.is_new else "present"
+        if common.json:
+            common.output.record("zenodo-record", _fields(done.record, pipeline.reference, state))
+        else:
+            said = "published as" if done.is_new else "was published before as"
+            common.output.line(f"{pipeline.reference}: {said} doi:{done.record.doi} ({done.record.id})")
+    return None
+
+
+def _confirm(common: Common, references: Sequence[str], origin: str) -> None:
+    """Prompt for confirmation; raises `RefusedError` without it."""
+    message = f"publishing {', '.join(references)} at {origin} cannot be taken back"
+    if common.json or not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        hint = "To confirm, add --yes. To try it first, add --sandbox."
+        raise RefusedError("unconfirmed", f"{message}, and this is not a terminal", hint=hint)
+    if not click.confirm(f"{message[0].upper()}{message[1:]}. Go on?", err=True):
+        raise RefusedError("unconfirmed", "nothing was published")
+
+
+def _fields(record: ZenodoRecord, pipeline: str | None, state: str) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "doi": record.doi,
+        "title": record.title,
+        "version": record.version,
+        "description": record.description,
+        "downloads": record.downloads,
+        "deprecated": record.is_deprecated,
+        "pipeline": pipeline,
+        "state": state,
+    }

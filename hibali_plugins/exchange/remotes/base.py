@@ -13,7 +13,7 @@ from hibali.files import check_private_file
 from hibali.ledger import Journal, read_records
 from hibali.text import printable
 from registry.catalogue_folder import DESCRIPTOR
-from registry.pipeline import Pipeline, Versioned, catalogue_name, catalogue_version
+from registry.pipeline import Versioned, catalogue_name, catalogue_version
 
 PUBLISHED = "published.json"
 LARGEST_FILE = 4 * 1024 * 1024  # bytes, of a descriptor or an attachment; images are stored elsewhere
@@ -33,14 +33,6 @@ class Offer(Versioned):
     """A version at a remote: the identifier of the content of each file, by the file's name."""
 
     files: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Download:
-    """A fetched and checked version, with its attachments by name: signatures, deprecation, image record."""
-
-    pipeline: Pipeline
-    attachments: Mapping[str, bytes]
 
 
 class Snapshot(Protocol):

@@ -9,15 +9,11 @@ from hibali.errors import (
     RefusedError,
 )
 from hibali.text import printable
+from hibali_plugins.exchange.remotes.base import PUBLISHED, Upload, published_digest
 from registry.catalogue_folder import DESCRIPTOR
 from registry.images.images import other_image
 from registry.images.record import FILE as IMAGE
 from registry.images.record import read_record
-from registry.remotes.base import (
-    PUBLISHED,
-    Upload,
-    published_digest,
-)
 
 
 def check_existing_file(upload: Upload, name: str, existing: bytes, subject: str) -> None:

@@ -11,11 +11,11 @@ from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.locations import Location, check_writable, parse_location
+from hibali_plugins.exchange.exchange import image_path, missing_image_error
+from hibali_plugins.exchange.remotes.base import LARGEST_FILE, Offer, Reference, Upload, gather
+from hibali_plugins.exchange.remotes.published import check_existing_file
 from registry.catalogue_folder import DESCRIPTOR
-from registry.exchange import image_path, missing_image_error
 from registry.images.record import ImageRecord
-from registry.remotes.base import LARGEST_FILE, Offer, Reference, Upload, gather
-from registry.remotes.published import check_existing_file
 from transfers.engine.operation import synchronise
 from transfers.engine.request import Request
 from transfers.model.entry import Entry, Kind
@@ -29,7 +29,7 @@ _REPOSITORY = {b"HEAD", b"config"}  # in every bare git repository, but in no ca
 
 
 class SiteRemote:
-    """The Remote protocol (registry.remotes.base), without history: only pins record the past."""
+    """The Remote protocol (hibali_plugins.exchange.remotes.base), without history: only pins record the past."""
 
     def __init__(self, location: Location, *, on_event: Listener = ignore) -> None:
         self._location = location
@@ -142,7 +142,7 @@ def quiet_listener(title: str) -> AbstractContextManager[Listener]:
 
 
 class SiteImageStore:
-    """The ImageStore protocol (registry.exchange.ImageStore) at a site of any kind.
+    """The ImageStore protocol (hibali_plugins.exchange.exchange.ImageStore) at a site of any kind.
 
     Interrupted transfers resume inside the file, in both directions.
     """

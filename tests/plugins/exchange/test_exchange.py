@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, RefusedError
-from registry.remotes.base import gather
-from registry.remotes.git import GitRemote
+from hibali_plugins.exchange.remotes.base import gather
+from hibali_plugins.exchange.remotes.git import GitRemote
 from registry.signature import Policy, sign, signed_text
 from tests.support.catalogues import Site, forge, git, raw
 from tests.support.requirements import skip_or_fail

@@ -13,13 +13,13 @@ from pathlib import Path
 from hibali.errors import HibaliError, IncompleteError, RefusedError, TryLaterError
 from hibali.system_errors import reason_of
 from hibali.text import printable
+from hibali_plugins.exchange.remotes.base import LARGEST_FILE, Offer, Reference, RemoteSpec, Upload, gather
+from hibali_plugins.exchange.remotes.published import check_existing_file
 from registry.catalogue_folder import DESCRIPTOR
-from registry.remotes.base import LARGEST_FILE, Offer, Reference, RemoteSpec, Upload, gather
-from registry.remotes.published import check_existing_file
 
 
 class FolderRemote:
-    """The Remote protocol (registry.remotes.base.Remote). It has no history: only pins show its earlier content."""
+    """The Remote protocol (hibali_plugins.exchange.remotes.base.Remote). It has no history: only pins show its earlier content."""
 
     def __init__(self, spec: RemoteSpec) -> None:
         self._folder = Path(spec.url)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hibali.errors import RefusedError, UsageError
-from registry.remotes.git import make_dataset, read_ria_url
+from hibali_plugins.exchange.remotes.git import make_dataset, read_ria_url
 
 ID = "3cd8e4c7-a8b2-4b6e-b6a7-5e2d0c8ef3a1"
 
