@@ -45,14 +45,13 @@ check: environment
 	$(BIN)/lint-imports
 	$(BIN)/vermin -t=3.6- --no-tips transfers/agent transfers/node runs/flatten.py
 	$(BIN)/vermin -t=3.9- --no-tips --no-eval-annotations runs/pilot/program.py
-	@if [ -f hibali_cli/generate.py ]; then \
-	    echo "$(PYTHON_HERE) -m hibali_cli.generate --check"; $(PYTHON_HERE) -m hibali_cli.generate --check; fi
+	$(PYTHON_HERE) -m docs.tools.generate --check
 
 structure: environment
 	$(PYTHON_HERE) -m benchmarks.structure $(OPTIONS)
 
 docs: environment
-	$(PYTHON_HERE) -m hibali_cli.generate
+	$(PYTHON_HERE) -m docs.tools.generate
 	@sh docs/build.sh
 
 bench: environment

@@ -54,17 +54,20 @@ FUTURE_PLUGINS = (
 
 
 class Row(NamedTuple):
-    """One figure: counted by this module at the commit 12bc83b4, and the aim."""
+    """One figure: counted by this module at the commit 12bc83b4, and the aim.
+
+    The 366 lines of the 3 modules that write pages, which were in the wheel then and are in docs/tools now, are not in it.
+    """
 
     before: str
     aim: str
 
 
 TABLE = {
-    "production lines": Row("126323", "117000"),
-    "production modules": Row("513", "440"),
-    "core lines": Row("88643", "78000"),
-    "core modules": Row("345", "285"),
+    "production lines": Row("125957", "117000"),
+    "production modules": Row("510", "440"),
+    "core lines": Row("88277", "78000"),
+    "core modules": Row("342", "285"),
     "floors of transfers": Row("circles", "9"),
     "folders that import each other": Row("14", "0"),
     "push over ssh: files / modules": Row("73 / 143", "50 / 80"),

@@ -8,6 +8,6 @@ source=build/docs/source
 rm -rf build/docs
 mkdir -p "$source"
 cp -R docs/. "$source"
-.venv/bin/python -m hibali_cli.generate --pages "$source/commands"
+.venv/bin/python -m docs.tools.generate --pages "$source/commands"
 .cache/docs/bin/python -m sphinx -q -W --keep-going -n -b html "$source" build/docs/html
 echo "build/docs/html/index.html"

@@ -9,7 +9,7 @@ html_title = "hibali"
 html_copy_source = False
 html_show_sphinx = False
 
-exclude_patterns = ["build.sh", "conf.py"]
+exclude_patterns = ["build.sh", "conf.py", "tools"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 # Indented blocks are what people type or read, of many kinds: no language is guessed.

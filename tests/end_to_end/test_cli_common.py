@@ -14,8 +14,8 @@ from typing import Any
 import click
 import pytest
 
+from docs.tools.generate import contexts_of
 from hibali_cli.command import EXIT_STATUS
-from hibali_cli.generate import contexts_of
 from hibali_cli.root import root
 
 HIBALI = str(Path(sys.executable).parent / "hibali")

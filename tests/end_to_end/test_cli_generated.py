@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import hibali
-from hibali_cli.api_page import python_page
+from docs.tools.api_page import python_page
+from docs.tools.generate import generated_files, settings_page, stale_files, write_files
+from docs.tools.man_pages import escape
 from hibali_cli.command import EXIT_STATUS
-from hibali_cli.generate import generated_files, settings_page, stale_files, write_files
-from hibali_cli.man_pages import escape
 from tests.support.requirements import skip_or_fail
 
 CLONE = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ import json, sys
 import click, hibali
 from hibali.config.kinds import kind_names
 from hibali.plugins import built_in_names
-from hibali_cli.generate import contexts_of
+from docs.tools.generate import contexts_of
 from hibali_cli.root import root
 contexts = list(contexts_of(click.Context(root, info_name="hibali")))
 print(json.dumps({
@@ -52,7 +52,7 @@ def declared(folder: str) -> dict[str, list[str]]:
 def tree_without(folder: Path, removed: Collection[str]) -> dict[str, str]:
     """Make links to the sources without these plugins; return the environment of a Python that runs them."""
     (folder / PLUGINS).mkdir()
-    for package in PACKAGES:
+    for package in (*PACKAGES, "docs"):
         (folder / package).symlink_to(REPOSITORY / package)
     for each in ("__init__.py", *(name for name in FOLDERS if name not in removed)):
         (folder / PLUGINS / each).symlink_to(REPOSITORY / PLUGINS / each)

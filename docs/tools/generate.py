@@ -1,4 +1,4 @@
-"""Generate completions, man pages and documentation pages from the commands: `python -m hibali_cli.generate [--check | --pages FOLDER]`."""
+"""Generate completions, man pages and documentation pages from the commands: `python -m docs.tools.generate [--check | --pages FOLDER]`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import click
 from click.shell_completion import FishComplete, ShellComplete
 
+from docs.tools.api_page import python_page
+from docs.tools.man_pages import manual_page, page_name
 from hibali.config.kinds import BUILT_IN
 from hibali.config.model import Site
 from hibali.config.reference import default_text, tables_of
 from hibali.config.schema import Key, keys_of_field
 from hibali.config.settings import Document
-from hibali_cli.api_page import python_page
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.completion import Bash, Zsh
-from hibali_cli.man_pages import manual_page, page_name
 from hibali_cli.output import write_message
 from hibali_cli.root import root
 
@@ -187,7 +187,7 @@ def write_pages(folder: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Write the files; with `--check` only name stale files and return 1."""
-    clone = Path(__file__).resolve().parent.parent
+    clone = Path(__file__).resolve().parents[2]
     if arguments[:1] == ["--pages"]:
         write_pages(Path(arguments[1]))
         return 0
@@ -196,7 +196,7 @@ def main(arguments: list[str]) -> int:
         return 0
     stale = stale_files(clone)
     for name in stale:
-        write_message(f"stale: {name} (to renew it: python -m hibali_cli.generate)")
+        write_message(f"stale: {name} (to renew it: python -m docs.tools.generate)")
     return 1 if stale else 0
 
 
