@@ -15,7 +15,7 @@ from transfers.stores.firecrest.settings import FirecrestSettings
 if TYPE_CHECKING:
     from hibali.locations import Location
     from transfers.stores.firecrest.files import FirecrestFiles
-    from transfers.stores.server.store import FilesystemStore
+    from transfers.stores.server.store import ServerStore
 
 __all__ = ["KIND", "check", "log_in", "log_out", "open_files", "open_over", "open_store"]
 
@@ -33,7 +33,7 @@ def open_files(site: Site, on_event: Listener = ignore) -> FirecrestFiles:
     return FirecrestFiles(client)
 
 
-def open_store(location: Location, *, on_event: Listener = ignore) -> FilesystemStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> ServerStore:
     """Return the store of a folder."""
     from transfers.stores.server.machine import open_machine_store  # start-up: as above
 

@@ -26,7 +26,8 @@ from transfers.stores.fsspec.errors import error_for
 from transfers.stores.fsspec.options import options_of
 from transfers.stores.fsspec.protocols import known_protocol
 from transfers.stores.fsspec.webhdfs import check_answers
-from transfers.stores.server.files import LIST_SECONDS, Exclusive, Files, Upload
+from transfers.stores.server.files import LIST_SECONDS, Exclusive, Upload
+from transfers.stores.server.filesystem import Filesystem
 from transfers.stores.server.records import Found
 
 _MOST_PARTS = 9_000  # object stores allow 10,000 parts of a file
@@ -109,7 +110,7 @@ def time_of(value: Any) -> int:
         return 0
 
 
-class FsspecFiles(Files):
+class FsspecFiles(Filesystem):
     """The files below the URL of a site, with an implementation of fsspec."""
 
     def __init__(self, filesystem: Any, base: str, subject: str, word: str, service: str = "") -> None:

@@ -15,7 +15,7 @@ from transfers.stores.fsspec.settings import FsspecSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
-    from transfers.stores.server.store import FilesystemStore
+    from transfers.stores.server.store import ServerStore
 
 KIND = StoreKind(
     settings=FsspecSettings,
@@ -25,13 +25,13 @@ KIND = StoreKind(
 )
 
 
-def open_store(location: Location, *, on_event: Listener = ignore) -> FilesystemStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> ServerStore:
     """Return the store of a folder; a filesystem is probed once, at a check or the first write."""
     from transfers.stores.fsspec.files import open_files  # start-up: config.toml is read with this module
-    from transfers.stores.server.store import FilesystemStore  # start-up: as above
+    from transfers.stores.server.store import ServerStore  # start-up: as above
 
     site = location.site
-    return FilesystemStore(
+    return ServerStore(
         open_files(site),
         site.name,
         location.raw,
@@ -49,10 +49,10 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
     """
     from transfers.stores.fsspec.files import open_files  # start-up: config.toml is read with this module
     from transfers.stores.server.probe import add_facts  # start-up: as above
-    from transfers.stores.server.store import FilesystemStore  # start-up: as above
+    from transfers.stores.server.store import ServerStore  # start-up: as above
 
     files = open_files(site)
-    store = FilesystemStore(files, site.name, b"", on_event=on_event)
+    store = ServerStore(files, site.name, b"", on_event=on_event)
     try:
         facts["url"] = site.own.url
         facts["implementation"] = files.implementation

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Protocol, Self
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
 from hibali.http import Bytes
 from hibali.text import printable
+from transfers.agent import protocol
 from transfers.agent.identity import Identity
-from transfers.model.entry import Kind
-from transfers.model.facts import unsafe_component
+from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import Facts, unsafe_component
+from transfers.model.units import Problem
+from transfers.stores.server.lease import Held, Lease
+from transfers.stores.server.own_files import NOT_EMPTY
+from transfers.stores.server.probe import Seen
 from transfers.stores.server.reading import Got
 from transfers.stores.server.records import PIECE_BYTES, Found
 
@@ -39,8 +44,19 @@ class Exclusive(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """How messages name a kind of server; the defaults are those of filesystems."""
+
+    noun: str = "filesystem"
+    storage: str = "this kind of site"  # that cannot store symlinks
+    no_versions: str = "versions of a file cannot be told apart here"  # why all files are sent again
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
-    """The certain facts of a kind of filesystem; the defaults are the safe assumptions for an unknown one.
+    """The certain facts of a kind of server; the defaults are the safe assumptions for an unknown filesystem.
+
+    An optional operation of `Files` whose trait is false is never called.
 
     Attributes:
         kind: The name of the kind of site.
@@ -52,6 +68,9 @@ class Traits:
         keeps_parts: Whether an interruption leaves files or folders with partial names, such as parts that the next upload uses.
         swaps: Whether a file is replaced without a moment in which it does not exist; otherwise probed.
         posix: Whether it is certainly the filesystem of a Linux machine, which is not probed.
+        words: How messages name it.
+        manifest: Whether digests and times are recorded in manifests, and not by the server itself (`Files.describe`).
+        moves_exactly: `move_exactly`
     """
 
     kind: str
@@ -63,9 +82,47 @@ class Traits:
     keeps_parts: bool = False
     swaps: bool = True
     posix: bool = False
+    words: Words = Words()
+    manifest: bool = True
+    moves_exactly: bool = False
 
 
 LIST_SECONDS = 3600.0  # of one folder: all of its names may come at once
+
+
+class Support(Seen, Protocol):
+    """What the store needs to know of a probe result, which is another dataclass for each kind of server."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether files can be written, safely."""
+
+    @property
+    def put(self) -> str:
+        """How files are put (`Put`)."""
+
+    @property
+    def locks(self) -> bool:
+        """Whether only one client can hold the lock of a root."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a rename replaces a file."""
+
+    @property
+    def versions(self) -> bool:
+        """Whether a replaced file can be told apart, so that what is recorded about files is valid."""
+
+    @property
+    def folders(self) -> bool:
+        """Whether folders exist, also empty ones."""
+
+
+class Children(NamedTuple):
+    """The names in a folder in canonical order, and whether `.hibali` is among them."""
+
+    names: Iterator[tuple[bytes, Found]]
+    own: bool
 
 
 class Upload(ABC):
@@ -96,31 +153,52 @@ class Upload(ABC):
 
 
 class Files(ABC):
-    """The files of one filesystem; thread-safe. Every path is bytes, relative to the site's URL or the filesystem's root.
+    """The files of one server; thread-safe. Every path is bytes, relative to the site's URL or the filesystem's root.
 
     Methods raise hibali's errors: `NotFoundError`, `AccessError`, `TryLaterError`, `IncompleteError`, `RefusedError`.
 
     Attributes:
         subject: The site, as errors name it.
-        traits: What is certain about the filesystem.
+        traits: What is certain about the server.
+        support: What was probed, None if it is unknown.
     """
 
     subject: str
     traits: Traits
+    support: Support | None = None
 
-    @property
-    @abstractmethod
-    def implementation(self) -> str:
-        """The name of what implements it; what is probed is remembered for this name."""
+    # What the server supports
 
-    @property
     @abstractmethod
-    def renames(self) -> bool:
-        """Whether `move` renames a file, instead of copying it."""
+    def recall(self, site: str) -> None:
+        """Set `support` to what an earlier call probed, if any."""
+
+    @abstractmethod
+    def probe(self, site: str, root: bytes) -> None:
+        """Probe the server in the existing folder `root`, set `support`, and remember it."""
+
+    @abstractmethod
+    def facts(self, root: bytes, read_verification: Verification, *, read_back: bool) -> Facts:
+        """Return the facts of a store of `root`, by `support`."""
+
+    @abstractmethod
+    def hold(self, root: bytes, operation: str, seconds: int) -> Lease:
+        """Take the lock of a root at a server whose `support` has locks. Raise `TryLaterError("locked")`."""
+
+    @abstractmethod
+    def find_lock(self, folder: bytes) -> Held | None:
+        """Return the lock of a folder with its age, None if there is none."""
+
+    # Single calls
 
     @abstractmethod
     def full(self, path: bytes) -> str:
-        """Return a path as the filesystem writes it."""
+        """Return a path as the server writes it."""
+
+    @property
+    def address(self) -> str:
+        """The name of the server for what is remembered about its files."""
+        return self.full(b"")
 
     def use_seed(self, seed: bytes) -> None:
         """Give temporary files and folders partial names of this seed, by which the next operation finds those that are left."""
@@ -138,6 +216,11 @@ class Files(ABC):
         that were not requested (S3).
         """
 
+    def listed(self, folder: bytes) -> Children:
+        """Return the children of a folder as a stream; see `children`. Unsafe names may be among them."""
+        children = self.children(folder)
+        return Children(iter(children), any(name == protocol.OWN_FOLDER for name, _ in children))
+
     @abstractmethod
     def read(self, path: bytes, offset: int, length: int) -> bytes:
         """Read up to `length` bytes from `offset`; fewer only at the end of the file."""
@@ -145,6 +228,39 @@ class Files(ABC):
     @abstractmethod
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a whole small file in one call, replacing an existing one."""
+
+    def put_entry(self, path: bytes, content: Bytes, entry: Entry) -> None:
+        """Write a file of a transfer as `put` does, and set its time where the server can."""
+        del entry
+        self.put(path, content)
+
+    def send(
+        self,
+        path: bytes,
+        pieces: Iterable[Bytes],
+        entry: Entry,
+        before_commit: Callable[[], None],
+        part_folders: Sequence[bytes] = (),
+    ) -> None:
+        """Write a file of the size of `entry` from its pieces, completely or not at all; a partial name may keep a part."""
+        if self.support is not None and self.support.put == Put.WHOLE:
+            content = b"".join(pieces)
+            before_commit()
+            self.put(path, content)
+            return
+        with self.upload(path, entry.size, part_folders) as upload:
+            for piece in pieces:
+                upload.write(piece)
+            before_commit()
+            upload.commit()
+
+    def describe(self, name: bytes, entry: Entry, digest: str, found: Found) -> Found:
+        """Store digest, time and mode of the written file `name` at the server itself, if it has such properties.
+
+        Returns what `stat` would now. Raises `Refused`.
+        """
+        del name, entry, digest
+        return found
 
     def create(self, path: bytes, content: bytes, how: Exclusive) -> bool:
         """Write a small file only if the name is free; return False if it is not."""
@@ -155,6 +271,10 @@ class Files(ABC):
     @abstractmethod
     def make_folder(self, path: bytes) -> None:
         """Make a folder and its parents; an existing one is no error, a file of that name is."""
+
+    def make_root(self, path: bytes) -> None:
+        """Make the root of a store, and its parents."""
+        self.make_folder(path)
 
     def claim_folder(self, path: bytes) -> bool:
         """Make one folder, whose parent exists; return False if the name is taken. Only one of several clients gets True."""
@@ -174,11 +294,29 @@ class Files(ABC):
     def remove_folder(self, path: bytes) -> None:
         """Remove an empty folder; a missing one is no error."""
 
-    @abstractmethod
     def move(self, path: bytes, to: bytes) -> None:
         """Rename a file once, without a retry: the answer of a rename that succeeded may be lost."""
+        raise NotImplementedError(f"{type(self).__name__} cannot rename {path!r} to {to!r}")
 
-    @abstractmethod
+    def move_exactly(self, path: bytes, to: bytes, replaced: Found | None, found: Found) -> bool:
+        """Rename `found`, and replace only the file `replaced` (None: nothing); return False if the target is another one."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot rename {path!r} ({found}) to {to!r} ({replaced})"
+        )
+
+    def delete_unchanged(self, path: bytes, found: Found) -> bool:
+        """Remove a file; return False if it is no longer `found`, as far as the server can tell in the same step."""
+        del found
+        self.delete(path)
+        return True
+
+    def remove_empty(self, path: bytes) -> Problem | None:
+        """Remove an existing folder if it is empty; other clients may be kept from writing into it meanwhile."""
+        if not self.is_empty(path):
+            return NOT_EMPTY
+        self.remove_folder(path)
+        return None
+
     def upload(self, path: bytes, size: int, part_folders: Sequence[bytes] = ()) -> Upload:
         """Begin to write a file of this size.
 
@@ -188,6 +326,9 @@ class Files(ABC):
             part_folders: Where its parts can be kept, with `traits.keeps_parts`: the folder of this operation, then those of
                 interrupted ones, whose parts can be used. Folders that exist are removed after the transfer.
         """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no upload for {path!r} ({size} bytes, {part_folders})"
+        )
 
     def drop_parts(self, path: bytes, part_folders: Sequence[bytes]) -> None:
         """Remove what an upload to `path` left for the next one, because it was not the content that was wanted."""

@@ -14,16 +14,16 @@ from hibali.locations import Location
 from hibali.text import printable
 from transfers.model.entry import Entry, Kind
 from transfers.remote.host import CommandResult, OnceResult, SmallFile
-from transfers.stores.server.files import Files
+from transfers.stores.server.filesystem import Filesystem
 from transfers.stores.server.own_files import OWN
 from transfers.stores.server.records import Found
-from transfers.stores.server.store import FilesystemStore
+from transfers.stores.server.store import ServerStore
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class MachineFiles(Files):
+class MachineFiles(Filesystem):
     """The files of a Linux machine, as one account sees them. Paths are absolute; `children` and `stat` do not follow symlinks."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class MachineFiles(Files):
         return path.encode("utf-8", "surrogateescape")
 
 
-def open_machine_store(files: MachineFiles, location: Location, on_event: Listener) -> FilesystemStore:
+def open_machine_store(files: MachineFiles, location: Location, on_event: Listener) -> ServerStore:
     """Return the store of a folder at a machine; the store closes `files`."""
     try:
         root = files.expand(location.path)
@@ -99,7 +99,7 @@ def open_machine_store(files: MachineFiles, location: Location, on_event: Listen
         files.close()
         raise
     site = location.site
-    return FilesystemStore(
+    return ServerStore(
         files,
         site.name,
         root.rstrip(b"/"),

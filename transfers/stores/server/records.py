@@ -151,6 +151,8 @@ class Found(NamedTuple):
     mtime_ns: int = 0
     tag: str = ""
     link: bytes = b""
+    digest: str | None = None  # where the server itself stores digest and mode
+    mode: int = -1
 
     @property
     def folder(self) -> bool:
@@ -191,13 +193,17 @@ class RecordFiles(Protocol):
 class Records:
     """The records of one root; `nested` are folders below it that have a manifest of their own.
 
-    A `cache` has the records of files that this machine wrote, also if it ended before it wrote the manifest.
+    A `cache` has the records of files that this machine wrote, also if it ended before it wrote the manifest. Without a
+    `manifest`, the server itself stores them (`Found.digest`), and nothing is read or written here.
     """
 
-    def __init__(self, files: RecordFiles, root: bytes, cache: Cache | None = None) -> None:
+    def __init__(
+        self, files: RecordFiles, root: bytes, cache: Cache | None = None, *, manifest: bool = True
+    ) -> None:
         self._files = files
         self._root = root
         self._cache = cache
+        self._manifest = manifest
         self._manifests: Manifests | None = None
         self._shallow = False
         self.nested: set[bytes] = set()
@@ -212,18 +218,21 @@ class Records:
         """Return the entry of a listed name, in ascending order of paths."""
         if found.kind is not Kind.FILE:
             return Entry(path, found.kind, link=found.link)
-        return _entry(path, found, self._find(self._opened(), path, found))
+        known = self._find(self._opened(), path, found) if self._manifest else None
+        return _entry(path, found, known)
 
     def one(self, path: bytes, found: Found) -> Entry:
         """Return the entry of a single name."""
         if found.kind is not Kind.FILE:
             return Entry(path, found.kind, link=found.link)
+        if not self._manifest:
+            return _entry(path, found, None)
         with closing(Manifests(self._load, frozenset(), self._above() if found.tag else ())) as manifests:
             return _entry(path, found, self._find(manifests, path, found))
 
     def missing(self) -> Iterator[tuple[bytes, Known]]:
         """Yield what is recorded but was not listed; see `Manifests.missing`."""
-        return self._opened().missing()
+        return self._opened().missing() if self._manifest else iter(())
 
     def _opened(self) -> Manifests:
         if self._manifests is None:
@@ -289,7 +298,7 @@ class Records:
 
         An empty line removes a file. A failure is only reported: such files are hashed or sent again.
         """
-        if not changes:
+        if not (changes and self._manifest):
             return
         try:
             self._merge_into(b"", lambda: iter(changes), write)
@@ -345,9 +354,9 @@ def _entry(path: bytes, found: Found, known: Known | None) -> Entry:
         Kind.FILE,
         found.size,
         (known.mtime_ns if known else 0) or found.mtime_ns,
-        known.mode if known else -1,
+        known.mode if known else found.mode,
         etag=found.tag or None,
-        digest=known.sha256 if known else None,
+        digest=known.sha256 if known else found.digest,
     )
 
 

@@ -1,11 +1,11 @@
-"""Store files in a folder of a filesystem."""
+"""Store files in a folder of a server, over the calls of `Files`."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing
-from dataclasses import replace
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
@@ -18,34 +18,22 @@ from transfers.model.facts import Facts, name_problem, unsafe_component
 from transfers.model.leases import lost_lease
 from transfers.model.store import IN_FLIGHT_BYTES, problem_of
 from transfers.model.units import Committed, Payload, Problem
-from transfers.stores.server.files import Exclusive, Files
+from transfers.stores.server.files import Children, Files, Support
 from transfers.stores.server.keys import Cache, HidingFiles, Unlisted
 from transfers.stores.server.lease import Lease, NoLease
 from transfers.stores.server.listing import ServerListing
-from transfers.stores.server.locks import FileLock, find_file_lock
 from transfers.stores.server.manifest import ManifestLines
 from transfers.stores.server.own_files import OWN, FolderMaker, Own, TreeRemover, below
-from transfers.stores.server.probe import (
-    TABLE,
-    FilesystemSupport,
-    facts_of,
-    probe_filesystem,
-    recall,
-    remember,
-    support_of_machine,
-)
 from transfers.stores.server.reading import RequestStore
 from transfers.stores.server.records import PIECE_BYTES, Found, Records
-from transfers.stores.server.writing import FileRemover, FilesystemWriter, Target, write_manifest
+from transfers.stores.server.writing import FileRemover, ServerWriter, Target, write_manifest
 
 _FOLDERS_AHEAD = 8
+_NAMES_AHEAD = 64
 _MACHINE_AHEAD = PIECE_BYTES + 1  # two pieces: what is under way at a kill is received again
-_HIDDEN = Problem("listing-violation", "the filesystem does not list what is below a file of the same name")
-
-_Children = list[tuple[bytes, Found]]
 
 
-class Listing(ServerListing):
+class TreeListing(ServerListing):
     """A listing that requests the next folders in threads."""
 
     own_names = (*protocol.OWN, b"probe")
@@ -56,18 +44,19 @@ class Listing(ServerListing):
         """Set the fields; `root` is a folder, and entries are relative to it."""
         super().__init__(shallow=shallow)
         self._files = files
+        self._noun = files.traits.words.noun
         self._pool = pool
         self._root = root
         self._records = records
         self._own = Own(files, root)
-        self._ahead: dict[bytes, Future[_Children]] = {}
+        self._ahead: dict[bytes, Future[Children]] = {}
 
     def _children(self, folder: bytes) -> Iterator[Entry]:
         """Yield a folder's entries without own names; start listing its subfolders."""
         future = self._ahead.pop(folder, None)
         try:
             children = future.result() if future is not None else self._list_children(folder)
-            if any(name == OWN for name, _ in children):
+            if children.own:
                 self._seeds += self._own.seeds(folder)
                 self.own_folders.append(folder)
                 if folder:
@@ -78,41 +67,55 @@ class Listing(ServerListing):
             if problem.code != "vanished":
                 self.problems.append((folder, problem_of(problem, denied=True)))
             elif self._is_file(folder):
-                self.problems.append((folder, _HIDDEN))
+                reason = f"the {self._noun} does not list what is below a file of the same name"
+                self.problems.append((folder, Problem("listing-violation", reason)))
             return  # otherwise it was removed meanwhile, so it has no entries
-        self._list_ahead(folder, children)
-        for name, found in children:
+        for name, found in self._list_subfolders_ahead(folder, children.names):
             path = below(folder, name)
-            if self._is_own(folder, path):
+            unsafe = unsafe_component(name)
+            if unsafe:
+                self.problems.append((path, Problem("unsafe-name", f"it cannot be a path: {unsafe}")))
+            elif self._is_own(folder, path):
                 continue
-            if found.size < 0:
-                self.problems.append((path, Problem("no-size", "the filesystem does not report its size")))
+            elif found.size < 0:
+                self.problems.append((path, self._why(found)))
             else:
                 yield self._records.entry_of(path, found)
+
+    def _why(self, found: Found) -> Problem:
+        """Return the problem of a name whose properties are unknown; its tag may be the status of their request."""
+        if found.tag in {"401", "403"}:
+            return Problem("denied", f"the {self._noun} denied access")
+        return Problem("no-size", f"the {self._noun} does not report its size")
 
     def _is_file(self, folder: bytes) -> bool:
         found = self._files.stat(below(self._root, folder))
         return found is not None and not found.folder
 
-    def _list_children(self, folder: bytes) -> _Children:
-        return self._files.children(below(self._root, folder))
+    def _list_children(self, folder: bytes) -> Children:
+        return self._files.listed(below(self._root, folder))
 
-    def _list_ahead(self, folder: bytes, children: _Children) -> None:
-        """Request the first subfolders, which are listed next."""
-        if self._shallow:
-            return
-        for name, found in children:
-            if found.folder and len(self._ahead) < _FOLDERS_AHEAD:
+    def _list_subfolders_ahead(
+        self, folder: bytes, names: Iterator[tuple[bytes, Found]]
+    ) -> Iterator[tuple[bytes, Found]]:
+        """Yield the names, and request the next folders ahead."""
+        coming: deque[tuple[bytes, Found]] = deque()
+        for name, found in names:
+            coming.append((name, found))
+            if found.folder and not self._shallow and name != OWN and len(self._ahead) < _FOLDERS_AHEAD:
                 path = below(folder, name)
                 self._ahead[path] = self._pool.submit(self._list_children, path)
+            if len(coming) > _NAMES_AHEAD:
+                yield coming.popleft()
+        yield from coming
 
 
-_Writers = list[FilesystemWriter]
+_Writers = list[ServerWriter]
 _Paths = list[bytes]
 
 
-class FilesystemStore(RequestStore):
-    """A store over one folder of a filesystem."""
+class ServerStore(RequestStore):
+    """A store over one folder of a server."""
 
     def __init__(
         self,
@@ -138,13 +141,9 @@ class FilesystemStore(RequestStore):
         self._on_event = on_event
         self._lease = lease
         self._own = Own(files, root)
-        self._cache = Cache(site, f"{files.implementation} {files.full(b'')}", "", root)
-        self._records = Records(files, root, self._cache)
-        self._support = (
-            support_of_machine(files.traits)
-            if files.traits.posix
-            else recall(FilesystemSupport, site, TABLE, files.implementation, files.full(b""))
-        )
+        self._cache = Cache(site, files.address, "", root) if files.traits.manifest else None
+        self._records = Records(files, root, self._cache, manifest=files.traits.manifest)
+        files.recall(site)
         # most files of a machine were not written by hibali, so their digests are not recorded
         self._read_verification = Verification.SIZE if files.traits.posix else Verification.RECORDED
         self._hiding = HidingFiles(files.subject, on_event)
@@ -158,11 +157,7 @@ class FilesystemStore(RequestStore):
     @property
     def facts(self) -> Facts:
         """The probed facts, with the verification that this store's listings allow."""
-        facts = facts_of(
-            self._support, self._files.traits, self._read_verification, read_back=self._read_back
-        )
-        around = len(self._files.full(self.root_path).encode("utf-8", "surrogateescape")) + 1
-        return replace(facts, path_bytes=max(facts.path_bytes - around, 1))
+        return self._files.facts(self.root_path, self._read_verification, read_back=self._read_back)
 
     @property
     def wire_bytes(self) -> int:
@@ -173,12 +168,12 @@ class FilesystemStore(RequestStore):
         """See Store."""
         return [self._files.identity(self.root_path)]
 
-    def probe(self, *, refresh: bool = False) -> FilesystemSupport:
-        """Return what the filesystem supports, probing it if unknown or with `refresh`; the root must exist."""
-        if self._support is None or (refresh and not self._files.traits.posix):
-            self._support = probe_filesystem(self._files, self.root_path)
-            remember(self._support, self._site, TABLE, self._files.implementation, self._files.full(b""))
-        return self._support
+    def probe(self, *, refresh: bool = False) -> Support:
+        """Return what the server supports, probing it if unknown or with `refresh`; the root must exist."""
+        if self._files.support is None or refresh:
+            self._files.probe(self._site, self.root_path)
+        assert self._files.support is not None
+        return self._files.support
 
     def _path(self, path: bytes) -> bytes:
         """Return a path below the site's URL. Raise `RefusedError` if it could climb or is ambiguous (S1)."""
@@ -231,7 +226,7 @@ class FilesystemStore(RequestStore):
             self._read_verification = weakest(self._read_verification, Verification.SIZE)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
-        """See Store. A filesystem returns all names of a folder, or raises."""
+        """See Store. A server returns all names of a folder, or raises: that replaces a final count."""
         root = self.stat()
         if root is None and self._made and self._files.traits.keys:
             return
@@ -240,7 +235,7 @@ class FilesystemStore(RequestStore):
         if root.kind is not Kind.FOLDER:
             return
         self._records.begin(shallow=shallow)
-        listing = Listing(self._files, self._pool, self.root_path, self._records, shallow=shallow)
+        listing = TreeListing(self._files, self._pool, self.root_path, self._records, shallow=shallow)
         hides = self._files.traits.keys and not shallow  # folders are only parts of keys
         for entry in listing:
             if hides and entry.kind is Kind.FOLDER:
@@ -265,14 +260,15 @@ class FilesystemStore(RequestStore):
         return None if found is None or found.kind is not Kind.FILE else found.size
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """See Store; requires the lock if the filesystem supports locks."""
+        """See Store; requires the lock if the server supports locks."""
         target = self._target()
-        writing = FilesystemWriter(target, self._pool)
+        writing = ServerWriter(target, self._pool)
         self._writers.append(writing)
         whole = False
         try:
             yield from writing.run(payloads)
             self._holder.check(now=True)
+            target.purge()
             self._purge()
             whole = True
         finally:
@@ -284,7 +280,7 @@ class FilesystemStore(RequestStore):
             self._tidy = False
 
     def _target(self) -> Target:
-        """Probe the filesystem, check the lock, and return the write target."""
+        """Probe the server, check the lock, and return the write target."""
         support = self._writable()
         self._check_held(support)
         target = Target(
@@ -309,7 +305,7 @@ class FilesystemStore(RequestStore):
 
     def _save(self, changes: ManifestLines) -> None:
         """Record what was committed or removed, unless another client may hold the lock now."""
-        support = self._support
+        support = self._files.support
         with closing(changes):
             if support is None or not support.versions or (support.locks and not self._holder.held):
                 return
@@ -319,18 +315,18 @@ class FilesystemStore(RequestStore):
                 self._on_event,
             )
 
-    def _writable(self) -> FilesystemSupport:
+    def _writable(self) -> Support:
         support = self.probe()
         if not support.writable:
             raise RefusedError(
                 "read-only-site",
-                "this filesystem does not allow writing, or not safely",
+                f"this {self._files.traits.words.noun} does not allow writing, or not safely",
                 subject=self._files.subject,
                 hint=f"`hibali sites check {self._site}` shows its capabilities.",
             )
         return support
 
-    def _check_held(self, support: FilesystemSupport) -> None:
+    def _check_held(self, support: Support) -> None:
         if support.locks and not self._holder.held:
             raise lost_lease(self._files.subject, "the target is not locked")
 
@@ -349,7 +345,7 @@ class FilesystemStore(RequestStore):
         self._orphans = []
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store; requires the lock if the filesystem supports locks."""
+        """See Store; requires the lock if the server supports locks."""
         self._check_held(self._writable())
         self._holder.check(now=True)
         removed = ManifestLines()
@@ -369,10 +365,10 @@ class FilesystemStore(RequestStore):
     def remove_own_files(self) -> Sequence[tuple[bytes, Problem]]:
         """See Store."""
         self._purge()
-        how = Exclusive(self.probe().exclusive)
+        locks = self.probe().locks
 
         def hold(folder: bytes) -> Lease | NoLease:
-            return FileLock(self._files, folder, "rm", how, self._lease) if how else NoLease()
+            return self._files.hold(folder, "rm", self._lease) if locks else NoLease()
 
         return self._tree_remover().sweep(self._holder.check, hold)
 
@@ -384,35 +380,31 @@ class FilesystemStore(RequestStore):
         )
 
     def _tree_remover(self) -> TreeRemover:
-        files = self._files
-        return TreeRemover(
-            files, self.root_path, self._own_folders, lambda folder: find_file_lock(files, folder)
-        )
+        return TreeRemover(self._files, self.root_path, self._own_folders, self._files.find_lock)
 
     def make_root(self) -> None:
-        """See Store; probes the filesystem. Buckets are never created."""
-        self._files.make_folder(self.root_path)
+        """See Store; probes the server. Buckets are never created."""
+        self._files.make_root(self.root_path)
         self._made = True
         self.probe()
 
     def lock(self, operation: str, *, make: bool = False) -> Lease | NoLease:
-        """See Store; if the filesystem cannot hold a lock, emit a note and hold nothing."""
+        """See Store; if the server cannot hold a lock, emit a note and hold nothing."""
         if make:
             self.make_root()
         if not self.probe().writable:
             self.probe(refresh=True)
-        support = self._writable()
+        support, words = self._writable(), self._files.traits.words
         if support.locks:
-            how = Exclusive(support.exclusive)
-            self._holder = FileLock(self._files, self.root_path, operation, how, self._lease)
+            self._holder = self._files.hold(self.root_path, operation, self._lease)
         else:
             self._holder = NoLease()
             self._note(
-                "this filesystem does not support locks; do not write to it from several places at the same time."
+                f"this {words.noun} does not support locks; do not write to it from several places at the same time."
             )
         if not support.versions:
             self._note(
-                "versions of a file cannot be told apart here, so every push sends all files again; to compare by content instead, use --checksum."
+                f"{words.no_versions}, so every push sends all files again; to compare by content instead, use --checksum."
             )
         return self._holder
 
@@ -423,5 +415,6 @@ class FilesystemStore(RequestStore):
         """See Store."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._records.close()
-        self._cache.close()
+        if self._cache is not None:
+            self._cache.close()
         self._files.close()

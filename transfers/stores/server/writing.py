@@ -1,25 +1,23 @@
-"""Write and remove files at a filesystem, so that half a file never has its final name."""
+"""Write and remove files at a server, so that half a file never has its final name."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import Bytes
 from transfers.agent import protocol
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.units import Committed, Item, Problem
-from transfers.stores.server.files import Files, Put
+from transfers.stores.server.files import Files, Put, Support
 from transfers.stores.server.keys import Cache, Listed
 from transfers.stores.server.lease import Lease, NoLease
 from transfers.stores.server.manifest import ManifestLines
-from transfers.stores.server.own_files import CHANGED_SINCE, NOT_EMPTY, EntryRemover, FolderMaker, below
-from transfers.stores.server.probe import FilesystemSupport
+from transfers.stores.server.own_files import CHANGED_SINCE, EntryRemover, FolderMaker, below
 from transfers.stores.server.records import Found, known_version, record_line
 from transfers.stores.server.streaming import (
     DIFFERS,
@@ -32,6 +30,7 @@ from transfers.stores.server.streaming import (
 )
 
 _MOST_JOBS = 8  # files that are written at a time
+_ATTEMPTS = 3  # of a commit whose target changes meanwhile
 CORRUPT = Problem("corrupt", "the written file differs when it is read back", retryable=True)
 _CHANGED = Problem(
     "target-changed", "it changed at the target after the plan was made, so it was not replaced"
@@ -46,21 +45,22 @@ class Target:
     """The target of one `write`.
 
     `seed` makes partial names, those of interrupted operations are `earlier`; `left` is set if a partial file or the parts
-    of one may remain.
+    of one may remain. `aside` are replaced folders, which `purge` removes at the end.
     """
 
     files: Files
     removing: FileRemover
-    support: FilesystemSupport
+    support: Support
     holder: Lease | NoLease
     root: bytes
     seed: bytes
     path_of: Callable[[bytes], bytes]
     read_back: bool
     folders: FolderMaker
-    cache: Cache
+    cache: Cache | None
     committed: ManifestLines = field(default_factory=ManifestLines)
     earlier: Sequence[bytes] = ()
+    aside: list[bytes] = field(default_factory=list)
     left: bool = False
 
     @property
@@ -92,8 +92,11 @@ class Target:
         name = self._partial_of(item.entry.path)
         try:
             send(name)
-            self._check_written(item.entry, name, digest())
+            found = self._check_written(item.entry, name, digest())
+            found = self.files.describe(name, item.entry, digest(), found)
             self.holder.check()
+            if self.files.traits.moves_exactly:
+                return self._commit_exactly(item, name, path, found)
             self._make_room(item, path)
             if self.support.replaces or self.files.stat(path) is None:
                 self.files.move(name, path)
@@ -103,6 +106,32 @@ class Target:
             self._drop(name)
             raise
         return self._found(item.entry, path)
+
+    def _commit_exactly(self, item: Item, name: bytes, path: bytes, found: Found) -> Found:
+        """Commit after a check, again if the target changed meanwhile. A rename may delete even a full folder (RFC 4918, 9.9.3)."""
+        checked = item.exact or item.replaces is not None
+        for _ in range(_ATTEMPTS):
+            existing = self._fit(item, self.files.stat(path)) if checked else None
+            if existing is not None and existing.folder:
+                self._set_aside(item, path, existing)
+                existing = None
+            if self.files.move_exactly(name, path, existing, found):
+                return found
+            checked = True
+        raise Refused(_CHANGED)
+
+    def _set_aside(self, item: Item, path: bytes, folder: Found) -> None:
+        """Rename a folder that the plan replaces to a partial name; it is removed at the end."""
+        aside = self._partial_of(item.entry.path, b"aside/")
+        if self.files.move_exactly(path, aside, None, folder):
+            self.aside.append(aside)
+            self.folders.forget(item.entry.path)
+
+    def purge(self) -> None:
+        """Remove the replaced folders with their contents."""
+        for path in self.aside:
+            self.files.remove_tree(path)
+        self.aside.clear()
 
     def _partial_of(self, path: bytes, prefix: bytes = b"", *, seed: bytes | None = None) -> bytes:
         """Return the full partial path beside `path`; `prefix` distinguishes several for one path."""
@@ -174,7 +203,10 @@ class Target:
     def _check_target(self, item: Item, path: bytes) -> Found | None:
         """Return the existing target. Raise `Refused` if it may not be replaced."""
         needed = item.exact or item.replaces is not None or self.support.folders
-        existing = self.files.stat(path) if needed else None
+        return self._fit(item, self.files.stat(path)) if needed else None
+
+    def _fit(self, item: Item, existing: Found | None) -> Found | None:
+        """Return the existing target. Raise `Refused` if it may not be replaced."""
         if existing is None:
             return None
         if existing.folder:
@@ -188,6 +220,8 @@ class Target:
 
     def record(self, entry: Entry, found: Found, digest: str) -> None:
         """Record a written file in the manifest, and here at once: a killed command writes no manifest."""
+        if self.cache is None:
+            return
         self.committed.add(entry.path, record_line(entry, found, digest))
         known = known_version(entry, found, digest)
         if known is not None and self.support.versions:
@@ -220,39 +254,16 @@ def replace_file(files: Files, name: bytes, path: bytes, aside: bytes) -> None:
     files.delete(aside)
 
 
-def send_pieces(
-    files: Files,
-    path: bytes,
-    pieces: Iterable[Bytes],
-    size: int,
-    put: str,
-    before_commit: Callable[[], None],
-    part_folders: Sequence[bytes] = (),
-) -> None:
-    """Write a file of this size from its pieces, completely or not at all; a partial name may keep a part."""
-    if put == Put.WHOLE:
-        content = b"".join(pieces)
-        before_commit()
-        files.put(path, content)
-        return
-    with files.upload(path, size, part_folders) as upload:
-        for piece in pieces:
-            upload.write(piece)
-        before_commit()
-        upload.commit()
-
-
-def write_manifest(
-    files: Files, support: FilesystemSupport, path: bytes, pieces: Iterator[bytes], size: int
-) -> None:
+def write_manifest(files: Files, support: Support, path: bytes, pieces: Iterator[bytes], size: int) -> None:
     """Replace a manifest; the old one stays until the new one is complete."""
+    entry = Entry(path, Kind.FILE, size)
     if support.put != Put.RENAMED:
-        send_pieces(files, path, pieces, size, support.put, lambda: None)
+        files.send(path, pieces, entry, lambda: None)
         return
     # listings skip this name
     part = path.rpartition(b"/")[0] + b"/journal." + secrets.token_hex(16).encode("ascii")
     try:
-        send_pieces(files, part, pieces, size, support.put, lambda: None)
+        files.send(part, pieces, entry, lambda: None)
         if not support.replaces:
             files.delete(path)
         files.move(part, path)
@@ -262,14 +273,14 @@ def write_manifest(
         raise
 
 
-class FilesystemWriter(StreamingWriter):
+class ServerWriter(StreamingWriter):
     """The writer of files."""
-
-    cannot_store = Problem("unsupported-kind", "this kind of site cannot store symlinks and special files")
 
     def __init__(self, target: Target, pool: Executor) -> None:
         super().__init__(target.holder, pool, min(_MOST_JOBS, target.files.traits.threads))
         self._target = target
+        storage = target.files.traits.words.storage
+        self.cannot_store = Problem("unsupported-kind", f"{storage} cannot store symlinks and special files")
 
     def _make_folder(self, item: Item) -> None:
         def act() -> None:
@@ -282,7 +293,7 @@ class FilesystemWriter(StreamingWriter):
         if hashlib.sha256(content).hexdigest() != digest or len(content) != item.entry.size:
             self._fail(item, DIFFERS)
             return
-        self._put(item, lambda: digest, lambda name: self._target.files.put(name, content))
+        self._put(item, lambda: digest, lambda name: self._target.files.put_entry(name, content, item.entry))
 
     def _put(self, item: Item, digest: Callable[[], str], send: Send) -> None:
         target = self._target
@@ -303,12 +314,10 @@ class FilesystemWriter(StreamingWriter):
 
         def send(name: bytes) -> None:
             try:
-                send_pieces(
-                    target.files,
+                target.files.send(
                     name,
                     large.pieces(self._stopped),
-                    large.item.entry.size,
-                    target.support.put,
+                    large.item.entry,
                     lambda: target.check_unchanged(large.item),
                     target.part_folders(large.item.entry.path),
                 )
@@ -344,19 +353,13 @@ class FileRemover(EntryRemover):
         found = self._files.stat(path)
         if found is None or (found.folder and self._files.traits.keys):
             return None
-        if not found.is_still(entry):
-            return CHANGED_SINCE
-        self._files.delete(path)
-        return None
+        if found.is_still(entry) and self._files.delete_unchanged(path, found):
+            return None
+        return CHANGED_SINCE
 
     def remove_folder(self, path: bytes) -> Problem | None:
-        """Remove an empty folder; no other client can be kept from writing into it meanwhile."""
+        """Remove an empty folder; a missing one is no error."""
         found = self._files.stat(path)
         if found is None:
             return None
-        if not found.folder:
-            return CHANGED_SINCE
-        if not self._files.is_empty(path):
-            return NOT_EMPTY
-        self._files.remove_folder(path)
-        return None
+        return self._files.remove_empty(path) if found.folder else CHANGED_SINCE

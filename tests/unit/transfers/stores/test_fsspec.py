@@ -27,8 +27,8 @@ from transfers.stores.fsspec.options import options_of, read_options
 from transfers.stores.fsspec.settings import FsspecSettings
 from transfers.stores.open_store import open_store
 from transfers.stores.server.files import Exclusive, Files, Put
+from transfers.stores.server.filesystem import probe_filesystem
 from transfers.stores.server.locks import FileLock
-from transfers.stores.server.probe import probe_filesystem
 
 MIB = 1 << 20
 
