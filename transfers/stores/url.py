@@ -42,6 +42,7 @@ from transfers.stores import web_login
 from transfers.stores.server.listing import walk_tree
 from transfers.stores.server.probe import add_facts
 from transfers.stores.server.reading import Got, RequestStore
+from transfers.stores.server.store import ServerStore
 from transfers.stores.web_login import (
     Authorization,
     authorize,
@@ -49,7 +50,7 @@ from transfers.stores.web_login import (
     has_password,
 )
 from transfers.stores.webdav.requests import WebdavClient, elsewhere
-from transfers.stores.webdav.store import DavStore
+from transfers.stores.webdav.server import DavServer
 
 log_in, log_out = web_login.log_in, web_login.log_out
 
@@ -445,7 +446,7 @@ def _entry(path: bytes, page: Page) -> Entry:
 _WEBDAV_SCHEMES = {"davs": "https", "dav": "http"}
 
 
-def open_store(location: Location, *, on_event: Listener = ignore) -> UrlStore | DavStore:
+def open_store(location: Location, *, on_event: Listener = ignore) -> UrlStore | ServerStore:
     """Open the path below the site's URL; web servers without WebDAV are read-only.
 
     A WebDAV server is probed once, at a site check or the first write.
@@ -453,8 +454,8 @@ def open_store(location: Location, *, on_event: Listener = ignore) -> UrlStore |
     site = location.site
     if not _is_webdav(site):
         return UrlStore(_web(site), location.raw, slash=location.slash)
-    return DavStore(
-        _webdav_client(site, on_event),
+    return ServerStore(
+        DavServer(_webdav_client(site, on_event)),
         site.name,
         location.raw,
         read_back=site.read_back,
@@ -469,10 +470,10 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
     At a WebDAV server this writes small files below the site's URL and removes them.
     """
     access = "with a login" if has_login(site) else "without a login"
-    store: UrlStore | DavStore
+    store: UrlStore | ServerStore
     if _is_webdav(site):
         client = _webdav_client(site, on_event)
-        store = DavStore(client, site.name, b"", on_event=on_event)
+        store = ServerStore(DavServer(client), site.name, b"", on_event=on_event)
         facts |= {"url": client.origin + client.base, "access": access}
     else:
         web = _web(site)
@@ -486,7 +487,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
                 subject=site.name,
                 hint="Correct config.toml.",
             )
-        if isinstance(store, DavStore):
+        if isinstance(store, ServerStore):
             add_facts(store.probe(refresh=True), facts)
             free_bytes = store.space().free_bytes
             if free_bytes is not None:

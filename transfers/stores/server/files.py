@@ -70,7 +70,11 @@ class Traits:
         posix: Whether it is certainly the filesystem of a Linux machine, which is not probed.
         words: How messages name it.
         manifest: Whether digests and times are recorded in manifests, and not by the server itself (`Files.describe`).
-        moves_exactly: `move_exactly`
+        moves_exactly: `move_exactly`.
+        copies: `copy_file`.
+        renames: `rename`.
+        tells_space: `free_bytes`.
+        stores_late: Whether it may store what it received after the upload was abandoned, and its partial file removed.
     """
 
     kind: str
@@ -85,6 +89,10 @@ class Traits:
     words: Words = Words()
     manifest: bool = True
     moves_exactly: bool = False
+    copies: bool = False
+    renames: bool = False
+    tells_space: bool = False
+    stores_late: bool = False
 
 
 LIST_SECONDS = 3600.0  # of one folder: all of its names may come at once
@@ -191,14 +199,10 @@ class Files(ABC):
 
     # Single calls
 
-    @abstractmethod
-    def full(self, path: bytes) -> str:
-        """Return a path as the server writes it."""
-
     @property
+    @abstractmethod
     def address(self) -> str:
-        """The name of the server for what is remembered about its files."""
-        return self.full(b"")
+        """The name of the server, for what is remembered about its files."""
 
     def use_seed(self, seed: bytes) -> None:
         """Give temporary files and folders partial names of this seed, by which the next operation finds those that are left."""
@@ -237,7 +241,7 @@ class Files(ABC):
     def send(
         self,
         path: bytes,
-        pieces: Iterable[Bytes],
+        pieces: Iterator[Bytes],
         entry: Entry,
         before_commit: Callable[[], None],
         part_folders: Sequence[bytes] = (),
@@ -303,6 +307,18 @@ class Files(ABC):
         raise NotImplementedError(
             f"{type(self).__name__} cannot rename {path!r} ({found}) to {to!r} ({replaced})"
         )
+
+    def copy_file(self, path: bytes, to: bytes, entry: Entry) -> None:
+        """Copy a file to a partial name, with the time of `entry` where the server can set it."""
+        raise NotImplementedError(f"{type(self).__name__} cannot copy {path!r} to {to!r} ({entry})")
+
+    def rename(self, path: bytes, to: bytes, found: Found | None) -> bool:
+        """Rename a file or a folder to a free name, only if it is still `found` where the server can tell; return whether it did."""
+        raise NotImplementedError(f"{type(self).__name__} cannot rename {path!r} ({found}) to {to!r}")
+
+    def free_bytes(self, path: bytes) -> int | None:
+        """Return the free bytes for files in an existing folder, None if the server does not tell."""
+        raise NotImplementedError(f"{type(self).__name__} does not tell the space of {path!r}")
 
     def delete_unchanged(self, path: bytes, found: Found) -> bool:
         """Remove a file; return False if it is no longer `found`, as far as the server can tell in the same step."""

@@ -105,6 +105,10 @@ class Filesystem(Files):
     def renames(self) -> bool:
         """Whether `move` renames a file, instead of copying it."""
 
+    @abstractmethod
+    def full(self, path: bytes) -> str:
+        """Return a path as the filesystem writes it."""
+
     @property
     def address(self) -> str:
         """See Files."""

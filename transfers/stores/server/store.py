@@ -9,6 +9,7 @@ from contextlib import closing
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
+from hibali.locations import Location
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
@@ -16,8 +17,9 @@ from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, enclosing, weakest
 from transfers.model.facts import Facts, name_problem, unsafe_component
 from transfers.model.leases import lost_lease
-from transfers.model.store import IN_FLIGHT_BYTES, problem_of
-from transfers.model.units import Committed, Payload, Problem
+from transfers.model.store import IN_FLIGHT_BYTES, Origin, Store, problem_of
+from transfers.model.units import Committed, Item, Payload, Problem, Space
+from transfers.stores.server.copying import CopySource, ServerCopying, ServerRename
 from transfers.stores.server.files import Children, Files, Support
 from transfers.stores.server.keys import Cache, HidingFiles, Unlisted
 from transfers.stores.server.lease import Lease, NoLease
@@ -110,7 +112,7 @@ class TreeListing(ServerListing):
         yield from coming
 
 
-_Writers = list[ServerWriter]
+_Writers = list[ServerWriter | ServerCopying]
 _Paths = list[bytes]
 
 
@@ -153,6 +155,7 @@ class ServerStore(RequestStore):
         self._own_folders: _Paths = []  # folders below that have a `.hibali`
         self._tidy = False  # all orphans are known and no other partial file exists
         self._made = False
+        self._locking = False  # `lock` was called, which holds nothing at a server without locks
 
     @property
     def facts(self) -> Facts:
@@ -264,9 +267,36 @@ class ServerStore(RequestStore):
         target = self._target()
         writing = ServerWriter(target, self._pool)
         self._writers.append(writing)
+        yield from self._tidied(target, writing.run(payloads))
+
+    def copies(self, source: Store) -> bool:
+        """See Store: whether `source` is below the same URL; the server itself checks the permissions."""
+        if not (isinstance(source, ServerStore) and self._files.traits.copies):
+            return False
+        ours, theirs = self._files, source._files  # noqa: SLF001  # its own kind
+        return (ours.traits.kind, ours.address) == (theirs.traits.kind, theirs.address)
+
+    def copy(self, origin: Origin, items: Iterable[Item]) -> Generator[Committed, None, None]:
+        """See Store; a copy is read back as what is written, and a source without a recorded digest is read."""
+        source = origin.store
+        assert isinstance(source, ServerStore)
+
+        def source_of(item: Item) -> CopySource:
+            entry = origin.entry(item)
+            return CopySource(source._path(entry.path), entry)  # noqa: SLF001  # its own kind
+
+        target = self._target()
+        copying = ServerCopying(target, self._pool, source_of)
+        self._writers.append(copying)
+        yield from self._tidied(target, copying.run(items))
+
+    def _tidied(
+        self, target: Target, results: Generator[Committed, None, None]
+    ) -> Generator[Committed, None, None]:
+        """Yield the results, and then remove partial files, and the journal if none of them is left."""
         whole = False
         try:
-            yield from writing.run(payloads)
+            yield from results
             self._holder.check(now=True)
             target.purge()
             self._purge()
@@ -379,6 +409,26 @@ class ServerStore(RequestStore):
             self._holder, lambda: self._removing().remove_folder(self.root_path)
         )
 
+    def rename(self, entry: Entry, target: Location) -> None:
+        """See Store; a folder's lock is released just before, because it is a file in it.
+
+        From then on the server itself refuses: MOVE of a folder in which another client holds a LOCK fails.
+        """
+        new = target.raw.strip(b"/")
+        reason = name_problem(new, self.facts)
+        if reason:
+            raise RefusedError("unsafe-name", reason, subject=target.text)
+        renaming = ServerRename(self._files, below(self.root_path, entry.path), new)
+        if not self._locking:
+            return
+        self._check_held(self._writable())
+        self._holder.check(now=True)
+        renaming.check_unlocked(self.root_path, self._files.find_lock)
+        renaming.make_folders()
+        if not entry.path:
+            self._holder.release()
+        renaming.execute(entry)
+
     def _tree_remover(self) -> TreeRemover:
         return TreeRemover(self._files, self.root_path, self._own_folders, self._files.find_lock)
 
@@ -395,6 +445,7 @@ class ServerStore(RequestStore):
         if not self.probe().writable:
             self.probe(refresh=True)
         support, words = self._writable(), self._files.traits.words
+        self._locking = True
         if support.locks:
             self._holder = self._files.hold(self.root_path, operation, self._lease)
         else:
@@ -410,6 +461,15 @@ class ServerStore(RequestStore):
 
     def _note(self, text: str) -> None:
         self._on_event(Noted(f"{self._files.subject}: {text}"))
+
+    def space(self) -> Space:
+        """See Store; the space of the nearest existing folder above."""
+        if not self._files.traits.tells_space:
+            return super().space()
+        path = self.root_path
+        while path and self._files.stat(path) is None:
+            path = path.rpartition(b"/")[0]
+        return Space(self._files.free_bytes(path), None)
 
     def close(self) -> None:
         """See Store."""

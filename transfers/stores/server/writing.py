@@ -89,22 +89,27 @@ class Target:
         self.make_folders(item.entry.path)
         if not self.renames:
             return self._put_whole(item, path, digest, send)
-        name = self._partial_of(item.entry.path)
+        name = self.partial_of(item.entry.path)
         try:
             send(name)
-            found = self._check_written(item.entry, name, digest())
-            found = self.files.describe(name, item.entry, digest(), found)
-            self.holder.check()
-            if self.files.traits.moves_exactly:
-                return self._commit_exactly(item, name, path, found)
-            self._make_room(item, path)
-            if self.support.replaces or self.files.stat(path) is None:
-                self.files.move(name, path)
-            else:
-                replace_file(self.files, name, path, self._partial_of(item.entry.path, b"aside/"))
+            return self.finish(item, name, digest())
         except BaseException:
-            self._drop(name)
+            self.drop(name)
             raise
+
+    def finish(self, item: Item, name: bytes, digest: str) -> Found:
+        """Verify a partial file and commit it. Raise `Refused`, `HibaliError`."""
+        path = self.path_of(item.entry.path)
+        found = self._check_written(item.entry, name, digest)
+        found = self.files.describe(name, item.entry, digest, found)
+        self.holder.check()
+        if self.files.traits.moves_exactly:
+            return self._commit_exactly(item, name, path, found)
+        self._make_room(item, path)
+        if self.support.replaces or self.files.stat(path) is None:
+            self.files.move(name, path)
+        else:
+            replace_file(self.files, name, path, self.partial_of(item.entry.path, b"aside/"))
         return self._found(item.entry, path)
 
     def _commit_exactly(self, item: Item, name: bytes, path: bytes, found: Found) -> Found:
@@ -122,7 +127,7 @@ class Target:
 
     def _set_aside(self, item: Item, path: bytes, folder: Found) -> None:
         """Rename a folder that the plan replaces to a partial name; it is removed at the end."""
-        aside = self._partial_of(item.entry.path, b"aside/")
+        aside = self.partial_of(item.entry.path, b"aside/")
         if self.files.move_exactly(path, aside, None, folder):
             self.aside.append(aside)
             self.folders.forget(item.entry.path)
@@ -133,7 +138,7 @@ class Target:
             self.files.remove_tree(path)
         self.aside.clear()
 
-    def _partial_of(self, path: bytes, prefix: bytes = b"", *, seed: bytes | None = None) -> bytes:
+    def partial_of(self, path: bytes, prefix: bytes = b"", *, seed: bytes | None = None) -> bytes:
         """Return the full partial path beside `path`; `prefix` distinguishes several for one path."""
         folder = path.rpartition(b"/")[0]
         return below(self.root, below(folder, protocol.partial_name(seed or self.seed, prefix + path)))
@@ -142,7 +147,7 @@ class Target:
         """Return the folders for the parts of a large file: that of this operation, then those of interrupted ones."""
         if not self.files.traits.keeps_parts:
             return []
-        return [self._partial_of(path, b"parts/", seed=seed) for seed in (self.seed, *self.earlier)]
+        return [self.partial_of(path, b"parts/", seed=seed) for seed in (self.seed, *self.earlier)]
 
     def drop_parts(self, name: bytes, path: bytes) -> None:
         """Remove the parts of a file that was sent to `name`, as far as possible."""
@@ -227,7 +232,7 @@ class Target:
         if known is not None and self.support.versions:
             self.cache.add(Listed(entry.path, found.size, found.tag, ""), known)
 
-    def _drop(self, name: bytes) -> None:
+    def drop(self, name: bytes) -> None:
         """Remove a partial file that will not be committed; set `left` if it stays for the next run."""
         try:
             self.files.delete(name)
@@ -322,13 +327,15 @@ class ServerWriter(StreamingWriter):
                     target.part_folders(large.item.entry.path),
                 )
             except UploadAbandonedError:
+                target.left = target.left or target.files.traits.stores_late
                 if large.restarted:
                     raise UploadRestartedError from None
                 if large.problem in {DIFFERS, EARLIER}:
                     target.drop_parts(name, large.item.entry.path)
                 raise Refused(large.problem or EARLIER) from None
             except HibaliError:
-                target.left = target.left or target.files.traits.keeps_parts
+                traits = target.files.traits
+                target.left = target.left or traits.keeps_parts or traits.stores_late
                 raise
             finally:
                 large.over.set()

@@ -9,18 +9,20 @@ import re
 from collections.abc import Callable, Iterator
 from email.utils import formatdate, parsedate_to_datetime
 from itertools import chain
-from typing import NamedTuple
 from urllib.parse import quote
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
 from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response
 from hibali.system_errors import message_of
-from hibali.text import printable
 from transfers.agent import protocol
+from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind
+from transfers.model.identities import identity_of_url
 from transfers.model.spool import Blocks
+from transfers.stores.server.files import LIST_SECONDS, Children, Files
 from transfers.stores.server.keys import Listed, in_order
 from transfers.stores.server.reading import Got, changed
+from transfers.stores.server.records import Found
 from transfers.stores.webdav.multistatus import (
     FIND,
     FIND_FREE_BYTES,
@@ -44,47 +46,18 @@ _FIRST_IN_HEADER = 86_401  # Nextcloud returns 500 for an X-OC-Mtime of the firs
 _KNOWN_VALUE = re.compile(r"1 ([0-9a-f]{64}) (\d{1,20}) (-?\d{1,28}) (-1|\d{1,4}) (\S{1,500})")
 
 
-class Found(NamedTuple):
-    """A name's properties from the server. `tag` changes with the content where known; size -1: unknown."""
-
-    folder: bool
-    size: int
-    mtime_ns: int
-    tag: str
-    digest: str | None = None
-    mode: int = -1
-
-    def entry(self, path: bytes) -> Entry:
-        """Convert it to an entry."""
-        if self.folder:
-            return Entry(path, Kind.FOLDER)
-        return Entry(
-            path, Kind.FILE, self.size, self.mtime_ns, self.mode, etag=self.tag or None, digest=self.digest
-        )
-
-    def is_still(self, entry: Entry) -> bool:
-        """Return whether this matches the listed `entry`."""
-        if self.folder or entry.kind is Kind.FOLDER:
-            return self.folder and entry.kind is Kind.FOLDER
-        if entry.etag and self.tag:
-            return (entry.etag, entry.size) == (self.tag, self.size)
-        return (entry.size, entry.mtime_ns) == (self.size, self.mtime_ns)
-
-
 def found_of(response: ResponseEntry) -> Found:
     """Parse a response to PROPFIND; hibali's own property counts only for the same tag and size."""
     if response.folder:
-        return Found(folder=True, size=0, mtime_ns=0, tag="")
+        return Found(Kind.FOLDER)
     length = response.properties.get("DAV: getcontentlength", "")
     size = int(length) if length.isdigit() and len(length) < 20 else -1
     modified = response.properties.get("DAV: getlastmodified", "")
     tag = tag_of(response.properties.get("DAV: getetag", ""), modified)
     known = _KNOWN_VALUE.fullmatch(response.properties.get(KNOWN, ""))
     if known and (int(known[2]), known[5]) == (size, quote(tag, safe="")):
-        return Found(
-            folder=False, size=size, mtime_ns=int(known[3]), tag=tag, digest=known[1], mode=int(known[4])
-        )
-    return Found(folder=False, size=size, mtime_ns=time_of(modified), tag=tag)
+        return Found(Kind.FILE, size, int(known[3]), tag, digest=known[1], mode=int(known[4]))
+    return Found(Kind.FILE, size, time_of(modified), tag)
 
 
 def known_value(entry: Entry, digest: str, tag: str) -> str:
@@ -119,23 +92,30 @@ _RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 _MOST_WHOLE = 64 * 1024 * 1024  # maximum of one read at a server without ranges
 _FOLDER, _UNKNOWN = -1, -2  # stored as sizes while names are sorted
 _TRIES = 5
-_OWN_FILE = Found(folder=False, size=0, mtime_ns=0, tag="")
+_OWN_FILE = Found(Kind.FILE)
+_UNREQUESTED = "it contains unrequested names, or lacks the requested one"
 _ABSENT = frozenset({404, 410})
 
 
-class Children(NamedTuple):
-    """The sorted names in a folder (a subfolder's ends in a slash), and whether `.hibali` is among them."""
-
-    names: Iterator[tuple[bytes, Found]]
-    own: bool
-
-
-class Files:
-    """WebDAV requests by name; thread-safe. Every path is bytes below the site's URL."""
+class DavFiles(Files):
+    """WebDAV requests by name."""
 
     def __init__(self, client: WebdavClient) -> None:
         self.client = client
         self.subject = client.subject
+
+    @property
+    def address(self) -> str:
+        """See Files."""
+        return self.client.origin + self.client.base
+
+    def identity(self, path: bytes) -> Identity:
+        """See Files."""
+        return identity_of_url(self.address, path)
+
+    def close(self) -> None:
+        """See Files."""
+        self.client.close()
 
     def stat(self, path: bytes) -> Found | None:
         """Return the properties of a path, None if it is missing."""
@@ -150,7 +130,7 @@ class Files:
             raise error_of(response.status, self.subject)
         own_responses = [one for one in responses if self.client.name_in(one.href, path) == b""]
         if len(own_responses) != 1:
-            raise self._violation(path)
+            raise self._violation(path, _UNREQUESTED)
         if own_responses[0].status:
             code = int(own_responses[0].status) if own_responses[0].status.isdigit() else 500
             if code in _ABSENT:
@@ -165,7 +145,12 @@ class Files:
         found = self.stat(above)
         return found is None or not found.folder
 
-    def children(self, folder: bytes) -> Children:
+    def children(self, folder: bytes, *, seconds: float = LIST_SECONDS) -> list[tuple[bytes, Found]]:
+        """See Files."""
+        del seconds
+        return list(self.listed(folder).names)
+
+    def listed(self, folder: bytes) -> Children:
         """Return the direct children of a folder, sorted, after the whole response was read.
 
         Raises `IncompleteError("listing-violation")` if a response names something not requested (S3).
@@ -197,7 +182,7 @@ class Files:
             if response.status >= 300:
                 raise error_of(response.status, self.subject)
             if (counted["itself"], counted["wrong"]) != (1, 0):
-                raise self._violation(folder)
+                raise self._violation(folder, _UNREQUESTED)
             for name in own:
                 spools[-1].append(_line_of(name, _OWN_FILE, ""))
             return Children(_sorted(spools[-1], self.subject), own=counted["own"] > 0)
@@ -241,14 +226,6 @@ class Files:
         if parsers and response.status < 300:
             parsers[0].close()
         return response
-
-    def _violation(self, folder: bytes) -> IncompleteError:
-        return IncompleteError(
-            "listing-violation",
-            "the listing cannot be trusted: it contains unrequested names, or lacks the requested one",
-            subject=f"{self.subject}:{printable(folder)}",
-            hint="Nothing was deleted. If it happens again, report it to the server's administrator.",
-        )
 
     def free_bytes(self, path: bytes) -> int | None:
         """Return the free bytes if the server reports them (RFC 4331)."""
@@ -349,6 +326,10 @@ class Files:
         found = self.stat(path)
         return "" if found is None else found.tag
 
+    def read(self, path: bytes, offset: int, length: int) -> bytes:
+        """See Files."""
+        return bytes(self.get(path, offset=offset, length=length).content)
+
     def read_small(self, path: bytes, most: int) -> bytes | None:
         """Return at most `most` bytes of a small file, None if it is missing or empty."""
         try:
@@ -358,10 +339,10 @@ class Files:
                 return None
             raise
 
-    def digest(self, path: bytes, expected: int) -> tuple[str, int, str]:
+    def digest(self, path: bytes, expected: int) -> tuple[str, Found | None]:
         """Read a file and return its sha256, size and tag; the content is discarded.
 
-        Stops after more than `expected` bytes; the returned size is then larger than `expected`.
+        Stops after more than `expected` bytes, and returns no properties then.
         """
         summed = hashlib.sha256()
         size = 0
@@ -382,11 +363,19 @@ class Files:
         except IncompleteError as problem:
             if problem.code != "answer-too-long":
                 raise
-            return "", expected + 1, ""
-        return summed.hexdigest(), size, self._tag_in(heads[0], path)
+            return "", None
+        return summed.hexdigest(), Found(Kind.FILE, size, 0, self._tag_in(heads[0], path))
 
-    def put(self, path: bytes, content: Bytes, headers: dict[str, str] | None = None) -> None:
+    def put(
+        self,
+        path: bytes,
+        content: Bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        seconds: float | None = None,
+    ) -> None:
         """Write a whole small file, replacing an existing one."""
+        del seconds
         self.client.request("PUT", path, headers=headers, body=content)
 
     def make_folder(self, path: bytes) -> None:
@@ -406,7 +395,7 @@ class Files:
             raise error_of(status, self.subject)
         raise IncompleteError("not-a-folder", message_of("not-a-folder"), subject=self.subject)
 
-    def move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
+    def send_move(self, path: bytes, to: bytes, headers: dict[str, str], *, overwrite: bool) -> int:
         """Send MOVE; return a success status, 404 if the source is missing, 412 for a failed condition."""
         return self._judge(
             self.client.request(
@@ -425,7 +414,11 @@ class Files:
         headers = {"Destination": self.client.address(to), "Overwrite": "T", "Depth": "0"}
         self._judge(self.client.request("COPY", path, headers=headers, content=size))
 
-    def delete(self, path: bytes, headers: dict[str, str] | None = None, *, folder: bool = False) -> int:
+    def delete(self, path: bytes) -> None:
+        """See Files."""
+        self.send_delete(path)
+
+    def send_delete(self, path: bytes, headers: dict[str, str] | None = None, *, folder: bool = False) -> int:
         """Send DELETE; return a success status, 404, or 412 for a failed condition."""
         return self._judge(
             self.client.request("DELETE", path, headers=headers, folder=folder, accept=(404, 412))
@@ -433,11 +426,15 @@ class Files:
 
     def is_empty(self, folder: bytes) -> bool:
         """Return whether a folder has no entry."""
-        return next(self.children(folder).names, None) is None
+        return next(self.listed(folder).names, None) is None
 
-    def remove_folder(self, path: bytes) -> int:
-        """Send DELETE for a folder, with everything in it; return as `delete` does."""
-        return self.delete(path, folder=True)
+    def remove_folder(self, path: bytes) -> None:
+        """Send DELETE for a folder, with everything in it."""
+        self.send_delete(path, folder=True)
+
+    def remove_tree(self, path: bytes) -> None:
+        """See Files."""
+        self.remove_folder(path)
 
     def set_property(self, path: bytes, name: str, value: str) -> bool:
         """Set one property (PROPPATCH); return whether the server accepted it."""
@@ -489,5 +486,6 @@ def _sorted(spooled: Blocks, subject: str) -> Iterator[tuple[bytes, Found]]:
 def _found_in(listed: Listed) -> tuple[bytes, Found]:
     path, size, tag, details = listed[:4]
     mtime_ns, mode, digest = details.split(" ")
-    folder = size == _FOLDER
-    return path, Found(folder, 0 if folder else size, int(mtime_ns), tag, digest or None, int(mode))
+    if size == _FOLDER:
+        return path.removesuffix(b"/"), Found(Kind.FOLDER)
+    return path, Found(Kind.FILE, size, int(mtime_ns), tag, digest=digest or None, mode=int(mode))

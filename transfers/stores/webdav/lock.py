@@ -13,7 +13,7 @@ from transfers.model.leases import locked, record_of
 from transfers.model.units import Problem
 from transfers.stores.server.lease import Held, Lease, no_lock_file
 from transfers.stores.server.own_files import CHANGED_SINCE, NOT_EMPTY, OWN, below
-from transfers.stores.webdav.files import Files
+from transfers.stores.webdav.files import DavFiles
 from transfers.stores.webdav.multistatus import lock_info
 from transfers.stores.webdav.requests import WebdavClient, error_of
 
@@ -54,13 +54,13 @@ def unlock(client: WebdavClient, path: bytes, token: str) -> None:
             return
 
 
-def find_lock(files: Files, folder: bytes) -> Held | None:
+def find_lock(files: DavFiles, folder: bytes) -> Held | None:
     """Return the lock of a folder, None if there is none or access is denied."""
     response = files.client.request("GET", below(folder, _NAME), accept=(400, 403, 404, 409, 410))
     return Held(record_of(response.body), response.age) if response.status < 300 else None
 
 
-def remove_empty(files: Files, path: bytes, *, locks: bool) -> Problem | None:
+def remove_empty(files: DavFiles, path: bytes, *, locks: bool) -> Problem | None:
     """Remove an empty folder; LOCK, if supported, keeps it empty between check and DELETE."""
     token = ""
     if locks:
@@ -70,9 +70,9 @@ def remove_empty(files: Files, path: bytes, *, locks: bool) -> Problem | None:
     headers = holding(files.client, path, token) if token else {}
     is_deleted = False
     try:
-        if next(files.children(path).names, None) is not None:
+        if next(files.listed(path).names, None) is not None:
             return NOT_EMPTY
-        is_deleted = files.delete(path, headers, folder=True) < 300
+        is_deleted = files.send_delete(path, headers, folder=True) < 300
     finally:
         if token and not is_deleted:
             with contextlib.suppress(HibaliError):
@@ -83,7 +83,7 @@ def remove_empty(files: Files, path: bytes, *, locks: bool) -> Problem | None:
 class DavLock(Lease):
     """The lock file of one root, protected by LOCK while we hold it."""
 
-    def __init__(self, files: Files, root: bytes, operation: str, seconds: int = LEASE_SECONDS) -> None:
+    def __init__(self, files: DavFiles, root: bytes, operation: str, seconds: int = LEASE_SECONDS) -> None:
         self._files = files
         self._client = files.client
         self._folder = below(root, OWN)
@@ -160,7 +160,7 @@ class DavLock(Lease):
     def _remove(self) -> None:
         """Remove lock and folder in one request if nothing else is in it, so no client sees one alone; lighttpd refuses that."""
         upload_lock = holding(self._client, self._path, self._lock)
-        names = [name for name, _ in self._files.children(self._folder).names]
+        names = [name for name, _ in self._files.listed(self._folder).names]
         if names == [b"lock"] and self._delete(self._folder, upload_lock, folder=True):
             return
         if not self._delete(self._path, upload_lock):

@@ -14,9 +14,11 @@ from hibali.errors import AccessError, HibaliError, IncompleteError
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.stores.server import probe as server_probe
+from transfers.stores.server.files import Put
 from transfers.stores.server.own_files import OWN, Own, below
 from transfers.stores.server.probe import LONG_NAME, refused_characters, run_probe
-from transfers.stores.webdav.files import Files, Found, date_of, known_value
+from transfers.stores.server.records import Found
+from transfers.stores.webdav.files import DavFiles, date_of, known_value
 from transfers.stores.webdav.lock import holding, refresh_lock, request_lock, token_in
 from transfers.stores.webdav.multistatus import KNOWN
 
@@ -67,9 +69,16 @@ class ServerSupport:
     refuses: tuple[str, ...] = ()  # characters that names cannot contain
 
     @property
-    def mtimes(self) -> bool:
+    def versions(self) -> bool:
         """Whether the server or hibali's property stores a file's time."""
         return self.properties or bool(self.times)
+
+    @property
+    def put(self) -> str:
+        """See Support: what is probed is how MOVE replaces a file."""
+        return Put.RENAMED
+
+    replaces = folders = True
 
 
 def facts_of(support: ServerSupport | None, read_verification: Verification, *, read_back: bool) -> Facts:
@@ -81,7 +90,7 @@ def facts_of(support: ServerSupport | None, read_verification: Verification, *, 
         write_verification=Verification.DIGEST if read_back else Verification.SIZE,
         links=False,
         modes=seen.properties,
-        mtimes=seen.mtimes,
+        mtimes=seen.versions,
         mtime_unit_ns=1 if support is not None and seen.properties else _SECOND,
         locks=seen.locks,
         swaps=False,
@@ -106,7 +115,7 @@ def remember(site: str, origin: str, base: str, support: ServerSupport) -> None:
     server_probe.remember(support, site, _TABLE, base, origin)
 
 
-def probe_server(files: Files, root: bytes) -> ServerSupport:
+def probe_server(files: DavFiles, root: bytes) -> ServerSupport:
     """Probe the server in the existing folder `root`. Raise connection errors.
 
     If writing is denied, nothing else can be probed.
@@ -118,7 +127,7 @@ def probe_server(files: Files, root: bytes) -> ServerSupport:
 class _Probe:
     """One probe; listings skip its names, so leftovers of a crash do not appear in them."""
 
-    def __init__(self, files: Files, root: bytes) -> None:
+    def __init__(self, files: DavFiles, root: bytes) -> None:
         self._files = files
         self._client = files.client
         self._root = root
@@ -145,9 +154,9 @@ class _Probe:
 
     def _clean(self) -> None:
         with contextlib.suppress(HibaliError):
-            self._files.delete(self._folder, folder=True)
-            if next(self._files.children(self._all).names, None) is None:
-                self._files.delete(self._all, folder=True)
+            self._files.remove_folder(self._folder)
+            if next(self._files.listed(self._all).names, None) is None:
+                self._files.remove_folder(self._all)
             Own(self._files, self._root).remove_folder()
 
     def _run(self) -> ServerSupport:
@@ -204,7 +213,7 @@ class _Probe:
 
     def _move(self, headers: dict[str, str], *, overwrite: bool) -> int:
         try:
-            return self._files.move(self._path(b"a"), self._path(b"b"), headers, overwrite=overwrite)
+            return self._files.send_move(self._path(b"a"), self._path(b"b"), headers, overwrite=overwrite)
         except IncompleteError:  # some servers fail on the header
             return 412
 
@@ -245,7 +254,7 @@ class _Probe:
         if found is None or found.tag.startswith("@"):
             return False
         # The right tag is not tried: it is weak in its first second, which If-Match rejects.
-        return self._files.delete(self._path(b"t"), {"If-Match": '"no tag of it"'}) == 412
+        return self._files.send_delete(self._path(b"t"), {"If-Match": '"no tag of it"'}) == 412
 
     def _names(self) -> dict[str, Any]:
         # servers may decode `%41` to `A`
@@ -255,7 +264,7 @@ class _Probe:
         found: set[bytes] = set()
         folds_case = False
         try:
-            listed = self._files.children(self._folder).names
+            listed = self._files.listed(self._folder).names
             found = {name for name, found_file in listed if found_file.size == len(_FIRST)}
             folds_case = self._found(b"upper") is not None
         except HibaliError:

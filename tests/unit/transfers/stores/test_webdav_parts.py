@@ -15,10 +15,11 @@ from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageErro
 from tests.services.serving import serve_in_thread
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.stores.web_login import Authorization, Login, header_of
-from transfers.stores.webdav.files import Files, found_of, known_value, tag_of
+from transfers.stores.webdav.files import found_of, known_value, tag_of
 from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
 from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
 from transfers.stores.webdav.requests import WebdavClient
+from transfers.stores.webdav.server import DavServer
 
 FILE = (
     "<D:response><D:href>{href}</D:href><D:propstat><D:prop><D:resourcetype/><D:getcontentlength>{size}</D:getcontentlength>"
@@ -207,10 +208,10 @@ def server(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tu
 
 
 @contextlib.contextmanager
-def files_at(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[Files, list[str]]]:
+def files_at(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[DavServer, list[str]]]:
     with server(respond) as (url, seen):
         client = WebdavClient(url, "lab", Authorization(lambda: header_of(Login("me", "secret"))))
-        yield Files(client), seen
+        yield DavServer(client), seen
         client.close()
 
 
@@ -227,7 +228,7 @@ def files_at(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[
 def test_a_listing_with_unrequested_names_is_refused(responses: tuple[str, ...]) -> None:
     with files_at(lambda *_: (207, {}, multistatus(*responses))) as (files, _):
         with pytest.raises(IncompleteError) as caught:
-            list(files.children(b"").names)
+            list(files.listed(b"").names)
         assert caught.value.code == "listing-violation"
 
 
@@ -236,7 +237,7 @@ def test_a_truncated_listing_is_an_error() -> None:
     cut = {"Content-Length": str(len(body) + 10)}
     with files_at(lambda *_: (207, cut, body)) as (files, seen):
         with pytest.raises(HibaliError) as caught:
-            list(files.children(b"").names)
+            list(files.listed(b"").names)
         assert caught.value.code == "connection-lost"
         assert len(seen) > 1, "the request is repeated"
 
@@ -245,7 +246,7 @@ def test_a_large_listing_is_sorted_without_duplicates() -> None:
     names = [f"/{number * 7919 % 5000:05}" for number in range(5000)]
     body = multistatus(FOLDER.format(href="/"), *(FILE.format(href=name, size=1) for name in names))
     with files_at(lambda *_: (207, {}, body)) as (files, _):
-        found = [name for name, _ in files.children(b"").names]
+        found = [name for name, _ in files.listed(b"").names]
     assert found == sorted(name[1:].encode() for name in names)
 
 
