@@ -225,11 +225,13 @@ def test_planned_replacements_are_cleared(subject: Subject) -> None:
         payloads = payloads_of([replace(item, replaces=there, clear=True)], contents)
         assert [one.problem for one in store.write(payloads)] == [None]
     assert subject.files() == {**neighbours, b"x/a": b"file"}
+    assert set(file_paths(subject.open())) == {*neighbours, b"x/a"}  # nothing else is recorded
     folder = Item(0, Entry(b"x/a", Kind.FOLDER), store.stat(b"x/a"), clear=True)
     new = Item(1, file_entry(b"x/a/new", b"new"))
     with locked(store):
         assert [one.problem for one in store.write(payloads_of([folder, new], contents))] == [None, None]
     assert subject.files() == {**neighbours, b"x/a/new": b"new"}
+    assert set(file_paths(subject.open())) == {*neighbours, b"x/a/new"}
     left = {name for name in subject.names() if b".hibali" in name}
     assert left <= subject.manifest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import chain
@@ -12,12 +12,17 @@ from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
 from hibali.http import Bytes, Response, not_partial, truncated
-from transfers.model.entry import Kind
+from transfers.agent.identity import Identity
+from transfers.model.entry import Entry, Kind
+from transfers.model.identities import identity_of_url
+from transfers.model.units import Problem
 from transfers.remote.shared_memory import allocate_buffer
 from transfers.stores.ebrains.requests import DataProxy
+from transfers.stores.server.files import LIST_SECONDS, Files
 from transfers.stores.server.keys import Listed, violation
 from transfers.stores.server.reading import Got, changed
 from transfers.stores.server.records import Found
+from transfers.stores.server.streaming import Refused
 
 _PAGE = 1000
 _MOST_PAGE = 16 * 1024 * 1024  # 1000 keys of 1024 bytes, each character escaped, have less than half of this
@@ -26,6 +31,8 @@ _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})")
 _EMPTY_RANGE = re.compile(r"bytes \*/([0-9]{1,18})")
 _PLAIN = re.compile(r"[!#-\[\]-~]{1,100}")  # as the manifest stores tags
 _KNOWN_VERSIONS = 256
+MOST_BYTES = 5 * 1024 * 1024 * 1024  # of one PUT, at S3 as at Swift
+_TOO_LARGE = Problem("too-large", "the service takes objects of at most 5 GiB in one upload")
 _AFTER_SLASH = b"0"  # the character after "/"
 
 
@@ -78,17 +85,26 @@ class _Version(NamedTuple):
     sent: str
 
 
-class Objects:
-    """The objects of one bucket or dataset; thread-safe. Paths are whole keys."""
+class Objects(Files):
+    """Requests for the objects of one bucket or dataset. Paths are whole keys."""
 
     def __init__(self, proxy: DataProxy) -> None:
         self.proxy = proxy
+        self.subject = proxy.subject
         self._versions: dict[bytes, _Version] = {}
 
     @property
-    def subject(self) -> str:
-        """The site, as errors name it."""
-        return self.proxy.subject
+    def address(self) -> str:
+        """See Files."""
+        return self.proxy.address
+
+    def identity(self, path: bytes) -> Identity:
+        """See Files."""
+        return identity_of_url(self.address, path)
+
+    def close(self) -> None:
+        """See Files."""
+        self.proxy.close()
 
     def pages(self, prefix: bytes, *, shallow: bool = False) -> Iterator[list[Listed]]:
         """List keys below `prefix`, relative to it; with `shallow` only to the first slash, folders once.
@@ -131,7 +147,7 @@ class Objects:
         """Return whether there are objects below a folder, or with b"" in the bucket, which must exist."""
         return bool(self._page(key + b"/" if key else b"", b"", 1, shallow=False))
 
-    def stat(self, key: bytes, /) -> Found | None:
+    def stat(self, key: bytes) -> Found | None:
         """Return the properties of one object, None if it is missing."""
         listed = self.find(key)
         return None if listed is None else found_of(listed)
@@ -139,7 +155,6 @@ class Objects:
     def get(
         self,
         key: bytes,
-        /,
         *,
         etag: str | None = None,
         offset: int = 0,
@@ -187,34 +202,89 @@ class Objects:
         response = self.request("GET", key, headers={"Range": f"bytes=0-{most - 1}"}, accept=(404, 416))
         return None if response.status == 404 else response.body if response.status < 300 else b""
 
-    def digest(self, key: bytes, size: int) -> str:
-        """Read an object of this size back; return its sha256. Raise `IncompleteError("source-changed")`."""
-        summed = hashlib.sha256()
-        reading = _Reading(self.proxy, key, 0, size)
-        reading.read(summed.update)
-        if reading.total != size:
-            raise changed(self.subject)
-        return summed.hexdigest()
+    def read(self, key: bytes, offset: int, length: int) -> bytes:
+        """See Files."""
+        return bytes(self.get(key, offset=offset, length=length).content)
 
-    def put(self, key: bytes, content: Bytes) -> None:
+    def children(self, folder: bytes, *, seconds: float = LIST_SECONDS) -> list[tuple[bytes, Found]]:
+        """See Files."""
+        del seconds
+        prefix = folder + b"/" if folder else b""
+        rows = [row for page in self.pages(prefix, shallow=True) for row in page if row.path]
+        return self._in_order(
+            folder,
+            [
+                (row.path.removesuffix(b"/"), Found(Kind.FOLDER))
+                if row.size < 0
+                else (row.path, found_of(row))
+                for row in rows
+            ],
+        )
+
+    def digest(self, key: bytes, expected: int) -> tuple[str, Found | None]:
+        """See Files. A listing may be late: then the properties have no tag, so that nothing is recorded."""
+        summed = hashlib.sha256()
+        reading = _Reading(self.proxy, key, 0, expected)
+        try:
+            reading.read(summed.update)
+        except IncompleteError as problem:
+            if problem.code != "source-changed":  # it has another size
+                raise
+            return "", None
+        if reading.total != expected:
+            return "", None
+        return summed.hexdigest(), self.stat(key) or Found(Kind.FILE, expected)
+
+    def put(self, key: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a whole object, replacing an existing one."""
+        del seconds
         self.proxy.request_object("PUT", key, body=content)
 
-    def upload(self, key: bytes, pieces: Iterator[Bytes], size: int) -> None:
-        """Write an object of this size from its pieces, completely or not at all.
+    def check_entry(self, entry: Entry) -> None:
+        """See Files."""
+        if entry.size > MOST_BYTES:
+            raise Refused(_TOO_LARGE)
+
+    def send(
+        self,
+        key: bytes,
+        pieces: Iterator[Bytes],
+        entry: Entry,
+        before_commit: Callable[[], None],
+        part_folders: Sequence[bytes] = (),
+    ) -> None:
+        """See Files.
 
         Nothing is sent before the first piece exists: SeaweedFS keeps an empty object of a request that ends
         before its first byte.
         """
-        first = next(pieces, b"")
-        self.proxy.upload(key, chain((first,), pieces), size)
+        del part_folders
+        checked = _checked_last(pieces, before_commit)
+        first = next(checked, b"")
+        self.proxy.upload(key, chain((first,), checked), entry.size)
 
-    def delete(self, key: bytes, /) -> None:
+    def delete(self, key: bytes) -> None:
         """Remove an object; a missing one is no error."""
         self.proxy.delete(key)
 
-    def make_folder(self, key: bytes, /) -> None:
+    def make_folder(self, key: bytes) -> None:
         """Do nothing: folders exist only as parts of keys."""
+
+    def remove_folder(self, key: bytes) -> None:
+        """Do nothing: folders exist only as parts of keys."""
+
+    def remove_empty(self, path: bytes) -> Problem | None:
+        """Remove the empty object for a folder, if there is one."""
+        found = self.stat(path + b"/")
+        if found is not None and not found.size:
+            self.delete(path + b"/")
+        return None
+
+    def remove_tree(self, path: bytes) -> None:
+        """See Files."""
+        for page in self.pages(path + b"/"):
+            for listed in page:
+                self.delete(path + b"/" + listed.path)
 
     def request(
         self,
@@ -232,6 +302,18 @@ class Objects:
             self.proxy.delete(key)
             return Response(204, {}, b"")
         return self.proxy.request_object(method, key, headers=headers, body=body, accept=accept)
+
+
+def _checked_last(pieces: Iterator[Bytes], check: Callable[[], None]) -> Iterator[Bytes]:
+    """Yield the pieces, the last one only after `check`."""
+    held: Bytes | None = None
+    for piece in pieces:
+        if held is not None:
+            yield held
+        held = piece
+    check()
+    if held is not None:
+        yield held
 
 
 def _next_marker(rows: list[Listed], prefix: bytes, *, shallow: bool) -> bytes:

@@ -16,6 +16,7 @@ from transfers.model.facts import Facts
 from transfers.stores.ebrains.objects import Objects, time_of
 from transfers.stores.ebrains.requests import CONNECTIONS
 from transfers.stores.server import probe as server_probe
+from transfers.stores.server.files import Put
 from transfers.stores.server.keys import Listed
 from transfers.stores.server.own_files import below
 from transfers.stores.server.probe import LONG_NAME, refused_characters, run_probe
@@ -58,6 +59,14 @@ class BucketSupport:
     def locks(self) -> bool:
         """Whether lock objects work here."""
         return self.conditional_create and self.conditional_replace
+
+    @property
+    def put(self) -> str:
+        """See Support."""
+        return Put.WHOLE
+
+    replaces = True
+    folders = False
 
 
 def facts_of(

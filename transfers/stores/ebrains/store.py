@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
-from hibali.events import Listener, Noted, ignore
+from hibali.errors import HibaliError, NotFoundError, RefusedError
+from hibali.events import Listener, ignore
 from hibali.text import printable
-from transfers.agent.identity import Identity
 from transfers.agent.protocol import LEASE_SECONDS
-from transfers.model.entry import Entry, Kind, Verification, weakest
+from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts, is_own_name, name_problem, unsafe_component
-from transfers.model.identities import identity_of_url
-from transfers.model.leases import lost_lease
-from transfers.model.units import Committed, Item, Payload, Problem
+from transfers.model.units import Problem
 from transfers.stores.ebrains.objects import Objects, found_of
 from transfers.stores.ebrains.probe import (
     SEGMENT_BYTES,
@@ -27,26 +23,21 @@ from transfers.stores.ebrains.probe import (
     remember,
 )
 from transfers.stores.ebrains.requests import CONNECTIONS, DataProxy
-from transfers.stores.ebrains.writing import EbrainsWriter, ObjectRemover, Target
-from transfers.stores.server.keys import Cache, HidingFiles, Listed, Unlisted, in_order, is_folder_marker
-from transfers.stores.server.lease import Lease, NoLease
+from transfers.stores.server.files import Put, Support, Traits, Words
+from transfers.stores.server.keys import Listed, Unlisted, in_order, is_folder_marker
+from transfers.stores.server.lease import Held, Lease
 from transfers.stores.server.locks import NAME as LOCK
 from transfers.stores.server.locks import ConditionalLock, check_unheld, find_lock, is_lock
 from transfers.stores.server.manifest import NAME as MANIFEST
-from transfers.stores.server.manifest import ManifestLines
 from transfers.stores.server.own_files import below
 from transfers.stores.server.probe import add_facts
-from transfers.stores.server.reading import RequestStore
-from transfers.stores.server.records import Records
+from transfers.stores.server.store import ServerStore
 
 _STATISTICS = b"stat"  # a GET of this key returns those of the bucket
 _MANIFEST = b"/" + MANIFEST
 _LONGEST_FACT = 200
 # Requested before the target takes it: with what is in flight to an agent here, a kill costs at most 64 MiB.
 _AHEAD_BYTES = 3 * SEGMENT_BYTES
-
-_Paths = list[bytes]
-_Writers = list[EbrainsWriter]
 
 
 class _ProxyLock(ConditionalLock):
@@ -55,7 +46,46 @@ class _ProxyLock(ConditionalLock):
     check_seconds = 5.0
 
 
-class EbrainsStore(RequestStore):
+class Bucket(Objects):
+    """The files of one bucket or dataset, as they were probed."""
+
+    support: BucketSupport | None = None
+    traits = Traits(
+        "ebrains",
+        keys=True,
+        put=Put.WHOLE,
+        threads=CONNECTIONS,
+        words=Words("service", "a bucket", "listings do not show new versions of objects at once"),
+        flat=True,
+        ahead_bytes=_AHEAD_BYTES,
+        unrecorded=Verification.CLAIMED,
+    )
+
+    def recall(self, site: str) -> None:
+        """See Files."""
+        self.support = recall(site, self.address)
+
+    def probe(self, site: str, root: bytes) -> None:
+        """See Files."""
+        self.support = probe_bucket(self, root)
+        remember(site, self.address, self.support)
+
+    def facts(self, root: bytes, read_verification: Verification, *, read_back: bool) -> Facts:
+        """See Files."""
+        settings = self.proxy.settings
+        writable = settings.bucket is not None and settings.has_login
+        return facts_of(self.support, root, read_verification, writable=writable, read_back=read_back)
+
+    def hold(self, root: bytes, operation: str, seconds: int) -> Lease:
+        """See Files."""
+        return _ProxyLock(self, below(root, LOCK), operation, seconds)
+
+    def find_lock(self, folder: bytes) -> Held | None:
+        """See Files."""
+        return find_lock(self, below(folder, LOCK))
+
+
+class EbrainsStore(ServerStore):
     """A store over one bucket and prefix, or over one dataset, which is read-only.
 
     Folders exist only as parts of keys. Digests, times and modes come from `.hibali/manifest.jsonl`, and from
@@ -77,48 +107,20 @@ class EbrainsStore(RequestStore):
 
         With `exact`, the root and every path is the key of an object, also if it cannot be a path.
         """
-        self._objects = Objects(proxy)
-        super().__init__(
-            self._objects.get, self._key, threads=CONNECTIONS, name="ebrains", ahead_bytes=_AHEAD_BYTES
-        )
-        self.root_path = root
+        self._objects = Bucket(proxy)
         self._proxy = proxy
         self._settings = proxy.settings
-        self._site = site
-        self._slash = slash
         self._exact = exact
-        self._on_event = on_event
-        self._lease = lease
-        self._cache = Cache(site, proxy.address, "", root)
-        self._records = Records(self._objects, root, self._cache)
-        self._support = recall(site, proxy.address)
-        self._read_verification = Verification.RECORDED
-        self._holder: Lease | NoLease = NoLease()
-        self._writers: _Writers = []
-        self._hiding = HidingFiles(self._objects.subject, on_event)
-        self._cleared: _Paths = []
-        self._locks_below: _Paths = []
-        self._made = False
-
-    @property
-    def facts(self) -> Facts:
-        """The probed facts, with the verification that this store's listings allow."""
-        return facts_of(
-            self._support,
-            self.root_path,
-            self._read_verification,
-            writable=self._settings.bucket is not None and self._settings.has_login,
-            read_back=self._settings.read_back,
+        super().__init__(
+            self._objects,
+            site,
+            root,
+            slash=slash,
+            read_back=proxy.settings.read_back,
+            on_event=on_event,
+            lease=lease,
         )
-
-    @property
-    def wire_bytes(self) -> int:
-        """See Store."""
-        return super().wire_bytes + sum(writing.bytes for writing in self._writers)
-
-    def identities(self) -> Sequence[Identity]:
-        """See Store."""
-        return [identity_of_url(self._proxy.address, self.root_path)]
+        self._locks_below: list[bytes] = []
 
     def add_facts(self, facts: dict[str, str | int | bool]) -> None:
         """Query the bucket or dataset, and add what `hibali sites check` shows."""
@@ -138,14 +140,7 @@ class EbrainsStore(RequestStore):
         else:
             facts["writable"] = False
 
-    def probe(self, *, refresh: bool = False) -> BucketSupport:
-        """Return what the bucket supports; probe it if that is unknown, or with `refresh`."""
-        if self._support is None or refresh:
-            self._support = probe_bucket(self._objects, self.root_path)
-            remember(self._site, self._proxy.address, self._support)
-        return self._support
-
-    def _writable(self) -> BucketSupport:
+    def _writable(self, *, refresh: bool = True) -> Support:
         """Return what the bucket supports, probed again if writing was denied earlier."""
         if self._settings.bucket is None:
             self._refuse("be written to")
@@ -157,7 +152,8 @@ class EbrainsStore(RequestStore):
                 hint="Set the site's token_command: hibali config edit",
             )
         support = self.probe()
-        support = support if support.writable else self.probe(refresh=True)
+        if refresh and not support.writable:
+            support = self.probe(refresh=True)
         if not support.writable:
             raise RefusedError(
                 "read-only-site",
@@ -167,11 +163,11 @@ class EbrainsStore(RequestStore):
             )
         return support
 
-    def _key(self, path: bytes) -> bytes:
+    def _path(self, path: bytes) -> bytes:
         """Return the key of a path. Raise `RefusedError` if the path could climb or is ambiguous (S1)."""
         return self._safe(path, None if self._exact else unsafe_component(path))
 
-    def _target_key(self, path: bytes) -> bytes:
+    def _target_path(self, path: bytes) -> bytes:
         """Return the key of a path to write, with the checks for names."""
         key = self._safe(path, name_problem(path, self.facts))
         if is_operation(key):
@@ -190,7 +186,7 @@ class EbrainsStore(RequestStore):
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store. If a file and a folder share the name, return a file with content, or with `slash` the folder."""
-        key = self._key(path) if path else self.root_path
+        key = self._path(path) if path else self.root_path
         if not path and (self._slash or not key) and self._is_folder(key):
             return Entry(path, Kind.FOLDER)
         listed = self._objects.find(key) if key else None
@@ -205,10 +201,6 @@ class EbrainsStore(RequestStore):
     def _is_folder(self, key: bytes) -> bool:
         """Return whether there are objects below a key; the bucket itself may be empty."""
         return self._objects.has_below(key) or not key
-
-    def _weaken(self, entry: Entry) -> None:
-        if entry.digest is None and entry.kind is Kind.FILE:
-            self._read_verification = weakest(self._read_verification, Verification.CLAIMED)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Keys that cannot be safe paths, and recorded files that are missing, are reported at the end."""
@@ -248,79 +240,6 @@ class EbrainsStore(RequestStore):
         if self.root_path and not self._made and self._objects.find(self.root_path) is None:
             raise NotFoundError("no-such-place", "it does not exist", subject=self._objects.subject)
 
-    def _size_now(self, entry: Entry) -> int | None:
-        found = self._objects.stat(self._key(entry.path))
-        return None if found is None else found.size
-
-    def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
-        """See Store; updates the manifest at the end, also after an error."""
-        support = self._writable()
-        self._check_held(support)
-        self._cleared = []
-        target = Target(
-            objects=self._objects,
-            support=support,
-            holder=self._holder,
-            key_of=self._target_key,
-            clear_conflicts=self._clear_conflicts,
-            read_back=self._settings.read_back,
-            cache=self._cache,
-        )
-        writing = EbrainsWriter(target, self._pool)
-        self._writers.append(writing)
-        try:
-            yield from writing.run(payloads)
-            self._holder.check(now=True)
-        finally:
-            for path in self._cleared:
-                target.committed.add(path, b"")
-            self._save(target.committed)
-
-    def _check_held(self, support: BucketSupport) -> None:
-        if support.locks and not self._holder.held:
-            raise lost_lease(self._objects.subject, "the target is not locked")
-
-    def _clear_conflicts(self, item: Item) -> None:
-        """Remove what the plan clears for the item: the objects below a file's name, or a folder's file."""
-        if not item.clear or item.replaces is None:
-            return
-        if item.entry.kind is Kind.FOLDER:
-            results = list(self._removing().remove([item.replaces], self._holder.check))
-            problem = results[0][1]
-            if problem is not None:
-                raise IncompleteError("cannot-make-room", problem.message, subject=self._objects.subject)
-            self._cleared.append(item.replaces.path)
-            return
-        prefix = item.entry.path + b"/"
-        for page in self._objects.pages(self._prefix() + prefix):
-            for listed in page:
-                self._objects.delete(self._prefix() + prefix + listed.path)
-                self._cleared.append(prefix + listed.path)
-
-    def _save(self, changes: ManifestLines) -> None:
-        """Record what was committed or removed, unless another client may hold the lock now."""
-        support = self._support
-        with closing(changes):
-            if support is None or not support.versions or (support.locks and not self._holder.held):
-                return
-            self._records.save(changes, self._objects.upload, self._on_event)
-
-    def _removing(self) -> ObjectRemover:
-        return ObjectRemover(self._objects, self._pool, self._key)
-
-    def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
-        """See Store; requires the lock if the bucket supports locks."""
-        self._check_held(self._writable())
-        self._holder.check(now=True)
-        removed = ManifestLines()
-        try:
-            for entry, problem in self._removing().remove(entries, self._holder.check):
-                if problem is None and entry.kind is not Kind.FOLDER:
-                    removed.add(entry.path, b"")
-                yield entry, problem
-        finally:
-            self._save(removed)
-
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix has no symlinks."""
         del itself
@@ -357,30 +276,3 @@ class EbrainsStore(RequestStore):
         """See Store: probe the bucket; prefixes need no creation, and buckets are never created."""
         self._writable()
         self._made = True
-
-    def lock(self, operation: str, *, make: bool = False) -> Lease | NoLease:
-        """See Store; if the bucket cannot hold a lock, emit a note and hold nothing."""
-        self._made = self._made or make
-        support = self._writable()
-        if support.locks:
-            self._holder = _ProxyLock(self._objects, self._key(LOCK), operation, self._lease)
-        else:
-            self._holder = NoLease()
-            self._note(
-                "this service does not support locks; do not write to it from several places at the same time."
-            )
-        if not support.versions:
-            self._note(
-                "listings do not show new versions of objects at once, so every push sends all files again; to compare by content instead, use --checksum."
-            )
-        return self._holder
-
-    def _note(self, text: str) -> None:
-        self._on_event(Noted(f"{self._objects.subject}: {text}"))
-
-    def close(self) -> None:
-        """See Store."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._records.close()
-        self._cache.close()
-        self._proxy.close()

@@ -16,6 +16,7 @@ from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts, unsafe_component
+from transfers.model.store import IN_FLIGHT_BYTES
 from transfers.model.units import Problem
 from transfers.stores.server.lease import Held, Lease
 from transfers.stores.server.own_files import NOT_EMPTY
@@ -74,6 +75,9 @@ class Traits:
         copies: `copy_file`.
         renames: `rename`.
         tells_space: `free_bytes`.
+        flat: Whether keys are listed by pages, not folder by folder; the store of that kind lists them.
+        ahead_bytes: What is requested before the target takes it.
+        unrecorded: How the content of a file is verified that is read without a recorded digest.
         stores_late: Whether it may store what it received after the upload was abandoned, and its partial file removed.
     """
 
@@ -92,6 +96,9 @@ class Traits:
     copies: bool = False
     renames: bool = False
     tells_space: bool = False
+    flat: bool = False
+    ahead_bytes: int = IN_FLIGHT_BYTES
+    unrecorded: Verification = Verification.SIZE
     stores_late: bool = False
 
 
@@ -124,6 +131,10 @@ class Support(Seen, Protocol):
     @property
     def folders(self) -> bool:
         """Whether folders exist, also empty ones."""
+
+    @property
+    def file_and_folder(self) -> bool:
+        """Whether a file and a folder can have the same name."""
 
 
 class Children(NamedTuple):
@@ -232,6 +243,10 @@ class Files(ABC):
     @abstractmethod
     def put(self, path: bytes, content: Bytes, *, seconds: float | None = None) -> None:
         """Write a whole small file in one call, replacing an existing one."""
+
+    def check_entry(self, entry: Entry) -> None:
+        """Raise `Refused` if the server cannot store such a file."""
+        del entry
 
     def put_entry(self, path: bytes, content: Bytes, entry: Entry) -> None:
         """Write a file of a transfer as `put` does, and set its time where the server can."""

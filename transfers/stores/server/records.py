@@ -293,14 +293,20 @@ class Records:
             raise
         return lines
 
-    def save(self, changes: ManifestLines, write: Write, on_event: Listener) -> None:
+    def save(
+        self, changes: ManifestLines, write: Write, on_event: Listener, cleared: Iterable[bytes] = ()
+    ) -> None:
         """Apply changes to the root's manifest, and remove changed files from manifests below it.
 
-        An empty line removes a file. A failure is only reported: such files are hashed or sent again.
+        An empty line removes a file; `cleared` are folders whose files were removed. A failure is only reported: such
+        files are hashed or sent again.
         """
-        if not (changes and self._manifest):
+        if not self._manifest:
             return
         try:
+            changes.extend((path, b"") for path in self._recorded_below([each + b"/" for each in cleared]))
+            if not changes:
+                return
             self._merge_into(b"", lambda: iter(changes), write)
             for folder in sorted(
                 {above for path, _ in changes for above in enclosing(path) if above in self.nested}
@@ -311,6 +317,16 @@ class Records:
             on_event(
                 Noted(f"{self._files.subject}: the digest manifest could not be written: {problem.message}")
             )
+
+    def _recorded_below(self, folders: list[bytes]) -> list[bytes]:
+        """Return the recorded files below folders of the root."""
+        found: list[bytes] = []
+        for before, lines in self._above() if folders else ():
+            start = before + b"/" if before else b""
+            starts = tuple(start + folder for folder in folders)
+            with closing(lines):
+                found += [path[len(start) :] for path, _ in lines if path.startswith(starts)]
+        return found
 
     def _forget_above(self, changes: ManifestLines, write: Write) -> None:
         """Remove removed files from the manifests above the root, unless others own them."""

@@ -17,7 +17,7 @@ from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Entry, Kind, Verification, enclosing, weakest
 from transfers.model.facts import Facts, name_problem, unsafe_component
 from transfers.model.leases import lost_lease
-from transfers.model.store import IN_FLIGHT_BYTES, Origin, Store, problem_of
+from transfers.model.store import Origin, Store, problem_of
 from transfers.model.units import Committed, Item, Payload, Problem, Space
 from transfers.stores.server.copying import CopySource, ServerCopying, ServerRename
 from transfers.stores.server.files import Children, Files, Support
@@ -131,7 +131,7 @@ class ServerStore(RequestStore):
         lease: int = LEASE_SECONDS,
     ) -> None:
         """Set the fields; `root` is a path below the site's URL without outer slashes."""
-        ahead = _MACHINE_AHEAD if files.traits.posix else IN_FLIGHT_BYTES
+        ahead = _MACHINE_AHEAD if files.traits.posix else files.traits.ahead_bytes
         super().__init__(
             files.get, self._path, threads=files.traits.threads, name=files.traits.kind, ahead_bytes=ahead
         )
@@ -217,16 +217,18 @@ class ServerStore(RequestStore):
 
     def file_above(self) -> bool:
         """See Store."""
+        if self._files.traits.keys:
+            return False
         parts = self.root_path.split(b"/")
         for count in range(len(parts) - 1, 0, -1):
             found = self._files.stat(b"/".join(parts[:count]))
             if found is not None:
-                return not found.folder and not self._files.traits.keys
+                return not found.folder
         return False
 
     def _weaken(self, entry: Entry) -> None:
         if entry.kind is Kind.FILE and entry.digest is None:
-            self._read_verification = weakest(self._read_verification, Verification.SIZE)
+            self._read_verification = weakest(self._read_verification, self._files.traits.unrecorded)
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. A server returns all names of a folder, or raises: that replaces a final count."""
@@ -302,7 +304,7 @@ class ServerStore(RequestStore):
             self._purge()
             whole = True
         finally:
-            self._save(target.committed)
+            self._save(target.committed, target.cleared)
             if whole and self._tidy and not target.left:
                 self._own.end_journal()
                 if not self._holder.held:
@@ -333,7 +335,7 @@ class ServerStore(RequestStore):
             self._files.use_seed(target.seed)
         return target
 
-    def _save(self, changes: ManifestLines) -> None:
+    def _save(self, changes: ManifestLines, cleared: Sequence[bytes] = ()) -> None:
         """Record what was committed or removed, unless another client may hold the lock now."""
         support = self._files.support
         with closing(changes):
@@ -343,10 +345,14 @@ class ServerStore(RequestStore):
                 changes,
                 lambda path, pieces, size: write_manifest(self._files, support, path, pieces, size),
                 self._on_event,
+                cleared,
             )
 
-    def _writable(self) -> Support:
+    def _writable(self, *, refresh: bool = False) -> Support:
+        """Return what the server supports, with `refresh` probed again if writing was not possible. Raise `RefusedError`."""
         support = self.probe()
+        if refresh and not support.writable:
+            support = self.probe(refresh=True)
         if not support.writable:
             raise RefusedError(
                 "read-only-site",
@@ -442,9 +448,7 @@ class ServerStore(RequestStore):
         """See Store; if the server cannot hold a lock, emit a note and hold nothing."""
         if make:
             self.make_root()
-        if not self.probe().writable:
-            self.probe(refresh=True)
-        support, words = self._writable(), self._files.traits.words
+        support, words = self._writable(refresh=True), self._files.traits.words
         self._locking = True
         if support.locks:
             self._holder = self._files.hold(self.root_path, operation, self._lease)

@@ -45,7 +45,8 @@ class Target:
     """The target of one `write`.
 
     `seed` makes partial names, those of interrupted operations are `earlier`; `left` is set if a partial file or the parts
-    of one may remain. `aside` are replaced folders, which `purge` removes at the end.
+    of one may remain. `aside` are replaced folders, which `purge` removes at the end; of those that are
+    `cleared`, the files are removed from the manifest.
     """
 
     files: Files
@@ -61,6 +62,7 @@ class Target:
     committed: ManifestLines = field(default_factory=ManifestLines)
     earlier: Sequence[bytes] = ()
     aside: list[bytes] = field(default_factory=list)
+    cleared: list[bytes] = field(default_factory=list)
     left: bool = False
 
     @property
@@ -81,10 +83,12 @@ class Target:
             problem = self.removing.remove_file(path, item.replaces)
             if problem is not None:
                 raise Refused(problem)
+            self.committed.add(item.entry.path, b"")
         self.make_folders(item.entry.path + b"/")
 
     def put(self, item: Item, digest: Callable[[], str], send: Send) -> Found:
         """Write, verify and commit a file; leave nothing half. Raise `Refused`, `HibaliError`."""
+        self.files.check_entry(item.entry)
         path = self.path_of(item.entry.path)
         self.make_folders(item.entry.path)
         if not self.renames:
@@ -157,14 +161,23 @@ class Target:
     def _put_whole(self, item: Item, path: bytes, digest: Callable[[], str], send: Send) -> Found:
         """Write a file that appears when it is complete, then read it back; remove it if it differs."""
         self.holder.check()
-        self._make_room(item, path)
+        late = (
+            self.files.traits.flat and self.support.file_and_folder
+        )  # the old files stay until the new one is complete
+        if late:
+            self._check_target(item, path)
+        else:
+            self._make_room(item, path)
         send(path)
         try:
-            return self._check_written(item.entry, path, digest())
+            found = self._check_written(item.entry, path, digest())
         except Refused:
             with contextlib.suppress(HibaliError):
                 self.files.delete(path)
             raise
+        if late:
+            self._clear(item, path)
+        return found
 
     def check_unchanged(self, item: Item) -> None:
         """Check a long upload again before it is completed. Raise `Refused`, `TryLaterError`."""
@@ -199,15 +212,19 @@ class Target:
     def _make_room(self, item: Item, path: bytes) -> None:
         """Check that the target is as planned; remove a folder that the plan replaces."""
         existing = self._check_target(item, path)
-        if not item.clear or item.replaces is None:
-            return
         if not self.support.folders or (existing is not None and existing.folder):
+            self._clear(item, path)
+
+    def _clear(self, item: Item, path: bytes) -> None:
+        """Remove a folder that the plan replaces."""
+        if item.clear and item.replaces is not None:
             self.files.remove_tree(path)
             self.folders.forget(item.entry.path)
+            self.cleared.append(item.entry.path)
 
     def _check_target(self, item: Item, path: bytes) -> Found | None:
         """Return the existing target. Raise `Refused` if it may not be replaced."""
-        needed = item.exact or item.replaces is not None or self.support.folders
+        needed = item.exact or self.support.folders
         return self._fit(item, self.files.stat(path)) if needed else None
 
     def _fit(self, item: Item, existing: Found | None) -> Found | None:
@@ -366,6 +383,8 @@ class FileRemover(EntryRemover):
 
     def remove_folder(self, path: bytes) -> Problem | None:
         """Remove an empty folder; a missing one is no error."""
+        if self._files.traits.flat:
+            return self._files.remove_empty(path)
         found = self._files.stat(path)
         if found is None:
             return None

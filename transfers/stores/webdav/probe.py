@@ -79,6 +79,7 @@ class ServerSupport:
         return Put.RENAMED
 
     replaces = folders = True
+    file_and_folder = False
 
 
 def facts_of(support: ServerSupport | None, read_verification: Verification, *, read_back: bool) -> Facts:

@@ -370,9 +370,9 @@ def test_names_of_operations_are_not_written(opened: Open) -> None:
     for path in (b"copy", b"a/copy", b"multipart", b"x/multipart/1"):
         assert name_problem(path, store.facts) is not None, path
     with pytest.raises(RefusedError):
-        store._target_key(b"multipart/1")
+        store._target_path(b"multipart/1")
     with pytest.raises(RefusedError):
-        opened(once([]))._key(b"stat")
+        opened(once([]))._path(b"stat")
 
 
 def test_a_time_without_a_zone_is_utc() -> None:

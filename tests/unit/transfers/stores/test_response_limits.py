@@ -21,9 +21,9 @@ from transfers.model.units import Item, Unit
 from transfers.stores import url
 from transfers.stores.ebrains import objects as ebrains_objects
 from transfers.stores.ebrains import requests as ebrains_requests
-from transfers.stores.ebrains.objects import Objects
 from transfers.stores.ebrains.requests import DataProxy
 from transfers.stores.ebrains.settings import EbrainsSettings
+from transfers.stores.ebrains.store import Bucket
 from transfers.stores.globus import clients
 from transfers.stores.globus.clients import limit_responses
 from transfers.stores.s3 import listing, requests
@@ -102,13 +102,13 @@ def digest_webdav(server: EndlessServer) -> Any:
 
 def list_ebrains(server: EndlessServer) -> Any:
     with closing(DataProxy(EbrainsSettings(bucket="b", url=server.origin), "lab")) as proxy:
-        return list(Objects(proxy).pages(b""))
+        return list(Bucket(proxy).pages(b""))
 
 
 def read_ebrains(server: EndlessServer) -> Any:
     with closing(DataProxy(EbrainsSettings(bucket="b", url=server.origin), "lab")) as proxy:
         proxy._presigned = lambda *_: f"{server.origin}/x"
-        return Objects(proxy).get(b"x", offset=0, length=1000)
+        return Bucket(proxy).get(b"x", offset=0, length=1000)
 
 
 def page(server: EndlessServer) -> Any:
