@@ -16,7 +16,6 @@ from hibali.errors import (
     HibaliError,
     IncompleteError,
     NotFoundError,
-    RefusedError,
 )
 from hibali.events import Listener, ignore
 from hibali.http import (
@@ -34,14 +33,14 @@ from hibali.retry import with_retries
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind, Verification
-from transfers.model.facts import Facts, is_own_name, unsafe_component
+from transfers.model.facts import Facts, is_own_name
 from transfers.model.identities import identity_of_url
 from transfers.model.store import problem_of
 from transfers.model.units import ListingIncompleteError, Problem
 from transfers.stores import web_login
 from transfers.stores.server.listing import walk_tree
 from transfers.stores.server.probe import add_facts
-from transfers.stores.server.reading import Got, RequestStore
+from transfers.stores.server.reading import Got, ServerReader
 from transfers.stores.server.store import ServerStore
 from transfers.stores.web_login import (
     Authorization,
@@ -345,30 +344,20 @@ _Names = list[tuple[bytes, bool]]
 _Problems = list[tuple[bytes, Problem]]
 
 
-class UrlStore(RequestStore):
+class UrlStore(ServerReader):
     """A read-only store that lists folders by the links of their pages."""
 
     facts = _FACTS
 
     def __init__(self, web: Web, root: bytes, *, slash: bool = False) -> None:
         """`root` is a path below the site's URL, without leading or trailing slashes."""
-        super().__init__(web.get, self._path, threads=_THREADS, name="url")
-        self.root_path = root
+        super().__init__(web.get, root, web.subject, threads=_THREADS, name="url")
         self._web = web
         self._slash = slash
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
         return [identity_of_url(self._web.base, self.root_path)]
-
-    def _path(self, path: bytes) -> bytes:
-        """Return the path below the site's URL; raise `RefusedError` if it is unsafe or ambiguous (S1)."""
-        reason = unsafe_component(path)
-        if reason:
-            raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._web.subject
-            )
-        return self.root_path + b"/" + path if self.root_path else path
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""

@@ -30,7 +30,7 @@ from transfers.stores.cbrain.records import DataProvider, Userfile
 from transfers.stores.cbrain.writing import PortalWriter
 from transfers.stores.server.lease import NoLease
 from transfers.stores.server.own_files import below
-from transfers.stores.server.reading import Got, RequestStore
+from transfers.stores.server.reading import Got, ServerReader
 
 THREADS = 8
 _PROVIDER = "@[A-Za-z0-9][A-Za-z0-9_.=+-]*"
@@ -69,13 +69,12 @@ class Place(NamedTuple):
     inside: bytes
 
 
-class PortalStore(RequestStore):
+class PortalStore(ServerReader):
     """A store over one path of a portal."""
 
     def __init__(self, portal: Portal, root: bytes) -> None:
         """`root` is a path without outer slashes; b"" is the portal."""
-        super().__init__(self._get, self._path, threads=THREADS, name="cbrain")
-        self.root_path = root
+        super().__init__(self._get, root, portal.site.name, threads=THREADS, name="cbrain")
         self._portal = portal
         self._contents = Contents(portal.client)
         self._archives: dict[int, CollectionArchive] = {}
@@ -84,7 +83,6 @@ class PortalStore(RequestStore):
         self._read_verification = Verification.RECORDED
         self._is_target = False
         self._whole = False  # the root is removed as a whole
-        self._writers: list[PortalWriter] = []
 
     @property
     def facts(self) -> Facts:
@@ -96,11 +94,6 @@ class PortalStore(RequestStore):
             folders=not self._is_target,  # collections have some, which are only read
             read_verification=self._read_verification,
         )
-
-    @property
-    def wire_bytes(self) -> int:
-        """See Store."""
-        return super().wire_bytes + sum(writing.bytes for writing in self._writers)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
@@ -119,7 +112,7 @@ class PortalStore(RequestStore):
             raise RefusedError(
                 "not-shared",
                 "only whole userfiles, and folders of a data provider, are shared at a portal",
-                subject=f"{self._portal.site.name}:{printable(self.root_path)}",
+                subject=f"{self._subject}:{printable(self.root_path)}",
             )
         if place.userfile is not None:
             return [place.userfile]
@@ -132,26 +125,15 @@ class PortalStore(RequestStore):
 
     # Finding
 
-    def _path(self, path: bytes) -> bytes:
-        """Return a path below the portal. Raise `RefusedError` if it could climb or is ambiguous (S1)."""
-        reason = unsafe_component(path)
-        if reason:
-            raise RefusedError(
-                "unsafe-name",
-                f"{printable(path)} cannot be a path: {reason}",
-                subject=self._portal.site.name,
-            )
-        return below(self.root_path, path)
-
     def _place(self, path: bytes, *, fresh: bool = False) -> Place:
         """Return what a full path names. Raise `NotFoundError` for an unknown provider."""
         first, _, rest = path.decode("utf-8", "surrogateescape").partition("/")
         if not first.startswith("@"):
             raise NotFoundError(
                 "no-such-provider",
-                f"paths at a portal start with a data provider: {self._portal.site.name}:@PROVIDER/NAME",
-                subject=f"{self._portal.site.name}:{printable(path)}",
-                hint=f"hibali ls {self._portal.site.name}:",
+                f"paths at a portal start with a data provider: {self._subject}:@PROVIDER/NAME",
+                subject=f"{self._subject}:{printable(path)}",
+                hint=f"hibali ls {self._subject}:",
             )
         provider = self._portal.provider(first[1:])
         if not rest:
@@ -216,7 +198,7 @@ class PortalStore(RequestStore):
             raise NotFoundError(
                 "no-such-place",
                 "it does not exist",
-                subject=f"{self._portal.site.name}:{printable(self.root_path)}",
+                subject=f"{self._subject}:{printable(self.root_path)}",
             )
         if root.kind is Kind.FILE:
             return
@@ -227,7 +209,7 @@ class PortalStore(RequestStore):
         for entry in sorted(found.values(), key=lambda entry: entry.order):
             yield self._weakened(entry)
         if problems:
-            raise ListingIncompleteError(self._portal.site.name, problems)
+            raise ListingIncompleteError(self._subject, problems)
 
     def _below(self, problems: _Problems, *, shallow: bool) -> Iterator[Entry]:
         """Yield all entries below the root, unsorted; folders may be repeated."""
@@ -320,8 +302,8 @@ class PortalStore(RequestStore):
             raise RefusedError(
                 "not-supported",
                 _NO_FOLDERS,
-                subject=f"{self._portal.site.name}:{printable(self.root_path)}",
-                hint=f"Push to {self._portal.site.name}:{printable(self.root_path.partition(b'/')[0])}/ instead.",
+                subject=f"{self._subject}:{printable(self.root_path)}",
+                hint=f"Push to {self._subject}:{printable(self.root_path.partition(b'/')[0])}/ instead.",
             )
         if self.root_path:
             self._check_writable(self._place(self.root_path).provider)
@@ -339,14 +321,14 @@ class PortalStore(RequestStore):
             raise RefusedError(
                 "read-only-site",
                 f"the data provider is {state}",
-                subject=f"{self._portal.site.name}:@{provider.name}",
+                subject=f"{self._subject}:@{provider.name}",
                 hint="Write to another data provider.",
             )
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:
         """See Store. The portal copies an upload after it answered; then it is read back."""
         writing = PortalWriter(self._portal, self._contents, self._pool, self._target)
-        self._writers.append(writing)
+        self._writings.append(writing)
         try:
             yield from writing.run(payloads)
         finally:

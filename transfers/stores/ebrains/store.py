@@ -148,7 +148,7 @@ class EbrainsStore(ServerStore):
             raise RefusedError(
                 "read-only-site",
                 "this site has no login, so it is read-only",
-                subject=self._objects.subject,
+                subject=self._subject,
                 hint="Set the site's token_command: hibali config edit",
             )
         support = self.probe()
@@ -158,7 +158,7 @@ class EbrainsStore(ServerStore):
             raise RefusedError(
                 "read-only-site",
                 "this account cannot write to the bucket",
-                subject=self._objects.subject,
+                subject=self._subject,
                 hint="Ask the owner of the collab for the role of an editor.",
             )
         return support
@@ -180,7 +180,7 @@ class EbrainsStore(ServerStore):
             reason = "the service answers with the statistics of the bucket"
         if reason:
             raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a key: {reason}", subject=self._objects.subject
+                "unsafe-name", f"{printable(path)} cannot be a key: {reason}", subject=self._subject
             )
         return key
 
@@ -204,11 +204,11 @@ class EbrainsStore(ServerStore):
 
     def list(self, *, shallow: bool = False) -> Iterator[Entry]:
         """See Store. Keys that cannot be safe paths, and recorded files that are missing, are reported at the end."""
-        unlisted = Unlisted(self._objects.subject, self._prefix())
+        unlisted = Unlisted(self._subject, self._prefix())
         self._records.begin(shallow=shallow)
         self._locks_below = []
         # Sorting reads the whole listing before the first entry, so all nested manifests are known by then.
-        ordered = in_order(self._listed(shallow=shallow), self._objects.subject)
+        ordered = in_order(self._listed(shallow=shallow), self._subject)
         first = next(ordered, None)
         if first is None:
             self._check_root()
@@ -238,7 +238,7 @@ class EbrainsStore(ServerStore):
     def _check_root(self) -> None:
         """Raise `NotFoundError` after an empty listing, except for a file, a bucket or a created root."""
         if self.root_path and not self._made and self._objects.find(self.root_path) is None:
-            raise NotFoundError("no-such-place", "it does not exist", subject=self._objects.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._subject)
 
     def check_no_locks(self, *, itself: bool) -> None:
         """See Store; a prefix has no symlinks."""

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
-from hibali.errors import HibaliError, IncompleteError
+from hibali.errors import HibaliError, IncompleteError, RefusedError
 from hibali.http import FAILED, Bytes
+from hibali.text import printable
 from transfers.model.entry import Entry, Kind, Verification
+from transfers.model.facts import unsafe_component
 from transfers.model.store import IN_FLIGHT_BYTES, Store, problem_of
 from transfers.model.units import Item, Payload, Problem, Unit
 from transfers.pipeline.batches import fill_gaps
@@ -232,6 +234,12 @@ def _bytes_of(unit: Unit) -> int:
     return sum(item.entry.size for item in unit.items if item.entry.kind is Kind.FILE)
 
 
+class Counted(Protocol):
+    """What writes files, and counts the bytes that it sent or read back."""
+
+    bytes: int
+
+
 class RequestStore(Store):
     """A store that reads files with single requests; `digest` must read the whole file from the server."""
 
@@ -250,11 +258,12 @@ class RequestStore(Store):
         self._ahead_bytes = ahead_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._readings: list[Reading] = []
+        self._writings: list[Counted] = []
 
     @property
     def wire_bytes(self) -> int:
         """See Store."""
-        return sum(reading.bytes for reading in self._readings)
+        return sum(one.bytes for one in (*self._readings, *self._writings))
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store."""
@@ -272,3 +281,33 @@ class RequestStore(Store):
         reading = Reading(self._get, self._pool, self._key_of, self._ahead_bytes)
         self._readings.append(reading)
         return reading
+
+
+class ServerReader(RequestStore):
+    """A store of a folder below a URL, whose paths are bytes below the URL."""
+
+    def __init__(
+        self,
+        get: Getter,
+        root: bytes,
+        subject: str,
+        *,
+        threads: int,
+        name: str,
+        ahead_bytes: int = IN_FLIGHT_BYTES,
+    ) -> None:
+        """`root` has no outer slashes; `subject` names the site in errors."""
+        super().__init__(get, self._path, threads=threads, name=name, ahead_bytes=ahead_bytes)
+        self.root_path = root
+        self._subject = subject
+
+    def _path(self, path: bytes) -> bytes:
+        """Return a path below the site's URL. Raise `RefusedError` if it could climb or is ambiguous (S1)."""
+        return self._safe(path, unsafe_component(path))
+
+    def _safe(self, path: bytes, reason: str | None) -> bytes:
+        if reason:
+            raise RefusedError(
+                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._subject
+            )
+        return self.root_path + b"/" + path if self.root_path and path else self.root_path or path

@@ -10,7 +10,6 @@ from contextlib import closing
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
-from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
 from transfers.agent.protocol import LEASE_SECONDS
@@ -26,7 +25,7 @@ from transfers.stores.server.lease import Lease, NoLease
 from transfers.stores.server.listing import ServerListing
 from transfers.stores.server.manifest import ManifestLines
 from transfers.stores.server.own_files import OWN, FolderMaker, Own, TreeRemover, below
-from transfers.stores.server.reading import RequestStore
+from transfers.stores.server.reading import ServerReader
 from transfers.stores.server.records import PIECE_BYTES, Found, Records
 from transfers.stores.server.writing import FileRemover, ServerWriter, Target, write_manifest
 
@@ -112,11 +111,10 @@ class TreeListing(ServerListing):
         yield from coming
 
 
-_Writers = list[ServerWriter | ServerCopying]
 _Paths = list[bytes]
 
 
-class ServerStore(RequestStore):
+class ServerStore(ServerReader):
     """A store over one folder of a server."""
 
     def __init__(
@@ -133,9 +131,13 @@ class ServerStore(RequestStore):
         """Set the fields; `root` is a path below the site's URL without outer slashes."""
         ahead = _MACHINE_AHEAD if files.traits.posix else files.traits.ahead_bytes
         super().__init__(
-            files.get, self._path, threads=files.traits.threads, name=files.traits.kind, ahead_bytes=ahead
+            files.get,
+            root,
+            files.subject,
+            threads=files.traits.threads,
+            name=files.traits.kind,
+            ahead_bytes=ahead,
         )
-        self.root_path = root
         self._files = files
         self._site = site
         self._slash = slash
@@ -150,7 +152,6 @@ class ServerStore(RequestStore):
         self._read_verification = Verification.SIZE if files.traits.posix else Verification.RECORDED
         self._hiding = HidingFiles(files.subject, on_event)
         self._holder: Lease | NoLease = NoLease()
-        self._writers: _Writers = []
         self._orphans: _Paths = []
         self._own_folders: _Paths = []  # folders below that have a `.hibali`
         self._tidy = False  # all orphans are known and no other partial file exists
@@ -161,11 +162,6 @@ class ServerStore(RequestStore):
     def facts(self) -> Facts:
         """The probed facts, with the verification that this store's listings allow."""
         return self._files.facts(self.root_path, self._read_verification, read_back=self._read_back)
-
-    @property
-    def wire_bytes(self) -> int:
-        """See Store."""
-        return super().wire_bytes + sum(writing.bytes for writing in self._writers)
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
@@ -178,20 +174,9 @@ class ServerStore(RequestStore):
         assert self._files.support is not None
         return self._files.support
 
-    def _path(self, path: bytes) -> bytes:
-        """Return a path below the site's URL. Raise `RefusedError` if it could climb or is ambiguous (S1)."""
-        return self._safe(path, unsafe_component(path))
-
     def _target_path(self, path: bytes) -> bytes:
         """Return a path to write, with the checks for names at this filesystem."""
         return self._safe(path, name_problem(path, self.facts))
-
-    def _safe(self, path: bytes, reason: str | None) -> bytes:
-        if reason:
-            raise RefusedError(
-                "unsafe-name", f"{printable(path)} cannot be a path: {reason}", subject=self._files.subject
-            )
-        return below(self.root_path, path)
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store. If a file and a folder share the name, return a file with content, or with `slash` the folder."""
@@ -236,7 +221,7 @@ class ServerStore(RequestStore):
         if root is None and self._made and self._files.traits.keys:
             return
         if root is None:
-            raise NotFoundError("no-such-place", "it does not exist", subject=self._files.subject)
+            raise NotFoundError("no-such-place", "it does not exist", subject=self._subject)
         if root.kind is not Kind.FOLDER:
             return
         self._records.begin(shallow=shallow)
@@ -247,7 +232,7 @@ class ServerStore(RequestStore):
                 continue
             self._weaken(entry)
             yield entry
-        unlisted = Unlisted(self._files.subject)
+        unlisted = Unlisted(self._subject)
         hidden = {folder for folder, _ in listing.problems}
         unlisted.add_missing(
             (path, known)
@@ -268,7 +253,7 @@ class ServerStore(RequestStore):
         """See Store; requires the lock if the server supports locks."""
         target = self._target()
         writing = ServerWriter(target, self._pool)
-        self._writers.append(writing)
+        self._writings.append(writing)
         yield from self._tidied(target, writing.run(payloads))
 
     def copies(self, source: Store) -> bool:
@@ -289,7 +274,7 @@ class ServerStore(RequestStore):
 
         target = self._target()
         copying = ServerCopying(target, self._pool, source_of)
-        self._writers.append(copying)
+        self._writings.append(copying)
         yield from self._tidied(target, copying.run(items))
 
     def _tidied(
@@ -357,14 +342,14 @@ class ServerStore(RequestStore):
             raise RefusedError(
                 "read-only-site",
                 f"this {self._files.traits.words.noun} does not allow writing, or not safely",
-                subject=self._files.subject,
+                subject=self._subject,
                 hint=f"`hibali sites check {self._site}` shows its capabilities.",
             )
         return support
 
     def _check_held(self, support: Support) -> None:
         if support.locks and not self._holder.held:
-            raise lost_lease(self._files.subject, "the target is not locked")
+            raise lost_lease(self._subject, "the target is not locked")
 
     def _removing(self) -> FileRemover:
         return FileRemover(self._files, self._pool, self._path)
@@ -464,7 +449,7 @@ class ServerStore(RequestStore):
         return self._holder
 
     def _note(self, text: str) -> None:
-        self._on_event(Noted(f"{self._files.subject}: {text}"))
+        self._on_event(Noted(f"{self._subject}: {text}"))
 
     def space(self) -> Space:
         """See Store; the space of the nearest existing folder above."""
