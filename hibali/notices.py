@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hibali import subprocesses
 from hibali.errors import IncompleteError, UsageError
-from hibali.http import check_post_url, post_json
+from hibali.http.fetch import check_post_url, post_json
 
 _COMMAND_SECONDS = 60.0
 

@@ -156,7 +156,7 @@ def _from_bosh(place: str, access: Access) -> Iterator[Candidate]:
 
 def _from_cbrain(place: str, access: Access) -> Iterator[Candidate]:
     """Read the descriptor of a tool configuration of a CBRAIN portal, which is public: `cbrain:123`."""
-    from hibali.http import fetch  # start-up: only for sources on the web
+    from hibali.http.fetch import fetch  # start-up: only for sources on the web
 
     found = _CBRAIN_ID.fullmatch(place)
     if found is None:
@@ -172,14 +172,14 @@ def _from_cbrain(place: str, access: Access) -> Iterator[Candidate]:
 
 def _from_url(place: str, access: Access) -> Iterator[Candidate]:
     """Read one descriptor from a URL."""
-    from hibali.http import fetch  # start-up: only for sources on the web
+    from hibali.http.fetch import fetch  # start-up: only for sources on the web
 
     yield Candidate(place, fetch(place, access.origins, MAXIMUM_BYTES))
 
 
 def _from_zenodo(place: str, access: Access) -> Iterator[Candidate]:
     """Read the descriptors of a record (https://developers.zenodo.org, records; InvenioRDM has the same API)."""
-    from hibali.http import fetch  # start-up: only for sources on the web
+    from hibali.http.fetch import fetch  # start-up: only for sources on the web
 
     found = _ZENODO_ID.fullmatch(place)
     assert found is not None
@@ -200,7 +200,7 @@ def _from_zenodo(place: str, access: Access) -> Iterator[Candidate]:
 
 def _zenodo_file(file: dict[str, Any], subject: str, access: Access) -> bytes:
     """Download a file and compare its checksum."""
-    from hibali.http import fetch  # start-up: only for sources on the web
+    from hibali.http.fetch import fetch  # start-up: only for sources on the web
 
     links = file.get("links")
     url = links.get("self") or links.get("content") if isinstance(links, dict) else None

@@ -15,7 +15,7 @@ from hibali.config.importers import Found, Passed, Proposal, proposals_in
 from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import NotFoundError, RefusedError
-from hibali.http import fetch
+from hibali.http.fetch import fetch
 from hibali.subprocesses import has_terminal
 from hibali.system_errors import unreadable
 from hibali.text import did_you_mean, printable
@@ -37,7 +37,7 @@ class ImportRequest(NamedTuple):
 
 
 def find_sites(settings: Settings, request: ImportRequest) -> list[Found]:
-    """Find sites in the source. Raises `NotFoundError`, `UsageError`, `RefusedError`, and as `hibali.http.fetch` does."""
+    """Find sites in the source. Raises `NotFoundError`, `UsageError`, `RefusedError`, and as `hibali.http.fetch.fetch` does."""
     if request.source not in {"", *OWN}:
         found = importers.read_profile(_read(settings, request.source), printable(request.source))
         return [importers.with_account(each, request.user, request.account) for each in found]

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from hibali import http
 from hibali.errors import AccessError, IncompleteError, RefusedError, TryLaterError, UsageError
-from hibali.http import HttpClient, Response
+from hibali.http.client import HttpClient, Response
+from hibali.http.errors import is_failing
+from hibali.http.fetch import check_post_url, fetch
 from hibali.retry import with_retries
 from hibali.text import printable
 from registry.pipeline import Pipeline
@@ -63,7 +64,7 @@ def search_zenodo(origin: str, origins: frozenset[str], words: Sequence[str]) ->
         "size": str(_MOST_HITS),
     }
     url = f"{origin}/api/records/?{urlencode(query, quote_via=quote)}"
-    answer = _read(http.fetch(url, origins, _MOST_BYTES), "zenodo")
+    answer = _read(fetch(url, origins, _MOST_BYTES), "zenodo")
     hits = answer.get("hits")
     found = hits.get("hits") if isinstance(hits, dict) else None
     if not isinstance(found, list):
@@ -101,7 +102,7 @@ class ZenodoClient:
 
     def __init__(self, origin: str, token: str) -> None:
         """Set the fields. Raise `UsageError` for an origin that a token must not be sent to."""
-        http.check_post_url(origin)
+        check_post_url(origin)
         self._origin = origin
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
 
@@ -122,7 +123,7 @@ class ZenodoClient:
             client.close()
         if response.status in {401, 403}:
             raise login_error("Zenodo does not accept the token", self._origin)
-        if response.status == 429 or response.status >= 500:
+        if is_failing(response.status):
             message = f"Zenodo's status is {response.status}"
             raise TryLaterError("server-busy", message, subject=self._origin, transient=True)
         if not 200 <= response.status < 300:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hibali.amounts import split_command
 from hibali.errors import IncompleteError, UsageError
-from hibali.http import check_post_url
+from hibali.http.fetch import check_post_url
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
 from hibali_plugins.schedules.maintenance import all_credentials, current_metrics, write_metrics

@@ -16,7 +16,7 @@ from hibali.amounts import format_duration
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.files import read_regular, write_atomic
-from hibali.http import post_json
+from hibali.http.fetch import post_json
 from hibali.ledger import now
 from hibali.notices import _COMMAND_SECONDS, run_command
 from hibali.subprocesses import remember_secret

@@ -13,7 +13,7 @@ from hibali.config.model import Site
 from hibali.config.settings import require_built, require_built_for_runs
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener
-from hibali.http import Response
+from hibali.http.client import Response
 from hibali.plugins import find, names_of
 from hibali.request_limits import request_limit
 from runs import rate_limits

@@ -15,7 +15,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from hibali.config.model import SITE_NAME, Site, login_url_problem
 from hibali.errors import AccessError, HibaliError, IncompleteError, RefusedError, TryLaterError
-from hibali.http import Response, send_once
+from hibali.http.client import Response
+from hibali.http.errors import is_failing
+from hibali.http.fetch import send_once
 from hibali.text import printable
 from transfers.datasets.remote_probe import git_line, private_address, quoted
 from transfers.datasets.repository import Repository
@@ -188,7 +190,7 @@ class UrlProbe:
             return
         if status in {401, 403, 407}:
             raise self._refused(sample.url, f"status {status}")
-        if status == 429 or status >= 500:
+        if is_failing(status):
             raise TryLaterError(
                 "busy",
                 f"the server is busy or failing (status {status})",

@@ -18,12 +18,13 @@ from hibali.errors import (
     NotFoundError,
 )
 from hibali.events import Listener, ignore
-from hibali.http import (
+from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
+from hibali.http.errors import (
+    BUSY,
     MAX_ERROR_BYTES,
-    RESPONSE_SECONDS,
     bad_certificate,
+    elsewhere,
     failure_of,
-    request_timeout,
     too_long,
     too_slow,
     unreachable,
@@ -48,7 +49,7 @@ from transfers.stores.web_login import (
     has_login,
     has_password,
 )
-from transfers.stores.webdav.requests import WebdavClient, elsewhere
+from transfers.stores.webdav.requests import WebdavClient
 from transfers.stores.webdav.server import DavServer
 
 log_in, log_out = web_login.log_in, web_login.log_out
@@ -60,7 +61,6 @@ _MOST_WHOLE = 64 * 1024 * 1024  # largest file read whole from a server without 
 _SILENT_SECONDS = 60.0
 _RESPONSE_SECONDS = RESPONSE_SECONDS
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
-_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _Result = TypeVar("_Result")
 
 
@@ -241,7 +241,7 @@ class Web:
             return bad_certificate(self.subject)
         if status is None:
             return failure_of(problem, self.subject)
-        if status in _BUSY:
+        if status in BUSY:
             return unreachable(self.subject, f"status {status}")
         return IncompleteError(
             "refused-by-server", f"the server refused the request (status {status})", subject=self.subject

@@ -13,7 +13,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from hibali.config.model import Site, is_loopback_host
 from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterError, UsageError
 from hibali.files import check_private_file, private_folder, read_regular, state_folder, write_atomic
-from hibali.http import HttpClient
+from hibali.http.client import HttpClient
+from hibali.http.errors import is_failing
 from hibali.keyring_secrets import keyring_secret
 from hibali.subprocesses import credentials_from, remember_secret
 from transfers.stores.login_protocol import LoginResult, Prompts
@@ -212,7 +213,7 @@ def request_token(site: Site, login: Login) -> str:
             subject=site.name,
             hint=f"Passwords expire at some servers: set a new one there, store it, and run: hibali sites check {site.name}",
         )
-    if response.status == 429 or response.status >= 500:
+    if is_failing(response.status):
         raise TryLaterError("busy", f"the login failed (status {response.status})", subject=site.name)
     if response.status not in {200, 201}:
         raise _no_token(site, f"the login_url answered with status {response.status}")

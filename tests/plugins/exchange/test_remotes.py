@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import AccessError, HibaliError, NotFoundError, RefusedError, TryLaterError
-from hibali.http import Response
+from hibali.http.client import Response
 from hibali_plugins.exchange.remotes.base import LARGEST_FILE, PUBLISHED, Remote, RemoteSpec
 from hibali_plugins.exchange.remotes.folder import FolderRemote
 from hibali_plugins.exchange.remotes.git import GitRemote

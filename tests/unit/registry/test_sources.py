@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
-from hibali.http import fetch
+from hibali.http.fetch import fetch
 from registry.sources import Access, find_candidates, source_name
 from tests.properties.descriptors import make_document, make_input
 from tests.services.serving import serve_in_thread

@@ -12,11 +12,12 @@ from urllib.parse import quote_from_bytes, urlencode, urlsplit
 
 from hibali.errors import HibaliError, TryLaterError
 from hibali.events import Listener, ignore
-from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, explanation, request_timeout
+from hibali.http.client import Bytes, HttpClient, Receive, Response
+from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
+from hibali.http.errors import BUSY, error_of, explanation
 from hibali.request_limits import RequestLimit
 from hibali.retry import with_retries
 from transfers.stores.bearer.tokens import Tokens
-from transfers.stores.webdav.requests import BUSY, error_of
 
 ATTEMPTS = 5
 MOST_ANSWER = 4 * 1024 * 1024

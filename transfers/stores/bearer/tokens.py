@@ -20,14 +20,14 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from hibali.errors import AccessError, TryLaterError, UsageError
 from hibali.files import check_private_file, private_folder, read_regular, state_folder, write_atomic
-from hibali.http import HttpClient, Response
+from hibali.http.client import HttpClient, Response
+from hibali.http.errors import BUSY, elsewhere
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.locks import wait_for_lock
 from hibali.retry import with_retries
 from hibali.subprocesses import credentials_from, hidden_variable, remember_secret
 from transfers.stores.bearer.settings import BearerSettings
 from transfers.stores.web_login import Authorization
-from transfers.stores.webdav.requests import BUSY, elsewhere
 
 _LONGEST = 32 * 1024  # of a token
 _MOST_ANSWER = 256 * 1024

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from hibali.config.model import Site
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import Bytes, Receive, Response
+from hibali.http.client import Bytes, Receive, Response
 from transfers.stores.cbrain.names import LEGAL_NAME
 from transfers.stores.cbrain.records import (
     Activity,

@@ -13,10 +13,10 @@ from hibali.errors import (
     RefusedError,
     TryLaterError,
 )
-from hibali.http import Response
+from hibali.http.client import Response
+from hibali.http.errors import BUSY
 from hibali.text import printable
 
-BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MOST_TEXT = 300  # characters of the portal's reason that an error repeats
 
 

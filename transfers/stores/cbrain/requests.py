@@ -12,9 +12,11 @@ from urllib.parse import urlencode, urlsplit
 from hibali.config.model import Site
 from hibali.errors import TryLaterError
 from hibali.events import Listener, ignore
-from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, request_timeout
+from hibali.http.client import Bytes, HttpClient, Receive, Response
+from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
+from hibali.http.errors import BUSY
 from hibali.retry import pause, with_retries
-from transfers.stores.cbrain.errors import BUSY, error_of
+from transfers.stores.cbrain.errors import error_of
 from transfers.stores.cbrain.session import JSON, Session, bearer
 
 _RENEWALS = 4  # of the login for one request: the new one may end, too, when the portal restarts

@@ -17,13 +17,13 @@ from urllib.parse import urlencode, urlsplit
 from hibali.config.model import Site
 from hibali.errors import AccessError, RefusedError
 from hibali.files import private_folder, read_regular, state_folder, write_atomic
-from hibali.http import MAX_ERROR_BYTES, HttpClient, Response
+from hibali.http.client import HttpClient, Response
+from hibali.http.errors import BUSY, MAX_ERROR_BYTES
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.ledger import now
 from hibali.retry import with_retries
 from hibali.subprocesses import credentials_from, remember_secret
 from transfers.stores.cbrain.errors import (
-    BUSY,
     error_of,
     needed_login,
     refused_login,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 
 from hibali.errors import RefusedError, TryLaterError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Problem
 from transfers.stores.cbrain.contents import Contents

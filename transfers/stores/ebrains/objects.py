@@ -11,7 +11,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
-from hibali.http import Bytes, Response, not_partial, truncated
+from hibali.http.client import Bytes, Response
+from hibali.http.errors import not_partial, truncated
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind
 from transfers.model.identities import identity_of_url

@@ -20,21 +20,13 @@ from urllib.parse import quote, quote_from_bytes, urlencode, urlsplit
 from hibali.config.model import is_loopback_host
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
 from hibali.events import Listener, ignore
-from hibali.http import (
-    MAX_ERROR_BYTES,
-    RESPONSE_SECONDS,
-    Bytes,
-    HttpClient,
-    Receive,
-    Response,
-    failed_request,
-    request_timeout,
-)
+from hibali.http.client import Bytes, HttpClient, Receive, Response
+from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
+from hibali.http.errors import BUSY, MAX_ERROR_BYTES, error_of, failed_request
 from hibali.retry import pause, with_retries
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.ebrains.consent import Consent
 from transfers.stores.ebrains.settings import EbrainsSettings
-from transfers.stores.webdav.requests import BUSY, error_of
 
 CONNECTIONS = 8  # requests at a time: the service is shared by many
 _SAFE = "/-_.~"

@@ -24,7 +24,7 @@ from hibali.errors import (
     UsageError,
 )
 from hibali.events import Listener, ignore
-from hibali.http import Bytes, Response
+from hibali.http.client import Bytes, Response
 from hibali.request_limits import RequestLimit
 from hibali.text import printable
 from transfers.model.entry import Kind

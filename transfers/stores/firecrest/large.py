@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
-from hibali.http import Bytes, HttpClient, Response
+from hibali.http.client import Bytes, HttpClient, Response
 from transfers.stores.firecrest.client import FirecrestClient, Transfer
 from transfers.stores.operations.records import StateRecord
 from transfers.stores.operations.waiting import transfer_failed, wait_for_end

@@ -7,9 +7,8 @@ import ssl
 from collections.abc import Iterator
 
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError
-from hibali.http import bad_certificate, failure_of
+from hibali.http.errors import bad_certificate, error_of, failure_of
 from hibali.system_errors import code_of, message_of
-from transfers.stores.webdav.requests import error_of
 
 # Classes of the libraries below the implementations, by name: importing them all would take seconds.
 _NO_LOGIN = frozenset(

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 from hibali.config.model import Site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, UsageError
-from hibali.http import Bytes, request_timeout, too_slow
+from hibali.http.client import Bytes
+from hibali.http.deadline import request_timeout
+from hibali.http.errors import too_slow
 from hibali.retry import with_retries
 from hibali.system_errors import message_of
 from hibali.text import printable

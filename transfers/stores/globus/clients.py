@@ -40,7 +40,9 @@ from requests.adapters import HTTPAdapter
 from hibali.config.model import GlobusClient, Site, endpoint_problem
 from hibali.errors import AccessError, RefusedError, UsageError
 from hibali.files import private_folder, state_folder
-from hibali.http import MAX_RESPONSE_BYTES, RESPONSE_SECONDS, Deadline, too_long, watched
+from hibali.http.client import MAX_RESPONSE_BYTES
+from hibali.http.deadline import RESPONSE_SECONDS, Deadline, watched
+from hibali.http.errors import too_long
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.subprocesses import credentials_from, hidden_variable
 from transfers.stores.globus.errors import login_needed, translated_errors

@@ -18,7 +18,7 @@ from hibali.errors import (
     RefusedError,
     TryLaterError,
 )
-from hibali.http import proxy_failure
+from hibali.http.errors import is_failing, proxy_failure
 from hibali.text import printable
 
 CONFLICT = "globus-conflict"  # error code: an identical transfer is active
@@ -155,7 +155,7 @@ def _of_folder(problem: GlobusAPIError, subject: str) -> IncompleteError:
 
 def _passes(problem: GlobusAPIError) -> bool:
     """Return whether a retry may succeed: throttled, or a server error (EndpointError, ExternalError)."""
-    return problem.http_status == 429 or problem.http_status >= 500
+    return is_failing(problem.http_status)
 
 
 def _later(problem: GlobusAPIError, subject: str) -> TryLaterError:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from hibali.config.model import GLOBUS_DEADLINE_SECONDS, Site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import MAX_RESPONSE_BYTES
+from hibali.http.client import MAX_RESPONSE_BYTES
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind, Verification

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http import Bytes, Response
+from hibali.http.client import Bytes, Response
 from hibali.request_limits import RequestLimit
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable

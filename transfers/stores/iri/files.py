@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hibali.errors import IncompleteError, NotFoundError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from hibali.retry import with_retries
 from transfers.model.entry import Kind
 from transfers.stores.iri.client import IriClient

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from hibali.text import printable
 from transfers.stores.iri.client import IriClient
 from transfers.stores.iri.jobs import run_job

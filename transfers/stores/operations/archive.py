@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hibali.errors import HibaliError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from hibali.retry import wait_unless_interrupted
 
 _GATHER_SECONDS = 0.01  # in which files of other threads join an archive

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hibali.errors import RefusedError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from hibali.text import printable
 from transfers.model.entry import Kind
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, TryLaterError, UsageError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from hibali.retry import with_retries
 from hibali.text import printable
 from transfers.agent import protocol

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response, not_partial
+from hibali.http.client import MAX_RESPONSE_BYTES, Bytes, Response
+from hibali.http.errors import not_partial
 from transfers.remote.shared_memory import allocate_buffer
 from transfers.stores.s3.credentials import Credentials
 from transfers.stores.s3.errors import from_obstore

@@ -11,7 +11,7 @@ from itertools import islice
 from urllib.parse import quote_from_bytes
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import Response
+from hibali.http.client import Response
 from transfers.model.entry import Entry, Verification
 from transfers.model.store import problem_of
 from transfers.model.units import NOT_COPIED, Committed, Item, Problem

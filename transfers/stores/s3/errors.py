@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hibali import http
 from hibali.errors import (
     AccessError,
     HibaliError,
@@ -15,6 +14,7 @@ from hibali.errors import (
     TryLaterError,
     UsageError,
 )
+from hibali.http import errors as http
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http import Response
+from hibali.http.client import Response
 from transfers.model.entry import MOST_NS
 from transfers.stores.s3.multipart import BegunUpload, Upload, Uploads, abort, begin
 from transfers.stores.s3.requests import Requests

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError, IncompleteError
 from hibali.files import private_folder, state_folder, write_atomic
-from hibali.http import Bytes, Response
+from hibali.http.client import Bytes, Response
 from hibali.ledger import Journal, now, read_records
 from hibali.text import path_fields, path_from_fields
 from transfers.agent.identity import boot_identifier

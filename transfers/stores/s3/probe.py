@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import AccessError, HibaliError
-from hibali.http import Response
+from hibali.http.client import Response
 from transfers.model.entry import Verification
 from transfers.model.facts import Facts
 from transfers.stores.s3.listing import pages

@@ -16,21 +16,9 @@ from xml.sax.saxutils import escape
 from hibali import documents
 from hibali.errors import AccessError, HibaliError
 from hibali.events import Listener, ignore
-from hibali.http import (
-    MAX_ERROR_BYTES,
-    MAX_RESPONSE_BYTES,
-    RESPONSE_SECONDS,
-    Bytes,
-    Deadline,
-    Response,
-    failure_of,
-    not_partial,
-    read_at_most,
-    request_timeout,
-    too_long,
-    truncated,
-    watched,
-)
+from hibali.http.client import MAX_RESPONSE_BYTES, Bytes, Response
+from hibali.http.deadline import RESPONSE_SECONDS, Deadline, read_at_most, request_timeout, watched
+from hibali.http.errors import MAX_ERROR_BYTES, failure_of, not_partial, too_long, truncated
 from hibali.request_limits import RequestLimit
 from hibali.retry import Result, with_retries
 from hibali.text import printable

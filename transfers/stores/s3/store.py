@@ -13,7 +13,7 @@ from typing import Any
 from hibali.config.model import S3Settings
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
 from hibali.events import Listener, Noted, ignore
-from hibali.http import Response
+from hibali.http.client import Response
 from hibali.locations import Location
 from hibali.retry import pause
 from hibali.text import printable

@@ -20,7 +20,8 @@ from hibali.errors import (
     TryLaterError,
     UsageError,
 )
-from hibali.http import MAX_ERROR_BYTES, HttpClient, Response
+from hibali.http.client import HttpClient, Response
+from hibali.http.errors import MAX_ERROR_BYTES, is_failing
 from hibali.retry import with_retries
 from hibali.subprocesses import credentials_from
 from hibali.text import printable
@@ -148,7 +149,7 @@ def _error_of(status: int, subject: str) -> HibaliError:
         return AccessError("denied", f"Swift does not allow this with this token ({status})", subject=subject)
     if status == 404:
         return NotFoundError("vanished", "the bucket or the object does not exist in Swift", subject=subject)
-    if status == 429 or status >= 500:
+    if is_failing(status):
         return TryLaterError("server-busy", f"Swift's status is {status}", subject=subject, transient=True)
     return IncompleteError("refused-by-server", f"Swift refuses this ({status})", subject=subject)
 

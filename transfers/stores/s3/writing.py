@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import HibaliError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import problem_of
 from transfers.model.units import Committed, Item, Payload, Problem

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, Self
 
 from hibali.errors import IncompleteError, NotFoundError, RefusedError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.agent.identity import Identity

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from hibali.documents import line_of_json
 from hibali.errors import HibaliError
-from hibali.http import Bytes, Response
+from hibali.http.client import Bytes, Response
 from hibali.retry import pause
 from transfers.agent.protocol import LEASE_SECONDS
 from transfers.model.entry import Kind, enclosing

@@ -11,7 +11,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 from hibali.errors import HibaliError, IncompleteError, RefusedError
-from hibali.http import FAILED, Bytes
+from hibali.http.client import Bytes
+from hibali.http.errors import FAILED
 from hibali.text import printable
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import unsafe_component

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor
 
 from hibali.errors import HibaliError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from transfers.model.entry import Kind, Verification
 from transfers.model.store import IN_FLIGHT_BYTES, problem_of
 from transfers.model.units import Committed, Item, Payload, Problem

@@ -22,7 +22,7 @@ from hibali.errors import (
     UsageError,
 )
 from hibali.events import Listener, ignore
-from hibali.http import Bytes, HttpClient, Response
+from hibali.http.client import Bytes, HttpClient, Response
 from hibali.request_limits import RequestLimit
 from hibali.text import printable
 from transfers.model.entry import Kind

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from hibali.documents import read_json
 from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from hibali.retry import pause, with_retries
 from hibali.text import printable
 from transfers.agent.identity import Identity

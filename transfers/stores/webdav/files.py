@@ -12,7 +12,8 @@ from itertools import chain
 from urllib.parse import quote
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError
-from hibali.http import MAX_RESPONSE_BYTES, Bytes, Response
+from hibali.http.client import MAX_RESPONSE_BYTES, Bytes, Response
+from hibali.http.errors import error_of
 from hibali.system_errors import message_of
 from transfers.agent import protocol
 from transfers.agent.identity import Identity
@@ -34,7 +35,7 @@ from transfers.stores.webdav.multistatus import (
     ResponseEntry,
     set_property,
 )
-from transfers.stores.webdav.requests import WebdavClient, error_of
+from transfers.stores.webdav.requests import WebdavClient
 
 _SECOND = 1_000_000_000
 # of the years 1000 and 9999: the range of an HTTP date

@@ -5,61 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
 
-from hibali.errors import AccessError, HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
+from hibali.errors import IncompleteError
 from hibali.events import Listener, ignore
-from hibali.http import RESPONSE_SECONDS, Bytes, HttpClient, Receive, Response, explanation, request_timeout
+from hibali.http.client import Bytes, HttpClient, Receive, Response
+from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
+from hibali.http.errors import BUSY, elsewhere, error_of, explanation
 from hibali.retry import pause, with_retries
 from transfers.stores.web_login import Authorization
-
-BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
-
-
-def error_of(status: int, subject: str, explanation: str = "") -> HibaliError:
-    """Return the error for a status (RFC 9110, RFC 4918); the `explanation` is the server's, safe to print."""
-    status_text = f"status {status}: {explanation}" if explanation else f"status {status}"
-    if status in {401, 403, 407}:
-        return AccessError(
-            "denied",
-            f"the server denied access ({status_text})",
-            subject=subject,
-            hint="Check the site's credentials_command and the permissions of its login.",
-        )
-    if status in {404, 410}:
-        return NotFoundError("vanished", "it does not exist", subject=subject)
-    if status == 507:
-        return IncompleteError("no-space", f"the server has no free space ({status_text})", subject=subject)
-    if status == 413:
-        return IncompleteError(
-            "too-large", f"the server does not accept files of this size ({status_text})", subject=subject
-        )
-    if status == 423:
-        return IncompleteError(
-            "locked-by-another", f"another client has locked it ({status_text})", subject=subject
-        )
-    if status == 412:
-        return IncompleteError("target-changed", "it changed after it was checked", subject=subject)
-    if status in {405, 501}:
-        return IncompleteError(
-            "not-supported", f"the server does not support this request ({status_text})", subject=subject
-        )
-    if status in BUSY:
-        return TryLaterError("busy", f"the server is busy or failing ({status_text})", subject=subject)
-    if 300 <= status < 400:
-        return elsewhere(subject)
-    return IncompleteError(
-        "refused-by-server", f"the server refused the request ({status_text})", subject=subject
-    )
-
-
-def elsewhere(subject: str) -> UsageError:
-    """Return the error for a redirect to a host that is not configured (S15)."""
-    return UsageError(
-        "wrong-endpoint",
-        "the server redirects to another host or path; the redirect is not followed",
-        subject=subject,
-        hint="Correct the site's url in config.toml.",
-    )
-
 
 _RESPONSE_SECONDS = RESPONSE_SECONDS
 _LISTING_SECONDS = 3600.0  # a listing of a million names takes long

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from hibali.errors import IncompleteError
-from hibali.http import CONNECTIONS, Bytes
+from hibali.http.client import CONNECTIONS, Bytes
 from transfers.model.entry import Entry, Verification
 from transfers.model.facts import Facts
 from transfers.model.units import Problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hibali.http.errors import BUSY
 from tests.services.processes import free_port
 from transfers.node import bucket
 from transfers.node.bucket import BucketSource, BucketTarget, UnreachableError
@@ -33,3 +34,7 @@ def test_keys_that_have_ended_end_the_shard(place: dict[str, object]) -> None:
             {"unit": 1, "items": [{"number": 1, "read": "a", "tag": "", "size": 3}]}
         )
     assert caught.value.code == "keys-ended"
+
+
+def test_a_node_sends_requests_again_after_the_same_statuses_as_hibali() -> None:
+    assert bucket._LATER == BUSY  # the node can import nothing of hibali

@@ -317,7 +317,7 @@ def test_names_are_registered_once(cbrain: CbrainDouble, client: CbrainClient) -
 def test_wrong_shapes_are_named(
     client: CbrainClient, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hibali.http import HttpClient, Response
+    from hibali.http.client import HttpClient, Response
 
     monkeypatch.setattr(HttpClient, "request", lambda *_, **__: Response(200, {}, content))
     with pytest.raises(IncompleteError) as caught:

@@ -13,7 +13,8 @@ from globus_sdk import GlobusConnectionError
 
 from hibali.config.model import S3Settings, Site
 from hibali.errors import HibaliError
-from hibali.http import HttpClient, fetch
+from hibali.http.client import HttpClient
+from hibali.http.fetch import fetch
 from hibali.locations import Location
 from tests.services.processes import free_port
 from tests.support.scripted_server import ScriptedServer
@@ -84,7 +85,7 @@ def test_a_proxy_that_cannot_be_reached_is_named(
         monkeypatch.setenv(name, f"http://me:planted-secret@127.0.0.1:{port}")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("hibali.http.with_retries", lambda attempt, **_: attempt())
+    monkeypatch.setattr("hibali.http.fetch.with_retries", lambda attempt, **_: attempt())
     refused = requests_library.exceptions.ProxyError("planted-secret")
     site = SimpleNamespace(name="lab", globus=SimpleNamespace(client=object()))
     store = bucket()

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, TryLaterError
-from hibali.http import Bytes
+from hibali.http.client import Bytes
 from transfers.stores.firecrest.client import _unescaped
 from transfers.stores.iri.client import _output_of, _seconds_of, _serves
 from transfers.stores.operations.archive import Batches, archive_of, archive_of_link

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hibali.errors import AccessError
-from hibali.http import Response
+from hibali.http.client import Response
 from transfers.model.entry import Entry, Kind
 from transfers.stores.s3.credentials import Credentials, Endpoint
 from transfers.stores.s3.presign import presign_object
