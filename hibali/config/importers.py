@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hibali import subprocesses
 from hibali.config.edit import check_site_table
 from hibali.config.model import SITE_NAME
 from hibali.config.schema import Wrong
 from hibali.config.settings import read_document
 from hibali.errors import HibaliError, NotFoundError, RefusedError, UsageError
+from hibali.ssh_options import query_options
 from hibali.system_errors import reason_of
 from hibali.text import printable
 
@@ -160,34 +160,24 @@ def _propose(alias: str, origin: str, command: Sequence[str], used_names: set[st
     if not _HOST.fullmatch(alias):
         return Passed(printable(alias), origin, "this is not a valid host name")
     try:
-        finished = subprocesses.run([*command, "-G", "--", alias], timeout=15)
+        options = query_options(command, alias)
     except HibaliError as problem:
         return Passed(alias, origin, problem.message)
-    if finished.exit_code != 0:
-        reason = (
-            printable(finished.stderr.strip().splitlines()[-1])
-            if finished.stderr.strip()
-            else "ssh gave no reason"
-        )
-        return Passed(alias, origin, reason)
-    ssh_options = read_ssh_options(finished.stdout.decode("utf-8", "replace"))
-    if ssh_options.get("user") == "git":
+    if not options:
+        said = options.problem.strip().splitlines()
+        return Passed(alias, origin, printable(said[-1]) if said else "ssh gave no reason")
+    if options.first("user") == "git":
         return Passed(alias, origin, "the account git is only for git")
     ssh: dict[str, object] = {"host": alias}
     if list(command) != ["ssh"]:
         ssh["command"] = list(command)
     reached = printable(
-        f"{ssh_options.get('user', '')}@{ssh_options.get('hostname', alias)}:{ssh_options.get('port', '22')}"
+        f"{options.first('user')}@{options.first('hostname', alias)}:{options.first('port', '22')}"
     )
-    through = ssh_options.get("proxyjump", "none")
-    if through != "none":
+    through = options.first("proxyjump")
+    if through:
         reached += printable(f" through {through}")
     return Proposal(name_site(alias, used_names), {"kind": "ssh", "ssh": ssh}, origin, reached)
-
-
-def read_ssh_options(text: str) -> dict[str, str]:
-    """Return the last value of each setting in the output of `ssh -G`; pure."""
-    return {name: value for name, _, value in (line.partition(" ") for line in text.splitlines())}
 
 
 _ENCRYPTED = "RCLONE_ENCRYPT_V0:"

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -28,33 +28,28 @@ from hibali.ssh import connect_helper
 from hibali.ssh.explain import SESSION_LIMIT, ended_session, explain_ssh
 from hibali.ssh.gsi import ready_proxy
 from hibali.ssh.login_pace import LoginPace
+from hibali.ssh_options import SshOptions, query_options
 
 # What ssh prints after a login without a proxy, at LogLevel VERBOSE (sshconnect2.c, ssh_userauth2).
 _AUTHENTICATED = re.compile(rb"^Authenticated to .* \(\[([^\]\s]+)\]:([0-9]+)\)", re.MULTILINE)
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 # Settings of ssh_config(5) with which a connection needs more than an address, with their unused values.
-_OTHER_WAYS = {
-    "proxycommand": "none",
-    "proxyjump": "none",
-    "bindaddress": "none",
-    "bindinterface": "none",
-    "canonicalizehostname": "false",
-}
+_OTHER_WAYS = ("proxycommand", "proxyjump", "bindaddress", "bindinterface")
 
 Address = tuple[str, int]
 
 
-def has_several(configured: Mapping[str, str]) -> bool:
+def has_several(options: SshOptions) -> bool:
     """Return whether the host's name has several addresses from which ssh would choose.
 
-    `configured` is the output of `ssh -G`. False where ssh connects through another host, or in a way that an address alone
+    False where ssh connects through another host, or in a way that an address alone
     does not describe: then the machine at the end is unknown here.
     """
-    if any(configured.get(name, unused) != unused for name, unused in _OTHER_WAYS.items()):
+    if any(map(options.first, _OTHER_WAYS)) or options.first("canonicalizehostname", "false") != "false":
         return False
-    name, port = configured.get("hostname", ""), configured.get("port", "22")
-    family = _FAMILIES.get(configured.get("addressfamily", "any"), socket.AF_UNSPEC)
+    name, port = options.first("hostname"), options.first("port", "22")
+    family = _FAMILIES.get(options.first("addressfamily"), socket.AF_UNSPEC)
     return bool(name) and len(resolve(name, port, family)) > 1
 
 
@@ -206,7 +201,7 @@ class Login:
 
     def _check_port(self) -> None:
         """Raise `UsageError` where the port of a gsissh is not configured: it can differ from that of ssh."""
-        if self._needs_port and "port" not in self._configured():
+        if self._needs_port and not self._configured().first("port"):
             manual_command = shlex.join([*self._settings.command, "-G", "--", self.host])
             raise UsageError(
                 "ssh-configuration",
@@ -346,7 +341,7 @@ class Login:
                 f"X509_CERT_DIR has the site's authority. {problem.hint}"
             )
         if self._needs_port and problem.code == "unreachable":
-            problem.hint = f"The port was {self._configured().get('port')} (gsissh -G). {problem.hint}"
+            problem.hint = f"The port was {self._configured().first('port')} (gsissh -G). {problem.hint}"
         if not self.shared:
             self._note_refusal(problem)
         return problem
@@ -453,18 +448,20 @@ class Login:
 
     def _ciphers(self, *more: str) -> str:
         """Return the ciphers that ssh offers to this host, in its order."""
-        return self._configured(*more).get("ciphers", "")
+        return self._configured(*more).first("ciphers")
 
     @property
     def account(self) -> str:
         """Return user, host and port of the login: the same for all names of a host in ssh's configuration."""
-        configured = self._configured()
-        return f"{configured.get('user', '')}@{configured.get('hostname', self.host).lower()}:{configured.get('port', '')}"
+        options = self._configured()
+        return (
+            f"{options.first('user')}@{options.first('hostname', self.host).lower()}:{options.first('port')}"
+        )
 
-    def _configured(self, *more: str) -> dict[str, str]:
-        """Return the last value of each setting for this host; empty where this ssh has no -G (ssh(1))."""
+    def _configured(self, *more: str) -> SshOptions:
+        """Return ssh's options for this host; empty where this ssh has no -G (ssh(1))."""
         with _PROMPT_LOCK:  # several logins start at once and share one answer
-            return _configured((*self._settings.command, *more), self.host)
+            return _query_once((*self._settings.command, *more), self.host)
 
     def _space_logins(self) -> None:
         """Keep the site's interval between logins: some sites ban clients that connect too often."""
@@ -516,15 +513,13 @@ def login_refusals(settings: SshSettings, host: str) -> Refusals:
 
 def address_of(settings: SshSettings) -> tuple[str, str]:
     """Return the host and port of a site's logins, from ssh's configuration."""
-    configured = _configured(settings.command, settings.host)
-    return configured.get("hostname", settings.host).lower(), configured.get("port", "")
+    options = _query_once(settings.command, settings.host)
+    return options.first("hostname", settings.host).lower(), options.first("port")
 
 
 @functools.cache
-def _configured(command: tuple[str, ...], host: str) -> dict[str, str]:
-    finished = subprocesses.run([*command, "-G", "--", host], timeout=15)
-    lines = finished.stdout.decode("utf-8", "replace").splitlines() if finished.exit_code == 0 else []
-    return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+def _query_once(command: tuple[str, ...], host: str) -> SshOptions:
+    return query_options(command, host)
 
 
 def prefer_cipher(ciphers: str, stock: str) -> list[str]:

@@ -18,7 +18,7 @@ from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError
 from hibali.locations import Location
-from hibali.text import as_text
+from hibali.ssh_options import SshOptions, is_known_host, query_options
 from hibali_plugins.schedules.environment import (
     Credential,
     absolute,
@@ -317,59 +317,36 @@ def _login_method(
 ) -> LoginMethod | None:
     assert site.ssh is not None
     try:
-        finished = subprocesses.run(
-            [*site.ssh.command, "-G", "--", host], environment=environment, timeout=15
-        )
+        options = query_options(site.ssh.command, host, environment=environment)
     except HibaliError:
         return None  # the login reports the problem
-    if finished.exit_code != 0:
+    if not options:
         return None
-    configured = _configured(finished.stdout)
     home = environment.get("HOME", "/")
-    agent = _agent(configured, environment)
-    named = configured.get("identityfile", []) if site.ssh.auth == "ssh" else []
+    agent = _agent(options, environment)
+    named = options.all("identityfile") if site.ssh.auth == "ssh" else []
     keys = [absolute(path, home) for path in named]
-    certificates = [absolute(path, home) for path in configured.get("certificatefile", [])]
+    certificates = [absolute(path, home) for path in options.all("certificatefile")]
     certificates += [f"{key}-cert.pub" for key in keys]
-    address, port = _first_value(configured, "hostname") or host, _first_value(configured, "port") or "22"
-    name = _first_value(configured, "hostkeyalias") or (address if port == "22" else f"[{address}]:{port}")
-    known = [
-        absolute(path, home)
-        for key in ("userknownhostsfile", "globalknownhostsfile")
-        for path in " ".join(configured.get(key, [])).split()
-    ]
     return LoginMethod(
         site=site.name,
         host=host,
         command=site.ssh.command,
-        address=name,
-        port=port,
+        address=options.known_as(host),
+        port=options.first("port", "22"),
         keys=tuple(Key(path, _has_passphrase(path)) for path in keys if Path(path).is_file()),
         agent=agent,
         agent_answers=bool(agent) and Path(agent).is_socket(),
         agent_ends_at_logout=_ends_at_logout(agent),
         certificates=tuple(ssh_certificates(site, host, certificates)),
-        host_known=_is_known(name, known)
-        if check_host_key and _first_value(configured, "proxycommand") is None
+        host_known=is_known_host(options, host, lambda path: absolute(path, home))
+        if check_host_key and not options.first("proxycommand")
         else None,
     )
 
 
-def _configured(output: bytes) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for line in as_text(output).splitlines():
-        name, _, value = line.partition(" ")
-        if value and value != "none":
-            found.setdefault(name, []).append(value)
-    return found
-
-
-def _first_value(configured: Mapping[str, list[str]], name: str) -> str | None:
-    return next(iter(configured.get(name, [])), None)
-
-
-def _agent(configured: Mapping[str, list[str]], environment: Mapping[str, str]) -> str:
-    named = _first_value(configured, "identityagent") or "SSH_AUTH_SOCK"
+def _agent(options: SshOptions, environment: Mapping[str, str]) -> str:
+    named = options.first("identityagent", "SSH_AUTH_SOCK")
     if named == "SSH_AUTH_SOCK":
         return environment.get("SSH_AUTH_SOCK", "")
     if named.startswith("$"):
@@ -389,17 +366,6 @@ def _has_passphrase(path: str) -> bool:
         return subprocesses.run(["ssh-keygen", "-y", "-P", "", "-f", path], timeout=15).exit_code != 0
     except HibaliError:
         return False
-
-
-def _is_known(name: str, files: Iterable[str]) -> bool | None:
-    for path in files:
-        if Path(path).is_file():
-            try:
-                if subprocesses.run(["ssh-keygen", "-F", name, "-f", path], timeout=15).exit_code == 0:
-                    return True
-            except NotFoundError:
-                return None
-    return False
 
 
 def _end_logins(site: Site, folder: Path) -> None:

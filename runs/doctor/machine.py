@@ -17,6 +17,7 @@ from hibali.events import Listener
 from hibali.ledger import new_identifier
 from hibali.locations import work_path
 from hibali.retry import pause
+from hibali.ssh_options import SshOptions
 from hibali.text import counted, one_line, printable
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
@@ -30,7 +31,7 @@ from runs.doctor.network import (
     find_addresses,
     indirect_reason,
     knows_key,
-    query_ssh_config,
+    query_ssh_options,
     ssh_address,
 )
 from runs.doctor.steps import StepList
@@ -61,14 +62,14 @@ def check_login(checks: StepList, site: Site, on_event: Listener) -> RemoteHost 
     if site.ssh is None:
         return _start_here(checks, site, on_event)
     try:
-        ssh_config = query_ssh_config(site.ssh.command, site.ssh.host)
+        options = query_ssh_options(site.ssh.command, site.ssh.host)
     except (NotFoundError, UsageError, TryLaterError) as problem:
         checks.fault("name", problem)
         checks.skip(LOGIN_STEPS[1:], "the configuration of ssh cannot be read")
         return None
-    if not _check_network(checks, site.ssh, ssh_config):
+    if not _check_network(checks, site.ssh, options):
         return None
-    return _log_in(checks, site, ssh_config, on_event)
+    return _log_in(checks, site, options, on_event)
 
 
 def _start_here(checks: StepList, site: Site, on_event: Listener) -> RemoteHost | None:
@@ -81,13 +82,13 @@ def _start_here(checks: StepList, site: Site, on_event: Listener) -> RemoteHost 
     return host
 
 
-def _check_network(checks: StepList, ssh: SshSettings, ssh_config: dict[str, str]) -> bool:
+def _check_network(checks: StepList, ssh: SshSettings, options: SshOptions) -> bool:
     """Check the steps without a login; skip them if ssh uses a proxy or jump host."""
-    indirect = indirect_reason(ssh_config)
+    indirect = indirect_reason(options)
     if indirect:
         checks.skip(LOGIN_STEPS[:2], indirect)
         return True
-    host, port = ssh_address(ssh_config, ssh.host)
+    host, port = ssh_address(options, ssh.host)
     if not find_addresses(checks, host, port):
         checks.skip(LOGIN_STEPS[1:], "the name has no address")
         return False
@@ -97,11 +98,9 @@ def _check_network(checks: StepList, ssh: SshSettings, ssh_config: dict[str, str
     return True
 
 
-def _log_in(
-    checks: StepList, site: Site, ssh_config: dict[str, str], on_event: Listener
-) -> RemoteHost | None:
+def _log_in(checks: StepList, site: Site, options: SshOptions, on_event: Listener) -> RemoteHost | None:
     assert site.ssh is not None
-    known = knows_key(ssh_config, site.ssh.host)
+    known = knows_key(options, site.ssh.host)
     if site.ssh.auth == "gsi" and not check_proxy(checks, site.ssh, site.name):
         checks.skip(LOGIN_STEPS[2:], "these steps need the proxy")
         return None

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hibali import subprocesses
-from hibali.config.importers import read_ssh_options
 from hibali.config.model import Site, SshSettings
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.plugins import load
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
+from hibali.ssh_options import SshOptions, is_known_host, query_options
 from hibali.system_errors import reason_of
 from hibali.text import one_line, printable
 from runs.doctor.steps import StepList
@@ -25,19 +23,17 @@ _SECONDS = 10.0
 _GREETING_BYTES = 255  # RFC 4253, 4.2
 
 
-def query_ssh_config(command: Sequence[str], host: str) -> dict[str, str]:
-    """Return ssh's settings for a host (ssh(1), -G), empty if this ssh has none.
+def query_ssh_options(command: Sequence[str], host: str) -> SshOptions:
+    """Return ssh's options for a host, empty if this ssh has none.
 
     Raises `UsageError`, `NotFoundError`.
     """
-    finished = subprocesses.run([*command, "-G", "--", host], timeout=15)
-    if finished.exit_code == 0:
-        return read_ssh_options(finished.stdout.decode("utf-8", "replace"))
-    message = one_line(finished.stderr, 300)
-    if b"onfiguration" in finished.stderr or b"config" in finished.stderr:
+    options = query_options(command, host)
+    if not options and (b"onfiguration" in options.problem or b"config" in options.problem):
+        message = one_line(options.problem, 300)
         hint = f"Correct ~/.ssh/config; then: {' '.join(command)} -G {host}"
         raise UsageError("ssh-configuration", message or "ssh gave no reason", subject=host, hint=hint)
-    return {}
+    return options
 
 
 def find_addresses(checks: StepList, host: str, port: int) -> bool:
@@ -65,18 +61,18 @@ def find_addresses(checks: StepList, host: str, port: int) -> bool:
     return True
 
 
-def indirect_reason(ssh_config: dict[str, str]) -> str:
+def indirect_reason(options: SshOptions) -> str:
     """Return why ssh does not connect directly, so that a check without ssh is impossible; "" if it does."""
-    jump, proxy = ssh_config.get("proxyjump", "none"), ssh_config.get("proxycommand", "none")
-    if jump != "none" or proxy != "none":
-        return f"ssh connects through {jump if jump != 'none' else 'a ProxyCommand'}"
-    return "" if ssh_config else "this ssh cannot print its configuration"
+    jump = options.first("proxyjump")
+    if jump or options.first("proxycommand"):
+        return f"ssh connects through {jump or 'a ProxyCommand'}"
+    return "" if options else "this ssh cannot print its configuration"
 
 
-def ssh_address(ssh_config: dict[str, str], host: str) -> tuple[str, int]:
+def ssh_address(options: SshOptions, host: str) -> tuple[str, int]:
     """Return the host name and port that ssh would connect to."""
-    port = ssh_config.get("port", "22")
-    return ssh_config.get("hostname", host.rpartition("@")[2]), int(port) if port.isdigit() else 22
+    port = options.first("port", "22")
+    return options.first("hostname", host.rpartition("@")[2]), int(port) if port.isdigit() else 22
 
 
 def check_connection(
@@ -148,22 +144,9 @@ def _read_greeting(line: socket.socket, greets: str) -> str:
     return bytes(lines[:_GREETING_BYTES]).strip().decode("utf-8", "replace")
 
 
-def knows_key(ssh_config: dict[str, str], host: str) -> bool | None:
+def knows_key(options: SshOptions, host: str) -> bool | None:
     """Return whether a known_hosts file in ssh's settings has the host's key; None if unknown."""
-    if shutil.which("ssh-keygen") is None or ssh_config.get("knownhostscommand", "none") != "none":
-        return None
-    name, port = ssh_config.get("hostname", host), ssh_config.get("port", "22")
-    alias = ssh_config.get("hostkeyalias")
-    searched = alias or (name if port == "22" else f"[{name}]:{port}")
-    files = f"{ssh_config.get('userknownhostsfile', '')} {ssh_config.get('globalknownhostsfile', '')}".split()
-    for file in files:
-        path = Path(os.path.expandvars(file)).expanduser()
-        if (
-            path.is_file()
-            and subprocesses.run(["ssh-keygen", "-F", searched, "-f", str(path)]).exit_code == 0
-        ):
-            return True
-    return False
+    return is_known_host(options, host, lambda path: str(Path(os.path.expandvars(path)).expanduser()))
 
 
 _GRIDFTP_PORT = 2811  # IANA: gsiftp
@@ -202,19 +185,19 @@ def _check_data_host(checks: StepList, ssh: SshSettings, host: str) -> None:
     """Check the data host's name, connection and key, without a login."""
     step = "data host"
     try:
-        ssh_config = query_ssh_config(ssh.command, host)
+        options = query_ssh_options(ssh.command, host)
     except HibaliError as problem:
         checks.fault(step, problem)
         return
-    indirect = indirect_reason(ssh_config)
+    indirect = indirect_reason(options)
     if indirect:
         checks.skip([step], indirect)
         return
-    address, port = ssh_address(ssh_config, host)
+    address, port = ssh_address(options, host)
     found = probe_greeting(checks, address, port, greets="SSH-", step=step)
     if not found:
         return
-    if knows_key(ssh_config, host) is False:
+    if knows_key(options, host) is False:
         hint = "Log in once with ssh, and compare the key with the one that the site publishes."
         checks.warn(step, f"{found}; its host key is in no known_hosts file", hint)
     else:

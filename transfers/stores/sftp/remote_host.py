@@ -19,6 +19,7 @@ from hibali.errors import (
     UsageError,
 )
 from hibali.ssh.sessions import Login, open_session
+from hibali.ssh_options import query_options
 from hibali.text import printable
 from transfers.agent import protocol
 from transfers.model.entry import Entry, Kind
@@ -66,12 +67,7 @@ class SftpHost:
 
     def _user(self) -> str:
         """Return the account name from ssh, because SFTP has no names."""
-        options = subprocesses.run([*self._command, "-G", "--", self._login.host], timeout=15)
-        for line in options.stdout.decode("utf-8", "replace").splitlines():
-            argument, _, name = line.partition(" ")
-            if argument == "user" and name:
-                return name
-        return ""
+        return query_options(self._command, self._login.host).first("user")
 
     def free_space(self, path: bytes) -> Space:
         """See HasRoom."""
