@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -365,13 +365,16 @@ def find_invocation_problems(pipeline: Pipeline, values: Any) -> list[Problem]:
     return problems
 
 
-def _find_unknown(pipeline: Pipeline, values: Mapping[str, Any]) -> Iterator[Problem]:
+def find_unknown(pipeline: Pipeline, identifiers: Iterable[str], *, line: int = 0) -> Iterator[Problem]:
+    """Yield a problem for each name that is not an input of the pipeline; `line` is that of a table."""
     known = [each.id for each in pipeline.inputs]
-    for identifier in values:
+    for identifier in identifiers:
         if identifier not in known:
             suggestion = nearest(identifier[:100], known)
             yield Problem(
-                identifier, f"no such input; is it {suggestion}?" if suggestion else "no such input"
+                identifier,
+                f"no such input; is it {suggestion}?" if suggestion else "no such input",
+                line=line,
             )
 
 
@@ -398,7 +401,7 @@ def find_rule_problems(pipeline: Pipeline, values: Mapping[str, Any]) -> list[Pr
     # As in the reference, an author's own schema replaces the rules of inputs for single values.
     find_problems = find_shape_problems if own_schema else find_input_problems
     problems = [
-        *_find_unknown(pipeline, values),
+        *find_unknown(pipeline, values),
         *_find_missing(pipeline, effective),
         *(
             problem

@@ -13,8 +13,14 @@ from typing import Any
 
 from hibali.documents import JsonProblemError, read_json
 from hibali.errors import UsageError
-from hibali.text import counted, nearest, write_ranges
-from registry.invocation import Invocation, check_invocation, find_invocation_problems, read_typed
+from hibali.text import counted, write_ranges
+from registry.invocation import (
+    Invocation,
+    check_invocation,
+    find_invocation_problems,
+    find_unknown,
+    read_typed,
+)
 from registry.pipeline import Input, Pipeline
 from registry.problems import InvocationError, Problem, ProblemsError, read_file_bytes
 
@@ -178,22 +184,13 @@ def _find_head_problems(pipeline: Pipeline, head: Sequence[str]) -> Iterator[Pro
     for identifier in dict.fromkeys(head):
         if head.count(identifier) > 1:
             yield Problem(identifier, "is the name of two columns", line=1)
-        yield from _find_unknown(pipeline, identifier, line=1)
+        yield from find_unknown(pipeline, [identifier], line=1)
 
 
 def _find_width_problems(head: Sequence[str], body: Sequence[tuple[int, list[str]]]) -> Iterator[Problem]:
     for line, cells in body:
         if len(cells) != len(head):
             yield Problem("", f"has {len(cells)} cells, but the header has {len(head)}", line=line)
-
-
-def _find_unknown(pipeline: Pipeline, identifier: str, *, line: int = 0) -> Iterator[Problem]:
-    known = [each.id for each in pipeline.inputs]
-    if identifier not in known:
-        suggestion = nearest(identifier[:100], known)
-        yield Problem(
-            identifier, f"no such input; is it {suggestion}?" if suggestion else "no such input", line=line
-        )
 
 
 def _find_input(pipeline: Pipeline, identifier: str) -> Input:
@@ -209,7 +206,7 @@ def read_parameters(pipeline: Pipeline, parameters: Sequence[str]) -> dict[str, 
     for text in parameters:
         identifier, separator, values = text.partition("=")
         wrong = [] if separator else [Problem(identifier[:200], "must be written ID=VALUE,VALUE,...")]
-        wrong = wrong or list(_find_unknown(pipeline, identifier))
+        wrong = wrong or list(find_unknown(pipeline, [identifier]))
         if identifier in lists:
             wrong.append(Problem(identifier, "is given twice"))
         if not wrong:
