@@ -29,12 +29,19 @@ from registry.pipeline import Pipeline
 from runs import model
 from runs.cancel import cancel_run
 from runs.collect import Collector, ended_tasks
-from runs.failure import find_failure
 from runs.launch import launch, launch_session
 from runs.logs import Stream, read_log
 from runs.model import RunStatus, State
-from runs.new_request import make_tasks, read_request, require_trust, single_workload
-from runs.options import RequestedJob, RunOptions, StartOptions, SweepOptions
+from runs.new_request import (
+    RequestedJob,
+    RunOptions,
+    StartOptions,
+    SweepOptions,
+    make_tasks,
+    read_request,
+    require_trust,
+    single_workload,
+)
 from runs.pilot.setup import with_pilot
 from runs.rate_limits import open_limited_host
 from runs.records import choose_task
@@ -45,6 +52,7 @@ from runs.schedulers.base import Resources, check_directive, check_plain
 from runs.site_access import fetch_usage, update_runs, wait_at_site
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
+from runs.status import find_failure
 from runs.store import RunStore
 from runs.tunnel import Ports, open_tunnel
 from transfers.history.journal import Receipt

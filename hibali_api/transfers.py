@@ -20,8 +20,7 @@ from hibali_api.notebook import html_of, show_receipts
 from transfers.engine.operation import plan_only, synchronise
 from transfers.engine.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
 from transfers.engine.routes.globus_route import with_local_collection
-from transfers.history.journal import Receipt
-from transfers.history.receipt_errors import verification_errors, weak_verification
+from transfers.history.journal import Receipt, verification_errors, weak_verification
 from transfers.manifest import Manifest, is_bag_name, open_manifest
 from transfers.model.entry import Verification
 from transfers.model.rules import DeleteLimit, Rules, read_delete_limit, read_names

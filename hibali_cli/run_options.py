@@ -15,7 +15,7 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
 # `hibali run --help` imports this module: slow imports are local.
 if TYPE_CHECKING:
     from runs.fast_storage import FastOptions
-    from runs.options import CollectOptions, DatasetOptions, RunOptions, SweepOptions
+    from runs.new_request import CollectOptions, DatasetOptions, RunOptions, SweepOptions
     from runs.schedulers.base import Resources
 
 Decorator = Callable[[Any], Any]
@@ -246,7 +246,7 @@ def _add(options: Sequence[Decorator], function: Callable[..., Any]) -> Callable
 
 def read_run_options(values: Mapping[str, Any]) -> RunOptions:
     """Read the values of the options of `hibali run`; raises `UsageError` for options that contradict each other."""
-    from runs.options import (  # start-up: not for --help
+    from runs.new_request import (  # start-up: not for --help
         CollectOptions,
         RequestedJob,
         RunOptions,
@@ -312,14 +312,14 @@ def _read_sweep_options(values: Mapping[str, Any]) -> SweepOptions | None:
             "usage", "only a pilot has allocations", subject="--allocations", hint="Add --pilot."
         )
     from runs.model import MOST_ALLOCATIONS  # start-up: not for --help
-    from runs.options import SweepOptions  # start-up: not for --help
+    from runs.new_request import SweepOptions  # start-up: not for --help
 
     most = (MOST_ALLOCATIONS if allocations is None else allocations) if pilot else 0
     return SweepOptions(None if each is None else Path(each), parameters, most, participants)
 
 
 def _read_dataset_options(values: Mapping[str, Any]) -> DatasetOptions | None:
-    from runs.options import DatasetOptions  # start-up: not for --help
+    from runs.new_request import DatasetOptions  # start-up: not for --help
 
     participants, sessions = values["each_participant"], values["each_session"]
     dataset = participants or sessions
@@ -403,7 +403,7 @@ def read_resource_options(values: Mapping[str, Any]) -> Resources:
 
 def parse_resource_argv(argv: Iterable[str]) -> Resources:
     """Read the resources from options that `resource_argv` wrote."""
-    from runs.options import PROXY_OPTIONS  # start-up: not for --help
+    from runs.new_request import PROXY_OPTIONS  # start-up: not for --help
 
     command: Any = add_resource_options(click.command()(lambda: None))
     options = [str(each) for each in argv if each not in PROXY_OPTIONS]

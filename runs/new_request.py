@@ -1,15 +1,18 @@
-"""Make the request of a new run or sweep: locate and identify its inputs, check it, wait for the runs that come first."""
+"""Make the request of a new run or sweep from its options: locate and identify its inputs, check it, wait for the runs that come first."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hibali.amounts import NONE
 from hibali.config.settings import Settings, site_for_runs
-from hibali.documents import read_json_file
+from hibali.documents import canonical_digest, read_json_file
 from hibali.errors import RefusedError
 from hibali.locations import read_location
 from registry.catalogue import Catalogue
@@ -31,15 +34,121 @@ from runs.inputs import (
     require_local,
 )
 from runs.model import Input, Run
-from runs.options import DatasetOptions, RequestedJob, RunOptions, SweepOptions, proxy_argv, resource_argv
 from runs.outputs import Reference
 from runs.request import ComputeSite, JobOptions, Request, TaskRequest, Workload, compute_site
 from runs.schedulers.base import Resources
 from runs.store import RunStore
 from runs.sweeps.launch import files_of
-from runs.sweeps.names import task_names
 
 Follow = Callable[[list[Run]], object]  # queries runs that come first, or waits for their ends
+
+
+PROXY_OPTIONS = ("--no-proxy", "--with-proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The start of a run: `after` other runs, by id, or on `hold`.
+
+    With `wait`, hibali waits for the other runs. A `sweep` starts after the end of every run whose outputs it takes. `polled`: the states of the
+    other runs in the ledger are recent, and their sites are not queried again.
+    """
+
+    after: tuple[str, ...] = ()
+    hold: bool = False
+    wait: bool = False
+    sweep: bool = False
+    polled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """The target of the outputs after a run: a folder, or one in a DataLad dataset; and the table of a sweep."""
+
+    folder: str | None = None
+    dataset: str | None = None
+    no_save: bool = False
+    table: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """The folder for the outputs, None if they stay at the site."""
+        return self.dataset or self.folder
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetOptions:
+    """The participants, or the `sessions`, of a BIDS dataset as tasks; with `only_missing` those that have not succeeded."""
+
+    dataset: str
+    sessions: bool = False
+    only_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """The tasks of a sweep, and the maximum number of jobs of a pilot; 0 for job arrays."""
+
+    each: Path | None
+    parameters: tuple[str, ...] = ()
+    allocations: int = 0
+    participants: DatasetOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedJob:
+    """The job options of the command line; None for `resources` and `fast` is none, `proxy` None leaves the site's default."""
+
+    resources: Resources | None = None
+    fast: FastOptions | None = None
+    proxy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of `hibali run`.
+
+    `sites` are as typed, `explain` shows how they compare. `sweep` is None for a single run. `wait` follows
+    the run to its end, `notify` is the target notified of it. `reuse` returns an earlier run that computed
+    the same.
+    """
+
+    sites: tuple[str, ...] = ()
+    explain: bool = False
+    name: str = ""
+    new: bool = False
+    image: str = ""
+    job: RequestedJob = field(default_factory=RequestedJob)
+    sweep: SweepOptions | None = None
+    start: StartOptions = field(default_factory=StartOptions)
+    collect: CollectOptions = field(default_factory=CollectOptions)
+    reuse: bool = False
+    wait: bool = False
+    notify: str | None = None
+
+
+def resource_argv(resources: Resources) -> tuple[str, ...]:
+    """Return the options that request these resources."""
+    amounts = {
+        "nodes": resources.nodes,
+        "tasks": resources.tasks,
+        "cores": resources.cores,
+        "memory": resources.memory_megabytes and f"{resources.memory_megabytes}M",
+        "time": resources.seconds and f"{resources.seconds}s",
+        "gpus": resources.gpus,
+        "partition": resources.partition,
+        "account": resources.account,
+        "reservation": resources.reservation,
+    }
+    options = [
+        f"--{name}={NONE if value == 0 else value}" for name, value in amounts.items() if value is not None
+    ]
+    return (*options, *(f"--directive={text}" for text in resources.directives))
+
+
+def proxy_argv(proxy: bool | None) -> tuple[str, ...]:  # noqa: FBT001  # as the option has it
+    """Return the option for the job's proxy; none for the site's default."""
+    return () if proxy is None else (PROXY_OPTIONS[proxy],)
 
 
 def compute_site_of(settings: Settings, name: str) -> ComputeSite:
@@ -258,3 +367,35 @@ def require_trust(catalogue: Catalogue, pipeline: Pipeline, container: Container
             subject=pipeline.reference,
             hint=f"Read it (`hibali pipelines show {pipeline.reference}`), then: hibali pipelines trust {pipeline.reference}",
         )
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9._+-]*")
+_OTHER = re.compile(r"[^A-Za-z0-9._+-]+")
+_LONGEST, _SHORTENED = 100, 60  # letters of a name; of one with a digest
+
+
+def task_names(rows: Sequence[Row]) -> list[str]:
+    """Return the name of each task, which is its folder among collected outputs.
+
+    It is that of the row, such as `sub-01/ses-2`, or the values as `threshold=0.1,mode=fast`. Values that cannot be in a name are shortened and
+    followed by `@` and a digest. Repetitions of the same values end with `@2`, `@3`.
+    """
+    names, repeated = [], Counter[str]()
+    for row in rows:
+        name = row.name or _name_of(row.values)
+        repeated[name] += 1
+        names.append(f"{name}@{repeated[name]}" if repeated[name] > 1 else name)
+    return names
+
+
+def _name_of(values: Mapping[str, Any]) -> str:
+    texts = {each: _text(value) for each, value in values.items()}
+    name = ",".join(f"{each}={text}" for each, text in texts.items()) or "task"
+    if len(name) <= _LONGEST and all(_PLAIN.fullmatch(text) for text in texts.values()):
+        return name
+    short = (f"{each}={_OTHER.sub('-', text.rpartition('/')[2])}" for each, text in texts.items())
+    return f"{','.join(short)[:_SHORTENED]}@{canonical_digest(dict(values))[:12]}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

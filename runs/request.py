@@ -26,7 +26,7 @@ from runs.services.base import ServiceContainer, load_job_system, refusal
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """One task of a sweep: its number, the values that only it has, its whole invocation, checked, and its name (runs.sweeps.names)."""
+    """One task of a sweep: its number, the values that only it has, its whole invocation, checked, and its name (runs.new_request)."""
 
     number: int
     values: Mapping[str, Any]

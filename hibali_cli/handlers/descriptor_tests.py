@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 from xml.etree import ElementTree as ET
 
 import click
@@ -17,7 +20,7 @@ from hibali.errors import Exit, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.files import write_atomic
 from hibali.locations import read_target
-from hibali.text import counted, printable
+from hibali.text import as_text, counted, printable
 from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.launch import (
     follow_first,
@@ -30,16 +33,16 @@ from hibali_cli.handlers.run_watch import wait_for_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from registry.catalogue import Catalogue
-from registry.descriptor_tests import DescriptorTest, read_tests
+from registry.command_line import build_command_line
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs import new_request
-from runs.collect import Collector, ended_tasks
-from runs.descriptor_tests import find_failures, written_files
-from runs.model import Run, ignore_run
-from runs.options import RunOptions
+from runs.collect import Collector, choose_outputs, ended_tasks
+from runs.model import Output, Run, State, ignore_run
+from runs.new_request import RunOptions
 from runs.request import Request, with_job_proxy
 from runs.store import RunStore
+from transfers.model.entry import Entry, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +220,129 @@ def _junit(results: Sequence[TestResult]) -> bytes:
                 failure.text = text if each.run is None else f"run {each.run.id} at {each.run.site}: {text}"
     document: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return document
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedOutput:
+    """An output that a test must create, and its MD5 in hexadecimal if the descriptor has it."""
+
+    id: str
+    md5: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorTest:
+    """A test of a descriptor; `exit_code` is None if any code will do."""
+
+    name: str
+    invocation: Mapping[str, Any]
+    exit_code: int | None
+    outputs: tuple[ExpectedOutput, ...]
+
+
+def read_tests(pipeline: Pipeline, names: Sequence[str] = ()) -> list[DescriptorTest]:
+    """Return the tests of a pipeline in their order, or those with these names.
+
+    Raises:
+        UsageError: The descriptor has no tests, or none with one of the names.
+    """
+    tests = [_read_test(each) for each in pipeline.document.get("tests", ())]
+    if not tests:
+        raise UsageError(
+            "no-tests",
+            "the descriptor has no tests",
+            subject=pipeline.reference,
+            hint=f"To run it with values of your own: hibali pipelines example {pipeline.reference}",
+        )
+    known = [each.name for each in tests]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(
+            "no-such-test",
+            f"the descriptor has no test {unknown[0]}; there are: {', '.join(known)}",
+            subject=pipeline.reference,
+        )
+    return [each for each in tests if not names or each.name in names]
+
+
+def _read_test(record: Mapping[str, Any]) -> DescriptorTest:
+    assertions = record["assertions"]
+    outputs = tuple(
+        ExpectedOutput(each["id"], each.get("md5-reference")) for each in assertions.get("output-files", ())
+    )
+    return DescriptorTest(record["name"], record["invocation"], assertions.get("exit-code"), outputs)
+
+
+def written_files(pipeline: Pipeline, test: DescriptorTest, run: Run) -> dict[str, str]:
+    """Return the contents of the configuration files of a test's run, by their ids; bosh counts them as outputs."""
+    invocation = check_invocation(pipeline, dict(test.invocation))
+    command = build_command_line(pipeline, invocation, work_folder=f"{as_text(run.folder)}/work")
+    return {each.id: each.content for each in command.configuration_files}
+
+
+def find_failures(
+    test: DescriptorTest, run: Run, folder: Path | None, written: Mapping[str, str]
+) -> list[str]:
+    """Return what differs from the expectations of a test, in words; nothing if it passed.
+
+    Args:
+        test: The test.
+        run: Its run, which has ended.
+        folder: The folder with the collected outputs; None if they were not needed or could not be collected.
+        written: The contents of the configuration files, by their ids.
+    """
+    if run.state in {State.LOST, State.CANCELLED}:
+        return [f"the run is {run.state.value}"]
+    failures = []
+    code = run.status.exit_code
+    if test.exit_code is not None and code != test.exit_code:
+        shown = "none" if code is None else str(code)
+        failures.append(f"the exit code is {shown}, not {test.exit_code}")
+    if test.exit_code is None and code is None:
+        failures.append(f"the tool did not run: {run.state.value}")
+    if folder is None and any(each.id not in written for each in test.outputs):
+        return [*failures, "its outputs could not be collected"]
+    found = _files_of(run.spec.outputs, folder) if folder is not None else {}
+    for expected in test.outputs:
+        if expected.id in written:
+            failures += _compare_md5(expected, io.BytesIO(written[expected.id].encode()))
+        else:
+            failures += _compare(expected, found.get(expected.id, []))
+    return failures
+
+
+def _files_of(outputs: Sequence[Output], folder: Path) -> dict[str, list[Path]]:
+    """Return the collected files and folders of each output, by its id."""
+    entries = [
+        Entry(str(path.relative_to(folder)).encode("utf-8", "surrogateescape"), _kind_of(path))
+        for path in sorted(folder.rglob("*"))
+    ]
+    found: dict[str, list[Path]] = {}
+    for output in outputs:
+        chosen = choose_outputs([output], entries)
+        found[output.id] = [folder / as_text(each) for each in (*chosen.folders, *chosen.files)]
+    return found
+
+
+def _kind_of(path: Path) -> Kind:
+    return Kind.FOLDER if path.is_dir() else Kind.FILE
+
+
+def _compare(expected: ExpectedOutput, paths: Sequence[Path]) -> list[str]:
+    if not paths:
+        return [f"the output {expected.id} is missing"]
+    if expected.md5 is None:
+        return []
+    if len(paths) > 1 or not paths[0].is_file():
+        return [f"the output {expected.id} is not one file, so it has no MD5"]
+    with paths[0].open("rb") as file:
+        return _compare_md5(expected, file)
+
+
+def _compare_md5(expected: ExpectedOutput, file: IO[bytes]) -> list[str]:
+    if expected.md5 is None:
+        return []
+    found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()  # type: ignore[arg-type]
+    if found == expected.md5.lower():
+        return []
+    return [f"the MD5 of {expected.id} is {found}, not {expected.md5}"]

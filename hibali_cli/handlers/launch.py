@@ -31,18 +31,17 @@ from runs import new_request
 from runs.collect import ChosenFiles, Collector, ended_tasks, list_outputs, may_complete, outputs_folder
 from runs.containers.base import Container, find_consent_reasons
 from runs.dataset import dataset_saving, find_dataset, recorded_request
-from runs.failure import find_failure
 from runs.inputs import Located, copy_collected, find_collected_copy, locate_files
 from runs.launch import launch, launch_session
 from runs.model import Run, State, ignore_run
-from runs.new_request import require_trust
-from runs.options import CollectOptions, RequestedJob, RunOptions
+from runs.new_request import CollectOptions, RequestedJob, RunOptions, require_trust
 from runs.pilot.setup import with_pilot
 from runs.rate_limits import wait_for_short_pause
 from runs.request import Request, Workload, compute_site, with_job_proxy, workload_key
 from runs.resources import DecidedResources, show_value
 from runs.reuse import Reuse
 from runs.stage import Synchroniser
+from runs.status import find_failure
 from runs.store import RunStore
 from runs.sweeps.launch import prepare_dry_run
 from transfers.engine.request import SaveOptions

@@ -22,8 +22,7 @@ from hibali_cli.progress import listening
 from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.model import Run
-from runs.new_request import make_tasks
-from runs.options import DatasetOptions
+from runs.new_request import DatasetOptions, make_tasks
 from runs.outputs import read_reference
 from runs.request import Workload
 from runs.run_index import RunFilter

@@ -31,12 +31,11 @@ from hibali_cli.interruption import hint_if_interrupted
 from hibali_cli.options import Common
 from hibali_cli.output import json_line
 from hibali_cli.progress import EventPrinter, listening
-from runs.failure import raise_failure
 from runs.model import Run, ignore_run
 from runs.monitor import Watching, wait_for_end
 from runs.run_index import UNFINISHED, RunFilter
 from runs.site_session import SiteOpener, SiteSession
-from runs.status import run_timeline
+from runs.status import raise_failure, run_timeline
 from runs.store import RunStore
 from transfers.history.tally import Tally
 

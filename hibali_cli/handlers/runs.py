@@ -20,9 +20,9 @@ from hibali_cli.handlers.run_sites import session_opener, update_runs
 from hibali_cli.options import Common
 from hibali_cli.output import Cell, flush_results, is_terminal
 from hibali_cli.progress import listening
-from runs.failure import counts_text, raise_failure
 from runs.model import Run, RunStatus, State
 from runs.run_index import RunFilter, find_latest_run_ids
+from runs.status import counts_text, raise_failure
 from runs.store import RunStore
 
 if TYPE_CHECKING:  # start-up: only to draw, and where a site is contacted

@@ -26,7 +26,7 @@ from runs.rate_limits import site_usage, start_afresh
 from runs.site_health import check_and_record, most_important
 from transfers.check import Trial, Tuning, clean_site, tune
 from transfers.model.units import CleanupResult, Leftover
-from transfers.remote.forced_command import forced_command_script
+from transfers.remote.connection import forced_command_script
 from transfers.stores import login_protocol
 
 

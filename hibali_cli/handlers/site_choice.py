@@ -15,8 +15,7 @@ from registry.catalogue import Catalogue
 from registry.pipeline import Pipeline
 from runs.containers.base import find_consent_reasons
 from runs.inputs import Located
-from runs.new_request import load_dependencies
-from runs.options import RunOptions
+from runs.new_request import RunOptions, load_dependencies
 from runs.request import Request
 from runs.site_selection import Candidate, Choice, Sizes, assess_site, can_choose, choose, why_not_considered
 from runs.store import RunStore, runs_of

@@ -18,8 +18,7 @@ from hibali_cli import output
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
 from hibali_cli.output import can_be_drawn_on, flush_results, is_terminal
-from runs.present import Present, PresentReader, StatusItem
-from runs.unfinished import UnfinishedRun
+from runs.present import Present, PresentReader, StatusItem, UnfinishedRun
 from transfers.history.running import RunningOperation
 
 if TYPE_CHECKING:  # start-up: only to draw

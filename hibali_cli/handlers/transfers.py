@@ -24,8 +24,7 @@ from hibali_cli.records import action_fields, event_fields
 from transfers.engine.operation import plan_only, synchronise
 from transfers.engine.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
 from transfers.engine.routes.globus_route import with_local_collection
-from transfers.history.journal import Receipt
-from transfers.history.receipt_errors import weak_verification
+from transfers.history.journal import Receipt, weak_verification
 from transfers.model.entry import Kind, Verification
 from transfers.model.rules import DeleteLimit, Rules, read_delete_limit, read_names
 from transfers.planning.actions import Action, Verb

@@ -23,8 +23,7 @@ from hibali_cli.handlers.transfers import pop_nodes, pop_selection
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from transfers.history.journal import Coverage, Receipt
-from transfers.history.receipt_errors import verification_errors
+from transfers.history.journal import Coverage, Receipt, verification_errors
 from transfers.inventory import Hashed, Inventory, InventoryRequest
 from transfers.manifest import Manifest, is_bag_name, open_manifest, read_manifest, write_bag, write_line
 from transfers.model.entry import Verification

@@ -56,14 +56,13 @@ from registry.signature import is_signature_name, policy_of
 from runs.collect import Collector, ended_tasks
 from runs.compare import OutputComparison, OutputResult, compare_outputs
 from runs.containers.base import load_container
-from runs.failure import find_failure
 from runs.images import Pinned
 from runs.model import RUN_ID, Input, Run, State
-from runs.new_request import read_workload
-from runs.options import RunOptions
+from runs.new_request import RunOptions, read_workload
 from runs.outputs import hash_outputs, outputs_of
 from runs.queue_limits import queue_full_error
 from runs.request import Request, with_job_proxy
+from runs.status import find_failure
 from runs.store import RunStore
 from transfers.history.journal import Receipt
 

@@ -19,17 +19,23 @@ from hibali.retry import growing_intervals
 from registry.catalogue import Catalogue
 from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
-from runs.failure import find_failure
 from runs.launch import launch
 from runs.model import Run
 from runs.monitor import TaskIsOverError, look_until
-from runs.new_request import read_request, require_trust, single_workload
-from runs.options import RequestedJob, RunOptions, StartOptions
+from runs.new_request import (
+    RequestedJob,
+    RunOptions,
+    StartOptions,
+    read_request,
+    require_trust,
+    single_workload,
+)
 from runs.rate_limits import open_limited_host
 from runs.schedulers.base import Resources
 from runs.site_access import wait_at_site
 from runs.site_session import SiteSession
 from runs.stage import Synchroniser
+from runs.status import find_failure
 from runs.store import RunStore
 from transfers.model.entry import Kind
 from transfers.remote.host import RemoteHost

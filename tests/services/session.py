@@ -41,7 +41,7 @@ from tests.services.sshd import (
 )
 from tests.services.swift import start_swift
 from tests.services.webdav import DavServer, start_apache, start_lighttpd, start_wsgidav
-from transfers.remote.forced_command import forced_command_script
+from transfers.remote.connection import forced_command_script
 
 PREFIX = "hib-"  # short, because a socket's path has at most 108 bytes
 ENOUGH_MEMORY = 4 << 30

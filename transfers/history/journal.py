@@ -1,4 +1,4 @@
-"""Record an operation: its receipt, and its journal in the ledger."""
+"""Record an operation: its receipt, what that leaves undone, and its journal in the ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hibali.cancellation import as_cancelled
-from hibali.errors import Exit, HibaliError
+from hibali.errors import Exit, HibaliError, IncompleteError, NotVerifiedError, TryLaterError
 from hibali.events import (
     Adjusted,
     Deleted,
@@ -26,7 +26,7 @@ from hibali.events import (
 from hibali.ledger import Journal, ledger_folder, new_identifier, now, scheduled_by
 from hibali.locations import Location
 from hibali.system_errors import exit_of
-from hibali.text import path_fields
+from hibali.text import counted, path_fields
 from transfers.history.running import ProgressFile
 from transfers.model.entry import Verification, weakest
 from transfers.model.rules import Rules
@@ -316,3 +316,41 @@ def _file_line(
         "etag": etag,
         "proof": event.proof,
     }
+
+
+def weak_verification(receipt: Receipt, hint: str) -> IncompleteError:
+    """Return the error of a transfer whose proof is weaker than `--require-proof`."""
+    return IncompleteError(
+        "weak-verification",
+        f"the files were moved, but verified by {receipt.proof_moved} only, which is weaker than required",
+        subject=receipt.target,
+        hint=hint,
+    )
+
+
+def verification_errors(receipt: Receipt) -> list[HibaliError]:
+    """Return why a verification does not prove the whole tree, the gravest reason last."""
+    coverage = receipt.coverage or Coverage()
+    found: list[HibaliError] = []
+    if receipt.exit is Exit.TRY_LATER:
+        found.append(
+            TryLaterError(
+                "max-time",
+                f"stopped because --max-time has elapsed; {counted(coverage.files_unchecked, 'file')} not verified",
+                subject=receipt.target,
+                hint="To continue, run the same command with --resume.",
+            )
+        )
+    if coverage.files_unrecorded:
+        found.append(
+            NotVerifiedError(
+                "not-verified",
+                f"{coverage.files_unrecorded} of {counted(receipt.files, 'file')} not verified: no digest is recorded",
+                subject=receipt.target,
+                hint="To compare them with their source, and record their digests: hibali sync --checksum FROM TO",
+            )
+        )
+    if receipt.files_failed:
+        message = f"{counted(receipt.files_failed, 'file')} different, missing or unreadable; see above"
+        found.append(IncompleteError("not-proven", message, subject=receipt.target))
+    return found

@@ -1,4 +1,4 @@
-"""Start an agent, send requests to it, and read its replies."""
+"""Start an agent, also by a forced command, send requests to it, and read its replies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import re
 import secrets
 import select
+import shlex
 import threading
 import time
 import zlib
@@ -15,8 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError
-from hibali.stalls import StallClock, stalled
+from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, TryLaterError, UsageError
+from hibali.retry import StallClock, stalled
 from hibali.subprocesses import Process
 from hibali.system_errors import EXPLANATIONS, hint_of, message_of
 from hibali.text import printable
@@ -119,8 +120,6 @@ _END_SECONDS = 2.0
 _POLL_MILLISECONDS = 1000
 _WRITE_BYTES = 256 * 1024  # at a time, so that a slow connection shows progress
 _SIGNALLED = 128  # a shell adds the number of the signal that killed a program to this
-
-
 _REPORTS = 10  # during the longest time without progress
 
 
@@ -512,3 +511,14 @@ def _error_of(code: str) -> type[HibaliError]:
     }:
         return TryLaterError
     return IncompleteError
+
+
+_PYTHON = re.compile(r"[A-Za-z0-9_./+-]+")
+
+
+def forced_command_script(python: str, *, agent: bool = True) -> str:
+    """Return the script of the forced command; without `agent`, only SFTP transfers files."""
+    if not _PYTHON.fullmatch(python):
+        raise UsageError("unsafe-python", "`python` can only have letters, digits and _./+-", subject=python)
+    text = Path(__file__).with_name("forced_command.sh").read_text("ascii")
+    return text.replace("@AGENT@", shlex.quote(remote_command(python)) if agent else "")

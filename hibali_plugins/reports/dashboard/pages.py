@@ -18,9 +18,8 @@ from hibali_plugins.reports.status_page import MARK_KINDS, schedule_values
 from hibali_plugins.reports.timeline import draw_timeline
 from hibali_plugins.schedules.status import ScheduleState, facts_of
 from runs.model import Run
-from runs.present import Present
+from runs.present import Present, UnfinishedRun
 from runs.site_health import SiteCheck
-from runs.unfinished import UnfinishedRun
 from transfers.history.index import OperationDetails
 from transfers.history.operations import Operation, Result
 from transfers.history.running import RunningOperation

@@ -24,7 +24,7 @@ import hibali
 from hibali.events import Event, Noted
 from hibali.retry import growing_intervals
 from registry.catalogue import Catalogue
-from runs.failure import find_failure
+from runs.status import find_failure
 from snakemake_executor_plugin_hibali.requests import Requests, Values, identify, job_options, pack
 
 _PIPELINE = Path(__file__).with_name("snakemake-job.json")

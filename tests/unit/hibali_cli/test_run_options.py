@@ -15,7 +15,7 @@ from hibali_cli.run_options import (
     read_resource_options,
 )
 from runs.dataset import DatasetRequest, recorded_request
-from runs.options import resource_argv
+from runs.new_request import resource_argv
 from runs.schedulers.base import Resources
 
 

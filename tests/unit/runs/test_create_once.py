@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hibali.errors import AccessError, TryLaterError, UsageError
 from hibali.events import Listener
 from hibali.locations import Location
+from runs import submit as module
 from runs.model import Output
 from runs.schedulers.base import UNKNOWN, NotSubmitted, Status, Submitted, Unclear
-from runs.services import create_once as module
 from runs.services.base import (
     JobService,
     LostAnswerError,
@@ -26,7 +26,7 @@ from runs.services.base import (
     ServiceOutput,
     ToolRequest,
 )
-from runs.services.create_once import create_once, find_created
+from runs.submit import create_once, find_created
 
 JOB = ServiceJob("20260102-030405-0a1b2c3d", {})
 SETTLING = 60.0

@@ -8,7 +8,7 @@ from hibali.config.model import Gpus, SchedulerSettings
 from hibali.errors import RefusedError, UsageError
 from registry.pipeline import Resources as Suggested
 from runs.containers.base import load_container
-from runs.options import resource_argv
+from runs.new_request import resource_argv
 from runs.resources import Origin, check_gpus, decide_resources, find_launcher, show_value
 from runs.schedulers.base import Resources, load_scheduler
 

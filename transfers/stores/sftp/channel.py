@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
+from hibali.retry import StallClock, stalled
 from hibali.ssh.sessions import Login
-from hibali.stalls import StallClock, stalled
 from hibali.subprocesses import Process
 from hibali.text import printable
 

@@ -24,11 +24,11 @@ from registry.parameters import Row
 from runs.collect import choose_tasks
 from runs.fast_storage import Fast, FastOptions, choose_fast_storage, task_fast_options
 from runs.model import Chunk, Input, Output, Run, RunStatus, State, Sweep, state_of
+from runs.new_request import task_names
 from runs.records import choose_task, one_task
 from runs.schedulers.base import JobVariables, load_scheduler
 from runs.script import array_script, start_script
 from runs.sweeps.launch import split_tasks
-from runs.sweeps.names import task_names
 from runs.sweeps.table import OutputFile, _as_csv, _read_rows, check_table, seconds_between, write_table
 from tests.support.runs import make_run
 from transfers.model.entry import Entry, Kind

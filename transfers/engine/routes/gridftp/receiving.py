@@ -12,7 +12,7 @@ from typing import Any
 
 from hibali.config.model import GridftpSettings
 from hibali.errors import TryLaterError
-from hibali.stalls import stalled
+from hibali.retry import stalled
 from transfers.agent import protocol
 from transfers.agent.protocol import partial_path
 from transfers.engine.routes.gridftp.process import (

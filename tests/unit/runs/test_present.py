@@ -9,8 +9,8 @@ import pytest
 
 from hibali.ledger import ledger_folder
 from hibali.unreadable import collect_unreadable
+from runs.present import UnfinishedRuns
 from runs.store import RunStore
-from runs.unfinished import UnfinishedRuns
 
 FIELDS: dict[str, Any] = {
     "pipeline": "bet@1.0",
