@@ -144,15 +144,17 @@ def test_an_interrupted_push_leaves_no_files_behind(there: Transfers, number: in
 @pytest.mark.heavy
 def test_a_killed_agent_is_5_and_its_lock_ends_with_it(folder_there: Transfers) -> None:
     there = folder_there
-    tree = many_files(6000, 8000)
+    tree = many_files(3000, 8000)
     there.make(tree)
     right = {name: {sha256(content)} for name, content in tree.items()}
     with Watcher(there.place, "data", right):
-        process = there.hibali.start("push", there.source, "there:data", "--json")
+        # it takes 12 seconds, so that it is not finished before a busy machine lets this process kill the agent
+        process = there.hibali.start("push", there.source, "there:data", "--json", "--bwlimit", "2M")
         signal_working_agent(there.root, signal.SIGKILL)
         process.wait(60)
+        wait_for_agent_exit(there)
     lines = [json.loads(line) for line in (there.hibali.home.folder / "0.out").read_bytes().splitlines()]
-    assert process.returncode == 5
+    assert process.returncode == 5, lines[-1]
     assert (lines[-1]["kind"], lines[-1]["exit"]) == ("error", 5)
     assert b"Traceback" not in (there.hibali.home.folder / "0.err").read_bytes()
     committed = there.committed_files()

@@ -142,9 +142,7 @@ def processes_of(marked: Path) -> set[int]:
 
     Nearly always there are none, after each of thousands of tests: only what tells that is read of every process.
     """
-    record = marked / RECORD
-    recorded = [line.split() for line in record.read_text().splitlines()] if record.exists() else []
-    found = {int(pid) for pid, *began in recorded if began == [start_time(int(pid))]}
+    found = _recorded(marked)
     mark, named = f"{MARK}={marked}/".encode(), os.fsencode(marked) + b"/"
     found.update(pid for pid in _numbers() if mark in _read(pid, "environ") or _names_in_title(pid, named))
     if not found:
@@ -152,6 +150,21 @@ def processes_of(marked: Path) -> set[int]:
     parents = _parents()
     found = {pid for pid in parents if any(step in found for step in _ancestry(pid, parents))}
     return found - set(_ancestry(os.getpid(), parents))
+
+
+def is_of_this_test(pid: int, session: Path) -> bool:
+    """Return whether this process, a server of the session or a command of the test started a process; False if it has ended."""
+    started = _recorded(session) | {os.getpid()}
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    line = _ancestry(pid, _parents())
+    return any(step in started or mark in _read(step, "environ") for step in line)
+
+
+def _recorded(folder: Path) -> set[int]:
+    """Return the servers of a folder that are running."""
+    record = folder / RECORD
+    recorded = [line.split() for line in record.read_text().splitlines()] if record.exists() else []
+    return {int(pid) for pid, *began in recorded if began == [start_time(int(pid))]}
 
 
 def descendants_of(pid: int) -> set[int]:

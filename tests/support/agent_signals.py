@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.transfers import Transfers
-from transfers.agent.lease import process_start
 
 
 def signal_working_agent(root: Path, number: int) -> int:
@@ -25,18 +26,31 @@ def signal_working_agent(root: Path, number: int) -> int:
     raise AssertionError("the agent committed no file")
 
 
-def wait_for_agent_exit(there: Transfers) -> None:
-    """Wait until the agent has seen the end of its client."""
-    deadline = time.monotonic() + 20
-    while there.place.word != "s3" and _holder_lives(there.root / ".hibali" / "lock"):
-        assert time.monotonic() < deadline, "the agent outlives its client"
+def wait_for_agent_exit(there: Transfers, root: Path | None = None) -> None:
+    """Wait until each agent below `root`, by default the target, has seen the end of its client: also those of further channels.
+
+    Until then they commit and record what they received.
+    """
+    deadline = time.monotonic() + 60
+    while there.place.word != "s3" and is_open(root or there.root):
+        assert time.monotonic() < deadline, "an agent outlives its client"
         time.sleep(0.05)
 
 
-def _holder_lives(lock: Path) -> bool:
-    """Return whether the agent holding a lock on this host still runs; a killed one leaves its lock."""
-    try:
-        pid = json.loads(lock.read_bytes())["pid"]
-    except (FileNotFoundError, ValueError):
-        return False
-    return bool(process_start(pid))
+def is_open(root: Path) -> bool:
+    """Return whether another process has this folder or something below it open."""
+    above = os.fspath(root.resolve())
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        if folder.parent.name != str(os.getpid()) and any(
+            name == above or name.startswith(f"{above}/") for name in _opened(folder)
+        ):
+            return True
+    return False
+
+
+def _opened(folder: Path) -> Iterator[str]:
+    """Yield what a process has open; nothing if it ended or belongs to another account."""
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            with contextlib.suppress(OSError):
+                yield os.fspath(entry.readlink())

@@ -1,18 +1,26 @@
-"""Search the arguments of all processes, hibali's files and its output for planted secrets."""
+"""Search the arguments of the processes of a test, hibali's files and its output for planted secrets."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.services.fixtures import SESSION
+from tests.services.processes import is_of_this_test
+
 
 @contextmanager
 def watch_process_arguments(secrets: list[str]) -> Iterator[list[str]]:
-    """Read the arguments of all processes repeatedly; yield a list of those with a secret."""
+    """Read the arguments of the test's processes repeatedly; yield a list of those with a secret.
+
+    Others on this machine, such as a shell in which somebody searches for it, are left out.
+    """
     found: list[str] = []
+    session = Path(os.environ[SESSION])
     stop = threading.Event()
 
     def search_processes() -> None:
@@ -23,7 +31,10 @@ def watch_process_arguments(secrets: list[str]) -> Iterator[list[str]]:
                         words = (process / "cmdline").read_bytes().decode("latin-1")
                     except OSError:
                         continue
-                    found.extend(words for secret in secrets if secret in words)
+                    if any(secret in words for secret in secrets) and is_of_this_test(
+                        int(process.name), session
+                    ):
+                        found.append(words)
 
     thread = threading.Thread(target=search_processes)
     thread.start()
