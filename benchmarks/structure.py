@@ -42,13 +42,7 @@ FUTURE_PLUGINS = (
     "runs/pilot",
     "runs/services",
     "hibali_cli/annex_remote.py",
-    *(
-        f"hibali_cli/handlers/{name}.py"
-        for name in (
-            "datasets",
-            "participants",
-        )
-    ),
+    *(f"hibali_cli/handlers/{name}.py" for name in ("datasets",)),
     *(f"hibali_cli/commands/{name}.py" for name in ("datasets",)),
 )
 

@@ -15,7 +15,7 @@ from hibali_cli.options import OUTPUT_FILE, OUTPUT_PLACE
 # `hibali run --help` imports this module: slow imports are local.
 if TYPE_CHECKING:
     from runs.fast_storage import FastOptions
-    from runs.new_request import CollectOptions, DatasetOptions, RunOptions, SweepOptions
+    from runs.new_request import CollectOptions, RunOptions, SweepOptions
     from runs.schedulers.base import Resources
 
 Decorator = Callable[[Any], Any]
@@ -124,23 +124,6 @@ _RUN_OPTIONS: tuple[Decorator, ...] = (
         help="Run a task for each of these values; several options make all combinations.",
     ),
     click.option(
-        "--each-participant",
-        "each_participant",
-        metavar="DATASET",
-        help="Run a task for each participant of a BIDS dataset, whose label replaces {participant} in the values.",
-    ),
-    click.option(
-        "--each-session",
-        "each_session",
-        metavar="DATASET",
-        help="The same for each session, whose label replaces {session}.",
-    ),
-    click.option(
-        "--only-missing",
-        is_flag=True,
-        help="Leave out participants or sessions for which the pipeline has succeeded with these values.",
-    ),
-    click.option(
         "--pilot",
         is_flag=True,
         help="Run the tasks of a sweep inside one job, as many at once as it has cores; best for short tasks.",
@@ -244,8 +227,11 @@ def _add(options: Sequence[Decorator], function: Callable[..., Any]) -> Callable
     return function
 
 
-def read_run_options(values: Mapping[str, Any]) -> RunOptions:
-    """Read the values of the options of `hibali run`; raises `UsageError` for options that contradict each other."""
+def read_run_options(values: Mapping[str, Any], participants: tuple[str, ...] = ()) -> RunOptions:
+    """Read the values of the options of `hibali run`; raises `UsageError` for options that contradict each other.
+
+    `participants` are the option and the dataset of a sweep of participants.
+    """
     from runs.new_request import (  # start-up: not for --help
         CollectOptions,
         RequestedJob,
@@ -254,7 +240,7 @@ def read_run_options(values: Mapping[str, Any]) -> RunOptions:
     )
 
     wait, name = values["wait"], values["name"]
-    sweep = _read_sweep_options(values)
+    sweep = _read_sweep_options(values, participants)
     collect = CollectOptions(*(values[each] for each in ("folder", "dataset", "no_save", "table")))
     check_collecting(collect, wait=wait)
     if values["notify"] is not None and not wait:
@@ -286,12 +272,11 @@ def read_run_options(values: Mapping[str, Any]) -> RunOptions:
     )
 
 
-def _read_sweep_options(values: Mapping[str, Any]) -> SweepOptions | None:
+def _read_sweep_options(values: Mapping[str, Any], participants: tuple[str, ...]) -> SweepOptions | None:
     each, parameters = values["each"], values["parameters"]
     pilot, allocations = values["pilot"], values["allocations"]
     hint = "Add --each, --param or --each-participant."
-    participants = _read_dataset_options(values)
-    if each is None and not parameters and participants is None:
+    if each is None and not parameters and not participants:
         if values["table"] is not None:
             raise UsageError("usage", "only a sweep has a table of tasks", subject="--table", hint=hint)
         if pilot or allocations is not None:
@@ -316,30 +301,6 @@ def _read_sweep_options(values: Mapping[str, Any]) -> SweepOptions | None:
 
     most = (MOST_ALLOCATIONS if allocations is None else allocations) if pilot else 0
     return SweepOptions(None if each is None else Path(each), parameters, most, participants)
-
-
-def _read_dataset_options(values: Mapping[str, Any]) -> DatasetOptions | None:
-    from runs.new_request import DatasetOptions  # start-up: not for --help
-
-    participants, sessions = values["each_participant"], values["each_session"]
-    dataset = participants or sessions
-    if dataset is None:
-        if values["only_missing"]:
-            raise UsageError(
-                "usage",
-                "only participants and sessions can be missing",
-                subject="--only-missing",
-                hint="Add --each-participant DATASET.",
-            )
-        return None
-    others = [participants, sessions, values["each"], *values["parameters"]]
-    if sum(each is not None for each in others) > 1:
-        raise UsageError(
-            "contradiction",
-            "--each-participant, --each-session, --each and --param cannot be used together",
-            subject="--each-session" if sessions else "--each-participant",
-        )
-    return DatasetOptions(dataset, sessions is not None, values["only_missing"])
 
 
 def _read_fast_options(values: Mapping[str, Any]) -> FastOptions:

@@ -14,7 +14,6 @@ from hibali.amounts import NONE
 from hibali.config.settings import Settings, site_for_runs
 from hibali.documents import canonical_digest, read_json_file
 from hibali.errors import RefusedError
-from hibali.locations import read_location
 from registry.catalogue import Catalogue
 from registry.invocation import Invocation, read_invocation
 from registry.parameters import Row, check_tasks, make_rows
@@ -77,22 +76,16 @@ class CollectOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetOptions:
-    """The participants, or the `sessions`, of a BIDS dataset as tasks; with `only_missing` those that have not succeeded."""
-
-    dataset: str
-    sessions: bool = False
-    only_missing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """The tasks of a sweep, and the maximum number of jobs of a pilot; 0 for job arrays."""
+    """The tasks of a sweep, and the maximum number of jobs of a pilot; 0 for job arrays.
+
+    `participants` are the option and the dataset of a sweep of participants, as they are recorded.
+    """
 
     each: Path | None
     parameters: tuple[str, ...] = ()
     allocations: int = 0
-    participants: DatasetOptions | None = None
+    participants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +186,7 @@ def read_request(
             require_local(located)
     else:
         located = locate_for_site(located, compute.site, settings)
-    participants = () if sweep.participants is None else _typed_participants(sweep.participants, settings)
-    typed = typed_request(file, located, options.image, sweep.each, sweep.parameters, participants)
+    typed = typed_request(file, located, options.image, sweep.each, sweep.parameters, sweep.participants)
     fast = options.job.fast or NO_FAST_OPTIONS
     workload = replace(workload, name=options.name)
     request = make_request(workload, located, compute, options.image, typed.to_fields(), first, fast)
@@ -203,13 +195,6 @@ def read_request(
     dependencies = replace(request.job.dependencies, hold=options.start.hold)
     request = replace(request.with_job(dependencies=dependencies), new=options.new)
     return with_requested_job(request, options.job)
-
-
-def _typed_participants(options: DatasetOptions, settings: Settings) -> tuple[str, str]:
-    """Return the option and its dataset, a local one as an absolute path."""
-    option = "--each-session" if options.sessions else "--each-participant"
-    is_local = read_location(options.dataset, settings).typed_local
-    return option, str(Path.cwd() / options.dataset) if is_local else options.dataset
 
 
 def read_workload(pipeline: Pipeline, file: Path | None, sweep: SweepOptions | None) -> Workload:

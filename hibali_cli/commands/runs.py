@@ -228,28 +228,6 @@ def release_command() -> None:
 
 
 @command(
-    "participants",
-    calls="hibali_cli.handlers.participants:list_participants",
-    examples=[
-        ("hibali runs participants fmriprep values.json bids", "Show the state of each participant."),
-        (
-            "hibali runs participants fmriprep values.json juwels:bids --sessions",
-            "Show that of each session.",
-        ),
-    ],
-)
-@click.argument("pipeline")
-@click.argument("words", metavar="[INVOCATION.json] DATASET", nargs=-1, required=True)
-@click.option("--sessions", is_flag=True, help="Show each session of each participant.")
-def participants_command() -> None:
-    """Show what became of each participant of a BIDS dataset.
-
-    Give the pipeline, the invocation and the dataset of `hibali run PIPELINE INVOCATION.json --each-participant DATASET`. A participant is SUCCEEDED
-    if the pipeline succeeded for exactly these values, otherwise as in its latest run, and MISSING if there was none.
-    """
-
-
-@command(
     "rerun",
     calls="hibali_cli.handlers.launch:rerun",
     resumes=True,
@@ -371,7 +349,6 @@ runs_command = command_group(
     commands={
         "Following runs": (
             list_command,
-            participants_command,
             show_command,
             watch_command,
             wait_command,

@@ -54,14 +54,18 @@ def run_pipeline(
     common: Common, pipeline: str, invocation: str | None, *, dry_run: bool, **values: Any
 ) -> int | None:
     """Start a run or a sweep with the options of `hibali run`, or show what it would do; return the exit code."""
-    options, catalogue = read_run_options(values), Catalogue()
-    found = find_pipeline(common, catalogue, pipeline)
+    options = read_run_options(values)
+    found = find_pipeline(common, Catalogue(), pipeline)
     path = None if invocation is None else Path(invocation)
-    _check_table_options(options.collect, wait=options.wait)
-    workload = _read_workload(common, found, path, options)
-    if workload is None:
-        common.output.info("None is missing, so nothing is run.")
-        return None
+    check_table_options(options.collect, wait=options.wait)
+    return run_workload(common, _read_workload(found, path, options), path, options, dry_run=dry_run)
+
+
+def run_workload(
+    common: Common, workload: Workload, path: Path | None, options: RunOptions, *, dry_run: bool
+) -> int | None:
+    """Start a run or a sweep whose values were read from the file at `path`; return the exit code."""
+    found = workload.pipeline
     if is_choice(options, common.settings()):
         request = _choose_request(common, workload, path, options)
         if options.explain and dry_run:
@@ -78,20 +82,12 @@ def run_pipeline(
     if dry_run:
         _show_dry_run(common, request)
         return None
-    require_consent(common, catalogue, found, request.compute.container)
+    require_consent(common, Catalogue(), found, request.compute.container)
     return _launch_and_follow(common, request, options)
 
 
-def _read_workload(
-    common: Common, pipeline: Pipeline, path: Path | None, options: RunOptions
-) -> Workload | None:
-    """Read the values of a run or of the tasks of a sweep; None if no participant is missing."""
-    if options.sweep is not None and options.sweep.participants is not None:
-        from hibali_cli.handlers.participants import (
-            read_participant_tasks,  # start-up: most runs have no dataset
-        )
-
-        return read_participant_tasks(common, pipeline, path, options.sweep.participants)
+def _read_workload(pipeline: Pipeline, path: Path | None, options: RunOptions) -> Workload:
+    """Read the values of a run or of the tasks of a sweep."""
     if path is None and options.sweep is None:
         raise UsageError(
             "usage",
@@ -178,7 +174,7 @@ def rerun(
     """Rerun all tasks of a run, or only the failed ones; return the exit code."""
     collect = CollectOptions(folder, None, no_save, table)
     check_collecting(collect, wait=wait)
-    _check_table_options(collect, wait=wait)
+    check_table_options(collect, wait=wait)
     from runs.sweeps.table import tasks_to_rerun  # start-up: only for rerun
 
     run_store = RunStore()
@@ -203,7 +199,7 @@ def _require_sweep_for_table(run: Run, table: str | None) -> None:
         raise UsageError("usage", "--table needs a sweep, and this is a single run", subject="--table")
 
 
-def _check_table_options(collect: CollectOptions, *, wait: bool) -> None:
+def check_table_options(collect: CollectOptions, *, wait: bool) -> None:
     """Raise `UsageError` if the table cannot be written."""
     if collect.table is not None and not wait:
         raise UsageError(
@@ -407,7 +403,7 @@ def collect_run(
     run = run_store.load(run_id)
     _require_sweep_for_table(run, table)
     options = CollectOptions(folder if dataset else folder or f"./{run.id}", dataset, no_save, table)
-    _check_table_options(options, wait=True)
+    check_table_options(options, wait=True)
     with listening(common, f"collect {run.id}") as on_event:
         [run] = update_runs(common, run_store, [run], on_event, submit_next=run.sweep is not None)
         collector = _collector(common, run_store, run, options, on_event)

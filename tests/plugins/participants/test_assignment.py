@@ -15,10 +15,7 @@ from hibali.config.model import local_site
 from hibali.errors import NotFoundError, UsageError
 from hibali.events import ignore
 from hibali.locations import Location
-from registry.descriptor import read_descriptor
-from registry.pipeline import Pipeline
-from runs.model import Placement, Run, RunSpec, RunStatus, State, Submission, Sweep
-from runs.sweeps.participants import (
+from hibali_plugins.participants.assignment import (
     Assigned,
     Participant,
     assign_values,
@@ -27,6 +24,9 @@ from runs.sweeps.participants import (
     find_participants,
     state_text,
 )
+from registry.descriptor import read_descriptor
+from registry.pipeline import Pipeline
+from runs.model import Placement, Run, RunSpec, RunStatus, State, Submission, Sweep
 
 
 def pipeline_of(*inputs: dict[str, Any]) -> Pipeline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,12 @@ from hibali.locations import read_location
 from hibali.text import counted
 from hibali_cli.fields import write_list
 from hibali_cli.handlers.descriptors import find_pipeline
+from hibali_cli.handlers.launch import check_table_options, run_workload
 from hibali_cli.handlers.run_sites import update_runs
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
-from registry.catalogue import Catalogue
-from registry.pipeline import Pipeline
-from runs.model import Run
-from runs.new_request import DatasetOptions, make_tasks
-from runs.outputs import read_reference
-from runs.request import Workload
-from runs.run_index import RunFilter
-from runs.store import RunStore
-from runs.sweeps.participants import (
+from hibali_cli.run_options import read_run_options
+from hibali_plugins.participants.assignment import (
     Assigned,
     Attempt,
     Participant,
@@ -37,6 +32,23 @@ from runs.sweeps.participants import (
     find_participants,
     state_text,
 )
+from registry.catalogue import Catalogue
+from registry.pipeline import Pipeline
+from runs.model import Run
+from runs.new_request import make_tasks
+from runs.outputs import read_reference
+from runs.request import Workload
+from runs.run_index import RunFilter
+from runs.store import RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetOptions:
+    """The participants, or the `sessions`, of a BIDS dataset as tasks; with `only_missing` those that have not succeeded."""
+
+    dataset: str
+    sessions: bool = False
+    only_missing: bool = False
 
 
 def read_participant_tasks(
@@ -64,6 +76,56 @@ def read_participant_tasks(
     if not rows:
         return None
     return make_tasks(pipeline, assigned.common, rows, subject=str(invocation_path or options.dataset))
+
+
+def run_participants(
+    common: Common,
+    pipeline: str,
+    invocation: str | None,
+    *,
+    dry_run: bool,
+    each_participant: str | None,
+    each_session: str | None,
+    only_missing: bool,
+    **values: Any,
+) -> int | None:
+    """Start a sweep with a task for each participant or session, or show what it would do; return the exit code."""
+    dataset = _read_dataset(each_participant, each_session, values, only_missing=only_missing)
+    option = "--each-session" if dataset.sessions else "--each-participant"
+    options = read_run_options(values, (option, dataset.dataset))
+    found = find_pipeline(common, Catalogue(), pipeline)
+    path = None if invocation is None else Path(invocation)
+    check_table_options(options.collect, wait=options.wait)
+    workload = read_participant_tasks(common, found, path, dataset)
+    if workload is None:
+        common.output.info("None is missing, so nothing is run.")
+        return None
+    if read_location(dataset.dataset, common.settings()).typed_local:
+        assert options.sweep is not None
+        sweep = replace(options.sweep, participants=(option, str(Path.cwd() / dataset.dataset)))
+        options = replace(options, sweep=sweep)
+    return run_workload(common, workload, path, options, dry_run=dry_run)
+
+
+def _read_dataset(
+    participants: str | None, sessions: str | None, values: Mapping[str, Any], *, only_missing: bool
+) -> DatasetOptions:
+    dataset = participants or sessions
+    if dataset is None:
+        raise UsageError(
+            "usage",
+            "only participants and sessions can be missing",
+            subject="--only-missing",
+            hint="Add --each-participant DATASET.",
+        )
+    others = [participants, sessions, values["each"], *values["parameters"]]
+    if sum(each is not None for each in others) > 1:
+        raise UsageError(
+            "contradiction",
+            "--each-participant, --each-session, --each and --param cannot be used together",
+            subject="--each-session" if sessions else "--each-participant",
+        )
+    return DatasetOptions(dataset, sessions is not None, only_missing)
 
 
 def list_participants(common: Common, pipeline: str, words: tuple[str, ...], *, sessions: bool) -> int | None:
