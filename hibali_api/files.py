@@ -8,7 +8,6 @@ from hibali.events import Listener
 from hibali.locations import Location
 from hibali_api.calls import CallOptions, Place, calling
 from hibali_api.transfers import check_receipt
-from transfers.engine.views import ViewOpener
 from transfers.history.journal import Receipt
 from transfers.inventory import Usage, usages
 from transfers.listing import list_entries
@@ -18,6 +17,7 @@ from transfers.model.store import Store
 from transfers.move import MoveRequest, check_one_site, move
 from transfers.remove import RemovalPlan, RemovalRequest, remove
 from transfers.single_files import make_place
+from transfers.stores.open_views import ViewOpener
 
 
 def ls(place: Place, *, recursive: bool = False, **options: Unpack[CallOptions]) -> list[Entry]:

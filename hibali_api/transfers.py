@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text
 from hibali_api.notebook import html_of, show_receipts
 from transfers.engine.operation import plan_only, synchronise
-from transfers.engine.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
+from transfers.engine.request import FeatureOption, Request, SaveOptions, check_direction, typed_target
 from transfers.engine.routes.globus_route import with_local_collection
 from transfers.history.journal import Receipt, verification_errors, weak_verification
 from transfers.manifest import Manifest, is_bag_name, open_manifest
@@ -28,7 +28,6 @@ from transfers.move import check_one_site, copy_within
 from transfers.planning.actions import Action
 from transfers.planning.plan_file import check_trust, read_plan
 from transfers.planning.planner import TransferPlan, incomplete
-from transfers.shards.service import NodesRequest
 from transfers.verify import VerificationRequest, Verifier, read_share
 
 
@@ -355,30 +354,38 @@ def _request(call: Call, operation: str, source: Place, target: Place) -> Reques
         _rules_of(given),
         backup=_backup(call, moved),
         rate=_size(moved.get("bwlimit")) or 0,
-        pack_bytes=pack_bytes(_size(moved.get("pack_size"))) if moved.get("pack") else 0,
         recorded=recorded,
         direct=bool(moved.get("direct")),
         saving=_saving(moved),
         via=_choice("via", moved.get("via", "auto"), ("auto", "globus", "stream")),
-        nodes=_nodes(settings, ends, moved),
+        options=(*_pack(moved), *_nodes(settings, ends, moved)),
     )
+
+
+def _pack(given: Mapping[str, Any]) -> Iterator[FeatureOption]:
+    """Yield the option for packs, if it is given."""
+    if given.get("pack"):
+        from transfers.packs.writing import PackOption  # start-up: only for packs
+
+        size = _size(given.get("pack_size"))
+        yield PackOption() if size is None else PackOption(size)
 
 
 def _nodes(
     settings: Settings, ends: tuple[Location, Location], given: Mapping[str, Any]
-) -> NodesRequest | None:
-    """Return the request for compute nodes; None if this machine moves the files."""
+) -> Iterator[FeatureOption]:
+    """Yield the option for compute nodes, unless this machine moves the files."""
     count = given.get("nodes")
     if count is None:
         for name in ("on", "detach"):
             if given.get(name):
                 raise UsageError("usage", f"{name} needs nodes", subject=name)
-        return None
+        return
     if not isinstance(count, int) or count < 1:
         raise UsageError("usage", "nodes must be a positive number", subject="nodes")
     from runs.nodes import find_nodes  # start-up: only for nodes
 
-    return find_nodes(settings, ends, count, given.get("on"), detach=bool(given.get("detach")))
+    yield find_nodes(settings, ends, count, given.get("on"), detach=bool(given.get("detach")))
 
 
 def _backup(call: Call, given: Mapping[str, Any]) -> Any:

@@ -27,7 +27,8 @@ from runs.stage import Synchroniser
 from runs.status import find_failure
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
-from transfers.shards.service import NodesRequest, ShardJobs
+from transfers.shards.route import NodesOption
+from transfers.shards.service import ShardJobs
 
 _FOLDER = b"transfers"
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 20.0  # between two looks at the journals,
@@ -63,7 +64,7 @@ def find_nodes(
     site_name: str | None,
     *,
     detach: bool = False,
-) -> NodesRequest:
+) -> NodesOption:
     """Return the request for `count` compute nodes of a site: the named one, or the one that has one of the folders.
 
     Raises:
@@ -88,7 +89,7 @@ def find_nodes(
             subject=site.name,
             hint="Set `name` in its [scheduler] table, or leave out --nodes.",
         )
-    nodes = NodesRequest(count, site, ArrayRunner(settings, site), detach)
+    nodes = NodesOption(count, site, ArrayRunner(settings, site), detach)
     if not any(map(nodes.reaches, ends)):
         raise UsageError(
             "not-by-nodes",

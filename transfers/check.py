@@ -18,7 +18,7 @@ from hibali.locations import Location, check_writable, root_location
 from hibali.plugins import load
 from hibali.ssh.gsi import format_time_left, ready_proxy, seconds_left
 from hibali.ssh.sessions import Login
-from transfers.engine.routes.stream import StreamMover
+from transfers.engine.routes.stream import StreamRoute
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Source
 from transfers.model.units import PACK_BYTES, Committed, Item, Leftover, Payload, Problem, Unit
@@ -345,7 +345,7 @@ def _send(store: PosixStore, rate: int, subject: str) -> tuple[int, int]:
             if time.monotonic() - began < _TRIAL_SECONDS:
                 yield Item(number, Entry(b"%d" % number, Kind.FILE, PACK_BYTES, 1, 0o600))
 
-    with closing(StreamMover(rate).carry(_Noise(), store, items())) as events:
+    with closing(StreamRoute(rate).carry(_Noise(), store, items())) as events:
         for event in events:
             if isinstance(event, Committed):
                 if event.problem is not None:

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from hibali.errors import NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import counted
-from transfers.engine.views import ViewOpener
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.rules import Rules, Selector, select_all, selector, track_missing
 from transfers.model.spool import EntrySpool
 from transfers.model.store import Side, Store
 from transfers.model.units import ListingIncompleteError, Problem
+from transfers.stores.open_views import ViewOpener
 from transfers.stores.single_file import SingleTarget
-
-if TYPE_CHECKING:  # start-up: only for --nodes
-    from transfers.shards.hashing import NodeHashing
-    from transfers.shards.service import NodesRequest
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Digested = tuple[Entry, str | None, Problem | None]
+
+
+Hasher = Callable[
+    [Side, Iterable[Entry]], Iterator[Digested]
+]  # yields the sha256 of each file, in the given order
+
+
+class HashingOption(Protocol):
+    """An option that lets files be hashed elsewhere, e.g. at compute nodes."""
+
+    def hasher(self, location: Location, on_event: Listener) -> Hasher | None:
+        """Return what hashes the files of a location; None if their store does."""
 
 
 @dataclass(slots=True)
@@ -36,7 +44,7 @@ class Tree:
     """The selected files and symlinks at a location, in canonical order, on disk; `single` if it is one file.
 
     `specials` counts devices, FIFOs and sockets; `unlisted` has what could not be listed; `missing` the
-    requested names that match no entry. `nodes` hash the files if that was requested.
+    requested names that match no entry. the `hasher` hashes the files if that was requested.
     """
 
     location: Location
@@ -49,7 +57,7 @@ class Tree:
     specials: int = 0
     unlisted: list[tuple[bytes, Problem]] = field(default_factory=list)
     missing: set[bytes] = field(default_factory=set)
-    nodes: NodeHashing | None = None
+    hasher: Hasher | None = None
 
     def key(self) -> list[str | None]:
         """Return the root as its site knows it, as the key of what is recorded about it."""
@@ -61,7 +69,7 @@ class Tree:
 
     def digests(self, entries: Iterable[Entry]) -> Iterator[Digested]:
         """Yield the current sha256 of each file, in the given order, computed at the site where possible."""
-        hashed = self.side.digest(entries) if self.nodes is None else self.nodes.digests(self.side, entries)
+        hashed = self.side.digest(entries) if self.hasher is None else self.hasher(self.side, entries)
         for entry, digest, problem in hashed:
             if digest is None or _is_sha256(digest):
                 yield entry, digest, problem
@@ -100,7 +108,7 @@ def open_tree(
     on_event: Listener,
     stack: ExitStack,
     names: frozenset[bytes] | None = None,
-    nodes: NodesRequest | None = None,
+    hashing: HashingOption | None = None,
 ) -> Tree:
     """Return the tree at a location: all in a folder, or one file, which no filter excludes.
 
@@ -111,25 +119,18 @@ def open_tree(
     stack.callback(store.close)
     if found is None:
         raise NotFoundError("no-such-place", "it does not exist", subject=location.text)
+    hasher = None if hashing is None else hashing.hasher(location, on_event)
     if found.kind is not Kind.FILE:
-        tree = Tree(location, store.root_path, store, [store])
+        tree = Tree(location, store.root_path, store, [store], hasher=hasher)
         stack.callback(tree.close)
         tree.list(selected, names)
-        return _with_nodes(tree, nodes, on_event)
+        return tree
     folder = opener.parent(store, location)
     stack.callback(folder.close)
-    tree = Tree(location, store.root_path, SingleTarget(folder, location.name), [store, folder], single=True)
+    side = SingleTarget(folder, location.name)
+    tree = Tree(location, store.root_path, side, [store, folder], single=True, hasher=hasher)
     stack.callback(tree.close)
     tree.list(select_all)
-    return _with_nodes(tree, nodes, on_event)
-
-
-def _with_nodes(tree: Tree, nodes: NodesRequest | None, on_event: Listener) -> Tree:
-    """Let compute nodes hash the files of a tree at their site."""
-    if nodes is not None and nodes.reaches(tree.location):
-        from transfers.shards.hashing import NodeHashing  # start-up: only for --nodes
-
-        tree.nodes = NodeHashing(nodes, tree.location, on_event)
     return tree
 
 
@@ -145,14 +146,14 @@ class Hashed(NamedTuple):
 class InventoryRequest:
     """A request to list and hash files; with `recorded`, recorded digests of unchanged files are used.
 
-    `leave_out` is a file to exclude: the manifest that is being written. `nodes` hash the files at their site.
+    `leave_out` is a file to exclude: the manifest that is being written. `hashing` hashes the files.
     """
 
     location: Location
     rules: Rules = field(default_factory=Rules)
     recorded: bool = False
     leave_out: bytes | None = None
-    nodes: NodesRequest | None = None
+    hashing: HashingOption | None = None
 
 
 class Inventory:
@@ -171,7 +172,7 @@ class Inventory:
         """List it; raises the errors of connecting and listing."""
         with ExitStack() as stack:
             self.tree = open_tree(
-                self._wanted.location, self._selected, self._on_event, stack, None, self._wanted.nodes
+                self._wanted.location, self._selected, self._on_event, stack, None, self._wanted.hashing
             )
             self._stack = stack.pop_all()
         for path, problem in self.tree.unlisted:

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
-from transfers.engine.views import ViewOpener
 from transfers.model.entry import Entry, Kind
 from transfers.model.store import Store
 from transfers.model.units import ListingIncompleteError
 from transfers.model.wildcards import Wildcards, read_wildcards
+from transfers.stores.open_views import ViewOpener
 
 
 def list_entries(location: Location, on_event: Listener, *, recursive: bool) -> Iterator[Entry]:

@@ -18,13 +18,12 @@ from hibali.events import Carried, Failed, Hashing, Listener, Noted, Unverified,
 from hibali.locations import Location
 from transfers.history.journal import Coverage, Receipt, Recorder, source_line, target_line
 from transfers.history.recorded_digests import DigestCache, recorded_digests
-from transfers.inventory import Tree, open_tree
+from transfers.inventory import HashingOption, Tree, open_tree
 from transfers.manifest import Manifest
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.rules import Rules, Selector, selector, with_parents
 from transfers.model.spool import EntrySpool, Spooled, entry_from_list, entry_to_list
 from transfers.model.units import Problem
-from transfers.shards.service import NodesRequest
 
 _IN_MEMORY = 8 * 1024 * 1024
 
@@ -239,7 +238,7 @@ class VerificationRequest:
     """The request: verify `first` alone, or `second` against `first`.
 
     With `exact`, files without a known digest are failures. A `sample` is drawn with `seed`, or a new seed if
-    None. With `resume`, the last interrupted verification with the same request is resumed. `nodes` hash the files at their site.
+    None. With `resume`, the last interrupted verification with the same request is resumed. `hashing` hashes the files.
     """
 
     first: Location
@@ -250,7 +249,7 @@ class VerificationRequest:
     sample: Share | None = None
     seed: int | None = None
     resume: bool = False
-    nodes: NodesRequest | None = None
+    hashing: HashingOption | None = None
 
 
 _NO_FACTS = [None, None, None]
@@ -293,7 +292,9 @@ class Verifier:
 
     def _open(self, location: Location, stack: ExitStack) -> Tree:
         names = self._request.rules.files_from
-        tree = open_tree(location, self._selected, self._recorder.on_event, stack, names, self._request.nodes)
+        tree = open_tree(
+            location, self._selected, self._recorder.on_event, stack, names, self._request.hashing
+        )
         self._trees.append(tree)
         second = location is self._request.second or self._request.second is None
         self._recorder.append((target_line if second else source_line)(location, tree.root_path))

@@ -22,7 +22,7 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
 from transfers.engine.operation import plan_only, synchronise
-from transfers.engine.request import Request, SaveOptions, check_direction, pack_bytes, typed_target
+from transfers.engine.request import FeatureOption, Request, SaveOptions, check_direction, typed_target
 from transfers.engine.routes.globus_route import with_local_collection
 from transfers.history.journal import Receipt, weak_verification
 from transfers.model.entry import Kind, Verification
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # start-up: only where they are used
     from hibali.config.settings import Settings
     from hibali.locations import Location
     from transfers.follow.watcher import FollowOptions
-    from transfers.shards.service import NodesRequest
+    from transfers.shards.route import NodesOption
 
 
 def pop_selection(options: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     settings = common.settings()
     recorded = pop_recorded(options)
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
-    pack_bytes = _pop_pack_bytes(options)
+    pack = _pop_pack(options)
     direct = options.pop("direct", False)
     via, task_timeouts = (
         options.pop("via"),
@@ -134,17 +134,16 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         rules_of(options),
         backup=None if backup is None else read_target(backup, settings),
         rate=rate or 0,
-        pack_bytes=pack_bytes,
         recorded=recorded,
         direct=direct,
         saving=saving_of(push_to, no_save=no_save),
         via=via,
         task_timeouts=task_timeouts,
-        nodes=nodes,
+        options=tuple(option for option in (pack, nodes) if option is not None),
     )
 
 
-def pop_nodes(options: dict[str, Any], settings: Settings, ends: Sequence[Location]) -> NodesRequest | None:
+def pop_nodes(options: dict[str, Any], settings: Settings, ends: Sequence[Location]) -> NodesOption | None:
     """Remove the options of compute nodes from those of a command; return the request for them, None without --nodes.
 
     Raises:
@@ -162,12 +161,16 @@ def pop_nodes(options: dict[str, Any], settings: Settings, ends: Sequence[Locati
     return None
 
 
-def _pop_pack_bytes(options: dict[str, Any]) -> int:
-    """Return the largest size of a pack; 0 without --pack."""
+def _pop_pack(options: dict[str, Any]) -> FeatureOption | None:
+    """Return the option --pack, None if it is not given."""
     packs, size = options.pop("pack", False), options.pop("pack_size", None)
     if not packs and size is not None:
         raise UsageError("usage", "--pack-size needs --pack", hint="See: hibali push --help")
-    return pack_bytes(size) if packs else 0
+    if not packs:
+        return None
+    from transfers.packs.writing import PackOption  # start-up: only with --pack
+
+    return PackOption() if size is None else PackOption(size)
 
 
 def pop_recorded(options: dict[str, Any]) -> bool:

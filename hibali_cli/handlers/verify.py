@@ -78,7 +78,7 @@ def _read_request(
         sample=read_share(options["sample"]) if options["sample"] is not None else None,
         seed=options["seed"],
         resume=options["resume"],
-        nodes=nodes,
+        hashing=nodes,
     )
 
 
@@ -264,7 +264,7 @@ def make_manifest(
     place = read_location(location, settings)
     nodes = pop_nodes(options, settings, (place,))
     rules = Rules(include=options["include"], exclude=options["exclude"])
-    wanted = InventoryRequest(place, rules, recorded=options["recorded"], nodes=nodes)
+    wanted = InventoryRequest(place, rules, recorded=options["recorded"], hashing=nodes)
     if bagit is None:
         return write_manifest(common, wanted, output)
     if output is not None or rules.include or rules.exclude:

@@ -20,6 +20,7 @@ from transfers.engine.operation import synchronise
 from transfers.engine.request import Request
 from transfers.history.journal import Receipt
 from transfers.model.rules import Rules
+from transfers.packs.writing import PackOption
 
 few, many = (
     settings(
@@ -34,7 +35,8 @@ few, many = (
 def move(source: Path, target: Path, rules: Rules, pack_bytes: int = 0) -> Receipt:
     known = load_sites()
     source_location, target_location = (read_location(str(path), known) for path in (source, target))
-    return synchronise(Request("sync", source_location, target_location, rules, pack_bytes=pack_bytes))
+    options = (PackOption(pack_bytes),) if pack_bytes else ()
+    return synchronise(Request("sync", source_location, target_location, rules, options=options))
 
 
 @few

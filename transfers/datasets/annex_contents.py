@@ -25,7 +25,7 @@ from hibali.events import Carrying, Event, Listener, ignore
 from hibali.locations import Location, check_writable
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
-from transfers.engine.routes.stream import StreamMover
+from transfers.engine.routes.stream import StreamRoute
 from transfers.model.entry import Entry, Kind, weakest
 from transfers.model.facts import name_problem, unsafe_component
 from transfers.model.store import Lock, Store, named_anew
@@ -361,7 +361,7 @@ class AnnexContents:
         entry = source.entry()
         for store in (source.store, target):
             store.expect(entry.size)
-        mover = StreamMover(self._place.location.site.limits.bandwidth, on_event)
+        mover = StreamRoute(self._place.location.site.limits.bandwidth, on_event)
         for event in mover.carry(source, target, [Item(0, entry)]):
             if not isinstance(event, Committed):
                 self._place.on_event(event)

@@ -21,8 +21,7 @@ from transfers.datasets.repository import (
     is_reserved,
 )
 from transfers.datasets.saving import Changes
-from transfers.engine.request import SaveOptions
-from transfers.engine.views import SavingView
+from transfers.engine.request import SaveOptions, SavingView
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import Facts

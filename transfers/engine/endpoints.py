@@ -10,16 +10,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hibali.cancellation import in_this_context
+from hibali.config.model import Site
 from hibali.errors import RefusedError, UsageError
-from hibali.events import Event, Listener, Noted
+from hibali.events import Listener
 from hibali.ledger import now, scheduled_by
 from hibali.locations import Location, check_writable
 from hibali.text import printable
 from transfers.agent.identity import Identity
-from transfers.engine.request import Request
-from transfers.engine.routes.globus_route import globus_between
-from transfers.engine.routes.stream import StreamMover
-from transfers.engine.views import SavingView, ViewOpener, refuse_packed
+from transfers.engine.request import Request, SavingView
 from transfers.history.journal import Recorder
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts, name_problem
@@ -34,23 +32,20 @@ from transfers.planning.overlap import (
 )
 from transfers.planning.planner import missing_source
 from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, path_relation
-from transfers.shards.service import NodesRequest
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.globus.paths import identity_at
+from transfers.stores.open_views import ViewOpener, refuse_packed
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 
-if TYPE_CHECKING:  # start-up: most transfers need none of them
-    from transfers.engine.routes.direct import DirectRoute
-    from transfers.engine.routes.globus import GlobusMover
+if TYPE_CHECKING:  # start-up: only for saved plans
     from transfers.planning.plan_file import Header
-    from transfers.shards.mover import NodesMover
 
 _TYPED = frozenset({"push", "pull", "sync", "apply"})
 
 
 @dataclass(slots=True)
 class Endpoints:
-    """The opened source and target of one attempt, and the ways to transfer between them.
+    """The opened source and target of one attempt.
 
     Attributes:
         request: the transfer.
@@ -58,10 +53,6 @@ class Endpoints:
         source: `root`, or one file of its parent folder.
         target: the store that is written.
         stack: closes everything that the attempt opens.
-        stream: transfers through this machine, or directly from site to site.
-        direct: the connection from site to site, if there is one.
-        globus: transfers by Globus, if both endpoints have a collection.
-        nodes: transfers by compute nodes, if the request names any.
     """
 
     request: Request
@@ -69,10 +60,11 @@ class Endpoints:
     source: Source
     target: Store
     stack: ExitStack
-    stream: StreamMover
-    direct: DirectRoute | None = None
-    globus: GlobusMover | None = None
-    nodes: NodesMover | None = None
+
+    @property
+    def sites(self) -> tuple[Site, Site]:
+        """The sites of the source and the target."""
+        return self.request.source.site, self.request.target.site
 
     @property
     def single(self) -> SingleSource | None:
@@ -140,7 +132,6 @@ def open_endpoints(
     recorder: Recorder,
     stores: list[Store],
     stack: ExitStack,
-    not_by_globus: tuple[str, ...] = (),
 ) -> Endpoints:
     """Open both endpoints and check them.
 
@@ -149,7 +140,6 @@ def open_endpoints(
         recorder: the recorder of the operation.
         stores: receives every store as soon as it is open, also if this raises.
         stack: closes the stores.
-        not_by_globus: options of the call that Globus does not support.
 
     Raises:
         UsageError: an impossible combination; for a saved plan `RefusedError` instead.
@@ -157,9 +147,7 @@ def open_endpoints(
         HibaliError: an endpoint cannot be reached.
     """
     if request.direct:
-        from transfers.engine.routes.direct import check_direct  # start-up: only for direct transfers
-
-        check_direct(request.source, request.target)
+        _check_direct(request.source, request.target)
     try:
         endpoints = _open_both(_Opener(request, recorder.on_event, stores, stack))
     except UsageError as problem:
@@ -170,8 +158,6 @@ def open_endpoints(
         raise drift(problem.message, problem.subject) from None
     if request.within_site:
         _check_within_site(endpoints)
-    elif request.direct:
-        agent_stores(endpoints)
     check_facts(request, endpoints.source.facts, endpoints.target.facts)
     check_overlap(endpoints)
     check_read_only_roots(request.target, endpoints.target_path, recorder.on_event)
@@ -182,9 +168,6 @@ def open_endpoints(
     if request.backup is not None:
         check_backup(request.backup, request.target, endpoints.target.facts)
         _check_backup_overlap(endpoints, request.backup)
-    endpoints.globus = _open_globus(endpoints, recorder, not_by_globus)
-    if request.nodes is not None:
-        endpoints.nodes = _open_nodes(endpoints, request.nodes, recorder)
     return endpoints
 
 
@@ -228,7 +211,7 @@ class _Opener(ViewOpener):
             raise problems[0]
 
     def open_target(self, location: Location) -> Store:
-        """Open a target, with --pack as the view that writes packs.
+        """Open a target, or the view of it that an option brings.
 
         Raises:
             RefusedError: packs and plain files would be mixed, or the root of a schedule was replaced.
@@ -251,13 +234,12 @@ class _Opener(ViewOpener):
                 "--push-to needs a target in a dataset on this machine; this target is in none",
                 subject=request.target.text,
             )
-        if request.pack_bytes:
-            from transfers.packs.writing import open_target  # start-up: only with --pack
-
-            packed = open_target(plain, location.text)
-            self._to_close[-1] = packed  # it closes the plain one
-            self._stores.append(packed)
-            return packed
+        for option in request.options:
+            view = option.open_target(plain, location.text)
+            if view is not None:
+                self._to_close[-1] = view  # it closes the plain one
+                self._stores.append(view)
+                return view
         refuse_packed(plain, location.text)
         self._stores.append(plain)
         return plain
@@ -280,6 +262,8 @@ def _open_both(opener: _Opener) -> Endpoints:
         raise UsageError(
             "not-a-folder", "the source is a file, but its path ends with a slash", subject=source.text
         )
+    for option in request.options:
+        option.check(request, single=found.kind is not Kind.FOLDER)
     target = replace(request.target, confined=request.rules.delete)
     if found.kind is not Kind.FOLDER:
         return _open_file(opener, store, target)
@@ -292,14 +276,12 @@ def _open_both(opener: _Opener) -> Endpoints:
         raise UsageError(
             "not-a-folder", "the source is a folder and the target is a file", subject=target.text
         )
-    return _endpoints(opener, store, store, opened)
+    return Endpoints(request, store, store, opened, opener.stack)
 
 
 def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     """Open the folders around one file at the source and at the target."""
     request, source = opener.request, opener.request.source
-    if request.pack_bytes:
-        raise UsageError("pack-one-file", "--pack cannot be used with a single file", subject=source.text)
     name = source.name if target.slash else target.name
     opened = opener.open_target(target if target.slash else target.parent)
     reason = name_problem(name, opened.facts)
@@ -320,7 +302,7 @@ def _open_file(opener: _Opener, store: Store, target: Location) -> Endpoints:
     if request.rules.delete:
         raise UsageError("delete-one-file", "--delete cannot be used with a single file", subject=source.text)
     folder = opener.register(opener.parent(store, source))
-    return _endpoints(opener, store, SingleSource(folder, source.name, name), opened)
+    return Endpoints(request, store, SingleSource(folder, source.name, name), opened, opener.stack)
 
 
 def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) -> bool:
@@ -330,18 +312,6 @@ def _leads_to_folder(opener: _Opener, target: Location, existing: Entry | None) 
     with closing(opener.open(replace(target, confined=False))) as store:
         found = store.stat()
     return found is not None and found.kind is Kind.FOLDER
-
-
-def _endpoints(opener: _Opener, root: Store, source: Source, target: Store) -> Endpoints:
-    request = opener.request
-    stream: StreamMover
-    if request.pack_bytes:
-        from transfers.packs.writing import PackMover  # start-up: only with --pack
-
-        stream = PackMover(request.pack_bytes, request.lowest_rate, opener.on_event)
-    else:
-        stream = StreamMover(request.lowest_rate, opener.on_event)
-    return Endpoints(request, root, source, target, opener.stack, stream)
 
 
 def _known_roots(request: Request, target: Store) -> KnownRoots | None:
@@ -477,13 +447,16 @@ def _identities(endpoints: Endpoints, store: Store) -> list[Identity]:
     return found
 
 
-def agent_stores(endpoints: Endpoints) -> tuple[PosixStore, PosixStore]:
-    """Return both ends as stores of agents, which --direct needs. Raises `UsageError`."""
-    request = endpoints.request
-    from transfers.engine.routes.direct import agent_store  # start-up: only for direct transfers
-
-    source = agent_store(endpoints.origin.store, request.source)
-    return source, agent_store(endpoints.target, request.target)
+def _check_direct(source: Location, target: Location) -> None:
+    """Raise `UsageError` if direct transfers between the two are impossible."""
+    for location in (source, target):
+        if location.site.kind != "ssh":
+            raise UsageError(
+                "direct-kind",
+                "--direct needs two ssh sites, but this is not one",
+                subject=location.text,
+                hint="Name two ssh sites, or leave out --direct: the data then passes through this machine.",
+            )
 
 
 def _check_within_site(endpoints: Endpoints) -> None:
@@ -503,58 +476,3 @@ def _check_within_site(endpoints: Endpoints) -> None:
             subject=request.source.text,
             hint=f"To copy them through this machine: {line}",
         )
-
-
-def open_direct(endpoints: Endpoints, on_event: Listener) -> None:
-    """Connect the source's site to the target's, without any change. Raises the errors of `open_direct_route`."""
-    request = endpoints.request
-    from transfers.engine.routes.direct import (  # start-up: only for direct transfers
-        DirectMover,
-        open_direct_route,
-    )
-
-    source, target = agent_stores(endpoints)
-    endpoints.direct = open_direct_route(request.source, request.target, source, target, on_event)
-    endpoints.stack.callback(endpoints.direct.close)
-    endpoints.stream = DirectMover(endpoints.direct.connection, target, request.lowest_rate, on_event)
-
-
-def _open_globus(
-    endpoints: Endpoints, recorder: Recorder, not_by_globus: tuple[str, ...]
-) -> GlobusMover | None:
-    """Log in to Globus if both ends have a collection and no option excludes it; a dry run only checks."""
-    source, target, request = endpoints.origin.store, endpoints.target, endpoints.request
-    plain = source.facts.globus and target.facts.globus
-    reasons = () if plain else ("a dataset, a place with packs or a choice of files",)
-    pair = globus_between(request, source, target, (*reasons, *not_by_globus))
-    if pair is None or not recorder.journaled:
-        return None
-
-    def on_event(event: Event) -> None:
-        """Record notes; the mover yields all other events that are to be recorded."""
-        if isinstance(event, Noted):
-            recorder.record(event)
-        else:
-            recorder.on_event(event)
-
-    from transfers.engine.routes.globus import open_globus  # start-up: the SDK of Globus is large
-
-    return open_globus(request, pair, source, endpoints.stream, on_event, endpoints.stack)
-
-
-def _open_nodes(endpoints: Endpoints, nodes: NodesRequest, recorder: Recorder) -> NodesMover | None:
-    """Check that compute nodes can reach both ends; read what an earlier call of the same command began."""
-    from transfers.shards.begun import BegunFile  # start-up: only for --nodes
-    from transfers.shards.mover import NodesMover, check_ends  # start-up: only for --nodes
-
-    request = endpoints.request
-    ends = (request.source, request.target)
-    check_ends(request, nodes, [(endpoints.origin.store, ends[0]), (endpoints.target, ends[1])])
-    if not recorder.journaled:
-        return None
-    begun = BegunFile(*ends, request.rules, nodes.site.name)
-    mover = NodesMover(nodes, ends, begun, endpoints.stream, request.lowest_rate, recorder.on_event)
-    endpoints.stack.callback(mover.close)
-    if mover.token:
-        endpoints.target.adopt_lock(mover.token)
-    return mover

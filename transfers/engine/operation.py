@@ -19,11 +19,11 @@ from hibali.events import Adjusted, Deleted, Ended, Failed, Linked, Listener, Li
 from hibali.locations import Location, check_writable
 from hibali.system_errors import hint_of, message_of
 from hibali.text import counted
-from transfers.engine.endpoints import Endpoints, open_direct, open_endpoints, remember_root
+from transfers.engine.endpoints import Endpoints, open_endpoints, remember_root
 from transfers.engine.reconnect import Reconnection
 from transfers.engine.request import Request
-from transfers.engine.routes.server import ServerMover
-from transfers.engine.routes.stream import Mover, StreamMover
+from transfers.engine.routes.base import Route, choose_route
+from transfers.engine.routes.stream import StreamRoute
 from transfers.history.journal import Receipt, Recorder, selection_line, source_line, target_line
 from transfers.history.recorded_digests import recorded_digests
 from transfers.model.entry import Entry, Kind, Verification, weakest
@@ -62,6 +62,7 @@ class Operation:
         answered: the numbers of the plan that need not be sent again after a reconnection.
         answered_before: how many there were in earlier attempts: a restart alone is no progress.
         endpoints: those of the current attempt, once they are open.
+        route: the way that its files take; until the endpoints are open, one without a transfer.
         reached: whether any attempt opened its endpoints.
         restarted: whether this is not the first attempt.
         kept_verification: the method by which kept files were compared.
@@ -72,7 +73,8 @@ class Operation:
     reconnection: Reconnection
     stores: list[Store]
     answered: NumberSet
-    endpoints: Endpoints | None = field(default=None)
+    endpoints: Endpoints | None = None
+    route: Route = field(default_factory=StreamRoute)
     reached: bool = False
     restarted: bool = False
     answered_before: int = 0
@@ -180,10 +182,10 @@ def _may_restart(operation: Operation, problem: TryLaterError) -> bool:
     After a restart, hibali's own stale agent may still lock the target for a moment.
     """
     sites = (operation.request.source.site, operation.request.target.site)
-    by_globus = operation.endpoints is not None and operation.endpoints.globus is not None
     # an agent of this machine has no connection to lose
     here = {site.name for site in sites if site.kind == "local"}
-    if by_globus or not operation.request.reconnect_seconds or problem.subject in here:
+    reconnects = operation.request.reconnect_seconds and operation.route.restarts
+    if not reconnects or problem.subject in here:
         return False
     if operation.restarted and problem.code == "locked":
         return this_client() in problem.message
@@ -201,7 +203,7 @@ def _prepare_restart(operation: Operation, attempt: ExitStack) -> None:
     operation.stores.clear()
     operation.answered_before += len(operation.answered)
     operation.answered.clear()
-    operation.endpoints = None
+    operation.endpoints, operation.route = None, StreamRoute()
     receipt.files_failed = 0
     receipt.failures.clear()
 
@@ -210,15 +212,12 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     """Run one attempt, from opening the endpoints to releasing the lock."""
     request, recorder = operation.request, operation.recorder
     endpoints = connect(operation, stack)
-    target, globus = endpoints.target, endpoints.globus
+    target, route = endpoints.target, operation.route
     existed = target.stat() is not None
     lock = lock_existing(endpoints, exists=existed)
-    if globus is not None:
-        globus.resume()
-    if endpoints.nodes is not None:
-        _resume_nodes(operation, endpoints)
+    _resume(operation, endpoints)
     plan = operation.reconnection.until_done(lambda: make_plan(operation, endpoints), anew=True)
-    if operation.restarted or endpoints.nodes is not None:
+    if operation.restarted or route.moved_before:
         _count_own_files_as_moved(recorder.receipt)
     _check_plan(operation, endpoints, plan)
     if request.protect is not None:
@@ -228,28 +227,26 @@ def _attempt(operation: Operation, stack: ExitStack) -> None:
     if not plan.target_files:
         record_empty_target(endpoints, recorder)
     check_space(plan, target, request.target.text)
-    if request.direct and plan.moves.count:
-        open_direct(endpoints, recorder.on_event)
+    if plan.moves.count:
+        route.open()
     if plan.changes or not existed:
         _fetch_content(endpoints, plan)
         lock = make_root_and_lock(endpoints, lock)
         if not existed:
             stripe_new_folder(request.target, target, recorder.on_event)
         execute(operation, endpoints, plan)
-    if globus is not None:
-        globus.finish(target)
+    route.finish(target)
     if lock is not None:
         lock.finish()
     remember_root(endpoints)
 
 
-def _resume_nodes(operation: Operation, endpoints: Endpoints) -> None:
-    """Finish what compute nodes began for an earlier call of the same command."""
-    assert endpoints.nodes is not None
-    with closing(endpoints.nodes.resume(endpoints.source, endpoints.target)) as events:
+def _resume(operation: Operation, endpoints: Endpoints) -> None:
+    """Finish what the route began for an earlier call of the same command."""
+    with closing(operation.route.resume(endpoints.source, endpoints.target)) as events:
         for event in events:
             if isinstance(event, Committed):
-                operation.recorder.receipt.mover = endpoints.nodes.name
+                operation.recorder.receipt.mover = operation.route.name
                 record_result(operation.recorder, event)
             else:
                 operation.recorder.record(event)
@@ -261,11 +258,12 @@ def _count_own_files_as_moved(receipt: Receipt) -> None:
     receipt.files_kept = max(0, receipt.files_kept - moved)
 
 
-def connect(operation: Operation, stack: ExitStack, not_by_globus: tuple[str, ...] = ()) -> Endpoints:
-    """Open the endpoints, and record their roots once. Raises the errors of `open_endpoints`."""
+def connect(operation: Operation, stack: ExitStack) -> Endpoints:
+    """Open the endpoints and the route, and record the roots once. Raises the errors of `open_endpoints` and `choose_route`."""
     request, recorder = operation.request, operation.recorder
     with operation.reconnection.limited_attempt():
-        endpoints = open_endpoints(request, recorder, operation.stores, stack, not_by_globus)
+        endpoints = open_endpoints(request, recorder, operation.stores, stack)
+        operation.route = choose_route(endpoints, recorder)
     operation.endpoints = endpoints
     if not operation.reached:
         operation.reached = True
@@ -385,8 +383,9 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
     request, recorder = operation.request, operation.recorder
     source: Side = endpoints.source
     target = endpoints.target_side
-    if endpoints.globus is not None and not endpoints.target.facts.external_writes:
-        target = UnverifiedSide(target, endpoints.globus.unproven())
+    unproven = operation.route.unproven()
+    if unproven and not endpoints.target.facts.external_writes:
+        target = UnverifiedSide(target, unproven)
     remembering: list[RememberingSide] = []
     if request.recorded:
         for side, location, store in (
@@ -397,13 +396,14 @@ def _plan_anew(operation: Operation, endpoints: Endpoints, *, target_exists: boo
             endpoints.stack.callback(remembering[-1].close)
         source, target = remembering
     missing = _missing_records(recorder, endpoints) if target_exists else None
+    connects_early = operation.route.early and recorder.journaled  # not for a dry run
     plan = plan_transfer(
         source,
         target,
         request.rules,
         target_exists=target_exists,
         missing_records=missing,
-        announce=(lambda size: _expect(operation, size)) if _connects_early(operation, endpoints) else None,
+        announce=(lambda size: _expect(operation, size)) if connects_early else None,
     )
     if missing is not None and missing.message():
         recorder.record(Noted(missing.message(), kept=True))
@@ -420,18 +420,6 @@ def _check_plan(operation: Operation, endpoints: Endpoints, plan: TransferPlan) 
     check_plan(plan, operation.request.rules, subject)
     if plan.deletions.count:
         check_mounts(plan.deletions, endpoints.target, subject)
-
-
-def _connects_early(operation: Operation, endpoints: Endpoints) -> bool:
-    """Return whether further connections for the data are opened while the plan grows: not for a dry run, nor where
-    the data takes another way than through this machine.
-    """
-    request = operation.request
-    another_way = request.direct or endpoints.globus is not None or endpoints.nodes is not None
-    by_gridftp = any(site.gridftp for site in (request.source.site, request.target.site))
-    if another_way or by_gridftp or not operation.recorder.journaled:
-        return False
-    return not endpoints.target.copies(endpoints.origin.store)
 
 
 def _expect(operation: Operation, size: int) -> None:
@@ -551,14 +539,12 @@ def carry(
     Returns:
         The number of items with a result.
     """
-    recorder, mover = operation.recorder, mover_for(endpoints, operation.recorder.on_event)
-    # a GridFTP mover, the only other kind of stream, sets the number of connections of the stores itself
-    by_gridftp = isinstance(mover, StreamMover) and mover is not endpoints.stream
-    if endpoints.direct is None and not by_gridftp:
+    recorder, route = operation.recorder, operation.route
+    if route.expects:
         _expect(operation, size)
     count = 0
     # closed first, so that the lock is not released while files are still committed
-    with closing(mover.carry(endpoints.source, endpoints.target, items)) as events:
+    with closing(route.carry(endpoints.source, endpoints.target, items)) as events:
         for event in events:
             if isinstance(event, Committed):
                 count += 1
@@ -567,32 +553,8 @@ def carry(
             else:
                 recorder.record(event)
     if count:
-        recorder.receipt.mover = mover.name
-        if endpoints.globus is not None:
-            recorder.receipt.checked_by = endpoints.globus.checked_by
+        recorder.receipt.mover, recorder.receipt.checked_by = route.name, route.checked_by
     return count
-
-
-def mover_for(endpoints: Endpoints, on_event: Listener) -> Mover:
-    """Return the first possible mover: Globus, compute nodes, the target's own server, GridFTP, or a stream through here."""
-    request, origin, stream = endpoints.request, endpoints.origin, endpoints.stream
-    if endpoints.globus is not None:
-        return endpoints.globus
-    if endpoints.nodes is not None:
-        return endpoints.nodes
-    if endpoints.target.copies(origin.store):
-        wanted = endpoints.required_verification
-        return ServerMover(endpoints.target, origin, stream, wanted, only_server=request.within_site)
-    if stream.name == "stream" and not request.pack_bytes:
-        sites = (request.source.site, request.target.site)
-        if not any(site.gridftp for site in sites):
-            return stream
-        from transfers.engine.routes.gridftp.mover import (
-            gridftp_mover,  # start-up: only with a GridFTP server
-        )
-
-        return gridftp_mover(origin, endpoints.target, sites, request.lowest_rate, on_event) or stream
-    return stream
 
 
 def record_result(recorder: Recorder, result: Committed) -> None:
@@ -667,9 +629,7 @@ def finish(operation: Operation, problem: BaseException | None, *, save: bool = 
     _count_connections(operation)
     settings = [store.limited_by for store in operation.stores]
     if endpoints is not None:
-        receipt.bytes_sent += endpoints.globus.bytes_sent if endpoints.globus is not None else 0
-        receipt.bytes_sent += endpoints.nodes.bytes_sent if endpoints.nodes is not None else 0
-        if endpoints.stream.slowed:
+        if operation.route.slowed:
             settings.insert(0, operation.request.lowest_setting)
         recorder.required = endpoints.required_verification
     receipt.limited_by = next((setting for setting in settings if setting), None)
@@ -710,12 +670,10 @@ def end_with(operation: Operation, problem: BaseException) -> BaseException:
 
 
 def _count_connections(operation: Operation) -> None:
-    """Add the bytes sent and the logins of an attempt's stores; once for each attempt."""
-    receipt, stores, endpoints = operation.recorder.receipt, operation.stores, operation.endpoints
-    receipt.bytes_sent += sum(store.wire_bytes for store in stores)
-    receipt.logins += sum(store.logins for store in stores)
-    if endpoints is not None and endpoints.direct is not None:
-        receipt.logins += endpoints.direct.logins
+    """Add the bytes sent and the logins of an attempt's stores and route; once for each attempt."""
+    receipt, stores, route = operation.recorder.receipt, operation.stores, operation.route
+    receipt.bytes_sent += route.bytes_sent + sum(store.wire_bytes for store in stores)
+    receipt.logins += route.logins + sum(store.logins for store in stores)
     receipt.reconnects += sum(store.reconnects for store in stores)
 
 

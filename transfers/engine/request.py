@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hibali.config.kinds import kind_of
 from hibali.config.settings import Settings
@@ -16,14 +17,12 @@ from hibali.locations import Location
 from hibali.text import nearest
 from transfers.model.entry import Entry
 from transfers.model.rules import Rules
-from transfers.shards.service import NodesRequest
+from transfers.model.store import Store, StoreView
 from transfers.stores.globus.paths import TaskTimeouts
 
-if TYPE_CHECKING:  # start-up: only for saved plans
+if TYPE_CHECKING:  # start-up: only for saved plans, and at the end
+    from transfers.history.journal import Receipt
     from transfers.planning.plan_file import SavedPlan
-
-PACK_BYTES = 1024**3
-_LEAST_PACK_BYTES = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,30 @@ class SaveOptions:
     also: tuple[bytes, ...] = ()
 
 
+class SavingView(StoreView):
+    """A view of a place whose changes are committed at the end of a transfer."""
+
+    @abstractmethod
+    def receive(self, saving: SaveOptions) -> None:
+        """Become the target: files without content count as missing. Raises what forbids to commit here."""
+
+    @abstractmethod
+    def save(self, receipt: Receipt, saving: SaveOptions) -> None:
+        """Commit and push what is not committed yet. Raises `IncompleteError` with the command to repeat."""
+
+
+class FeatureOption:
+    """What an option of a feature changes in a transfer; `flag` is its name on the command line."""
+
+    flag: ClassVar[str]
+
+    def check(self, request: Request, *, single: bool) -> None:
+        """Raise `UsageError` if the option cannot be used with the request; `single`: the source is one file."""
+
+    def open_target(self, target: Store, subject: str) -> Store | None:
+        """Return a view of the target that is written in its place, and closes it; None for no view."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A transfer as requested.
@@ -55,7 +78,6 @@ class Request:
         saved: a saved plan to execute exactly.
         backup: the folder for copies of files that are replaced or deleted.
         rate: the rate limit in bytes per second; 0 for the limits of the sites.
-        pack_bytes: the size of packs that files are put into; 0 for no packs.
         recorded: whether recorded digests are used to compare files.
         direct: whether the source's site sends directly to the target's site.
         saving: the options for committing received files in a dataset.
@@ -64,7 +86,7 @@ class Request:
         within_site: whether the bytes must not pass through this machine, because both endpoints are at one site.
         exact: whether a name that appears at the target after the plan was made is a failure, never replaced.
         task_timeouts: the time limits after which a Globus task is cancelled.
-        nodes: the compute nodes that do it, None for this machine.
+        options: what features of hibali add to the transfer.
         missing: what the caller knows to be missing at the source; each counts as a failure in the receipt.
         protect: called before anything changes with the files at the target whose content would become another one, and
             with the sha256 of each, "" if unknown; it raises `RefusedError` where that must not happen.
@@ -77,7 +99,6 @@ class Request:
     saved: SavedPlan | None = None
     backup: Location | None = None
     rate: int = 0
-    pack_bytes: int = 0
     recorded: bool = False
     direct: bool = False
     saving: SaveOptions = field(default_factory=SaveOptions)
@@ -86,7 +107,7 @@ class Request:
     within_site: bool = False
     exact: bool = False
     task_timeouts: TaskTimeouts = field(default_factory=TaskTimeouts)
-    nodes: NodesRequest | None = None
+    options: tuple[FeatureOption, ...] = ()
     missing: Sequence[Failed] = ()
     protect: Callable[[Mapping[bytes, str]], None] | None = None
 
@@ -151,10 +172,3 @@ def typed_target(target: Location, file_type: str | None) -> Location:
     if not _FILE_TYPE.fullmatch(file_type):
         raise UsageError("usage", f"{file_type!r} is not a type such as TextFile", subject="--as-type")
     return replace(target, site=with_file_type(target.site, file_type))
-
-
-def pack_bytes(size: int | None) -> int:
-    """Return the largest size of a pack, by default 1 GiB. Raises `UsageError` for less than 1 MiB."""
-    if size is not None and size < _LEAST_PACK_BYTES:
-        raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
-    return size or PACK_BYTES

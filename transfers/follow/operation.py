@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from hibali.amounts import format_size
@@ -34,7 +34,7 @@ from transfers.engine.operation import (
     start_operation,
 )
 from transfers.engine.request import Request
-from transfers.engine.routes.stream import FULL
+from transfers.engine.routes.base import FULL
 from transfers.follow.appending import AppendResult, send_tails
 from transfers.follow.watcher import (
     HELD_BACK,
@@ -73,6 +73,8 @@ def follow(
     check_request(request)
     check_writable(request.target)
     with ExitStack() as stack:
+        # as an option, because a Globus task for every cycle would be too many
+        request = replace(request, options=(*request.options, following))
         operation = start_operation(request, on_event, stack, follows=True)
         progress = Progress()
         interruption: KeyboardInterrupt | None = None
@@ -128,8 +130,7 @@ class Progress:
 
 def _run(operation: Operation, following: FollowOptions, progress: Progress, stack: ExitStack) -> None:
     """Lock the target, list it once, and run the cycles until the end."""
-    # a Globus task for every cycle would be too many
-    endpoints = connect(operation, stack, not_by_globus=("--follow",))
+    endpoints = connect(operation, stack)
     existed = endpoints.target.stat() is not None
     lock = lock_existing(endpoints, exists=existed)
     unlisted: list[tuple[bytes, Problem]] = []

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from hibali.errors import UsageError
+from transfers.engine.request import FeatureOption
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import Facts
 from transfers.model.rules import Rules, Selector, select_all, selector
@@ -28,7 +29,7 @@ _Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class FollowOptions:
+class FollowOptions(FeatureOption):
     """The options of following a source.
 
     Attributes:
@@ -38,6 +39,7 @@ class FollowOptions:
         append: patterns of files that only grow at their end.
     """
 
+    flag: ClassVar[str] = "--follow"
     quiet: float = QUIET_SECONDS
     marker: bytes | None = None
     until: Path | None = None

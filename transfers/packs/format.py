@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from hibali.documents import line_of_json, read_json
 from hibali.errors import HibaliError, IncompleteError
 from hibali.text import path_fields, path_from_fields
-from transfers.engine.views import PACKS_FOLDER
 from transfers.model.entry import MOST_NS, Entry, Kind
 from transfers.model.facts import unsafe_component
 from transfers.model.units import Item, Unit
 from transfers.pipeline.batches import group_units
+from transfers.stores.open_views import PACKS_FOLDER
 
 _VERSION = 1
 _LINE_BYTES = 128 * 1024

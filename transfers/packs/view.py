@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.locations import Location
 from hibali.text import printable
-from transfers.engine.views import packed_root_error
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.model.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
@@ -19,6 +18,7 @@ from transfers.model.store import Store, StoreView
 from transfers.model.units import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Space, Unit
 from transfers.packs.format import IndexReader, Member, Pack, content_location, name_in
 from transfers.pipeline.batches import group_units
+from transfers.stores.open_views import packed_root_error
 
 _RUN = 10_000  # number of members that are sorted in memory at a time
 _RUN_BYTES = 64 * 1024  # bytes of each sorted run that stay in memory

@@ -7,12 +7,15 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
-from hibali.errors import RefusedError
+from hibali.errors import RefusedError, UsageError
 from hibali.events import Event, Listener, Packed, ignore
-from transfers.engine.routes.stream import PacedPayloads, StreamMover
-from transfers.engine.views import is_packed, packed_root_error
+from transfers.engine.endpoints import Endpoints
+from transfers.engine.request import Request
+from transfers.engine.routes.base import RouteOption
+from transfers.engine.routes.stream import PacedPayloads, StreamRoute
+from transfers.history.journal import Recorder
 from transfers.model.entry import Entry, Kind, Verification, weakest
 from transfers.model.facts import Facts
 from transfers.model.store import Lock, RootIdentity, Source, Store
@@ -35,6 +38,7 @@ from transfers.packs.format import (
 )
 from transfers.packs.view import PackedRoot, PackedStore
 from transfers.pipeline.batches import group_units
+from transfers.stores.open_views import is_packed, packed_root_error
 
 _SHORT = Problem("source-changed", "its size changed since it was listed")
 _CORRUPT = Problem("corrupt", "its digest changed during the transfer", retryable=True)
@@ -222,7 +226,7 @@ _NO_RESULT = Problem("not-answered", "the store did not report the result")
 
 
 class PackedTarget(PackedStore):
-    """A root that is packed, or will be; only `PackMover` writes to it."""
+    """A root that is packed, or will be; only `PackRoute` writes to it."""
 
     def __init__(self, place: PackedRoot, subject: str) -> None:
         super().__init__(place, subject)
@@ -300,40 +304,21 @@ class PackedTarget(PackedStore):
             pass
 
 
-def open_target(store: Store, subject: str) -> Store:
-    """Open the root of a store for packing. Raises `RefusedError` (8) if it has plain files."""
-    if store.facts.reports_packs and store.packed_at not in {None, store.root_path}:
-        raise packed_root_error(subject)  # a parent folder is packed
-    existing = store.stat()
-    known = existing is not None and existing.kind is Kind.FOLDER and is_packed(store)
-    if existing is not None and existing.kind is Kind.FOLDER and not known:
-        # a first pack that was interrupted has no index yet
-        foreign = [entry for entry in store.list(shallow=True) if name_in(entry.path, index=False) is None]
-        if foreign:
-            raise RefusedError(
-                "not-packed",
-                "this location has plain files; packs cannot be added",
-                subject=subject,
-                hint="Name a new or empty folder, or leave out --pack. Nothing was changed.",
-            )
-    return PackedTarget(PackedRoot(store, subject, known=known), subject)
-
-
 _NO_PACK_RESULT = Problem("not-answered", "the store did not report the result for its pack")
 
 
-class PackMover(StreamMover):
-    """Write to a packed root, with the retries of StreamMover: files that arrive corrupt are packed again."""
+class PackRoute(StreamRoute):
+    """Write to a packed root, with the retries of StreamRoute: files that arrive corrupt are packed again."""
 
     def __init__(self, pack_bytes: int, rate: int = 0, on_event: Listener = ignore) -> None:
-        """Limit packs to `pack_bytes`, except a pack of one larger file; the others as in StreamMover."""
+        """Limit packs to `pack_bytes`, except a pack of one larger file; the others as in StreamRoute."""
         super().__init__(rate, on_event)
         self._pack_bytes = pack_bytes
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """See Mover."""
+        """See Route."""
         assert isinstance(target, PackedTarget)
         yield from super().carry(source, target, items)
         target.clean()
@@ -411,3 +396,52 @@ def _cleared(target: PackedTarget, items: list[Item], generation: int) -> Iterat
             yield Member(existing, generation, deleted=True)
     for entry in target.below(folders):
         yield Member(entry, generation, deleted=True)
+
+
+def _open_target(store: Store, subject: str) -> Store:
+    """Open the root of a store for packing. Raises `RefusedError` (8) if it has plain files."""
+    if store.facts.reports_packs and store.packed_at not in {None, store.root_path}:
+        raise packed_root_error(subject)  # a parent folder is packed
+    existing = store.stat()
+    known = existing is not None and existing.kind is Kind.FOLDER and is_packed(store)
+    if existing is not None and existing.kind is Kind.FOLDER and not known:
+        # a first pack that was interrupted has no index yet
+        foreign = [entry for entry in store.list(shallow=True) if name_in(entry.path, index=False) is None]
+        if foreign:
+            raise RefusedError(
+                "not-packed",
+                "this location has plain files; packs cannot be added",
+                subject=subject,
+                hint="Name a new or empty folder, or leave out --pack. Nothing was changed.",
+            )
+    return PackedTarget(PackedRoot(store, subject, known=known), subject)
+
+
+_LEAST_PACK_BYTES = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class PackOption(RouteOption):
+    """The option --pack: files are put into packs of at most `size` bytes, except a pack of one larger file."""
+
+    flag: ClassVar[str] = "--pack"
+    size: int = 1024**3
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for less than 1 MiB."""
+        if self.size < _LEAST_PACK_BYTES:
+            raise UsageError("usage", "--pack-size cannot be less than 1MiB", subject="--pack-size")
+
+    def check(self, request: Request, *, single: bool) -> None:
+        """See FeatureOption."""
+        if single:
+            subject = request.source.text
+            raise UsageError("pack-one-file", "--pack cannot be used with a single file", subject=subject)
+
+    def open_target(self, target: Store, subject: str) -> Store:
+        """See FeatureOption. Raises `RefusedError` (8) if the root has plain files."""
+        return _open_target(target, subject)
+
+    def open_route(self, endpoints: Endpoints, recorder: Recorder) -> PackRoute:
+        """See RouteOption."""
+        return PackRoute(self.size, endpoints.request.lowest_rate, recorder.on_event)

@@ -13,7 +13,7 @@ from hibali.config.model import Limits
 from hibali.events import Event
 from hibali.locations import Location, guarded_roots
 from transfers.agent import protocol
-from transfers.engine.routes.stream import Mover
+from transfers.engine.routes.base import Route
 from transfers.model.store import Origin, Source, Store
 from transfers.model.units import Committed, Item
 from transfers.remote.host import RemoteHost, SmallFile
@@ -77,7 +77,7 @@ class Staging:
         self._uploads: dict[int, str] = {}
 
     def stage(
-        self, items: Iterable[Item], fallback: Mover, begin: Callable[[], tuple[RemoteHost, bytes]]
+        self, items: Iterable[Item], fallback: Route, begin: Callable[[], tuple[RemoteHost, bytes]]
     ) -> Generator[Event | Committed, None, None]:
         """Write the units of all files that nodes move; `fallback` moves the others meanwhile.
 

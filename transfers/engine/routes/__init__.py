@@ -1,1 +1,1 @@
-"""Movers: one module or folder for each way of transferring data."""
+"""Routes: one module or folder for each way of transferring data."""

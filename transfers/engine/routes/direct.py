@@ -6,19 +6,20 @@ import secrets
 import shlex
 from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from typing import Any
 
 from hibali.config.model import Reached, Site
 from hibali.errors import AccessError, HibaliError, NotFoundError, TryLaterError, UsageError
-from hibali.events import Event, Listener, Noted, ignore
+from hibali.events import Event, Listener, Noted
 from hibali.locations import Location, guarded_roots
 from hibali.ssh.explain import ended_session, explain_ssh
 from hibali.ssh.sessions import unattended_options
 from hibali.text import printable
 from transfers.agent import protocol
-from transfers.engine.routes.stream import ProgressReport, StreamMover
+from transfers.engine.endpoints import Endpoints
+from transfers.engine.routes.stream import ProgressReport, StreamRoute
+from transfers.history.journal import Recorder
 from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item, Unit
 from transfers.pipeline.batches import group_units, unit_bytes
@@ -29,22 +30,39 @@ from transfers.stores.agent_store import PosixStore
 from transfers.stores.single_file import SingleSource
 
 
-class DirectMover(StreamMover):
-    """A Mover (transfers.engine.routes.stream.Mover) with the retries and rate limit of StreamMover."""
+class DirectRoute(StreamRoute):
+    """A route with the retries and rate limit of StreamRoute, from an agent at one site to an agent at the other."""
 
     name = "direct"
+    early = False
+    expects = False
 
     def __init__(
-        self, connection: Connection, target_store: PosixStore, rate: int = 0, on_event: Listener = ignore
+        self,
+        ends: tuple[Location, Location],
+        stores: tuple[PosixStore, PosixStore],
+        stack: ExitStack,
+        rate: int,
+        on_event: Listener,
     ) -> None:
-        """`connection` is the connection to the source's agent, which reached the target's agent (see `DirectRoute`)."""
+        """`ends` and `stores` are source and target; `stack` closes the connection."""
         super().__init__(rate, on_event)
-        self._connection = connection
-        self._target = target_store
+        self._ends = ends
+        self._source, self._target = stores
+        self._stack = stack
+        self._connection: Connection | None = None
+
+    def open(self) -> None:
+        """Connect the source's agent to the target's. Raises the errors of `connect`."""
+        self._connection, self.logins = connect(self._ends, self._source, self._target, self._on_event)
+        self._stack.callback(self._connection.close)
 
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
+        if self._connection is None:  # the plan has no files to move
+            yield from super()._transfer(source, target, items)
+            return
         piece = max(source.facts.segment_bytes, target.facts.segment_bytes)
         progress = ProgressReport(self._on_event)
         receiver = DirectReceiver(
@@ -70,31 +88,15 @@ class DirectMover(StreamMover):
 _WITHOUT = "leave out --direct: the data then passes through this machine"
 
 
-@dataclass(frozen=True, slots=True)
-class DirectRoute:
-    """A connection to an agent at the source's site, and through it to one at the target's."""
-
-    connection: Connection
-    logins: int
-
-    def close(self) -> None:
-        """End both agents; safe to call twice."""
-        self.connection.close()
+def open_route(endpoints: Endpoints, recorder: Recorder) -> DirectRoute:
+    """Return the route, not yet connected. Raises `UsageError` unless agents reach both endpoints."""
+    request = endpoints.request
+    ends = request.source, request.target
+    stores = _agent_store(endpoints.origin.store, ends[0]), _agent_store(endpoints.target, ends[1])
+    return DirectRoute(ends, stores, endpoints.stack, request.lowest_rate, recorder.on_event)
 
 
-def check_direct(source: Location, target: Location) -> None:
-    """Raise `UsageError` if direct transfers between the two are impossible."""
-    for location in (source, target):
-        if location.site.kind != "ssh":
-            raise UsageError(
-                "direct-kind",
-                "--direct needs two ssh sites, but this is not one",
-                subject=location.text,
-                hint=f"Name two ssh sites, or {_WITHOUT}.",
-            )
-
-
-def agent_store(store: object, location: Location) -> PosixStore:
+def _agent_store(store: Store, location: Location) -> PosixStore:
     """Return the store as an agent store; raise `UsageError` for other stores."""
     if isinstance(store, PosixStore):
         return store
@@ -106,18 +108,16 @@ def agent_store(store: object, location: Location) -> PosixStore:
     )
 
 
-def open_direct_route(
-    source: Location,
-    target: Location,
-    source_store: PosixStore,
-    target_store: PosixStore,
-    on_event: Listener = ignore,
-) -> DirectRoute:
+def connect(
+    ends: tuple[Location, Location], source_store: PosixStore, target_store: PosixStore, on_event: Listener
+) -> tuple[Connection, int]:
     """Connect the source's site to the target's, without changes at either; within a site to a second agent.
+
+    Returns the connection to the source's agent, which reaches the target's, and the number of logins.
 
     Raises `AccessError` for a refused login, `TryLaterError` if the target is unreachable.
     """
-    here, there = source.site, target.site
+    here, there = (location.site for location in ends)
     assert there.ssh is not None
     reached = there.reached_from.get(here.name) or Reached()
     host = reached.host or there.ssh.data_host or there.ssh.host
@@ -144,7 +144,7 @@ def open_direct_route(
     except BaseException:
         connection.close()
         raise
-    return DirectRoute(connection, logins if within else logins + 1)
+    return connection, logins if within else logins + 1
 
 
 def _ssh_argv(reached: Reached, host: str) -> list[str]:

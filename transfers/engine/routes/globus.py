@@ -12,7 +12,7 @@ from hibali.config.model import Site
 from hibali.events import Event, Listener
 from hibali.locations import Location
 from transfers.engine.request import Request
-from transfers.engine.routes.stream import Fullness, Mover, retrying
+from transfers.engine.routes.base import Events, Fullness, Route, retrying
 from transfers.history.recorded_digests import DigestCache
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Source, Store
@@ -130,18 +130,20 @@ TASK_FILES = 10_000  # of one task, so that its document is at most a few MB
 _CHECKERS = ("hibali", "https", "globus")  # best first
 
 
-class GlobusMover:
-    """A Mover (transfers.engine.routes.stream.Mover); `fallback` moves the items that Globus cannot."""
+class GlobusRoute(Route):
+    """A route whose tasks go on without this process; `fallback` moves the items that Globus cannot."""
 
     name = "globus"
+    restarts = False
+    fallback: Route
 
     def __init__(
-        self, tasks: Tasks, ends: CollectionPair, fallback: Mover, recorded: Callable[[Entry], str | None]
+        self, tasks: Tasks, ends: CollectionPair, fallback: Route, recorded: Callable[[Entry], str | None]
     ) -> None:
         """`recorded` returns the recorded sha256 of a source file, if the file is unchanged."""
         self._tasks = tasks
         self._ends = ends
-        self._fallback = fallback
+        self.fallback = fallback
         self._recorded = recorded
         self._earlier: dict[bytes, Sent] = {}
         self._ended_tasks: dict[str, BegunTask] = {}
@@ -150,25 +152,27 @@ class GlobusMover:
         self.checked_by = "hibali"
 
     @property
-    def bytes_sent(self) -> int:
+    def bytes_sent(self) -> int:  # type: ignore[override]
         """The number of bytes that Globus transferred."""
         return self._tasks.bytes
 
-    def resume(self) -> None:
-        """Follow tasks of earlier calls to their end; `carry` verifies their files."""
+    def resume(self, source: Source, target: Store) -> Events:
+        """See Route: follow tasks of earlier calls to their end; `carry` verifies their files."""
+        del source, target
         for task in self._tasks.earlier(self._ended_tasks):
             self._ended_tasks[task.submission] = task
             self._earlier |= {file.path: file for file in task.files}
+        yield from ()
 
     def unproven(self) -> frozenset[bytes]:
-        """Return the paths that Globus may have written for earlier calls, without verification."""
+        """See Route."""
         return frozenset(self._earlier)
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """See Mover."""
-        self.resume()
+        """See Route."""
+        yield from self.resume(source, target)
         remaining = iter(items)
         while some := list(islice(remaining, TASK_FILES)):
             files = [item for item in some if _fits_globus(item)]
@@ -176,7 +180,7 @@ class GlobusMover:
             numbers = {item.number for item in files}
             others = [item for item in some if item.number not in numbers]
             if others:
-                with closing(self._fallback.carry(source, target, others)) as events:
+                with closing(self.fallback.carry(source, target, others)) as events:
                     yield from events
             if files:
                 yield from self._files(source, target, files)
@@ -333,17 +337,17 @@ def open_globus(
     request: Request,
     ends: CollectionPair,
     source: Store,
-    fallback: Mover,
+    fallback: Route,
     on_event: Listener,
     stack: ExitStack,
-) -> GlobusMover:
+) -> GlobusRoute:
     """Log in with stored tokens; `stack` closes everything. Raise `AccessError` with the command to run."""
     ends_of = sorted((request.target, request.source), key=lambda location: location.typed_local)
     sites = [_named(location.site) for location in ends_of]
     access = stack.enter_context(open_access(sites))
     globus = Globus(access.transfer(), sites[0], others=sites[1:], on_event=on_event)
     tasks = Tasks(globus, ends, request.operation, request.task_timeouts, on_event)
-    return GlobusMover(tasks, ends, fallback, _recorded(request.source, source, stack))
+    return GlobusRoute(tasks, ends, fallback, _recorded(request.source, source, stack))
 
 
 def _named(site: Site) -> Site:

@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from hibali.config.model import Site
 from hibali.config.settings import Settings
 from hibali.errors import UsageError
+from hibali.events import Event, Noted
 from hibali.locations import Location
+from transfers.engine.endpoints import Endpoints
 from transfers.engine.request import Request
-from transfers.model.store import Store
+from transfers.engine.routes import stream
+from transfers.engine.routes.base import Route
+from transfers.history.journal import Recorder
 from transfers.stores.globus.paths import CollectionPair, path_in_collection
 
 _KINDS = frozenset({"ssh", "local", "globus"})
@@ -98,27 +102,42 @@ def with_local_collection(location: Location, settings: Settings) -> Location:
     return location
 
 
-def globus_between(
-    request: Request, source: Store, target: Store, more: tuple[str, ...] = ()
-) -> CollectionPair | None:
-    """Return both collections, or None to use another mover. `more` lists further options that Globus lacks.
-
-    Raises `UsageError` as `find_collections`.
-    """
-    wanted = RouteRequest(request.via, (*_unsupported_options(request), *more))
-    ends = (
-        CollectionRoot(request.source.site, source.root_path),
-        CollectionRoot(request.target.site, target.root_path),
-    )
-    return find_collections(wanted, *ends)
-
-
 def _unsupported_options(request: Request) -> list[str]:
     """Return the request's options that Globus does not support."""
     options = {
-        "--pack": bool(request.pack_bytes),
         "--direct": request.direct,
         "--xattrs": request.rules.xattrs,
         f"--{request.lowest_setting}": bool(request.lowest_rate),
     }
-    return [name for name, is_set in options.items() if is_set]
+    flags = [option.flag for option in request.options]
+    return [*flags, *(name for name, is_set in options.items() if is_set)]
+
+
+def open_route(endpoints: Endpoints, recorder: Recorder) -> Route | None:
+    """Log in to Globus if both ends have a collection and no option excludes it; a dry run only checks.
+
+    Raises `UsageError` as `find_collections`.
+    """
+    request, source, target = endpoints.request, endpoints.origin.store, endpoints.target
+    plain = source.facts.globus and target.facts.globus
+    reasons = () if plain else ("a dataset, a place with packs or a choice of files",)
+    wanted = RouteRequest(request.via, (*_unsupported_options(request), *reasons))
+    roots = [
+        CollectionRoot(site, store.root_path)
+        for site, store in zip(endpoints.sites, (source, target), strict=True)
+    ]
+    pair = find_collections(wanted, *roots)
+    if pair is None or not recorder.journaled:
+        return None
+
+    def on_event(event: Event) -> None:
+        """Record notes; the route yields all other events that are to be recorded."""
+        if isinstance(event, Noted):
+            recorder.record(event)
+        else:
+            recorder.on_event(event)
+
+    from transfers.engine.routes.globus import open_globus  # start-up: the SDK of Globus is large
+
+    fallback = stream.open_route(endpoints, recorder)
+    return open_globus(request, pair, source, fallback, on_event, endpoints.stack)

@@ -9,9 +9,12 @@ from itertools import chain
 
 from hibali.events import Carried, Event, Noted
 from hibali.text import printable
-from transfers.engine.routes.stream import Mover
+from transfers.engine.endpoints import Endpoints
+from transfers.engine.routes import stream
+from transfers.engine.routes.base import Route
+from transfers.history.journal import Recorder
 from transfers.model.entry import Kind, Verification
-from transfers.model.store import Origin, Source, Store
+from transfers.model.store import Source, Store
 from transfers.model.units import NOT_COPIED, Committed, Item, Problem
 
 _READ_BACK = 64  # copies that are read back at once
@@ -19,50 +22,44 @@ _REFUSALS = 32  # maximum refusals before any copy succeeded,
 _MOST_LEFT = 10_000  # and after some copies succeeded
 
 
-class ServerMover:
-    """The Mover protocol (transfers.engine.routes.stream.Mover) over a target that can copy from the source."""
+class ServerRoute(Route):
+    """The route where the target's server copies from the source."""
 
-    def __init__(
-        self,
-        copier: Store,
-        origin: Origin,
-        fallback: Mover,
-        wanted: Verification,
-        *,
-        only_server: bool = False,
-    ) -> None:
-        """`fallback` moves items that are not copied. Copies with a verification weaker than `wanted` are read back.
+    fallback: Route
 
-        With `only_server`, files that the server does not copy are failures instead.
+    def __init__(self, endpoints: Endpoints, fallback: Route) -> None:
+        """`fallback` moves items that are not copied; if the request is within a site, they are failures instead.
+
+        Copies with a verification weaker than the required one are read back.
         """
-        self._copier = copier
-        self._origin = origin
-        self._fallback = fallback
-        self._wanted = wanted
-        self._only_server = only_server
+        self.fallback = fallback
+        self._endpoints = endpoints
+        self._only_server = endpoints.request.within_site
+        self._wanted = Verification.DIGEST
         self._not_copied: list[Item] = []
         self._copied = 0
         self._refused = 0
 
     @property
-    def name(self) -> str:
-        """See Mover: `server` after the first copy."""
-        return "server" if self._copied else self._fallback.name
+    def name(self) -> str:  # type: ignore[override]
+        """See Route: `server` after the first copy."""
+        return "server" if self._copied else self.fallback.name
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """See Mover."""
+        """See Route."""
+        self._wanted = self._endpoints.required_verification
         remaining = iter(items)
         with closing(self._copies(source, target, remaining)) as events:
             yield from events
-        yield from self._fallback.carry(source, target, chain(self._not_copied, remaining))
+        yield from self.fallback.carry(source, target, chain(self._not_copied, remaining))
 
     def _copies(
         self, source: Source, target: Store, remaining: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
         weak: list[Committed] = []
-        with closing(self._copier.copy(self._origin, self._files(remaining))) as results:
+        with closing(target.copy(self._endpoints.origin, self._files(remaining))) as results:
             for committed in results:
                 refused = committed.problem is not None and committed.problem.code == NOT_COPIED
                 if refused and not self._only_server:
@@ -128,3 +125,8 @@ class ServerMover:
                 continue
             verification = Verification.DIGEST if entry.path in source_digests else Verification.RECORDED
             yield replace(one, digest=known, verification=verification)
+
+
+def open_route(endpoints: Endpoints, recorder: Recorder) -> ServerRoute:
+    """Return the route of a target that copies from the source."""
+    return ServerRoute(endpoints, stream.open_route(endpoints, recorder))

@@ -1,83 +1,27 @@
-"""Define the mover interface; move files through this machine: read, write, hash at both ends."""
+"""Move files through this machine: read, write, hash at both ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Protocol, TypeGuard
 
-from hibali.events import Carried, Carrying, Event, Listener, Retried, ignore
+from hibali.events import Carried, Carrying, Event, Listener, ignore
 from hibali.retry import Pace
-from hibali.text import printable
+from transfers.engine.endpoints import Endpoints
+from transfers.engine.routes.base import Fullness, Route, retrying
+from transfers.history.journal import Recorder
 from transfers.model.entry import Kind, Verification, weakest
 from transfers.model.store import Source, Store
-from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Unit
+from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Unit
 from transfers.pipeline.batches import group_units, packed_together
 
-MAX_ATTEMPTS = 3  # attempts for an item that may succeed when it is sent again
-FULL = frozenset({"no-space", "no-quota", "read-only"})
 
-
-class Mover(Protocol):
-    """A way of transferring: through this machine, a copy by the server, or a third party."""
-
-    @property
-    def name(self) -> str:
-        """The mover's name in receipts, such as `stream`, `server` or `direct`."""
-
-    def carry(
-        self, source: Source, target: Store, items: Iterable[Item]
-    ) -> Generator[Event | Committed, None, None]:
-        """Transfer every item; yield a `Committed` for each, in any order, and events of failures.
-
-        Closing it ends active transfers.
-        """
-
-
-class Fullness:
-    """Whether the target was found full, so that not every remaining file is tried."""
-
-    def __init__(self) -> None:
-        self.found = False
-
-    def note(self, problem: Problem | None) -> None:
-        """Note the problem of a file, if it has one."""
-        self.found = self.found or (problem is not None and problem.code in FULL)
-
-    def until(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield items until the target is full."""
-        for item in items:
-            if self.found:
-                return
-            yield item
-
-
-Events = Generator[Event | Committed, None, None]
-
-
-def retrying(send: Callable[[Iterable[Item]], Events], items: Iterable[Item]) -> Events:
-    """Yield the results of `send`; send what may succeed then again, with at most `MAX_ATTEMPTS` tries."""
-    remaining = items
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        retries: list[Item] = []
-        with closing(send(remaining)) as events:
-            for event in events:
-                if attempt < MAX_ATTEMPTS and _is_retryable(event):
-                    retries.append(event.item)
-                    reason = event.problem.message if event.problem is not None else ""
-                    yield Retried(printable(event.item.entry.path), attempt, 0.0, reason)
-                else:
-                    yield event
-        if not retries:
-            return
-        remaining = retries
-
-
-class StreamMover:
+class StreamRoute(Route):
     """Move items through this machine."""
 
     name = "stream"
+    early = True
 
     def __init__(self, rate: int = 0, on_event: Listener = ignore) -> None:
         """`rate` is in bytes per second, 0: no limit; the sending thread reports progress to `on_event`."""
@@ -88,13 +32,13 @@ class StreamMover:
 
     @property
     def slowed(self) -> bool:
-        """True if the rate limit slowed the transfer."""
+        """See Route."""
         return self._pace.slows
 
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """See Mover. Corrupt files are sent again a bounded number of times, then reported."""
+        """See Route. Corrupt files are sent again a bounded number of times, then reported."""
         yield from retrying(lambda remaining: self._transfer(source, target, remaining), items)
 
     def _transfer(
@@ -114,6 +58,11 @@ class StreamMover:
                 yield _verified_by(committed, verification)
 
 
+def open_route(endpoints: Endpoints, recorder: Recorder) -> StreamRoute:
+    """Return the route, which always applies."""
+    return StreamRoute(endpoints.request.lowest_rate, recorder.on_event)
+
+
 def _verified_by(committed: Committed, verification: Verification) -> Committed:
     """Return the result with this verification, if it is weaker than the target's."""
     if committed.problem is not None or verification is Verification.DIGEST:
@@ -127,11 +76,6 @@ def _piece_bytes(source: Source, target: Store) -> int:
     if source.several_channels or target.several_channels:
         return max(one.least_segment_bytes for one in facts)
     return min(SEGMENT_BYTES, max(one.segment_bytes for one in facts))
-
-
-def _is_retryable(event: Event | Committed) -> TypeGuard[Committed]:
-    """Return whether this item may succeed when it is sent again."""
-    return isinstance(event, Committed) and event.problem is not None and event.problem.retryable
 
 
 class ProgressReport:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hibali.errors import RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
 from transfers.agent.protocol import OWN_FOLDER
 from transfers.model.entry import Entry, Kind
-from transfers.model.store import Store, StoreView
+from transfers.model.store import Store
 from transfers.stores.open_store import open_store
-
-if TYPE_CHECKING:  # start-up: listings need none of them
-    from transfers.engine.request import SaveOptions
-    from transfers.history.journal import Receipt
 
 PACKS_FOLDER = OWN_FOLDER + b"/packs"  # the folder of the indexes; a root that has it is packed
 # name and function of each view; its module is loaded only where a cheap test finds that the view applies
@@ -31,18 +26,6 @@ def _load(name: str) -> Callable[..., Any]:
     module, _, function = dict(VIEWS)[name].partition(":")
     loaded: Callable[..., Any] = getattr(import_module(module), function)
     return loaded
-
-
-class SavingView(StoreView):
-    """A view of a place whose changes are committed at the end of a transfer."""
-
-    @abstractmethod
-    def receive(self, saving: SaveOptions) -> None:
-        """Become the target: files without content count as missing. Raises what forbids to commit here."""
-
-    @abstractmethod
-    def save(self, receipt: Receipt, saving: SaveOptions) -> None:
-        """Commit and push what is not committed yet. Raises `IncompleteError` with the command to repeat."""
 
 
 class ViewOpener:

@@ -8,11 +8,12 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
-from hibali.config.model import GridftpSettings, ProxySettings, Site
+from hibali.config.model import GridftpSettings, ProxySettings
 from hibali.errors import NotFoundError
 from hibali.events import Event, Listener, Noted, ignore
 from hibali.ssh.gsi import ready_proxy
 from transfers.agent.protocol import partial_path
+from transfers.engine.endpoints import Endpoints
 from transfers.engine.routes.gridftp.process import (
     HERE,
     PROGRAM,
@@ -22,20 +23,24 @@ from transfers.engine.routes.gridftp.process import (
     server_path,
 )
 from transfers.engine.routes.gridftp.receiving import GridftpReceiver, GridftpTransfer
-from transfers.engine.routes.stream import ProgressReport, StreamMover
+from transfers.engine.routes.stream import ProgressReport, StreamRoute
+from transfers.history.journal import Recorder
 from transfers.model.entry import Kind
-from transfers.model.store import Origin, Source, Store
+from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item
 from transfers.stores.agent_store import PosixStore
 
 _BATCH = 50_000  # entries that are split by size before the first is sent
 
 
-class GridftpMover(StreamMover):
-    """A Mover (transfers.engine.routes.stream.Mover) with the retries of StreamMover.
+class GridftpRoute(StreamRoute):
+    """A route with the retries of StreamRoute; it sets the number of connections of the stores itself.
 
     Small files are sent in packs over the agent's channels, without a round trip for each (docs/decisions/routes.md).
     """
+
+    early = False
+    expects = False
 
     def __init__(
         self,
@@ -59,8 +64,8 @@ class GridftpMover(StreamMover):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """See Mover: `stream` until GridFTP transferred a file."""
-        return "gridftp" if self._carried else StreamMover.name
+        """See Route: `stream` until GridFTP transferred a file."""
+        return "gridftp" if self._carried else StreamRoute.name
 
     def _transfer(
         self, source: Source, target: Store, items: Iterable[Item]
@@ -149,19 +154,17 @@ class GridftpMover(StreamMover):
             return None  # globus-url-copy does not need the program that checks proxies
 
 
-def gridftp_mover(
-    origin: Origin, target: Store, ends: tuple[Site, Site], rate: int, on_event: Listener
-) -> GridftpMover | None:
-    """Return the mover if one of `ends` (source, target) has a server and the other is a folder here.
+def open_route(endpoints: Endpoints, recorder: Recorder) -> GridftpRoute | None:
+    """Return the route if one site has a server and the other endpoint is a folder here.
 
-    Only hibali's own channels support a limit of the `rate`, so return None with one.
+    Only hibali's own channels support a rate limit, so return None with one.
     """
-    here, host = ends if ends[0].kind == "local" else ends[::-1]
+    origin, target = endpoints.origin, endpoints.target
+    here, host = endpoints.sites if endpoints.sites[0].kind == "local" else endpoints.sites[::-1]
     server = host.gridftp
-    if here.kind != "local" or server is None or server.use == "never" or rate:
+    if here.kind != "local" or server is None or server.use == "never" or endpoints.request.lowest_rate:
         return None
     if not (isinstance(origin.store, PosixStore) and isinstance(target, PosixStore)):
         return None
-    return GridftpMover(
-        server, (origin.store, target), origin.name, on_event, host.proxy, host.limits.stall_seconds
-    )
+    ends = origin.store, target
+    return GridftpRoute(server, ends, origin.name, recorder.on_event, host.proxy, host.limits.stall_seconds)

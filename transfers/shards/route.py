@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import ClassVar
 
 from hibali.config.kinds import kind_of
 from hibali.config.model import Limits, Site
@@ -13,14 +15,19 @@ from hibali.errors import UsageError
 from hibali.events import Event, Listener, Noted
 from hibali.locations import Location
 from hibali.text import counted
+from transfers.engine.endpoints import Endpoints
 from transfers.engine.request import Request
-from transfers.engine.routes.stream import Mover
+from transfers.engine.routes import stream
+from transfers.engine.routes.base import Route, RouteOption
+from transfers.history.journal import Recorder
+from transfers.inventory import Hasher
 from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item
 from transfers.remote.host import RemoteHost
 from transfers.shards.attempts import ATTEMPTS, Attempts
 from transfers.shards.begun import Begun, BegunFile
 from transfers.shards.gathering import Gathering, state_from
+from transfers.shards.hashing import NodeHashing
 from transfers.shards.rates import RatesFile, measured, useful_nodes
 from transfers.shards.service import NodesRequest
 from transfers.shards.staging import Staging, share
@@ -30,52 +37,82 @@ from transfers.stores.s3.nodes import NodeObjects
 from transfers.stores.s3.store import S3Store
 
 
-def check_ends(request: Request, nodes: NodesRequest, ends: Sequence[tuple[Store, Location]]) -> None:
-    """Raise `UsageError` unless nodes of the site can reach both ends, one of them is a folder there, and no option names another way."""
-    for option, given in (
-        ("--direct", request.direct),
-        ("--pack", bool(request.pack_bytes)),
-        ("--via globus", request.via == "globus"),
-    ):
-        if given:
-            raise UsageError(
-                "usage",
-                f"{option} cannot be used with --nodes",
-                subject=option,
-                hint="Leave out one of them.",
-            )
-    folders = 0
-    for store, location in ends:
-        if isinstance(store, S3Store):
-            continue
-        if not isinstance(store, PosixStore) or not nodes.reaches(location):
+@dataclass(frozen=True, slots=True)
+class NodesOption(NodesRequest, RouteOption):
+    """The option --nodes of transfers, manifests and verifications."""
+
+    flag: ClassVar[str] = "--nodes"
+
+    def check(self, request: Request, *, single: bool) -> None:
+        """See FeatureOption: no option may name another way."""
+        del single
+        given = {option.flag for option in request.options}
+        given |= {"--direct"} if request.direct else set()
+        given |= {"--via globus"} if request.via == "globus" else set()
+        for option in ("--direct", "--pack", "--via globus"):
+            if option in given:
+                raise UsageError(
+                    "usage",
+                    f"{option} cannot be used with --nodes",
+                    subject=option,
+                    hint="Leave out one of them.",
+                )
+
+    def open_route(self, endpoints: Endpoints, recorder: Recorder) -> NodesRoute | None:
+        """Check that the nodes can reach both ends; read what an earlier call of the same command began."""
+        request, target = endpoints.request, endpoints.target
+        ends = request.source, request.target
+        self._check_ends([(endpoints.origin.store, ends[0]), (target, ends[1])])
+        if not recorder.journaled:
+            return None
+        begun = BegunFile(*ends, request.rules, self.site.name)
+        fallback = stream.open_route(endpoints, recorder)
+        route = NodesRoute(self, ends, begun, fallback, request.lowest_rate, recorder.on_event)
+        endpoints.stack.callback(route.close)
+        if route.token:
+            target.adopt_lock(route.token)
+        return route
+
+    def _check_ends(self, ends: Sequence[tuple[Store, Location]]) -> None:
+        """Raise `UsageError` unless nodes of the site can reach both ends, and one of them is a folder there."""
+        folders = 0
+        for store, location in ends:
+            if isinstance(store, S3Store):
+                continue
+            if not isinstance(store, PosixStore) or not self.reaches(location):
+                raise UsageError(
+                    "not-by-nodes",
+                    f"compute nodes of {self.site.name} cannot reach this place: --nodes needs folders of {self.site.name} and buckets",
+                    subject=location.text,
+                    hint="Name the site that has the folder with --on, or leave out --nodes.",
+                )
+            folders += 1
+        if not folders:
             raise UsageError(
                 "not-by-nodes",
-                f"compute nodes of {nodes.site.name} cannot reach this place: --nodes needs folders of {nodes.site.name} and buckets",
-                subject=location.text,
-                hint="Name the site that has the folder with --on, or leave out --nodes.",
+                "both places are buckets",
+                subject=ends[0][1].text,
+                hint="Leave out --nodes: a server copies its own objects.",
             )
-        folders += 1
-    if not folders:
-        raise UsageError(
-            "not-by-nodes",
-            "both places are buckets",
-            subject=ends[0][1].text,
-            hint="Leave out --nodes: a server copies its own objects.",
-        )
+
+    def hasher(self, location: Location, on_event: Listener) -> Hasher | None:
+        """See HashingOption: None if the nodes do not share the filesystem of the location."""
+        return NodeHashing(self, location, on_event).digests if self.reaches(location) else None
 
 
-class NodesMover:
-    """A Mover (transfers.engine.routes.stream.Mover); `fallback` moves the items that nodes do not."""
+class NodesRoute(Route):
+    """A route by jobs at compute nodes; `fallback` moves the items that nodes do not."""
 
     name = "nodes"
+    moved_before = True
+    fallback: Route
 
     def __init__(
         self,
         nodes: NodesRequest,
         ends: tuple[Location, Location],
         record: BegunFile,
-        fallback: Mover,
+        fallback: Route,
         rate: int,
         on_event: Listener,
     ) -> None:
@@ -83,7 +120,7 @@ class NodesMover:
         self._nodes = nodes
         self._ends = ends
         self._begun = record.read()
-        self._fallback = fallback
+        self.fallback = fallback
         self._rate = rate
         self._attempts = Attempts(nodes, record, on_event)
         self._rates = RatesFile(*ends, nodes.site.name)
@@ -95,7 +132,7 @@ class NodesMover:
         return self._begun.token if self._begun is not None else ""
 
     @property
-    def bytes_sent(self) -> int:
+    def bytes_sent(self) -> int:  # type: ignore[override]
         """The number of bytes that nodes moved, with those that they moved twice."""
         return self._attempts.bytes_sent
 
@@ -104,7 +141,7 @@ class NodesMover:
         self._attempts.close()
 
     def resume(self, source: Source, target: Store) -> Generator[Event | Committed, None, None]:
-        """Finish what an earlier call of the same command began; the target is locked."""
+        """See Route."""
         begun, self._begun = self._begun, None
         if begun is None:
             return
@@ -128,7 +165,7 @@ class NodesMover:
     def carry(
         self, source: Source, target: Store, items: Iterable[Item]
     ) -> Generator[Event | Committed, None, None]:
-        """See Mover."""
+        """See Route."""
         with ExitStack() as stack:
             objects = _objects(target, stack)
             bucket = self._bucket_site()
@@ -136,7 +173,7 @@ class NodesMover:
             shares = share(limits, self._rate, self._useful_nodes())
             staging = Staging(shares, self._ends, source, target, objects)
             stack.callback(staging.spool.close)
-            with closing(staging.stage(items, self._fallback, self._begin)) as events:
+            with closing(staging.stage(items, self.fallback, self._begin)) as events:
                 yield from events
             if staging.files is None or self._begun is None:
                 return
@@ -149,7 +186,7 @@ class NodesMover:
             if found is not None and begun.attempt == 1 and not limited:
                 self._rates.add(found)
         if gathering.retries:
-            with closing(self._fallback.carry(source, target, gathering.retries)) as events:
+            with closing(self.fallback.carry(source, target, gathering.retries)) as events:
                 yield from events
 
     def _useful_nodes(self) -> int:

@@ -15,13 +15,13 @@ from hibali.config.settings import load_sites
 from hibali.events import Packed, Retried, ignore
 from hibali.locations import read_location
 from tests.support.trees import make_tree, read_tree
-from transfers.engine.views import ViewOpener
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Store
 from transfers.model.units import Committed, Item, Payload, Problem, Unit
 from transfers.packs import format as layout
-from transfers.packs.writing import PackMover, open_target
+from transfers.packs.writing import PackOption, PackRoute
 from transfers.stores.open_store import open_store
+from transfers.stores.open_views import ViewOpener
 
 GONE = Problem("vanished", "it is gone")
 Spoil = Callable[[Payload], None]
@@ -78,12 +78,12 @@ class Packing:
 
     def carry(self, tree: dict[bytes, bytes], spoil: Spoil) -> list[Any]:
         source = open_store(self.at(make_tree(self.folder / "source", tree)))
-        target = open_target(open_store(self.at(self.packed)), "packed")
+        target = PackOption().open_target(open_store(self.at(self.packed)), "packed")
         entries = [entry for entry in source.list() if entry.kind is Kind.FILE]
         lock = target.lock("push", make=True)
         items = [Item(number, entry) for number, entry in enumerate(entries)]
         try:
-            return list(PackMover(1 << 30).carry(Spoiled(source, spoil), target, items))
+            return list(PackRoute(1 << 30).carry(Spoiled(source, spoil), target, items))
         finally:
             lock.release()
             source.close()
