@@ -24,7 +24,6 @@ PLUGINS = "hibali_plugins"
 FUTURE_PLUGINS = (
     "transfers/datasets",
     "transfers/packs",
-    "transfers/follow",
     "transfers/shards",
     "transfers/node",
     "transfers/engine/routes/gridftp",

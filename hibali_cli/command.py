@@ -77,11 +77,13 @@ class AddedOptions(NamedTuple):
     """Options that a plugin adds to a command of hibali, after its parameter `after`, and examples.
 
     Where one of them is given, `calls` (MODULE:FUNCTION) is called in place of the work of the command, with all parameters.
+    `checks` gets them when the command is to be scheduled; it raises `UsageError`.
     """
 
     options: tuple[click.Option, ...]
     after: str
     calls: str
+    checks: str = ""
     examples: tuple[tuple[str, str], ...] = ()
 
 

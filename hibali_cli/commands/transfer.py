@@ -8,7 +8,6 @@ from hibali_cli.command import Section, command
 from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN
 from hibali_cli.transfer_options import (
     add_applying_options,
-    add_following_options,
     add_moving_options,
     add_node_options,
     add_packing_options,
@@ -32,10 +31,6 @@ from hibali_cli.transfer_options import (
             "hibali push --pack study juwels:@archive/study",
             "Send thousands of small files as a few tar files; pull restores the files.",
         ),
-        (
-            "hibali push --follow --append '*.log' --until run7/FINISHED run7 juwels:@scratch/run7",
-            "Send the output of a simulation while it is written.",
-        ),
     ],
 )
 @click.argument("local", type=READ)
@@ -43,7 +38,6 @@ from hibali_cli.transfer_options import (
 @add_moving_options
 @add_node_options
 @add_packing_options
-@add_following_options
 @add_type_options
 def push_command() -> None:
     """Send files to a site; nothing is deleted without --delete.

@@ -15,7 +15,7 @@ import click
 from hibali.amounts import format_size
 from hibali.errors import Exit, IncompleteError, NotFoundError, UsageError
 from hibali.locations import read_key, read_location, read_target
-from hibali.system_errors import exit_of, unreadable
+from hibali.system_errors import unreadable
 from hibali.text import counted
 from hibali_cli.failure import print_error
 from hibali_cli.options import Common
@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # start-up: only where they are used
 
     from hibali.config.settings import Settings
     from hibali.locations import Location
-    from transfers.follow.watcher import FollowOptions
     from transfers.shards.route import NodesOption
 
 
@@ -72,41 +71,6 @@ def saving_of(push_to: tuple[str, ...], *, no_save: bool) -> SaveOptions:
             subject="--push-to",
         )
     return SaveOptions(not no_save, push_to)
-
-
-_FOLLOW_OPTIONS = ("quiet_for", "done_marker", "append", "until")
-
-
-def pop_follow_options(options: dict[str, Any]) -> FollowOptions | None:
-    """Remove the options of following from those of a command; return None without --follow. Raises `UsageError`."""
-    follows = options.pop("follow")
-    values = {name: options.pop(name) for name in _FOLLOW_OPTIONS}
-    if not follows:
-        for name, value in values.items():
-            if value not in (None, ()):
-                raise _wrong_use(f"--{name.replace('_', '-')} needs --follow")
-        return None
-    if options["dry_run"]:
-        raise _wrong_use(
-            "--follow cannot be used with --dry-run; a dry run without it shows the files to send now"
-        )
-    for option in ("pack", "detailed_exit_code", "nodes"):
-        if options.get(option):
-            raise _wrong_use(f"--follow cannot be used with --{option.replace('_', '-')}")
-
-    from transfers.follow.watcher import QUIET_SECONDS, FollowOptions, read_marker  # start-up: only to follow
-
-    marker, until, quiet = values["done_marker"], values["until"], values["quiet_for"]
-    return FollowOptions(
-        QUIET_SECONDS if quiet is None else quiet,
-        None if marker is None else read_marker(os.fsencode(marker)),
-        None if until is None else Path(until),
-        values["append"],
-    )
-
-
-def _wrong_use(message: str) -> UsageError:
-    return UsageError("usage", message, hint="See: hibali push --help")
 
 
 def request_of(common: Common, operation: str, source: str, target: str, options: dict[str, Any]) -> Request:
@@ -193,12 +157,9 @@ def rules_of(options: dict[str, Any]) -> Rules:
     )
 
 
-def push(common: Common, local: str, target: str, **options: Any) -> int | None:
-    """Send files to a site once, or follow the source; return the exit code."""
-    following = pop_follow_options(options)
-    if following is None:
-        return _move_files(common, "push", local, target, options)
-    return _follow(common, local, target, following, options)
+def push(common: Common, local: str, target: str, **options: Any) -> int:
+    """Send files to a site; return the exit code."""
+    return _move_files(common, "push", local, target, options)
 
 
 def pull(common: Common, source: str, local: str, **options: Any) -> int:
@@ -317,22 +278,6 @@ def _unread(found: TransferPlan, target: str) -> IncompleteError:
         subject=target,
         hint="Make these names readable, or exclude them; then run the command again.",
     )
-
-
-def _follow(
-    common: Common, source: str, target: str, following: FollowOptions, options: dict[str, Any]
-) -> int:
-    """Follow the source, and print the receipt also of an interruption; return the exit code."""
-    from transfers.follow.operation import follow as follow_source  # start-up: only for --follow
-
-    del options["dry_run"], options["detailed_exit_code"]
-    request = request_of(common, "push", source, target, options)
-    with listening(common, f"push {source} {target}") as on_event:
-        receipt, interruption = follow_source(request, following, on_event)
-    if interruption is not None:
-        receipt.exit = exit_of(interruption)
-    show_receipt(common, receipt)
-    return int(receipt.exit)
 
 
 def _show_plan(common: Common, plan: TransferPlan, *, detailed: bool) -> None:

@@ -17,9 +17,10 @@ from hibali.config.settings import Settings
 from hibali.documents import read_json_file
 from hibali.errors import HibaliError, NotFoundError, TryLaterError, UsageError
 from hibali.locations import Location, check_writable, read_location
+from hibali_cli.command import function_of
 from hibali_cli.completion import ENDS, PIPELINES, PLACES, REMOTES, RUNS, SITES, kinds_of
 from hibali_cli.failure import print_error
-from hibali_cli.handlers.transfers import pop_follow_options, request_of
+from hibali_cli.handlers.transfers import request_of
 from hibali_cli.options import COMMON_NAMES, INPUT_FILE, NEW_NAME, READ, WRITTEN, Common, Use
 from hibali_plugins.schedules.environment import bare_environment
 from hibali_plugins.schedules.preflight import (
@@ -279,8 +280,11 @@ def _check_options(common: Common, command: Command) -> None:
 
     options = {name: value for name, value in command.context.params.items() if name not in COMMON_NAMES}
     source, target = (options.pop(str(each.name)) for each in command.context.command.params[:2])
-    if command.name == "push":
-        pop_follow_options(options)
+    for added in getattr(command.context.command, "added", {}).values():
+        if added.checks:
+            function_of(added.checks)(options)
+        for option in added.options:
+            options.pop(str(option.name), None)
     del options["dry_run"], options["detailed_exit_code"]
     with_config = replace(common, config=command.context.params.get("config") or common.config)
     check_writable(request_of(with_config, command.name, source, target, options).target)

@@ -13,7 +13,7 @@ import pytest
 import hibali as api
 from hibali.events import Event, Moved
 from tests.end_to_end.conftest import MakeTransfers
-from tests.end_to_end.test_follow import Following
+from tests.plugins.follow.test_follow import Following
 from tests.support.small_filesystem import small_filesystem
 from tests.support.transfers import Transfers
 from tests.support.trees import many_files, read_tree

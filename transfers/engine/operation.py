@@ -1,7 +1,7 @@
 """Run a transfer: open both endpoints, plan, execute the plan, and write the receipt.
 
 `synchronise` is the whole of push, pull, sync and apply; the functions below it are in the order in which
-they run. `plan_only` is the dry run. transfers.follow uses the same functions in cycles.
+they run. `plan_only` is the dry run. The plugin `follow` uses the same functions in cycles.
 """
 
 from __future__ import annotations

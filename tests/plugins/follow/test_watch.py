@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transfers.follow.watcher import FollowOptions, ListedName, Snapshot, SourceWatcher
+from hibali_plugins.follow.watcher import FollowOptions, ListedName, Snapshot, SourceWatcher
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.model.rules import Rules

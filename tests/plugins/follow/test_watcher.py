@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import UsageError
-from transfers.follow.watcher import (
+from hibali_plugins.follow.watcher import (
     FollowOptions,
     Renames,
     compare_scans,

@@ -19,6 +19,16 @@ from hibali.events import Failed, Grown, Listener, Moved, Noted, Planned, Round,
 from hibali.locations import check_writable
 from hibali.retry import Pace, pause
 from hibali.text import counted, printable
+from hibali_plugins.follow.appending import AppendResult, send_tails
+from hibali_plugins.follow.watcher import (
+    HELD_BACK,
+    CyclePlan,
+    FollowOptions,
+    ListedName,
+    Snapshot,
+    SourceWatcher,
+    marker_names,
+)
 from transfers.engine.endpoints import Endpoints
 from transfers.engine.operation import (
     Operation,
@@ -35,16 +45,6 @@ from transfers.engine.operation import (
 )
 from transfers.engine.request import Request
 from transfers.engine.routes.base import FULL
-from transfers.follow.appending import AppendResult, send_tails
-from transfers.follow.watcher import (
-    HELD_BACK,
-    CyclePlan,
-    FollowOptions,
-    ListedName,
-    Snapshot,
-    SourceWatcher,
-    marker_names,
-)
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.rules import Rules, selector

@@ -1,0 +1,1 @@
+"""Follow a source while it is written: `hibali push --follow`."""

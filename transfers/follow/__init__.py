@@ -1,1 +1,0 @@
-"""Follow a source while it is written."""
