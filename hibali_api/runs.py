@@ -32,6 +32,7 @@ from runs.collect import Collector, ended_tasks
 from runs.launch import launch, launch_session
 from runs.logs import Stream, read_log
 from runs.model import RunStatus, State
+from runs.monitor import fetch_usage, update_runs, wait_at_site
 from runs.new_request import (
     RequestedJob,
     RunOptions,
@@ -49,7 +50,6 @@ from runs.request import Request, with_job_proxy
 from runs.reuse import Reuse
 from runs.run_index import RunFilter, find_run_ids
 from runs.schedulers.base import Resources, check_directive, check_plain
-from runs.site_access import fetch_usage, update_runs, wait_at_site
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.status import find_failure

@@ -202,7 +202,7 @@ def _remote_names(context: click.Context, incomplete: str) -> Iterator[str]:
 
 def _setting_keys(context: click.Context, incomplete: str) -> Iterator[str]:
     """Complete the keys of all sites and remotes, and those of the top, up to the next dot."""
-    from hibali.config.reference import ANY_NAME, keys_in_file  # start-up: only for this kind of word
+    from hibali.config.settings import ANY_NAME, keys_in_file  # start-up: only for this kind of word
 
     settings = _settings(context)
     names = {"sites": sorted(settings.sites), "remotes": sorted(settings.remotes)}

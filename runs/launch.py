@@ -20,7 +20,6 @@ from hibali.text import as_bytes, as_text, path_fields, printable
 from registry.command_line import build_command_line
 from registry.invocation import Invocation
 from runs.adopt import refuse_unrecorded, write_run_manifest
-from runs.batch_systems import check_scheduler_chosen
 from runs.cache.entries import expected_wait
 from runs.clean import make_work_folder
 from runs.collect import pull_files
@@ -39,6 +38,7 @@ from runs.reuse import Reuse
 from runs.schedulers.base import BatchSystem
 from runs.script import PROXY
 from runs.services.base import FOLDER, ServiceHost, ToolRequest, refusal
+from runs.site_commands import check_scheduler_chosen
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Cache, open_cache
 from runs.store import RunStore, runs_of

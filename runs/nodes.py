@@ -17,11 +17,10 @@ from runs.cancel import cancel_run
 from runs.clean import CleanRequest, clean_run, make_work_folder
 from runs.launch import launch
 from runs.model import State
-from runs.monitor import TaskIsOverError, look_until
+from runs.monitor import TaskIsOverError, look_until, wait_at_site
 from runs.new_request import RunOptions, add_own_pipeline, make_tasks, read_request, require_trust
 from runs.poll import update
 from runs.rate_limits import open_limited_host
-from runs.site_access import wait_at_site
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.status import find_failure

@@ -1,9 +1,9 @@
-"""Run commands at a site as its jobs would, and lock a folder there."""
+"""Find the programs of a site, run commands there as its jobs would, and lock a folder there."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -11,14 +11,15 @@ from hibali.config.model import SchedulerSettings, Site
 from hibali.errors import IncompleteError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
+from hibali.plugins import plugin_names
 from hibali.retry import growing_intervals, pause
 from hibali.text import one_line
 from runs.containers.base import load_container, require_program
-from runs.schedulers.base import load_scheduler
+from runs.schedulers.base import Scheduler, load_scheduler
 from runs.script import checked_prologue
 from transfers.model.leases import record_of
 from transfers.model.store import Lock
-from transfers.remote.host import CommandResult, RemoteHost
+from transfers.remote.host import CommandResult, KnowsPrograms, RemoteHost
 from transfers.stores.open_store import open_store
 
 _CONVERT_SECONDS = 3600.0
@@ -151,3 +152,58 @@ class SiteLock:
         if self._lock is not None:
             self._lock.release()
         self._store.close()
+
+
+Which = Callable[[Sequence[str]], Mapping[str, str | None]]
+
+
+def find_batch_systems(which: Which) -> dict[str, str]:
+    """Return the schedulers that seem to be installed, each with its program for submitting, the most likely first.
+
+    Several have a `qsub`: the one with the largest share of its other programs comes first.
+    """
+    schedulers = _schedulers()
+    found = which(sorted({program for each in schedulers for program in _programs(each)}))
+    shares = {
+        each: sum(found.get(program) is not None for program in _programs(each)) / len(_programs(each))
+        for each in schedulers
+        if found.get(each.programs[0]) is not None
+    }
+    likely = sorted(shares, key=lambda each: -shares[each])
+    return {each.name: each.programs[0] for each in likely}
+
+
+def _schedulers() -> list[Scheduler]:
+    found = []
+    for name in plugin_names("runs.schedulers"):
+        with contextlib.suppress(UsageError):  # a plugin that cannot be imported
+            found.append(load_scheduler(name))
+    return [each for each in found if each.name != "direct" and each.programs]
+
+
+def _programs(scheduler: Scheduler) -> set[str]:
+    return {*scheduler.programs, *scheduler.commands}
+
+
+def is_direct(site: Site) -> bool:
+    """Return whether jobs of the site are processes on its host."""
+    return site.scheduler is None or site.scheduler.name == "direct"
+
+
+def choosing(site: str, scheduler: str) -> str:
+    """Return the command that sets the scheduler of a site."""
+    return f"hibali config set sites.{site}.scheduler.name {scheduler}"
+
+
+def check_scheduler_chosen(site: Site, host: RemoteHost) -> None:
+    """Raise `UsageError` for an ssh site with a batch system but no scheduler: its job would run on the login node."""
+    if site.ssh is None or site.scheduler is not None or not isinstance(host, KnowsPrograms):
+        return
+    for scheduler, program in find_batch_systems(host.which).items():
+        raise UsageError(
+            "scheduler-not-set",
+            f"the site has no scheduler, but {program} is installed there: the job would run on the login node",
+            subject=site.name,
+            hint=f"To submit jobs to {scheduler}: `{choosing(site.name, scheduler)}`. "
+            f"To run them on that host: `{choosing(site.name, 'direct')}`",
+        )

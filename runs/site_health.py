@@ -17,8 +17,7 @@ from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.files import read_regular, write_atomic
 from hibali.ledger import ledger_folder, now
-from runs.batch_systems import choosing, find_batch_systems, is_direct
-from runs.site_commands import programs_of
+from runs.site_commands import choosing, find_batch_systems, is_direct, programs_of
 from transfers.check import SiteReport, check_site
 from transfers.history.operations import moment_of
 from transfers.remote.host import KnowsPrograms, RemoteHost

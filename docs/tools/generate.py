@@ -16,9 +16,8 @@ from docs.tools.api_page import python_page
 from docs.tools.man_pages import manual_page, page_name
 from hibali.config.kinds import BUILT_IN
 from hibali.config.model import Site
-from hibali.config.reference import default_text, tables_of
 from hibali.config.schema import Key, keys_of_field
-from hibali.config.settings import Document
+from hibali.config.settings import Document, default_text, tables_of
 from hibali_cli.command import EXIT_STATUS
 from hibali_cli.completion import Bash, Zsh
 from hibali_cli.output import write_message

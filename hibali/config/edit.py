@@ -49,10 +49,14 @@ def check_site_table(name: str, table: Mapping[str, Any], text: str = "") -> Sit
 
 def render_site(name: str, table: Mapping[str, Any]) -> str:
     """Return the TOML text of one site; each of its tables has its own header."""
+    return _render("sites", name, table)
+
+
+def _render(section: str, name: str, table: Mapping[str, Any]) -> str:
     document = tomlkit.document()
-    sites = tomlkit.table(is_super_table=True)
-    sites.add(name, _toml_table(table))
-    document.add("sites", sites)
+    tables = tomlkit.table(is_super_table=True)
+    tables.add(name, _toml_table(table))
+    document.add(section, tables)
     return document.as_string().strip() + "\n"
 
 
@@ -108,7 +112,8 @@ def add_remote(config: str | None, remote: RemoteSettings, *, replace: bool = Fa
         )
     before = text if found is None else without_lines(text, ("remotes", remote.name))
     expected = replace_fields(settings, remotes=settings.remotes | {remote.name: remote})
-    _write(path, text, _above(before) + _render_remote(remote), expected)
+    table = {"url": remote.url, **({"images": remote.images} if remote.images else {})}
+    _write(path, text, _above(before) + _render("remotes", remote.name, table), expected)
     return "added" if found is None else "replaced"
 
 
@@ -123,16 +128,6 @@ def remove_remote(config: str | None, name: str) -> Path:
 
 def _with_site(settings: Settings, site: Site) -> Settings:
     return replace_fields(settings, sites=settings.sites | {site.name: site})
-
-
-def _render_remote(remote: RemoteSettings) -> str:
-    document = tomlkit.document()
-    remotes = tomlkit.table(is_super_table=True)
-    remotes.add(
-        remote.name, _toml_table({"url": remote.url, **({"images": remote.images} if remote.images else {})})
-    )
-    document.add("remotes", remotes)
-    return document.as_string().strip() + "\n"
 
 
 def read_file(config: str | None) -> tuple[Path, str, Settings]:

@@ -12,11 +12,11 @@ import tomlkit
 import tomlkit.exceptions
 
 from hibali.config.edit import not_editable, read_file, read_text, replace_text, without_lines
-from hibali.config.reference import default_of
 from hibali.config.settings import (
     Keys,
     Settings,
     SettingsError,
+    default_of,
     parse_settings,
     read_key,
     read_value,

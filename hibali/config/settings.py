@@ -1,4 +1,4 @@
-"""Load config.toml, report every wrong key with its line, and look up sites by name."""
+"""Load config.toml, report every wrong key with its line, look up sites by name, and list the keys."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import contextlib
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
+from hibali.amounts import duration_text
 from hibali.config.kinds import kind_of, read_site
 from hibali.config.model import (
     BAD_SITE_NAME,
@@ -21,7 +22,18 @@ from hibali.config.model import (
     RemoteSettings,
     Site,
 )
-from hibali.config.schema import Note, Wrong, collect, read_table, setting, table, table_of, tables
+from hibali.config.schema import (
+    Key,
+    Note,
+    Wrong,
+    collect,
+    keys_of_field,
+    read_table,
+    setting,
+    table,
+    table_of,
+    tables,
+)
 from hibali.errors import UsageError
 from hibali.files import check_private_file, config_file
 from hibali.plugins import has, plugin_names
@@ -372,3 +384,53 @@ def _paths(value: Any, before: Keys) -> Iterator[Keys]:
     elif isinstance(value, list):
         for inner in value:
             yield from _paths(inner, before)
+
+
+ANY_NAME = "NAME"  # in the path of a table: the name of a site or remote
+
+
+def tables_of(declared: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a table and those nested in it, each with its name in the file."""
+    yield path, declared
+    types = get_type_hints(declared)
+    for each in fields(declared):
+        kinds = [types[each.name], *get_args(types[each.name])]
+        below = next((kind for kind in kinds if is_dataclass(kind)), None)
+        if "key" not in each.metadata or below is None or each.metadata["key"].inline:
+            continue
+        name = f"{path}.{each.name}".lstrip(".")
+        many = get_origin(types[each.name]) is dict
+        yield from tables_of(below, f"{name}.{ANY_NAME}" if many else name)
+
+
+def default_text(each: Field[Any], key: Key) -> str:
+    """Return the default of a key as it is written in the file; `required`, or "" for none."""
+    value = None if each.default is MISSING else each.default
+    if key.required:
+        return "required"
+    if each.name.endswith("_seconds") and value is not None:
+        return duration_text(value)
+    if value is None or value in ("", ()) or is_dataclass(value):
+        return ""
+    shown = " ".join(value) if isinstance(value, tuple) else str(value)
+    return shown.lower() if isinstance(value, bool) else shown
+
+
+def keys_in_file() -> Iterator[tuple[Keys, str]]:
+    """Yield the path of each key, with `NAME` for a name that the user chooses, and its default."""
+    for path, declared in tables_of(Document):
+        above = tuple(path.split(".")) if path else ()
+        for each in fields(declared):
+            for name, key in keys_of_field(each).items():
+                yield (*above, name), default_text(each, key)
+
+
+def default_of(keys: Keys) -> str:
+    """Return the default of the key at this path; "" for none, and for an unknown key."""
+    for path, default in keys_in_file():
+        alike = len(path) == len(keys) and all(
+            one in (other, ANY_NAME) for one, other in zip(path, keys, strict=False)
+        )
+        if alike and default != "required":
+            return default
+    return ""

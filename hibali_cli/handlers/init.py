@@ -36,9 +36,9 @@ from hibali_cli.options import Common
 from hibali_cli.output import coloured, write_message
 from hibali_cli.path_completion import complete_last, complete_path
 from hibali_cli.progress import listening
-from runs.batch_systems import choosing, find_batch_systems
 from runs.doctor.site import WantsJob, diagnose_site
 from runs.doctor.steps import Step, StepList, StepStatus
+from runs.site_commands import choosing, find_batch_systems
 
 _WIDTH = max(len(status) for status in StepStatus)
 _NAMES = max(map(len, ("settings", "connection", "credentials", "transport", "scheduler", "container")))

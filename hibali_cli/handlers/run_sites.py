@@ -39,9 +39,9 @@ def session_opener(common: Common, run_store: RunStore, run: Run, on_event: List
 
 def fetch_usage(common: Common, run_store: RunStore, run: Run, on_event: Listener) -> Run:
     """Record the accounting data of a run that has ended, unless it is known; return the updated run."""
-    from runs import site_access  # start-up: only where a site is contacted
+    from runs import monitor  # start-up: only where a site is contacted
 
-    return site_access.fetch_usage(common.settings(), run_store, run, on_event)
+    return monitor.fetch_usage(common.settings(), run_store, run, on_event)
 
 
 def update_runs(
@@ -51,8 +51,8 @@ def update_runs(
 
     With `submit_next` a pilot whose allocation has ended gets the next one.
     """
-    from runs import site_access  # start-up: only where a site is contacted
+    from runs import monitor  # start-up: only where a site is contacted
 
-    return site_access.update_runs(
+    return monitor.update_runs(
         common.settings(), run_store, runs, on_event, common.output.warn, submit_next=submit_next
     )

@@ -21,7 +21,7 @@ from registry.invocation import check_invocation
 from registry.pipeline import Pipeline
 from runs.launch import launch
 from runs.model import Run
-from runs.monitor import TaskIsOverError, look_until
+from runs.monitor import TaskIsOverError, look_until, wait_at_site
 from runs.new_request import (
     RequestedJob,
     RunOptions,
@@ -32,7 +32,6 @@ from runs.new_request import (
 )
 from runs.rate_limits import open_limited_host
 from runs.schedulers.base import Resources
-from runs.site_access import wait_at_site
 from runs.site_session import SiteSession
 from runs.stage import Synchroniser
 from runs.status import find_failure

@@ -18,9 +18,9 @@ from hibali_cli.run_options import read_resource_options
 from hibali_plugins.notebooks.server import DESCRIPTOR, NotebookServer, start_notebook, wait_for_server
 from registry.catalogue import Catalogue
 from runs.model import Run
+from runs.monitor import wait_at_site
 from runs.new_request import add_own_pipeline
 from runs.schedulers.base import Resources
-from runs.site_access import wait_at_site
 from runs.site_session import SiteOpener
 from runs.store import RunStore
 from runs.tunnel import OpenTunnel, Ports, open_tunnel

@@ -21,14 +21,12 @@ from hibali.ssh_options import SshOptions
 from hibali.text import counted, one_line, printable
 from registry.descriptor import read_descriptor
 from registry.invocation import check_invocation
-from runs.batch_systems import choosing, find_batch_systems
 from runs.cancel import cancel_run
 from runs.clean import CleanRequest, clean_run
 from runs.containers.base import load_container
 from runs.doctor.network import (
-    check_connection,
     check_proxy,
-    find_addresses,
+    check_reachable,
     indirect_reason,
     knows_key,
     query_ssh_options,
@@ -41,7 +39,7 @@ from runs.poll import update
 from runs.rate_limits import rate_limited
 from runs.request import JobOptions, Request, Workload, compute_site
 from runs.schedulers.base import Resources, Scheduler, load_scheduler
-from runs.site_commands import SiteCommands
+from runs.site_commands import SiteCommands, choosing, find_batch_systems
 from runs.site_session import SiteOpener, SiteSession
 from runs.stage import Synchroniser
 from runs.store import RunStore
@@ -89,13 +87,7 @@ def _check_network(checks: StepList, ssh: SshSettings, options: SshOptions) -> b
         checks.skip(LOGIN_STEPS[:2], indirect)
         return True
     host, port = ssh_address(options, ssh.host)
-    if not find_addresses(checks, host, port):
-        checks.skip(LOGIN_STEPS[1:], "the name has no address")
-        return False
-    if not check_connection(checks, host, port, greets="SSH-"):
-        checks.skip(LOGIN_STEPS[2:], "the connection failed")
-        return False
-    return True
+    return check_reachable(checks, host, port, LOGIN_STEPS, greets="SSH-")
 
 
 def _log_in(checks: StepList, site: Site, options: SshOptions, on_event: Listener) -> RemoteHost | None:

@@ -36,7 +36,7 @@ def query_ssh_options(command: Sequence[str], host: str) -> SshOptions:
     return options
 
 
-def find_addresses(checks: StepList, host: str, port: int) -> bool:
+def _find_addresses(checks: StepList, host: str, port: int) -> bool:
     """Run the step `name`; return whether the host has addresses."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -73,6 +73,19 @@ def ssh_address(options: SshOptions, host: str) -> tuple[str, int]:
     """Return the host name and port that ssh would connect to."""
     port = options.first("port", "22")
     return options.first("hostname", host.rpartition("@")[2]), int(port) if port.isdigit() else 22
+
+
+def check_reachable(
+    checks: StepList, host: str, port: int, steps: Sequence[str], *, greets: str = ""
+) -> bool:
+    """Run the first two of `steps`, name and connection; skip the others if one fails, and return whether none did."""
+    if not _find_addresses(checks, host, port):
+        checks.skip(steps[1:], "the name has no address")
+        return False
+    if not check_connection(checks, host, port, greets=greets):
+        checks.skip(steps[2:], "the connection failed")
+        return False
+    return True
 
 
 def check_connection(

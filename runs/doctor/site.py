@@ -19,7 +19,7 @@ from hibali.request_limits import request_limit
 from runs import rate_limits
 from runs.doctor import machine
 from runs.doctor.machine import check_login
-from runs.doctor.network import check_collection, check_connection, check_without_login, find_addresses
+from runs.doctor.network import check_collection, check_reachable, check_without_login
 from runs.doctor.steps import StepList
 from runs.site_health import record_check
 from transfers.check import check_store
@@ -70,13 +70,7 @@ def _check_network(checks: StepList, url: str) -> bool:
         checks.skip(STEPS[:2], "requests use the proxy from the environment")
         return True
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    if not find_addresses(checks, host, port):
-        checks.skip(STEPS[1:], "the name has no address")
-        return False
-    if not check_connection(checks, host, port):
-        checks.skip(STEPS[2:], "the connection failed")
-        return False
-    return True
+    return check_reachable(checks, host, port, STEPS)
 
 
 def _check_access(checks: StepList, site: Site, requests: Requests, access: str) -> None:
@@ -266,13 +260,8 @@ def _wants_job(checks: StepList, site: Site, job: WantsJob) -> bool:
 def _check_web(checks: StepList, site: Site, on_event: Listener) -> None:
     parts = urlsplit(site.url or "")
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
-    if not find_addresses(checks, host, port):
-        checks.skip(_WEB[1:], "the name has no address")
-        return
-    if not check_connection(checks, host, port):
-        checks.skip(_WEB[2:], "the connection failed")
-        return
-    _check_store(checks, site, on_event)
+    if check_reachable(checks, host, port, _WEB):
+        _check_store(checks, site, on_event)
 
 
 def _check_store(checks: StepList, site: Site, on_event: Listener) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runs.batch_systems import find_batch_systems
+from runs.site_commands import find_batch_systems
 from tests.end_to_end.run_tools import Bench
 from tests.support.restartable_server import restartable_server
 from tests.support.terminal import Terminal

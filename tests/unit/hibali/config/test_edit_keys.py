@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from hibali.config.edit_keys import get_value, read_edited, set_value, unset_value
-from hibali.config.reference import default_of, keys_in_file
-from hibali.config.settings import SettingsError, parse_settings
+from hibali.config.settings import SettingsError, default_of, keys_in_file, parse_settings
 from hibali.errors import NotFoundError, UsageError
 
 TEXT = """\
