@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,32 +25,52 @@ JsonPath = tuple[str | int, ...]
 _TOKEN = re.compile(r'[\[\]{}:,]|"(?:[^"\\]|\\.)*"|[^\s\[\]{}:,"]+')
 
 
+@dataclass(slots=True)
+class _Bracket:
+    """An open object or list, with its current member or item: the key or index, its line, and where its value begins."""
+
+    is_object: bool
+    part: str | int
+    line: int = 0  # 0 before the first token of the member
+    begin: int = 0
+    seen: dict[str, tuple[int, str]] = field(default_factory=dict)  # the lines and values of its keys
+
+
+def _walk(text: str) -> Iterator[tuple[list[_Bracket], int]]:
+    """Yield the open brackets whenever a member or item of the innermost one ends, and its end.
+
+    `text` is JSON; where it is not, after a repeated key, this ends.
+    """
+    newlines = [found.start() for found in re.finditer("\n", text)]
+    brackets: list[_Bracket] = []
+    for match in _TOKEN.finditer(text):
+        lexeme, inner = match.group(), brackets[-1] if brackets else None
+        if inner is not None and lexeme in "]},":
+            if inner.line:
+                yield brackets, match.start()
+            inner.part, inner.line = inner.part + 1 if isinstance(inner.part, int) else "", 0
+            if lexeme != ",":
+                brackets.pop()
+        elif inner is not None and lexeme == ":":
+            inner.begin = match.end()
+        else:
+            if inner is not None and not inner.line:
+                inner.line = 1 + bisect_right(newlines, match.start())
+                if inner.is_object:
+                    try:
+                        inner.part = str(json.loads(lexeme))
+                    except ValueError:
+                        return
+            if lexeme in "[{":
+                brackets.append(_Bracket(lexeme == "{", "" if lexeme == "{" else 0))
+
+
 def find_lines(text: str) -> Mapping[JsonPath, int]:
     """Return the lines, counted from 1, by path; `text` is JSON that was parsed before. A member's line is that of its key."""
-    newlines = [found.start() for found in re.finditer("\n", text)]
-    lines: dict[JsonPath, int] = {(): 1}
-    path: list[str | int] = []
-    keys: list[bool] = []  # for each open bracket: whether a key comes next
-    for found in _TOKEN.finditer(text):
-        lexeme = found.group()
-        if lexeme in "[{":
-            _note(lines, path, keys, found.start(), newlines)
-            path.append(0 if lexeme == "[" else "")
-            keys.append(lexeme == "{")
-        elif lexeme in "]}":
-            path.pop()
-            keys.pop()
-        elif lexeme == ",":
-            last = path[-1]
-            keys[-1] = isinstance(last, str)
-            path[-1] = last + 1 if isinstance(last, int) else ""
-        elif lexeme != ":":
-            if keys and keys[-1]:
-                path[-1], keys[-1] = str(json.loads(lexeme)), False
-                lines[tuple(path)] = 1 + bisect_right(newlines, found.start())
-            else:
-                _note(lines, path, keys, found.start(), newlines)
-    return lines
+    found: dict[JsonPath, int] = {(): 1}
+    for brackets, _ in _walk(text):
+        found[tuple(each.part for each in brackets)] = brackets[-1].line
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,58 +85,28 @@ class RepeatedKey:
 
     @property
     def is_same(self) -> bool:
-        """Whether both values are equal; 1, 1.0 and true are three values."""
-        one, other = (json.dumps(json.loads(each), sort_keys=True) for each in (self.value, self.first_value))
+        """Whether both values are equal; 1, 1.0 and true are three values. What is not JSON has no other value."""
+        try:
+            one, other = (
+                json.dumps(json.loads(each), sort_keys=True) for each in (self.value, self.first_value)
+            )
+        except ValueError:
+            return True
         return one == other
-
-
-@dataclass(slots=True)
-class _Bracket:
-    """An open object or list: the current member, and the positions of the values of its keys."""
-
-    is_object: bool
-    index: int = 0
-    key: str | None = None
-    line: int = 0
-    begin: int = 0
-    seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 def find_repeated_keys(text: str) -> list[RepeatedKey]:
     """Return every key that is repeated in its object, by line; `text` is valid JSON."""
-    newlines = [found.start() for found in re.finditer("\n", text)]
     found: list[RepeatedKey] = []
-    open_brackets: list[_Bracket] = []
-    for match in _TOKEN.finditer(text):
-        lexeme = match.group()
-        if lexeme in "[{":
-            open_brackets.append(_Bracket(lexeme == "{"))
-        elif lexeme in "]},":
-            bracket = open_brackets[-1]
-            if bracket.key is not None:
-                path = tuple(each.key if each.is_object else each.index for each in open_brackets)
-                found += _end_member(text, bracket, path, match.start())  # type: ignore[arg-type]
-            bracket.index, bracket.key = bracket.index + 1, None
-            if lexeme != ",":
-                open_brackets.pop()
-        elif lexeme == ":":
-            open_brackets[-1].begin = match.end()
-        elif open_brackets and open_brackets[-1].is_object and open_brackets[-1].key is None:
-            open_brackets[-1].key = str(json.loads(lexeme))
-            open_brackets[-1].line = 1 + bisect_right(newlines, match.start())
+    for brackets, end in _walk(text):
+        inner = brackets[-1]
+        if isinstance(inner.part, str):
+            value = text[inner.begin : end].strip()
+            if inner.part in inner.seen:
+                path = tuple(each.part for each in brackets)
+                found.append(RepeatedKey(path, inner.line, value, *inner.seen[inner.part]))
+            inner.seen[inner.part] = (inner.line, value)
     return sorted(found, key=lambda each: each.line)
-
-
-def _end_member(text: str, bracket: _Bracket, path: JsonPath, end: int) -> list[RepeatedKey]:
-    """Note the position of a key's value; return the key where it is a repeated one."""
-    key = str(bracket.key)
-    before = bracket.seen.get(key)
-    bracket.seen[key] = (bracket.line, bracket.begin, end)
-    if before is None:
-        return []
-    line, begin, ended = before
-    value, first_value = text[bracket.begin : end].strip(), text[begin:ended].strip()
-    return [RepeatedKey(path, bracket.line, value, line, first_value)]
 
 
 def written_path(path: Iterable[str | int]) -> str:
@@ -125,14 +115,6 @@ def written_path(path: Iterable[str | int]) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
-
-
-def _note(
-    lines: dict[JsonPath, int], path: list[str | int], keys: list[bool], at: int, newlines: list[int]
-) -> None:
-    """Note the line of an item of a list; that of a member is noted with its key."""
-    if keys and isinstance(path[-1], int):
-        lines[tuple(path)] = 1 + bisect_right(newlines, at)
 
 
 MAXIMUM_BYTES = 4 * 1024 * 1024
@@ -232,29 +214,11 @@ def _check_depth(text: str, subject: str) -> None:
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
         return
     depth = 0
-    inside = False
-    escaped = False
-    line = 1
-    for character in text:
-        if character == "\n":
-            line += 1
-        if inside:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                inside = False
-        elif character == '"':
-            inside = True
-        elif character in "[{":
-            depth += 1
-            if depth > MAXIMUM_DEPTH:
-                raise JsonProblemError(
-                    f"nested deeper than {MAXIMUM_DEPTH} levels", subject=subject, line=line
-                )
-        elif character in "]}":
-            depth -= 1
+    for match in _TOKEN.finditer(text):
+        depth += (match.group() in "[{") - (match.group() in "]}")
+        if depth > MAXIMUM_DEPTH:
+            line = 1 + text.count("\n", 0, match.start())
+            raise JsonProblemError(f"nested deeper than {MAXIMUM_DEPTH} levels", subject=subject, line=line)
 
 
 class _RepeatedKeyError(ValueError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hibali.documents import RepeatedKey, find_lines, find_repeated_keys
+from hibali.documents import JsonProblemError, RepeatedKey, find_lines, find_repeated_keys, read_json
 
 TEXT = r"""{
   "name": "a \"quoted\" [name]",
@@ -76,3 +77,10 @@ def test_repeated_keys_are_found_with_their_lines_and_values() -> None:
 @given(_values)
 def test_text_without_repeated_keys_has_none(value: object) -> None:
     assert find_repeated_keys(json.dumps(value, ensure_ascii=False)) == []
+
+
+@pytest.mark.parametrize("end", ["]", '}, "b": ]}', "}, {3: 4, \\}"])
+def test_a_repeated_key_is_named_although_the_text_after_it_is_not_json(end: str) -> None:
+    with pytest.raises(JsonProblemError) as caught:
+        read_json(b'{"a": {"x": 1, "x": 2}' + end.encode(), "tool.json")
+    assert caught.value.message == "a.x is repeated with another value: 2 here, 1 on line 1"
