@@ -23,7 +23,6 @@ PLUGINS = "hibali_plugins"
 # Features that are to move to hibali_plugins/ and have not: the core is counted without them.
 FUTURE_PLUGINS = (
     "transfers/datasets",
-    "transfers/packs",
     "transfers/shards",
     "transfers/node",
     "transfers/engine/routes/gridftp",

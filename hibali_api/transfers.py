@@ -18,7 +18,14 @@ from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text
 from hibali_api.notebook import html_of, show_receipts
 from transfers.engine.operation import plan_only, synchronise
-from transfers.engine.request import FeatureOption, Request, SaveOptions, check_direction, typed_target
+from transfers.engine.request import (
+    FeatureOption,
+    Request,
+    SaveOptions,
+    check_direction,
+    feature_options,
+    typed_target,
+)
 from transfers.engine.routes.globus_route import with_local_collection
 from transfers.history.journal import Receipt, verification_errors, weak_verification
 from transfers.manifest import Manifest, is_bag_name, open_manifest
@@ -345,8 +352,12 @@ def _request(call: Call, operation: str, source: Place, target: Place) -> Reques
     if given.get("pack_size") is not None and not given.get("pack"):
         raise UsageError("usage", "pack_size needs pack", subject="pack_size")
     moved = {name: given.pop(name) for name in _TRANSFER - _PLAN if name in given}
+    moved["pack_size"] = _size(moved.get("pack_size"))
     ends = ends[0], typed_target(ends[1], moved.get("as_type"))
     recorded = _pop_recorded(given)
+    features = feature_options(moved, settings, ends)
+    if moved.get("pack"):
+        raise UsageError("usage", "this hibali has no packs", subject="pack", hint="Install all of hibali.")
     return Request(
         operation,
         with_local_collection(ends[0], settings),
@@ -358,17 +369,8 @@ def _request(call: Call, operation: str, source: Place, target: Place) -> Reques
         direct=bool(moved.get("direct")),
         saving=_saving(moved),
         via=_choice("via", moved.get("via", "auto"), ("auto", "globus", "stream")),
-        options=(*_pack(moved), *_nodes(settings, ends, moved)),
+        options=(*features, *_nodes(settings, ends, moved)),
     )
-
-
-def _pack(given: Mapping[str, Any]) -> Iterator[FeatureOption]:
-    """Yield the option for packs, if it is given."""
-    if given.get("pack"):
-        from transfers.packs.writing import PackOption  # start-up: only for packs
-
-        size = _size(given.get("pack_size"))
-        yield PackOption() if size is None else PackOption(size)
 
 
 def _nodes(

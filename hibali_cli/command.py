@@ -77,12 +77,12 @@ class AddedOptions(NamedTuple):
     """Options that a plugin adds to a command of hibali, after its parameter `after`, and examples.
 
     Where one of them is given, `calls` (MODULE:FUNCTION) is called in place of the work of the command, with all parameters.
-    `checks` gets them when the command is to be scheduled; it raises `UsageError`.
+    Without `calls`, the work of the command reads them. `checks` gets them when the command is to be scheduled; it raises `UsageError`.
     """
 
     options: tuple[click.Option, ...]
     after: str
-    calls: str
+    calls: str = ""
     checks: str = ""
     examples: tuple[tuple[str, str], ...] = ()
 
@@ -119,6 +119,8 @@ class _WithExamples(click.Command):
         """Import and return the function that does the work; unused options of plugins are removed from its values."""
         calls = self.calls
         for added in self.added.values():
+            if not added.calls:
+                continue
             if any(_is_given(str(each.name)) for each in added.options):
                 calls = added.calls
             else:

@@ -252,21 +252,6 @@ _DRY: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-_PACKING: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "--pack",
-        is_flag=True,
-        help="Pack the files into a few tar files, each with an index, for tape or inode quotas.",
-    ),
-    click.option(
-        "--pack-size",
-        metavar="SIZE",
-        callback=read_size_option,
-        help="With --pack, the maximum size of a tar file (default: 1GiB).",
-    ),
-)
-
-
 def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `plan` to a command."""
     return _add(_OPTIONS, function)
@@ -295,11 +280,6 @@ def add_node_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def add_hashing_node_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of hashing by compute nodes to a command."""
     return _add(_HASHING_NODES, function)
-
-
-def add_packing_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of packing to a command."""
-    return _add(_PACKING, function)
 
 
 def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,6 @@ from hibali_cli.transfer_options import (
     add_applying_options,
     add_moving_options,
     add_node_options,
-    add_packing_options,
     add_planning_options,
     add_type_options,
 )
@@ -27,17 +26,12 @@ from hibali_cli.transfer_options import (
         ("hibali push data juwels:@scratch/data", "Send a folder to a site."),
         ("hibali push -n --delete data juwels:@scratch/data", "Show what would be sent and deleted."),
         ("hibali push scan.nii.gz bucket:raw/", "Send one file to a bucket."),
-        (
-            "hibali push --pack study juwels:@archive/study",
-            "Send thousands of small files as a few tar files; pull restores the files.",
-        ),
     ],
 )
 @click.argument("local", type=READ)
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @add_moving_options
 @add_node_options
-@add_packing_options
 @add_type_options
 def push_command() -> None:
     """Send files to a site; nothing is deleted without --delete.
@@ -95,7 +89,6 @@ def pull_command() -> None:
 )
 @add_moving_options
 @add_node_options
-@add_packing_options
 @add_type_options
 def sync_command() -> None:
     """Copy files from FROM to TO; nothing is deleted without --delete.

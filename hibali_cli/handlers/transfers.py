@@ -22,7 +22,7 @@ from hibali_cli.options import Common
 from hibali_cli.progress import listening
 from hibali_cli.records import action_fields, event_fields
 from transfers.engine.operation import plan_only, synchronise
-from transfers.engine.request import FeatureOption, Request, SaveOptions, check_direction, typed_target
+from transfers.engine.request import Request, SaveOptions, check_direction, feature_options, typed_target
 from transfers.engine.routes.globus_route import with_local_collection
 from transfers.history.journal import Receipt, weak_verification
 from transfers.model.entry import Kind, Verification
@@ -78,7 +78,6 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     settings = common.settings()
     recorded = pop_recorded(options)
     backup, rate = options.pop("backup_dir"), options.pop("bwlimit")
-    pack = _pop_pack(options)
     direct = options.pop("direct", False)
     via, task_timeouts = (
         options.pop("via"),
@@ -91,6 +90,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)
     nodes = pop_nodes(options, settings, ends)
+    features = feature_options(options, settings, ends)
     return Request(
         operation,
         with_local_collection(ends[0], settings),
@@ -103,7 +103,7 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         saving=saving_of(push_to, no_save=no_save),
         via=via,
         task_timeouts=task_timeouts,
-        options=tuple(option for option in (pack, nodes) if option is not None),
+        options=features if nodes is None else (*features, nodes),
     )
 
 
@@ -123,18 +123,6 @@ def pop_nodes(options: dict[str, Any], settings: Settings, ends: Sequence[Locati
         if given:
             raise UsageError("usage", f"{option} needs --nodes", subject=option, hint="Add --nodes N.")
     return None
-
-
-def _pop_pack(options: dict[str, Any]) -> FeatureOption | None:
-    """Return the option --pack, None if it is not given."""
-    packs, size = options.pop("pack", False), options.pop("pack_size", None)
-    if not packs and size is not None:
-        raise UsageError("usage", "--pack-size needs --pack", hint="See: hibali push --help")
-    if not packs:
-        return None
-    from transfers.packs.writing import PackOption  # start-up: only with --pack
-
-    return PackOption() if size is None else PackOption(size)
 
 
 def pop_recorded(options: dict[str, Any]) -> bool:

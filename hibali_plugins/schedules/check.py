@@ -283,7 +283,7 @@ def _check_options(common: Common, command: Command) -> None:
     for added in getattr(command.context.command, "added", {}).values():
         if added.checks:
             function_of(added.checks)(options)
-        for option in added.options:
+        for option in added.options if added.calls else ():
             options.pop(str(option.name), None)
     del options["dry_run"], options["detailed_exit_code"]
     with_config = replace(common, config=command.context.params.get("config") or common.config)

@@ -139,6 +139,19 @@ def test_hibali_works_without_any_plugin(tmp_path: Path) -> None:
     assert (tmp_path / "copy" / "a.txt").read_text() == "one\n"
 
 
+@pytest.mark.parametrize(
+    "words", [("ls", "packed"), ("sync", "packed", "copy"), ("sync", "--delete", "data", "packed")]
+)
+def test_packed_places_are_refused_without_packs(words: tuple[str, ...], tmp_path: Path) -> None:
+    environment = tree_without(tmp_path, {"packs"})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "packed" / ".hibali" / "packs").mkdir(parents=True)
+    paths = {name: str(tmp_path / name) for name in ("data", "packed", "copy")}
+    done = call(environment, "-m", "hibali_cli", *(paths.get(word, word) for word in words))
+    assert (done.returncode, "this location is packed" in done.stderr) == (8, True), done.stderr
+    assert sorted(path.name for path in (tmp_path / "packed").rglob("*")) == [".hibali", "packs"]
+
+
 def test_only_the_loader_names_the_folder_of_plugins() -> None:
     """import-linter does not see `import_module`."""
     found = {

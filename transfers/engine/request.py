@@ -7,13 +7,14 @@ import shlex
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hibali.config.kinds import kind_of
 from hibali.config.settings import Settings
 from hibali.errors import UsageError
 from hibali.events import Failed
 from hibali.locations import Location
+from hibali.plugins import every
 from hibali.text import nearest
 from transfers.model.entry import Entry
 from transfers.model.rules import Rules
@@ -64,6 +65,14 @@ class FeatureOption:
 
     def open_target(self, target: Store, subject: str) -> Store | None:
         """Return a view of the target that is written in its place, and closes it; None for no view."""
+
+
+def feature_options(
+    values: dict[str, Any], settings: Settings, ends: tuple[Location, Location]
+) -> tuple[FeatureOption, ...]:
+    """Make the options of features from their values by name, which are removed. Raises `UsageError`."""
+    made = (make(values, settings, ends) for _, make in every("hibali.transfer_options"))
+    return tuple(option for option in made if option is not None)
 
 
 @dataclass(frozen=True, slots=True)

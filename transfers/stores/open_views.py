@@ -7,25 +7,18 @@ from collections.abc import Callable
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from hibali.errors import RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
+from hibali.plugins import find
 from transfers.agent.protocol import OWN_FOLDER
 from transfers.model.entry import Entry, Kind
 from transfers.model.store import Store
 from transfers.stores.open_store import open_store
 
 PACKS_FOLDER = OWN_FOLDER + b"/packs"  # the folder of the indexes; a root that has it is packed
-# name and function of each view; its module is loaded only where a cheap test finds that the view applies
-VIEWS = (("datasets", "transfers.datasets.view:dataset_view"), ("packs", "transfers.packs.view:find_packed"))
-
-
-def _load(name: str) -> Callable[..., Any]:
-    module, _, function = dict(VIEWS)[name].partition(":")
-    loaded: Callable[..., Any] = getattr(import_module(module), function)
-    return loaded
+_DATASETS = "transfers.datasets.view", "dataset_view"
 
 
 class ViewOpener:
@@ -54,7 +47,8 @@ class ViewOpener:
         store = self._open_plain(location)
         if not self._datasets or location.site.kind != "local" or not _in_repository(store.root_path):
             return store
-        view: Store = _load("datasets")(
+        module, name = _DATASETS  # loaded only where a cheap test finds that it applies
+        view: Store = getattr(import_module(module), name)(
             store, location, self._open_plain, self._on_event, fetches=self._fetches
         )
         return view
@@ -76,8 +70,7 @@ class ViewOpener:
             store.close()
             raise
         if depth is not None:
-            view: tuple[Store, Entry | None] = _load("packs")(store, location, depth, self.open)
-            return view
+            return _view_of_packs(store, location)(store, location, depth, self.open)
         if found is None and store.facts.machine and not store.facts.reports_packs:  # closed by `_depth`
             store = self.open(location)
         return store, found
@@ -110,6 +103,20 @@ class ViewOpener:
                 if above.stat() is not None:
                     return depth if is_packed(above) else None
         return None
+
+
+def _view_of_packs(store: Store, location: Location) -> Callable[..., tuple[Store, Entry | None]]:
+    """Return what opens packed files as plain ones. Raises `RefusedError` without the feature: packs must not become plain files."""
+    found: Callable[..., tuple[Store, Entry | None]] | None = find("hibali.views", "packs")
+    if found is None:
+        store.close()
+        raise RefusedError(
+            "packed-place",
+            "this location is packed, and this hibali has no packs",
+            subject=location.text,
+            hint="Install all of hibali. Nothing was changed.",
+        )
+    return found
 
 
 def is_packed(store: Store) -> bool:

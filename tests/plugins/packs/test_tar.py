@@ -9,8 +9,8 @@ import tarfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali_plugins.packs.format import end_of, filler, header_of, padding
 from transfers.model.entry import Entry, Kind
-from transfers.packs.format import end_of, filler, header_of, padding
 
 COMPONENTS = st.binary(min_size=1, max_size=130).map(
     lambda name: name.replace(b"/", b"_").replace(b"\0", b"0")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hibali.errors import IncompleteError
+from hibali_plugins.packs.format import IndexReader, Member, Pack, name_in, pack_name, write_index
 from transfers.model.entry import Entry, Kind
-from transfers.packs.format import IndexReader, Member, Pack, name_in, pack_name, write_index
 
 NAME = pack_name(7, "0123456789abcdef0123")
 DIGEST = hashlib.sha256(b"tar").hexdigest()

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from hibali.errors import IncompleteError, NotFoundError
 from hibali.locations import Location
 from hibali.text import printable
+from hibali_plugins.packs.format import IndexReader, Member, Pack, content_location, name_in
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.model.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
 from transfers.model.store import Store, StoreView
 from transfers.model.units import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Space, Unit
-from transfers.packs.format import IndexReader, Member, Pack, content_location, name_in
 from transfers.pipeline.batches import group_units
 from transfers.stores.open_views import packed_root_error
 

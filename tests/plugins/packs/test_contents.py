@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hibali.config.settings import load_sites
 from hibali.errors import Exit
 from hibali.locations import read_location
+from hibali_plugins.packs.writing import PackOption
 from tests.properties.test_synchronise import DELETING, details, leaves
 from tests.properties.trees import Model, trees
 from tests.support.trees import make_tree, read_tree
@@ -20,7 +21,6 @@ from transfers.engine.operation import synchronise
 from transfers.engine.request import Request
 from transfers.history.journal import Receipt
 from transfers.model.rules import Rules
-from transfers.packs.writing import PackOption
 
 few, many = (
     settings(

@@ -11,16 +11,7 @@ from typing import Any, ClassVar
 
 from hibali.errors import RefusedError, UsageError
 from hibali.events import Event, Listener, Packed, ignore
-from transfers.engine.endpoints import Endpoints
-from transfers.engine.request import Request
-from transfers.engine.routes.base import RouteOption
-from transfers.engine.routes.stream import PacedPayloads, StreamRoute
-from transfers.history.journal import Recorder
-from transfers.model.entry import Entry, Kind, Verification, weakest
-from transfers.model.facts import Facts
-from transfers.model.store import Lock, RootIdentity, Source, Store
-from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Space, Unit
-from transfers.packs.format import (
+from hibali_plugins.packs.format import (
     Layout,
     Member,
     Pack,
@@ -36,7 +27,16 @@ from transfers.packs.format import (
     padding,
     write_index,
 )
-from transfers.packs.view import PackedRoot, PackedStore
+from hibali_plugins.packs.view import PackedRoot, PackedStore
+from transfers.engine.endpoints import Endpoints
+from transfers.engine.request import Request
+from transfers.engine.routes.base import RouteOption
+from transfers.engine.routes.stream import PacedPayloads, StreamRoute
+from transfers.history.journal import Recorder
+from transfers.model.entry import Entry, Kind, Verification, weakest
+from transfers.model.facts import Facts
+from transfers.model.store import Lock, RootIdentity, Source, Store
+from transfers.model.units import SEGMENT_BYTES, Committed, Item, Payload, Problem, Space, Unit
 from transfers.pipeline.batches import group_units
 from transfers.stores.open_views import is_packed, packed_root_error
 

@@ -14,12 +14,12 @@ import pytest
 from hibali.config.settings import load_sites
 from hibali.events import Packed, Retried, ignore
 from hibali.locations import read_location
+from hibali_plugins.packs import format as layout
+from hibali_plugins.packs.writing import PackOption, PackRoute
 from tests.support.trees import make_tree, read_tree
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.store import Store
 from transfers.model.units import Committed, Item, Payload, Problem, Unit
-from transfers.packs import format as layout
-from transfers.packs.writing import PackOption, PackRoute
 from transfers.stores.open_store import open_store
 from transfers.stores.open_views import ViewOpener
 

@@ -1,0 +1,1 @@
+"""Packs: many small files as a few tar files, each with an index, for tape or quotas of inodes."""

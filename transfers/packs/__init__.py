@@ -1,1 +1,0 @@
-"""Store many small files in few tar files (packs), each with an index next to it."""
