@@ -17,7 +17,7 @@ from hibali.retry import wait_unless_interrupted
 
 _TIME = struct.Struct("<d")
 # Only a few turns lie ahead, about one of each process. What is further away is of a clock that began again at a reboot.
-_MOST_AHEAD_SECONDS = 60.0
+_MOST_AHEAD_SECONDS = 121.0
 
 
 class RequestLimit:
@@ -44,16 +44,19 @@ class RequestLimit:
                 # One at a time takes a turn and waits for it: the others could be killed before they use theirs.
                 with contextlib.nullcontext() if urgent else self._line:
                     wait_unless_interrupted(self._take_turn())
+            elif not urgent:
+                wait_unless_interrupted(self._due - monotonic())
             yield
 
     def postpone(self, seconds: float) -> None:
-        """Let the next turn of all processes begin after so many seconds, at most a minute: the server asks for it.
+        """Let the next request of all processes begin after so many seconds, at most two minutes: the server asks for it.
 
-        Without a number of requests a second there are no turns.
+        Without a number of requests a second, processes have no turns in common: then only this one waits.
         """
-        if not self._interval:
-            return
         due = monotonic() + min(seconds, _MOST_AHEAD_SECONDS - 1)
+        if not self._interval:
+            self._due = max(self._due, due)
+            return
         try:
             with lock_file(control_folder() / self._name) as stamp:
                 os.pwrite(stamp, _TIME.pack(max(due, _read_time(stamp))), 0)

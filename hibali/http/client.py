@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -41,6 +42,17 @@ class Response:
             return parsedate_to_datetime(self.headers["date"]).timestamp()
         except (KeyError, ValueError, TypeError):
             return None
+
+    @property
+    def retry_after(self) -> float:
+        """The seconds of the header Retry-After (RFC 9110: seconds or a date), 0 without it."""
+        value = self.headers.get("retry-after", "").strip()
+        if value.isascii() and value.isdigit():
+            return float(value[:9])
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - (self.seconds or time.time()))
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
 
     @property
     def age(self) -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
+from hibali.http.rest import REQUESTS
 from hibali.request_limits import request_limit
 from hibali.text import printable
 from runs.schedulers.base import Phase, Resources, Status, load_scheduler
@@ -21,7 +22,6 @@ from runs.services.base import (
     ServiceScheduler,
 )
 from runs.services.script_jobs import ScriptJobs, plain_script_path
-from transfers.stores.bearer.client import REQUESTS
 from transfers.stores.firecrest.client import FirecrestClient
 from transfers.stores.firecrest.files import FirecrestFiles
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from hibali.errors import TryLaterError, UsageError
+from hibali.http.rest import UncertainError
 from hibali.text import printable
 from runs.schedulers.base import UNKNOWN, Status
 from runs.services.base import JobService, LostAnswerError, ServiceJob
-from transfers.stores.bearer.client import UncertainError
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+=,-]+")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hibali.config.model import Site
 from hibali.events import Listener, ignore
+from hibali.http.rest import REQUESTS
 from hibali.request_limits import request_limit
 from hibali.text import printable
 from runs.schedulers.base import JobVariables, Phase, Resources, Status
@@ -23,7 +24,6 @@ from runs.services.base import (
     script_of,
 )
 from runs.services.script_jobs import ScriptJobs, bad_directive, plain_script_path
-from transfers.stores.bearer.client import REQUESTS
 from transfers.stores.unicore.client import JobRecord, UnicoreClient
 from transfers.stores.unicore.files import UnicoreFiles
 

@@ -29,6 +29,7 @@ from hibali.http.errors import (
     too_slow,
     unreachable,
 )
+from hibali.http.login import Authorization
 from hibali.locations import Location
 from hibali.retry import with_retries
 from hibali.text import printable
@@ -44,7 +45,6 @@ from transfers.stores.server.probe import add_facts
 from transfers.stores.server.reading import Got, ServerReader
 from transfers.stores.server.store import ServerStore
 from transfers.stores.web_login import (
-    Authorization,
     authorize,
     has_login,
     has_password,

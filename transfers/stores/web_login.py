@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -15,6 +14,7 @@ from hibali.errors import AccessError, HibaliError, IncompleteError, TryLaterErr
 from hibali.files import check_private_file, private_folder, read_regular, state_folder, write_atomic
 from hibali.http.client import HttpClient
 from hibali.http.errors import is_failing
+from hibali.http.login import Authorization
 from hibali.keyring_secrets import keyring_secret
 from hibali.subprocesses import credentials_from, remember_secret
 from transfers.stores.login_protocol import LoginResult, Prompts
@@ -35,36 +35,6 @@ class Login:
 
     def __repr__(self) -> str:
         return "Login(...)"
-
-
-class Authorization:
-    """The header `Authorization` of requests to one site; thread-safe.
-
-    It is obtained when it is needed first, and again after the server refused it.
-    """
-
-    def __init__(self, obtain: Callable[[], str]) -> None:
-        """`obtain` returns the header, and raises hibali's errors."""
-        self._obtain = obtain
-        self._header = ""
-        self._guard = threading.Lock()
-
-    def header(self) -> str:
-        """Return the header. Raises the errors of the login."""
-        with self._guard:
-            if not self._header:
-                self._header = self._obtain()
-            return self._header
-
-    def renew(self, refused: str) -> bool:
-        """Obtain a header in place of the `refused` one; return whether there is another one to send.
-
-        Threads whose requests were refused at the same time log in once.
-        """
-        with self._guard:
-            if self._header == refused:
-                self._header = self._obtain()
-            return self._header != refused
 
 
 def login_of(site: Site, *, secure: bool) -> Login | None:
@@ -170,7 +140,7 @@ def authorize(site: Site) -> Authorization | None:
         site.username,
         site.secret_keyring,
     )
-    return _shared.setdefault(source, Authorization(lambda: _header_for(site)))
+    return _shared.setdefault(source, Authorization(lambda _: _header_for(site)))
 
 
 _shared: dict[tuple[object, ...], Authorization] = {}

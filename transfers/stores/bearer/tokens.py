@@ -22,12 +22,12 @@ from hibali.errors import AccessError, TryLaterError, UsageError
 from hibali.files import check_private_file, private_folder, read_regular, state_folder, write_atomic
 from hibali.http.client import HttpClient, Response
 from hibali.http.errors import BUSY, elsewhere
+from hibali.http.login import Authorization, bearer_authorization
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.locks import wait_for_lock
 from hibali.retry import with_retries
 from hibali.subprocesses import credentials_from, hidden_variable, remember_secret
 from transfers.stores.bearer.settings import BearerSettings
-from transfers.stores.web_login import Authorization
 
 _LONGEST = 32 * 1024  # of a token
 _MOST_ANSWER = 256 * 1024
@@ -104,7 +104,7 @@ class Tokens:
         """Return the header of requests; None for a site without a login."""
         if not self._settings.source:
             return None
-        return Authorization(lambda: f"Bearer {self.renew(self._token) if self._token else self.current()}")
+        return bearer_authorization(self.current, self.renew)
 
     def _expired(self) -> AccessError:
         source, variable = self._settings.source, self._settings.token_variable

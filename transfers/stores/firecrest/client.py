@@ -25,10 +25,10 @@ from hibali.errors import (
 )
 from hibali.events import Listener, ignore
 from hibali.http.client import Bytes, Response
+from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.text import printable
 from transfers.model.entry import Kind
-from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.firecrest.settings import FirecrestSettings
 from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
@@ -86,8 +86,10 @@ class FirecrestClient:
         system = quote(settings.system, safe="")
         self._ops, self._transfer = f"/filesystem/{system}/ops", f"/filesystem/{system}/transfer"
         self._jobs, self._status = f"/compute/{system}/jobs", f"/status/{system}"
-        tokens = Tokens(settings.bearer, subject)
-        self._rest = RestClient(settings.url, tokens, subject, limit, judge=self._judge, on_event=on_event)
+        login = Tokens(settings.bearer, subject).authorization()
+        self._rest = RestClient(
+            settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -97,7 +99,7 @@ class FirecrestClient:
 
     def filesystems(self) -> dict[str, str]:
         """Return the path of each filesystem of the system by its type; the one of work folders also as "". Raise `NotFoundError`."""
-        for system in self._list(self._ask(Call("GET", "/status/systems")), "systems"):
+        for system in self._list(self._rest.ask_record(Call("GET", "/status/systems")), "systems"):
             if not isinstance(system, dict) or system.get("name") != self.settings.system:
                 continue
             found: dict[str, str] = {}
@@ -116,7 +118,7 @@ class FirecrestClient:
 
     def user(self) -> tuple[str, int]:
         """Return the name and the number of the account at the system."""
-        user = self._ask(Call("GET", f"{self._status}/userinfo")).get("user")
+        user = self._rest.ask_record(Call("GET", f"{self._status}/userinfo")).get("user")
         try:
             return str(user["name"]), int(user["id"])  # type: ignore[index]
         except (KeyError, TypeError, ValueError):
@@ -135,7 +137,7 @@ class FirecrestClient:
             raise
         if response.status == 404:
             return None
-        output = self._record(response).get("output")
+        output = self._rest.record_of(response).get("output")
         try:
             values = [int(output[name]) for name in ("mode", "ino", "uid", "size", "mtime")]  # type: ignore[index]
         except (KeyError, TypeError, ValueError):
@@ -147,7 +149,7 @@ class FirecrestClient:
         query = {"path": self._text(path), "showHidden": "true", "numericUid": "true"}
         call = Call("GET", f"{self._ops}/ls", query=query, most=_MOST_LISTING, seconds=seconds)
         found = []
-        for each in self._list(self._ask(call), "output"):
+        for each in self._list(self._rest.ask_record(call), "output"):
             try:
                 name, link = str(each["name"]), str(each.get("linkTarget") or "")
                 kind, size = _KINDS.get(str(each["type"]), Kind.SPECIAL), int(each["size"])
@@ -223,7 +225,7 @@ class FirecrestClient:
         response = self._rest.repeat(call)
         if response.status == 408:
             return None
-        output = self._record(response).get("output")
+        output = self._rest.record_of(response).get("output")
         digest = output.get("checksum") if isinstance(output, dict) else None
         if not isinstance(digest, str) or len(digest) != 64:
             raise self._rest.bad_answer("it has no sha256")
@@ -264,7 +266,7 @@ class FirecrestClient:
 
     def _begin(self, action: str, content: dict[str, Any]) -> dict[str, Any]:
         account = {"account": self.settings.account} if self.settings.account else {}
-        return self._record(
+        return self._rest.record_of(
             self._rest.create(Call.with_json("POST", f"{self._transfer}/{action}", {**content, **account}))
         )
 
@@ -293,7 +295,9 @@ class FirecrestClient:
 
     def submit(self, job: Mapping[str, Any]) -> str:
         """Create a job, and return its id. Raises as `RestClient.create` does."""
-        record = self._record(self._rest.create(Call.with_json("POST", self._jobs, {"job": dict(job)})))
+        record = self._rest.record_of(
+            self._rest.create(Call.with_json("POST", self._jobs, {"job": dict(job)}))
+        )
         found = str(record.get("jobId", ""))
         if not found.isalnum():
             raise self._rest.bad_answer("it names no job")
@@ -302,14 +306,18 @@ class FirecrestClient:
     def jobs(self) -> list[JobRecord]:
         """Return the jobs of the account, ended ones of the last week too; the list may lack some (eth-cscs/firecrest-v2#177)."""
         query = {"time_window": "7d"}  # servers before 2.6 ignore it
-        return self._job_records(self._ask(Call("GET", self._jobs, query=query, most=_MOST_LISTING)))
+        return self._job_records(
+            self._rest.ask_record(Call("GET", self._jobs, query=query, most=_MOST_LISTING))
+        )
 
     def job(self, job: str) -> JobRecord | None:
         """Return a job; None if the scheduler does not have it."""
         response = self._rest.repeat(Call("GET", f"{self._jobs}/{quote(job, safe='')}", accept=(404,)))
         if response.status == 404:
             return None
-        return next((each for each in self._job_records(self._record(response)) if each.id == job), None)
+        return next(
+            (each for each in self._job_records(self._rest.record_of(response)) if each.id == job), None
+        )
 
     def _job_records(self, record: dict[str, Any]) -> list[JobRecord]:
         found = []
@@ -332,15 +340,6 @@ class FirecrestClient:
 
     def _text(self, path: bytes) -> str:
         return plain_path(path, self.subject, "FirecREST")
-
-    def _ask(self, call: Call) -> dict[str, Any]:
-        return self._record(self._rest.repeat(call))
-
-    def _record(self, response: Response) -> dict[str, Any]:
-        found = self._rest.json_of(response)
-        if not isinstance(found, dict):
-            raise self._rest.bad_answer("it is no JSON object")
-        return found
 
     def _list(self, record: dict[str, Any], key: str) -> list[Any]:
         found = record.get(key)

@@ -24,8 +24,8 @@ KIND = service_machine(FirecrestSettings, "firecrest", lambda site: f"{site.own.
 
 def open_files(site: Site, on_event: Listener = ignore) -> FirecrestFiles:
     """Return the files of a site; the caller closes them."""
+    from hibali.http.rest import REQUESTS  # start-up: as above
     from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
-    from transfers.stores.bearer.client import REQUESTS  # start-up: as above
     from transfers.stores.firecrest.client import FirecrestClient  # start-up: as above
     from transfers.stores.firecrest.files import FirecrestFiles  # start-up: as above
 

@@ -13,6 +13,7 @@ from hibali.config.model import GLOBUS_DEADLINE_SECONDS, Site
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
 from hibali.http.client import MAX_RESPONSE_BYTES
+from hibali.http.login import Authorization
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind, Verification
@@ -37,7 +38,6 @@ from transfers.stores.s3.credentials import check_endpoint
 from transfers.stores.server.listing import walk_tree
 from transfers.stores.server.reading import Got, RequestStore
 from transfers.stores.url import Web
-from transfers.stores.web_login import Authorization
 
 MOST_NAMES = 100_000  # maximum for listing a folder in Globus
 _PAGE = 10_000
@@ -389,7 +389,7 @@ class GlobusStore(RequestStore):
                 root = str(page["absolute_path"])
             base = server.rstrip("/") + quote(root.rstrip("/"), safe="/-_.~") + "/"
             header = self._access.https_header(self._collection)
-            self._web = Web(base, self.site.name, Authorization(lambda: header))
+            self._web = Web(base, self.site.name, Authorization(lambda _: header))
         return self._web
 
     def write(self, payloads: Iterable[Payload]) -> Generator[Committed, None, None]:

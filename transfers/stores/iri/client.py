@@ -19,11 +19,11 @@ from urllib.parse import quote
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, TryLaterError, UsageError
 from hibali.events import Listener, ignore
 from hibali.http.client import Bytes, Response
+from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.retry import growing_intervals, pause
 from hibali.text import printable
 from transfers.model.entry import Kind
-from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.iri.settings import IriSettings
 from transfers.stores.operations.base import Listed, Stat, form_of, plain_path
@@ -73,8 +73,10 @@ class IriClient:
         self.subject = subject
         self.settings = settings
         self._resources: list[dict[str, Any]] = []
-        tokens = Tokens(settings.bearer, subject)
-        self._rest = RestClient(settings.url, tokens, subject, limit, judge=self._judge, on_event=on_event)
+        login = Tokens(settings.bearer, subject).authorization()
+        self._rest = RestClient(
+            settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
+        )
 
     def close(self) -> None:
         """Close the connections."""

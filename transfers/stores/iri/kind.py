@@ -24,8 +24,8 @@ KIND = service_machine(IriSettings, "iri", lambda site: f"{site.own.url} {site.o
 
 def open_files(site: Site, on_event: Listener = ignore) -> IriFiles:
     """Return the files of a site; the caller closes them."""
+    from hibali.http.rest import REQUESTS  # start-up: as above
     from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
-    from transfers.stores.bearer.client import REQUESTS  # start-up: as above
     from transfers.stores.iri.client import IriClient  # start-up: as above
     from transfers.stores.iri.files import IriFiles  # start-up: as above
 

@@ -23,10 +23,10 @@ from hibali.errors import (
 )
 from hibali.events import Listener, ignore
 from hibali.http.client import Bytes, HttpClient, Response
+from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
 from hibali.text import printable
 from transfers.model.entry import Kind
-from transfers.stores.bearer.client import Call, RestClient
 from transfers.stores.bearer.tokens import Tokens
 from transfers.stores.server.machine import failure_of
 from transfers.stores.server.records import Found
@@ -86,8 +86,10 @@ class UnicoreClient:
         """Set the fields; `subject` names the site in errors."""
         self.subject = subject
         self._base = settings.url
-        tokens = Tokens(settings.bearer, subject)
-        self._rest = RestClient(settings.url, tokens, subject, limit, judge=self._judge, on_event=on_event)
+        login = Tokens(settings.bearer, subject).authorization()
+        self._rest = RestClient(
+            settings.url, subject, login=login, limit=limit, judge=self._judge, on_event=on_event
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -97,7 +99,7 @@ class UnicoreClient:
 
     def user(self) -> str:
         """Return the login of the account at the machine. Raise `AccessError` for a user that the site does not know."""
-        client = self._ask(Call("GET", "/")).get("client")
+        client = self._rest.ask_record(Call("GET", "/")).get("client")
         record = client if isinstance(client, dict) else {}
         role = record.get("role")
         if isinstance(role, dict) and role.get("selected") == "anonymous":
@@ -115,7 +117,7 @@ class UnicoreClient:
         """Return the storages of the site, without those of jobs."""
         found = []
         for storage in self._pages("/storages", "storages", {}):
-            record = self._ask(Call("GET", f"/storages/{storage}"))
+            record = self._rest.ask_record(Call("GET", f"/storages/{storage}"))
             mount = record.get("mountPoint")
             if isinstance(mount, str) and mount.startswith("/"):
                 found.append(Storage(storage, mount.rstrip("/").encode("utf-8", "surrogateescape")))
@@ -125,7 +127,9 @@ class UnicoreClient:
         """Yield the ids of all resources of a list; a page without a new one is the last."""
         seen: set[str] = set()
         for _ in range(_MOST_PAGES):
-            record = self._ask(Call("GET", path, query={**query, "offset": len(seen), "num": PAGE}))
+            record = self._rest.ask_record(
+                Call("GET", path, query={**query, "offset": len(seen), "num": PAGE})
+            )
             listed = record.get(key)
             if not isinstance(listed, list):
                 raise self._rest.bad_answer(f"it has no list of {key}")
@@ -150,7 +154,7 @@ class UnicoreClient:
         """Return the properties of a path, following symlinks; None if it is missing."""
         call = Call("GET", self._file(storage, path), query={"num": 1}, accept=(404,), most=_MOST_LISTING)
         response = self._rest.repeat(call)
-        return None if response.status == 404 else self._properties(self._record(response))
+        return None if response.status == 404 else self._properties(self._rest.record_of(response))
 
     def children(self, storage: str, path: bytes, *, seconds: float) -> list[tuple[bytes, Found]]:
         """Return the names in a folder. Raise `NotFoundError("vanished")`."""
@@ -158,7 +162,7 @@ class UnicoreClient:
         for _ in range(_MOST_PAGES):
             query = {"offset": len(found), "num": _NAMES}
             call = Call("GET", self._file(storage, path), query=query, most=_MOST_LISTING, seconds=seconds)
-            content = self._ask(call).get("content")
+            content = self._rest.ask_record(call).get("content")
             if not isinstance(content, dict):
                 raise NotFoundError("vanished", "it is no folder", subject=self.subject)
             new = {
@@ -203,7 +207,7 @@ class UnicoreClient:
     def begin_append(self, storage: str, path: bytes) -> str:
         """Return an address below the URL of the server to which content is appended by PUT."""
         content = {"file": _local(path), "protocol": "BFT", "overwrite": "false"}
-        record = self._ask(Call.with_json("POST", f"/storages/{storage}/imports", content))
+        record = self._rest.ask_record(Call.with_json("POST", f"/storages/{storage}/imports", content))
         address = record.get("accessURL")
         base, parts = urlsplit(self._base), urlsplit(address if isinstance(address, str) else "")
         if (parts.scheme, parts.netloc) != (base.scheme, base.netloc) or not parts.path:
@@ -246,7 +250,9 @@ class UnicoreClient:
 
     def set_permissions(self, storage: str, path: bytes, permissions: str) -> None:
         """Set the permissions, written as `ls -l` does."""
-        record = self._ask(Call.with_json("PUT", self._file(storage, path), {"permissions": permissions}))
+        record = self._rest.ask_record(
+            Call.with_json("PUT", self._file(storage, path), {"permissions": permissions})
+        )
         if record.get("permissions") != "OK":
             raise AccessError(
                 "denied",
@@ -276,7 +282,7 @@ class UnicoreClient:
         response = self._rest.repeat(Call("GET", f"/jobs/{quote(job, safe='')}", accept=(404,)))
         if response.status == 404:
             return None
-        record = self._record(response)
+        record = self._rest.record_of(response)
         tags, status = record.get("tags"), record.get("status")
         if not isinstance(status, str):
             raise self._rest.bad_answer("a job has no status")
@@ -293,15 +299,6 @@ class UnicoreClient:
         self._rest.repeat(Call.with_json("POST", f"/jobs/{quote(job, safe='')}/actions/{action}", {}))
 
     # Answers
-
-    def _ask(self, call: Call) -> dict[str, Any]:
-        return self._record(self._rest.repeat(call))
-
-    def _record(self, response: Response) -> dict[str, Any]:
-        found = self._rest.json_of(response)
-        if not isinstance(found, dict):
-            raise self._rest.bad_answer("it is no JSON object")
-        return found
 
     def _judge(self, call: Call, response: Response) -> HibaliError | None:
         """Return the error that the server's message names."""

@@ -24,8 +24,8 @@ KIND = service_machine(UnicoreSettings, "unicore", lambda site: str(site.own.url
 
 def open_files(site: Site, on_event: Listener = ignore) -> UnicoreFiles:
     """Return the files of a site; the caller closes them."""
+    from hibali.http.rest import REQUESTS  # start-up: as above
     from hibali.request_limits import request_limit  # start-up: config.toml is read with this module
-    from transfers.stores.bearer.client import REQUESTS  # start-up: as above
     from transfers.stores.unicore.client import UnicoreClient  # start-up: as above
     from transfers.stores.unicore.files import UnicoreFiles  # start-up: as above
 

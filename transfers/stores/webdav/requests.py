@@ -10,8 +10,8 @@ from hibali.events import Listener, ignore
 from hibali.http.client import Bytes, HttpClient, Receive, Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
 from hibali.http.errors import BUSY, elsewhere, error_of, explanation
+from hibali.http.login import Authorization
 from hibali.retry import pause, with_retries
-from transfers.stores.web_login import Authorization
 
 _RESPONSE_SECONDS = RESPONSE_SECONDS
 _LISTING_SECONDS = 3600.0  # a listing of a million names takes long

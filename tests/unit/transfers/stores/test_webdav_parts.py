@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError, UsageError
+from hibali.http.login import Authorization
 from tests.services.serving import serve_in_thread
 from transfers.model.entry import Entry, Kind, Verification
-from transfers.stores.web_login import Authorization, Login, header_of
+from transfers.stores.web_login import Login, header_of
 from transfers.stores.webdav.files import found_of, known_value, tag_of
 from transfers.stores.webdav.multistatus import KNOWN, MultiStatus, ResponseEntry, lock_info, set_property
 from transfers.stores.webdav.probe import ServerSupport, facts_of, probe_server, recall, remember
@@ -210,7 +211,7 @@ def server(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tu
 @contextlib.contextmanager
 def files_at(respond: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[tuple[DavServer, list[str]]]:
     with server(respond) as (url, seen):
-        client = WebdavClient(url, "lab", Authorization(lambda: header_of(Login("me", "secret"))))
+        client = WebdavClient(url, "lab", Authorization(lambda _: header_of(Login("me", "secret"))))
         yield DavServer(client), seen
         client.close()
 
@@ -324,7 +325,7 @@ def test_a_login_that_expires_in_the_middle_is_asked_again() -> None:
 
     accepted = {"Bearer first"}
     with server(respond) as (url, seen):
-        client = WebdavClient(url, "lab", Authorization(lambda: next(tokens)))
+        client = WebdavClient(url, "lab", Authorization(lambda _: next(tokens)))
         assert client.request("GET", b"a").body == b"x"
         accepted = {"Bearer second"}
         assert client.request("GET", b"a").body == b"x"
