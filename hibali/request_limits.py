@@ -45,7 +45,7 @@ class RequestLimit:
                 with contextlib.nullcontext() if urgent else self._line:
                     wait_unless_interrupted(self._take_turn())
             elif not urgent:
-                wait_unless_interrupted(self._due - monotonic())
+                wait_unless_interrupted(max(0.0, self._due - monotonic()))
             yield
 
     def postpone(self, seconds: float) -> None:

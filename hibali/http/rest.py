@@ -128,7 +128,8 @@ class RestClient:
         parts = urlsplit(url)
         self.subject = subject
         self.origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        self.base = quote_from_bytes(unquote_to_bytes(parts.path).rstrip(b"/"), safe=SAFE)
+        path = quote_from_bytes(unquote_to_bytes(parts.path).strip(b"/"), safe=SAFE)
+        self.base = f"/{path}" if path else ""
         self._login = login
         self._limit = limit or RequestLimit(subject, 0, 0)
         self._judge = judge
@@ -195,7 +196,7 @@ class RestClient:
                 limit=call.most,
             )
         if self._renewed(response, login):
-            raise self._expired(call)
+            raise self._expired(call.subject or self.subject)
         return self._judged(call, response)
 
     def json_of(self, response: Response) -> Any:
@@ -242,12 +243,9 @@ class RestClient:
         """Return the error of an answer that does not say whether the request was executed."""
         return UncertainError(response.status, self.subject, self._judge(call, response))
 
-    def _expired(self, call: Call) -> HibaliError:
+    def _expired(self, subject: str) -> HibaliError:
         """Return the error of an upload with a login that the service refused, and that was renewed."""
-        del call
-        return TryLaterError(
-            "token-expired", "the token expired during the upload", subject=self.subject, transient=True
-        )
+        return TryLaterError("token-expired", "the token expired during the upload", subject=subject)
 
     def _refused(self, response: Response) -> bool:
         """Return whether the service refused the login of a request, which it did not execute."""

@@ -463,7 +463,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
     if _is_webdav(site):
         client = _webdav_client(site, on_event)
         store = ServerStore(DavServer(client), site.name, b"", on_event=on_event)
-        facts |= {"url": client.origin + client.base, "access": access}
+        facts |= {"url": client.address(b""), "access": access}
     else:
         web = _web(site)
         store = UrlStore(web, b"", slash=True)

@@ -108,7 +108,7 @@ class DavFiles(Files):
     @property
     def address(self) -> str:
         """See Files."""
-        return self.client.origin + self.client.base
+        return self.client.address(b"")
 
     def identity(self, path: bytes) -> Identity:
         """See Files."""

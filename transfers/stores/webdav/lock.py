@@ -43,7 +43,7 @@ def request_lock(client: WebdavClient, path: bytes, seconds: int, owner: str, de
 def refresh_lock(client: WebdavClient, path: bytes, token: str, seconds: int) -> bool:
     """Extend a lock to this time from now; its token is not tagged with the URL, which lighttpd refuses here (RFC 4918, 9.10.2)."""
     headers = {"If": f"(<{token}>)", "Timeout": f"Second-{seconds}"}
-    return client.request("LOCK", path, headers=headers, accept=_REFUSED).status < 300
+    return client.request("LOCK", path, headers=headers, accept=_REFUSED, urgent=True).status < 300
 
 
 def unlock(client: WebdavClient, path: bytes, token: str) -> None:

@@ -50,12 +50,12 @@ class DavServer(DavFiles):
 
     def recall(self, site: str) -> None:
         """See Files."""
-        self.support = recall(site, self.client.origin, self.client.base)
+        self.support = recall(site, self.client.origin, self.client.target(b""))
 
     def probe(self, site: str, root: bytes) -> None:
         """See Files."""
         self.support = probe_server(self, root)
-        remember(site, self.client.origin, self.client.base, self.support)
+        remember(site, self.client.origin, self.client.target(b""), self.support)
 
     def facts(self, root: bytes, read_verification: Verification, *, read_back: bool) -> Facts:
         """See Files."""

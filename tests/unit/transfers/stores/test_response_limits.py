@@ -45,7 +45,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessServer]:
     """Run a server with endless responses, and reduce all size limits to 4 MiB."""
     for module, name in (
         *((url, "_MOST_WHOLE"), (files, "_MOST_WHOLE"), (webdav_requests, "_MOST_LISTING")),
-        *((clients, "_MOST"), (webdav_requests, "_MOST_BODY"), (listing, "_MOST_PAGE")),
+        *((clients, "_MOST"), (listing, "_MOST_PAGE")),
         (ebrains_objects, "_MOST_PAGE"),
     ):
         monkeypatch.setattr(module, name, SMALL)
