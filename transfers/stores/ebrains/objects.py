@@ -130,7 +130,7 @@ class Objects(Files):
     def _page(self, prefix: bytes, marker: bytes, limit: int, *, shallow: bool) -> list[Listed]:
         query = {"limit": b"%d" % limit, "marker": marker, "prefix": prefix, "delimiter": b"/" * shallow}
         query = {name: value for name, value in query.items() if value}
-        found = self.proxy.ask(query=query, most=_MOST_PAGE).get("objects")
+        found = self.proxy.record_of(self.proxy.api("GET", query=query, most=_MOST_PAGE)).get("objects")
         if not isinstance(found, list):
             raise violation(self.subject, "the answer is not a listing")
         rows = [row for record in found if (row := _listed_of(record, prefix)) is not None]
@@ -262,7 +262,7 @@ class Objects(Files):
         del part_folders
         checked = _checked_last(pieces, before_commit)
         first = next(checked, b"")
-        self.proxy.upload(key, chain((first,), checked), entry.size)
+        self.proxy.upload_object(key, chain((first,), checked), entry.size)
 
     def delete(self, key: bytes) -> None:
         """Remove an object; a missing one is no error."""

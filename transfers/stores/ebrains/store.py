@@ -128,7 +128,7 @@ class EbrainsStore(ServerStore):
             self._objects.has_below(b"")
             facts["writable"] = False
             return
-        found = self._proxy.ask("/" + _STATISTICS.decode())
+        found = self._proxy.record_of(self._proxy.api("GET", "/" + _STATISTICS.decode()))
         for name in ("objects_count", "bytes", "is_public", "role"):
             value = found.get(name)
             if isinstance(value, int | str):

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from hibali.config.model import is_loopback_host
 from hibali.errors import (
     HibaliError,
     IncompleteError,
@@ -24,6 +23,7 @@ from hibali.errors import (
     UsageError,
 )
 from hibali.events import Listener, ignore
+from hibali.http.addresses import Addresses
 from hibali.http.client import Bytes, Response
 from hibali.http.rest import Call, RestClient
 from hibali.request_limits import RequestLimit
@@ -81,8 +81,7 @@ class FirecrestClient:
         """Set the fields; `subject` names the site in errors."""
         self.subject = subject
         self.settings = settings
-        parts = urlsplit(settings.url)
-        self._is_local = parts.scheme == "http" and is_loopback_host(parts.hostname or "")
+        self.addresses = Addresses(settings.url, subject)
         system = quote(settings.system, safe="")
         self._ops, self._transfer = f"/filesystem/{system}/ops", f"/filesystem/{system}/transfer"
         self._jobs, self._status = f"/compute/{system}/jobs", f"/status/{system}"
@@ -94,6 +93,7 @@ class FirecrestClient:
     def close(self) -> None:
         """Close the connections."""
         self._rest.close()
+        self.addresses.close()
 
     # The system
 
@@ -278,12 +278,9 @@ class FirecrestClient:
         return found
 
     def checked(self, address: Any) -> str:
-        """Return an address that may be contacted: https, or http to this machine if the service is here."""
-        if isinstance(address, str) and address.isascii() and address.isprintable() and " " not in address:
-            parts = urlsplit(address)
-            plain = parts.scheme == "http" and self._is_local and is_loopback_host(parts.hostname or "")
-            if (parts.scheme == "https" or plain) and parts.hostname and "@" not in parts.netloc:
-                return address
+        """Return an address that may be contacted. Raise `IncompleteError("unsafe-address")`."""
+        if self.addresses.allows(address):
+            return str(address)
         raise IncompleteError(
             "unsafe-address",
             "the service named an address that hibali does not contact: only https is allowed",

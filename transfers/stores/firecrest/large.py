@@ -8,11 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 from hibali.errors import HibaliError, IncompleteError, TryLaterError
-from hibali.http.client import Bytes, HttpClient, Response
+from hibali.http.client import Bytes, Response
 from transfers.stores.firecrest.client import FirecrestClient, Transfer
 from transfers.stores.operations.records import StateRecord
 from transfers.stores.operations.waiting import transfer_failed, wait_for_end
@@ -32,13 +31,6 @@ def wait_for_job(client: FirecrestClient, job: str, what: str) -> None:
     state = wait_for_end(query, lambda state: state not in _ACTIVE, client.subject, f"{job} that {what}")
     if state != "COMPLETED":
         raise transfer_failed(client.subject, f"that {what} ended as {state}")
-
-
-def _address_client(address: str, subject: str) -> tuple[HttpClient, str]:
-    """Return a client of the server of an address, and the path and query there. No token is sent there."""
-    parts = urlsplit(address)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return HttpClient(f"{parts.scheme}://{parts.netloc}", subject), target
 
 
 class StagedFiles:
@@ -61,12 +53,9 @@ class StagedFiles:
         return response.body if response.status == 206 else b""
 
     def _get(self, address: str, offset: int, length: int) -> Response:
-        client, target = _address_client(address, self._client.subject)
+        client, target = self._client.addresses.client_of(address)
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
-        try:
-            return client.request("GET", target, headers=headers, limit=length)
-        finally:
-            client.close()
+        return client.request("GET", target, headers=headers, limit=length)
 
     def _address(self, path: bytes, tag: str, size: int) -> str:
         """Return where a file is in the object store; what an interrupted operation copied there is used again."""
@@ -183,22 +172,20 @@ class _Journal:
 class _Part:
     """One part that is sent while its pieces come, by a thread."""
 
-    def __init__(self, address: str, size: int, subject: str) -> None:
+    def __init__(self, address: str, size: int, client: FirecrestClient) -> None:
         self._pieces: queue.Queue[bytes | None] = queue.Queue(_QUEUED_PIECES)
-        self._subject = subject
+        self._client = client
         self._response: Response | None = None
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._send, args=(address, size), daemon=True)
         self._thread.start()
 
     def _send(self, address: str, size: int) -> None:
-        client, target = _address_client(address, self._subject)
         try:
+            client, target = self._client.addresses.client_of(address)
             self._response = client.upload(target, self._arriving(), size)
         except BaseException as problem:  # noqa: BLE001  # it is raised in the thread that writes
             self._problem = problem
-        finally:
-            client.close()
 
     def _arriving(self) -> Iterator[bytes]:
         while (piece := self._pieces.get()) is not None:
@@ -229,7 +216,7 @@ class _Part:
             return self._problem
         status = self._response.status if self._response is not None else 0
         return TryLaterError(
-            "busy", f"the object store did not take a part (status {status})", subject=self._subject
+            "busy", f"the object store did not take a part (status {status})", subject=self._client.subject
         )
 
 
@@ -290,7 +277,7 @@ class PartsUpload(Upload):
         if self._part is None:
             transfer = self._kept.transfer
             size = min(transfer.part_bytes, self._kept.target.size - self._number * transfer.part_bytes)
-            self._part = _Part(transfer.parts[self._number], size, self._client.subject)
+            self._part = _Part(transfer.parts[self._number], size, self._client)
         self._part.write(piece)
 
     def _end_part(self) -> None:
@@ -328,11 +315,8 @@ class PartsUpload(Upload):
             for number, (tag, _) in enumerate(self._kept.parts, 1)
         ]
         body = f"<CompleteMultipartUpload>{''.join(lines)}</CompleteMultipartUpload>".encode()
-        client, target = _address_client(self._kept.transfer.complete, self._client.subject)
-        try:
-            response = client.request("POST", target, body=body)
-        finally:
-            client.close()
+        client, target = self._client.addresses.client_of(self._kept.transfer.complete)
+        response = client.request("POST", target, body=body)
         if response.status == 404:  # NoSuchUpload: it was completed before an interruption
             return
         if response.status >= 300 or b"<Error>" in response.body:

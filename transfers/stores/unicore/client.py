@@ -216,12 +216,7 @@ class UnicoreClient:
 
     def append(self, target: str, content: Bytes) -> None:
         """Append to a file, once: after an error it is unknown how much arrived. The address grants access, so no token is sent."""
-        parts = urlsplit(self._base)
-        client = HttpClient(f"{parts.scheme}://{parts.netloc}", self.subject)
-        try:
-            response = client.request("PUT", target, body=content)
-        finally:
-            client.close()
+        response = HttpClient(self._rest.origin, self.subject).upload(target, [content], len(content))
         if response.status >= 300:
             raise TryLaterError(
                 "busy", f"the service did not accept a part (status {response.status})", subject=self.subject
