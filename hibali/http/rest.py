@@ -167,34 +167,39 @@ class RestClient:
         Raises:
             TryLaterError: Transient if it was certainly not executed; otherwise the caller must find that out.
         """
-        return self.tried(lambda: self._create(call), call.subject)
+        # over a connection of its own: a kept one may have ended, and then the request would be sent twice
+        return self.tried(
+            lambda: self._judged(call, self._once(call, lambda: self._exchange(call, kept=False))),
+            call.subject,
+        )
 
-    def _create(self, call: Call) -> Response:
+    def _once(self, call: Call, send: Callable[[], Response]) -> Response:
+        """Send a request that must not be executed twice; it is transient only if it was certainly not executed."""
         try:
-            # a kept connection may have ended; then it would be sent twice
-            response = self._exchange(call, kept=False)
+            response = send()
         except TryLaterError as problem:
             problem.transient = False
             raise
         if response.status in BUSY - self.policy.unexecuted:
             raise self._uncertain(call, response)
-        return self._judged(call, response)
+        return response
 
-    def upload(self, call: Call, pieces: Iterable[Bytes], size: int) -> Response:
+    def upload(self, call: Call, pieces: Iterable[Bytes], size: int, *, once: bool = False) -> Response:
         """Send a body of `size` bytes that come in pieces, without retries, because sent pieces are not kept.
 
-        An error of `pieces` is raised, and the upload ends incomplete.
+        An error of `pieces` is raised, and the upload ends incomplete. With `once`, an error is transient only after an answer
+        that says that the request was not executed.
         """
         login = self._login_of(call)
-        with self._limit.turn():
-            response = self._client.upload(
-                self._target(call),
-                pieces,
-                size,
-                {**call.headers, **login},
-                method=call.method,
-                limit=call.most,
-            )
+        headers = {**call.headers, **login}
+
+        def send() -> Response:
+            with self._limit.turn():
+                return self._client.upload(
+                    self._target(call), pieces, size, headers, method=call.method, limit=call.most
+                )
+
+        response = self._once(call, send) if once else send()
         if self._renewed(response, login):
             raise self._expired(call.subject or self.subject)
         return self._judged(call, response)

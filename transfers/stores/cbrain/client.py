@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 from hibali.config.model import Site
 from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedError, UsageError
 from hibali.events import Listener, ignore
-from hibali.http.client import Bytes, Receive, Response
+from hibali.http.client import Bytes, Receive
+from hibali.http.rest import Call
 from transfers.stores.cbrain.names import LEGAL_NAME
 from transfers.stores.cbrain.records import (
     Activity,
@@ -28,7 +29,6 @@ from transfers.stores.cbrain.records import (
     ToolConfig,
     Userfile,
     not_understood,
-    parse_json,
     read_activity,
     read_deletion,
     read_group,
@@ -42,7 +42,7 @@ from transfers.stores.cbrain.records import (
     read_tool_config,
     read_userfile,
 )
-from transfers.stores.cbrain.requests import PortalRequests
+from transfers.stores.cbrain.requests import MOST_ANSWER, Portal
 from transfers.stores.cbrain.session import Session
 
 PAGE = 1000  # records; the largest page that the portal gives
@@ -72,17 +72,17 @@ class CbrainClient:
 
     def __init__(self, site: Site, *, session: Session | None = None, on_event: Listener = ignore) -> None:
         self.subject = site.name
-        self._requests = PortalRequests(site, session or Session(site), on_event)
+        self._portal = Portal(site, (session or Session(site)).authorization(), on_event)
 
     def close(self) -> None:
         """Close all connections."""
-        self._requests.close()
+        self._portal.close()
 
     # Sessions and projects
 
     def user_id(self) -> int:
         """Return the id of the user who is logged in."""
-        return read_session(self._json(self._requests.get("/session")), self.subject).user_id
+        return read_session(self._portal.get("/session"), self.subject).user_id
 
     def groups(self) -> list[Group]:
         """Return the projects of the user."""
@@ -96,8 +96,8 @@ class CbrainClient:
 
     def userfile(self, userfile_id: int) -> Userfile:
         """Return one userfile."""
-        answer = self._requests.get(f"/userfiles/{userfile_id}", subject=self._named("userfile", userfile_id))
-        return read_userfile(self._json(answer), self.subject)
+        subject = self._named("userfile", userfile_id)
+        return read_userfile(self._portal.get(f"/userfiles/{userfile_id}", subject=subject), self.subject)
 
     def receive_content(
         self, userfile_id: int, receive: Receive, *, limit: int, restart: Callable[[], None]
@@ -106,13 +106,9 @@ class CbrainClient:
 
         The API has no ranges. `restart` is called before each attempt.
         """
-        self._requests.receive(
-            f"/userfiles/{userfile_id}/content",
-            receive,
-            limit=limit,
-            restart=restart,
-            subject=self._named("userfile", userfile_id),
-        )
+        subject = self._named("userfile", userfile_id)
+        call = Call("GET", f"/userfiles/{userfile_id}/content", headers={"Accept": "*/*"}, subject=subject)
+        self._portal.receive(call, receive, limit=limit, restart=restart)
 
     def receive_archive(
         self, userfile_id: int, receive: Receive, *, limit: int, restart: Callable[[], None]
@@ -122,14 +118,9 @@ class CbrainClient:
         A portal refuses more than 400 megabytes. `restart` is called before each attempt.
         """
         subject = self._named("userfile", userfile_id)
-        answer = self._requests.receive(
-            "/userfiles/download",
-            receive,
-            limit=limit,
-            content={"file_ids": [str(userfile_id)]},
-            restart=restart,
-            subject=subject,
-        )
+        content = {"file_ids": [str(userfile_id)]}
+        call = Call.with_json("POST", "/userfiles/download", content, subject=subject)
+        answer = self._portal.receive(call, receive, limit=limit, restart=restart)
         if answer.headers.get("content-type", "").startswith("application/json"):
             # The reason comes with status 200 in place of the archive.
             raise RefusedError(
@@ -153,7 +144,7 @@ class CbrainClient:
 
         Raises `RefusedError` for a name that the provider has. After a `TryLaterError` the portal may have it.
         """
-        self._requests.upload(
+        self._portal.send_form(
             "/userfiles",
             [
                 ("data_provider_id", provider_id),
@@ -183,7 +174,7 @@ class CbrainClient:
         self._update_userfile(userfile_id, {"group_id": group_id, "group_writable": int(writable)})
 
     def _update_userfile(self, userfile_id: int, fields: Mapping[str, str | int]) -> None:
-        self._requests.change(
+        self._portal.change(
             "PUT",
             f"/userfiles/{userfile_id}",
             {"userfile": dict(fields)},
@@ -196,14 +187,14 @@ class CbrainClient:
         Unknown ids are ignored; if there are no others, the portal refuses (status 400).
         """
         assert 0 < len(userfile_ids) <= DELETED_AT_ONCE
-        answer = self._requests.change(
+        answer = self._portal.change(
             "DELETE", "/userfiles/delete_files", {"file_ids": [str(each) for each in userfile_ids]}
         )
-        return read_deletion(self._json(answer), self.subject)
+        return read_deletion(self._portal.json_of(answer), self.subject)
 
     def mark_newer(self, userfile_ids: Sequence[int]) -> None:
         """Let the portal drop its copies of userfiles whose contents changed at the data provider."""
-        self._requests.change(
+        self._portal.change(
             "POST",
             "/userfiles/sync_multiple",
             {"file_ids": [str(each) for each in userfile_ids], "operation": "all_newer"},
@@ -218,16 +209,16 @@ class CbrainClient:
 
     def is_alive(self, provider_id: int) -> bool:
         """Return whether the portal can reach a data provider."""
-        answer = self._json(self._requests.get(f"/data_providers/{provider_id}/is_alive"))
+        answer = self._portal.get(f"/data_providers/{provider_id}/is_alive")
         return Fields(answer, "the state of a data provider", self.subject).flag("is_alive")
 
     def activity(self, activity_id: int) -> Activity | None:
         """Return a background activity; None where the portal does not tell of them."""
         try:
-            answer = self._requests.get(f"/background_activities/{activity_id}")
+            answer = self._portal.get(f"/background_activities/{activity_id}")
         except (NotFoundError, RefusedError, AccessError):
             return None
-        return read_activity(self._json(answer), self.subject)
+        return read_activity(answer, self.subject)
 
     def register(self, provider_id: int, types: Mapping[str, str], group_id: int) -> Registration:
         """Register names that a data provider stores, at most `REGISTERED_AT_ONCE`, with their types.
@@ -236,7 +227,7 @@ class CbrainClient:
         activity; earlier ones do so at once, and refuse a name without saying why.
         """
         assert 0 < len(types) <= REGISTERED_AT_ONCE
-        answer = self._requests.change(
+        answer = self._portal.change(
             "POST",
             f"/data_providers/{provider_id}/register",
             {
@@ -245,7 +236,7 @@ class CbrainClient:
                 "other_group_id": group_id,
             },
         )
-        return read_registration(self._json(answer), self.subject)
+        return read_registration(self._portal.json_of(answer), self.subject)
 
     # Tools and tasks
 
@@ -259,13 +250,12 @@ class CbrainClient:
 
     def boutiques_descriptor(self, tool_config_id: int) -> dict[str, Any] | None:
         """Return the Boutiques descriptor of a tool config, None if it has none. This needs no login."""
-        answer = self._requests.get(
+        found = self._portal.get(
             f"/tool_configs/{tool_config_id}/boutiques_descriptor",
             subject=self._named("tool config", tool_config_id),
-            limit=_MOST_DESCRIPTOR,
+            most=_MOST_DESCRIPTOR,
             public=True,
         )
-        found = self._json(answer)
         if not isinstance(found, dict):
             raise not_understood("the descriptor is not a JSON object", self.subject)
         return found if found.get("name") else None  # tools without a descriptor have an empty one
@@ -276,8 +266,8 @@ class CbrainClient:
 
     def task(self, task_id: int) -> Task:
         """Return one task."""
-        answer = self._requests.get(f"/tasks/{task_id}", subject=self._named("task", task_id))
-        return read_task(self._json(answer), self.subject)
+        found = self._portal.get(f"/tasks/{task_id}", subject=self._named("task", task_id))
+        return read_task(found, self.subject)
 
     def create_task(
         self,
@@ -302,17 +292,19 @@ class CbrainClient:
                 "params": dict(params),
             }
         }
-        answer = self._requests.create("/tasks", content, subject=self._named("tool config", tool_config_id))
-        return read_list(self._json(answer), read_task, self.subject)
+        subject = self._named("tool config", tool_config_id)
+        call = Call.with_json("POST", "/tasks", content, subject=subject, most=MOST_ANSWER)
+        answer = self._portal.create(call)
+        return read_list(self._portal.json_of(answer), read_task, self.subject)
 
     def terminate_tasks(self, task_ids: Sequence[int]) -> Operated:
         """Let the portal end tasks; their records and files stay."""
-        answer = self._requests.change(
+        answer = self._portal.change(
             "POST", "/tasks/operation", {"operation": "terminate", "tasklist": list(task_ids)}
         )
         if not answer.body.strip():  # portals before 6.3 accept without a body
             return Operated(tuple(task_ids), 0)
-        return read_operated(self._json(answer), self.subject)
+        return read_operated(self._portal.json_of(answer), self.subject)
 
     # Answers
 
@@ -320,8 +312,8 @@ class CbrainClient:
         """Yield the records of all pages, each id once. A page without a new record is the last one."""
         seen: set[int] = set()
         for page in range(1, _MOST_PAGES + 1):
-            answer = self._requests.get(path, [("page", page), ("per_page", PAGE)])
-            records = read_list(self._json(answer), read, self.subject)
+            answer = self._portal.get(path, query={"page": page, "per_page": PAGE})
+            records = read_list(answer, read, self.subject)
             new = [each for each in records if each.id not in seen]
             seen.update(each.id for each in new)
             yield from new
@@ -331,9 +323,6 @@ class CbrainClient:
         raise IncompleteError(
             "bad-answer", f"the portal's list has more than {_MOST_PAGES} pages", subject=self.subject
         )
-
-    def _json(self, answer: Response) -> Any:
-        return parse_json(answer.body, self.subject)
 
     def _named(self, what: str, number: int) -> str:
         return f"{self.subject}: {what} {number}"

@@ -6,7 +6,6 @@ booleans or as the strings "true" and "false", and numbers that are not known ye
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,14 +103,6 @@ def not_understood(reason: str, subject: str) -> IncompleteError:
         subject=subject,
         hint="Check that the site's url is that of a CBRAIN portal, and report the problem to its operator.",
     )
-
-
-def parse_json(body: bytes, subject: str) -> Any:
-    """Parse the body of an answer."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise not_understood("it is not JSON", subject) from None
 
 
 def read_list(content: Any, read: Callable[[Any, str], Record], subject: str) -> list[Record]:

@@ -10,31 +10,31 @@ import json
 import os
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from hibali.config.model import Site
 from hibali.errors import AccessError, RefusedError
 from hibali.files import private_folder, read_regular, state_folder, write_atomic
-from hibali.http.client import HttpClient, Response
-from hibali.http.errors import BUSY, MAX_ERROR_BYTES
+from hibali.http.errors import MAX_ERROR_BYTES
+from hibali.http.login import Authorization, bearer_authorization
+from hibali.http.rest import Call
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.ledger import now
-from hibali.retry import with_retries
 from hibali.subprocesses import credentials_from, remember_secret
 from transfers.stores.cbrain.errors import (
-    error_of,
     needed_login,
     refused_login,
     rejected_token,
 )
-from transfers.stores.cbrain.records import SessionInfo, parse_json, read_session
+from transfers.stores.cbrain.records import SessionInfo, read_session
+from transfers.stores.cbrain.requests import Portal
 from transfers.stores.cbrain.settings import CbrainSettings
 from transfers.stores.login_protocol import LoginResult, Prompts
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-JSON = {"Accept": "application/json"}
 
 
 class Session:
@@ -62,6 +62,10 @@ class Session:
             if self._token in {"", rejected}:
                 self._token = self._find(rejected)
             return self._token
+
+    def authorization(self) -> Authorization:
+        """Return the header of requests."""
+        return bearer_authorization(self.token, self.renew)
 
     def _find(self, rejected: str) -> str:
         """Return a token that is not `rejected`."""
@@ -124,49 +128,27 @@ def make_session(site: Site, login: str, password: str) -> SessionInfo:
         TryLaterError: The portal cannot be reached, or is busy.
     """
     remember_secret(password)
-    body = urlencode({"login": login, "password": password}).encode()
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-
-    def attempt() -> Response:
-        response = _request(site, "POST", {**JSON, **form}, body)
-        if response.status in BUSY:
-            raise error_of(response, site.name, site.name)
-        return response
-
-    response = with_retries(attempt, subject=site.name)
-    if response.status in {401, 403}:
-        raise refused_login(site.name)
-    if not 200 <= response.status < 300:
-        raise error_of(response, site.name, site.name)
-    info = read_session(parse_json(response.body, site.name), site.name)
+    body = urlencode({"login": login, "password": password}).encode()
+    call = Call("POST", "/session", body=body, headers=form, accept=(401, 403), most=MAX_ERROR_BYTES)
+    with closing(Portal(site)) as portal:
+        response = portal.repeat(call)
+        if response.status >= 300:
+            raise refused_login(site.name)
+        info = read_session(portal.json_of(response), site.name)
     remember_secret(info.token)
     return info
 
 
 def session_of(site: Site, token: str) -> SessionInfo | None:
     """Return the session of a token, or None if the portal rejects it. Raise connection errors."""
-    response = _request(site, "GET", {**JSON, **bearer(token)})
-    if response.status == 401:
-        return None
-    if not 200 <= response.status < 300:
-        raise error_of(response, site.name, site.name)
-    return read_session(parse_json(response.body, site.name), site.name)
+    with closing(Portal(site)) as portal:
+        response = portal.send(Call("GET", "/session", headers=_bearer(token), accept=(401,)))
+        return None if response.status == 401 else read_session(portal.json_of(response), site.name)
 
 
-def bearer(token: str) -> dict[str, str]:
-    """Return the header of a token."""
+def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
-
-
-def _request(site: Site, method: str, headers: dict[str, str], body: bytes = b"") -> Response:
-    """Send one request about the session itself."""
-    parts = urlsplit(site.own.url)
-    client = HttpClient(f"{parts.scheme}://{parts.netloc}", site.name)
-    try:
-        target = f"{parts.path.rstrip('/')}/session"
-        return client.request(method, target, headers=headers, body=body, limit=MAX_ERROR_BYTES)
-    finally:
-        client.close()
 
 
 def stored_token(site: Site) -> str:
@@ -265,8 +247,7 @@ def log_out(site: Site) -> LoginResult:
     token = stored_token(site)
     if not token:
         return LoginResult(_SERVICE, "same", {})
-    response = _request(site, "DELETE", {**JSON, **bearer(token)})
-    if response.status not in {401, 404} and response.status >= 300:
-        raise error_of(response, site.name, site.name)
+    with closing(Portal(site)) as portal:
+        portal.send(Call("DELETE", "/session", headers=_bearer(token), accept=(401, 404)))
     _file(site).unlink(missing_ok=True)
     return LoginResult(_SERVICE, "logged out", {})

@@ -343,7 +343,7 @@ def test_the_double_bans_after_three_unexpected_parameters(cbrain: CbrainDouble)
     client = CbrainClient(site)
     for _ in range(3):
         with pytest.raises(HibaliError):
-            client._requests.get("/userfiles", [("data_provider_id", 1)])
+            client._portal.get("/userfiles", query={"data_provider_id": 1})
     with pytest.raises(AccessError):
         client.groups()
     client.close()
