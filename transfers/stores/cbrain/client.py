@@ -20,27 +20,19 @@ from transfers.stores.cbrain.records import (
     Activity,
     DataProvider,
     Deletion,
-    Fields,
     Group,
     Operated,
+    ProviderState,
+    Readable,
     Registration,
+    SessionInfo,
     Task,
     Tool,
     ToolConfig,
     Userfile,
     not_understood,
-    read_activity,
-    read_deletion,
-    read_group,
     read_list,
-    read_operated,
-    read_provider,
-    read_registration,
-    read_session,
-    read_task,
-    read_tool,
-    read_tool_config,
-    read_userfile,
+    read_record,
 )
 from transfers.stores.cbrain.requests import MOST_ANSWER, Portal
 from transfers.stores.cbrain.session import Session
@@ -53,7 +45,7 @@ _MARKED = frozenset({302, 303})  # portals redirect to the page of the list
 _MOST_DESCRIPTOR = 4 * 1024 * 1024
 
 
-class _Numbered(Protocol):
+class _Numbered(Readable, Protocol):
     @property
     def id(self) -> int: ...
 
@@ -82,22 +74,22 @@ class CbrainClient:
 
     def user_id(self) -> int:
         """Return the id of the user who is logged in."""
-        return read_session(self._portal.get("/session"), self.subject).user_id
+        return self._portal.record(SessionInfo, "/session").user_id
 
     def groups(self) -> list[Group]:
         """Return the projects of the user."""
-        return list(self._pages("/groups", read_group))
+        return list(self._pages("/groups", Group))
 
     # Userfiles
 
     def userfiles(self) -> Iterator[Userfile]:
         """Yield all userfiles that the user can read, sorted by name; the API cannot select among them."""
-        return self._pages("/userfiles", read_userfile)
+        return self._pages("/userfiles", Userfile)
 
     def userfile(self, userfile_id: int) -> Userfile:
         """Return one userfile."""
         subject = self._named("userfile", userfile_id)
-        return read_userfile(self._portal.get(f"/userfiles/{userfile_id}", subject=subject), self.subject)
+        return self._portal.record(Userfile, f"/userfiles/{userfile_id}", subject=subject)
 
     def receive_content(
         self, userfile_id: int, receive: Receive, *, limit: int, restart: Callable[[], None]
@@ -190,7 +182,7 @@ class CbrainClient:
         answer = self._portal.change(
             "DELETE", "/userfiles/delete_files", {"file_ids": [str(each) for each in userfile_ids]}
         )
-        return read_deletion(self._portal.json_of(answer), self.subject)
+        return read_record(Deletion, self._portal.json_of(answer), self.subject)
 
     def mark_newer(self, userfile_ids: Sequence[int]) -> None:
         """Let the portal drop its copies of userfiles whose contents changed at the data provider."""
@@ -205,20 +197,18 @@ class CbrainClient:
 
     def data_providers(self) -> list[DataProvider]:
         """Return all data providers that the user can use."""
-        return list(self._pages("/data_providers", read_provider))
+        return list(self._pages("/data_providers", DataProvider))
 
     def is_alive(self, provider_id: int) -> bool:
         """Return whether the portal can reach a data provider."""
-        answer = self._portal.get(f"/data_providers/{provider_id}/is_alive")
-        return Fields(answer, "the state of a data provider", self.subject).flag("is_alive")
+        return self._portal.record(ProviderState, f"/data_providers/{provider_id}/is_alive").is_alive
 
     def activity(self, activity_id: int) -> Activity | None:
         """Return a background activity; None where the portal does not tell of them."""
         try:
-            answer = self._portal.get(f"/background_activities/{activity_id}")
+            return self._portal.record(Activity, f"/background_activities/{activity_id}")
         except (NotFoundError, RefusedError, AccessError):
             return None
-        return read_activity(answer, self.subject)
 
     def register(self, provider_id: int, types: Mapping[str, str], group_id: int) -> Registration:
         """Register names that a data provider stores, at most `REGISTERED_AT_ONCE`, with their types.
@@ -236,17 +226,17 @@ class CbrainClient:
                 "other_group_id": group_id,
             },
         )
-        return read_registration(self._portal.json_of(answer), self.subject)
+        return read_record(Registration, self._portal.json_of(answer), self.subject)
 
     # Tools and tasks
 
     def tools(self) -> list[Tool]:
         """Return all tools that the user can use."""
-        return list(self._pages("/tools", read_tool))
+        return list(self._pages("/tools", Tool))
 
     def tool_configs(self) -> list[ToolConfig]:
         """Return all versions of tools, at all execution servers, that the user can use."""
-        return list(self._pages("/tool_configs", read_tool_config))
+        return list(self._pages("/tool_configs", ToolConfig))
 
     def boutiques_descriptor(self, tool_config_id: int) -> dict[str, Any] | None:
         """Return the Boutiques descriptor of a tool config, None if it has none. This needs no login."""
@@ -262,12 +252,11 @@ class CbrainClient:
 
     def tasks(self) -> Iterator[Task]:
         """Yield all tasks of the user, recently changed ones first; the API cannot select among them."""
-        return self._pages("/tasks", read_task)
+        return self._pages("/tasks", Task)
 
     def task(self, task_id: int) -> Task:
         """Return one task."""
-        found = self._portal.get(f"/tasks/{task_id}", subject=self._named("task", task_id))
-        return read_task(found, self.subject)
+        return self._portal.record(Task, f"/tasks/{task_id}", subject=self._named("task", task_id))
 
     def create_task(
         self,
@@ -295,7 +284,7 @@ class CbrainClient:
         subject = self._named("tool config", tool_config_id)
         call = Call.with_json("POST", "/tasks", content, subject=subject, most=MOST_ANSWER)
         answer = self._portal.create(call)
-        return read_list(self._portal.json_of(answer), read_task, self.subject)
+        return read_list(Task, self._portal.json_of(answer), self.subject)
 
     def terminate_tasks(self, task_ids: Sequence[int]) -> Operated:
         """Let the portal end tasks; their records and files stay."""
@@ -303,17 +292,17 @@ class CbrainClient:
             "POST", "/tasks/operation", {"operation": "terminate", "tasklist": list(task_ids)}
         )
         if not answer.body.strip():  # portals before 6.3 accept without a body
-            return Operated(tuple(task_ids), 0)
-        return read_operated(self._portal.json_of(answer), self.subject)
+            return Operated(tuple(task_ids), {}, {})
+        return read_record(Operated, self._portal.json_of(answer), self.subject)
 
     # Answers
 
-    def _pages(self, path: str, read: Callable[[Any, str], Record]) -> Iterator[Record]:
+    def _pages(self, path: str, kind: type[Record]) -> Iterator[Record]:
         """Yield the records of all pages, each id once. A page without a new record is the last one."""
         seen: set[int] = set()
         for page in range(1, _MOST_PAGES + 1):
             answer = self._portal.get(path, query={"page": page, "per_page": PAGE})
-            records = read_list(answer, read, self.subject)
+            records = read_list(kind, answer, self.subject)
             new = [each for each in records if each.id not in seen]
             seen.update(each.id for each in new)
             yield from new

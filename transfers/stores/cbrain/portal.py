@@ -176,7 +176,7 @@ class Portal:
         try:
             result = self.client.delete_userfiles(ids)
         except RefusedError:  # it has none of them, or lets this user delete none
-            result = Deletion((), None)
+            result = Deletion((), (), None)
         if set(ids) <= set(result.deleted):
             return set(ids)
 

@@ -15,7 +15,7 @@ from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
 from hibali.http.login import Authorization
 from hibali.http.rest import Call, Policy, RestClient
 from transfers.stores.cbrain.errors import error_of
-from transfers.stores.cbrain.records import not_understood
+from transfers.stores.cbrain.records import Record, not_understood, read_record
 
 MOST_ANSWER = 16 * 1024 * 1024  # of a page of records, and of any other answer that is held in memory
 
@@ -32,6 +32,10 @@ class Portal(RestClient):
     def get(self, path: str, **more: Any) -> Any:
         """Return the JSON with which the portal answers to a question."""
         return self.ask(Call("GET", path, **{"most": MOST_ANSWER, "seconds": RESPONSE_SECONDS, **more}))
+
+    def record(self, kind: type[Record], path: str, **more: Any) -> Record:
+        """Return the record with which the portal answers to a question."""
+        return read_record(kind, self.get(path, **more), self.subject)
 
     def change(self, method: str, path: str, content: Any, **more: Any) -> Response:
         """Send JSON whose repetition changes nothing, such as an update or a deletion, with retries."""

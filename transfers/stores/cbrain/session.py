@@ -29,7 +29,7 @@ from transfers.stores.cbrain.errors import (
     refused_login,
     rejected_token,
 )
-from transfers.stores.cbrain.records import SessionInfo, read_session
+from transfers.stores.cbrain.records import SessionInfo, read_record
 from transfers.stores.cbrain.requests import Portal
 from transfers.stores.cbrain.settings import CbrainSettings
 from transfers.stores.login_protocol import LoginResult, Prompts
@@ -135,7 +135,7 @@ def make_session(site: Site, login: str, password: str) -> SessionInfo:
         response = portal.repeat(call)
         if response.status >= 300:
             raise refused_login(site.name)
-        info = read_session(portal.json_of(response), site.name)
+        info = read_record(SessionInfo, portal.json_of(response), site.name)
     remember_secret(info.token)
     return info
 
@@ -144,7 +144,9 @@ def session_of(site: Site, token: str) -> SessionInfo | None:
     """Return the session of a token, or None if the portal rejects it. Raise connection errors."""
     with closing(Portal(site)) as portal:
         response = portal.send(Call("GET", "/session", headers=_bearer(token), accept=(401,)))
-        return None if response.status == 401 else read_session(portal.json_of(response), site.name)
+        return (
+            None if response.status == 401 else read_record(SessionInfo, portal.json_of(response), site.name)
+        )
 
 
 def _bearer(token: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from transfers.stores.cbrain.described import described, description_of, entry_o
 from transfers.stores.cbrain.errors import reason_in
 from transfers.stores.cbrain.names import LEGAL_NAME, guess_type
 from transfers.stores.cbrain.portal import Portal
-from transfers.stores.cbrain.records import Userfile, read_userfile
+from transfers.stores.cbrain.records import Userfile, read_record
 from transfers.stores.cbrain.store import PortalStore
 
 URL = 'url = "https://portal.example"\n'
@@ -88,7 +88,7 @@ def test_names_that_a_portal_refuses(name: str) -> None:
 
 def userfile_of(**more: Any) -> Userfile:
     given = {"id": 7, "name": "a.txt", "data_provider_id": 3, "type": "TextFile", "size": 3, **more}
-    return read_userfile(given, "lab")
+    return read_record(Userfile, given, "lab")
 
 
 @pytest.mark.parametrize(
