@@ -237,13 +237,6 @@ _WAYS: tuple[Callable[[Any], Any], ...] = (
         help="Cancel the Globus task on Ctrl-C; without it the task continues.",
     ),
 )
-_TYPES: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "--as-type",
-        metavar="TYPE",
-        help="The type of new files at a CBRAIN portal, such as TextFile; by default guessed from their names.",
-    ),
-)
 _DRY: tuple[Callable[[Any], Any], ...] = (
     click.option("-n", "--dry-run", is_flag=True, help="Print the plan and change nothing."),
     click.option(
@@ -260,11 +253,6 @@ def add_planning_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of push, pull and sync to a command."""
     return _add(_OPTIONS[:3] + _KEEPING + _DRY + _PACE + _WAYS + _OPTIONS[3:] + SAVING, function)
-
-
-def add_type_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of targets where files have types to a command."""
-    return _add(_TYPES, function)
 
 
 def add_copying_options(function: Callable[..., Any]) -> Callable[..., Any]:

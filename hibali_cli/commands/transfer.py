@@ -11,7 +11,6 @@ from hibali_cli.transfer_options import (
     add_moving_options,
     add_node_options,
     add_planning_options,
-    add_type_options,
 )
 
 # modules of transfers are imported where they are used, for start-up time
@@ -32,7 +31,6 @@ from hibali_cli.transfer_options import (
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @add_moving_options
 @add_node_options
-@add_type_options
 def push_command() -> None:
     """Send files to a site; nothing is deleted without --delete.
 
@@ -89,7 +87,6 @@ def pull_command() -> None:
 )
 @add_moving_options
 @add_node_options
-@add_type_options
 def sync_command() -> None:
     """Copy files from FROM to TO; nothing is deleted without --delete.
 

@@ -393,7 +393,7 @@ def open_host(site: Site, on_event: Listener = ignore) -> ServiceHost | ServiceM
 
 def load_job_system(name: str) -> JobSystem:
     """Return the scheduler or service that a run recorded; raises `UsageError` for an unknown one."""
-    if not has("runs.services", name):
+    if has("runs.schedulers", name):
         return load_scheduler(name)
     found: JobSystem = load("runs.services", name).SYSTEM
     return found

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from runs.store import RunStore
 from tests.services.session import REPOSITORY
 
 PACKAGES = ("hibali", "hibali_api", "hibali_cli", "registry", "runs", "transfers")
 PLUGINS = "hibali_plugins"
+RUN = "20260102-030405-0a1b2c3d"
 FOLDERS = sorted(path.parent.name for path in (REPOSITORY / PLUGINS).glob("*/entry_points.txt"))
 # Prints everything that hibali offers; it runs in a tree without some folders.
 PROGRAM = """
@@ -109,6 +111,20 @@ def test_a_removed_plugin_leaves_no_trace(folder: str, whole: dict[str, Any], tm
         assert set(whole[found]) - set(left[found]) == names_in(removed, group), group
 
 
+def record_run(folder: Path, service: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HIBALI_STATE", str(folder / "HIBALI_STATE"))
+        fields = {
+            "pipeline": "p@1",
+            "pipeline_digest": "d",
+            "site": "xx",
+            "name": "",
+            "container": "bare",
+            "outputs": [],
+        }
+        RunStore().begin(RUN, "k" * 64, {**fields, "scheduler": service})
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_a_removed_plugin_added_is_refused_clearly(folder: str, tmp_path: Path) -> None:
     environment = tree_without(tmp_path, {folder})
@@ -116,6 +132,11 @@ def test_what_a_removed_plugin_added_is_refused_clearly(folder: str, tmp_path: P
         done = call(environment, "-m", "hibali_cli", *name.split("."))
         assert done.returncode == 2, done.stderr
         assert f"No such command {name.rpartition('.')[2]!r}" in done.stderr
+    for service in sorted(names_in({folder}, "services")):
+        record_run(tmp_path, service)
+        for words in (("list", "--json"), ("show", RUN)):
+            done = call(environment, "-m", "hibali_cli", "runs", *words)
+            assert (done.returncode, RUN in done.stdout) == (0, True), done.stderr
     for kind in sorted(names_in({folder}, "stores")):
         (tmp_path / "HIBALI_CONFIG").write_text(f'[sites.xx]\nkind = "{kind}"\n')
         (tmp_path / "HIBALI_CONFIG").chmod(0o600)

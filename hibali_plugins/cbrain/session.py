@@ -24,14 +24,14 @@ from hibali.http.rest import Call
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.ledger import now
 from hibali.subprocesses import credentials_from, remember_secret
-from transfers.stores.cbrain.errors import (
+from hibali_plugins.cbrain.errors import (
     needed_login,
     refused_login,
     rejected_token,
 )
-from transfers.stores.cbrain.records import SessionInfo, read_record
-from transfers.stores.cbrain.requests import Portal
-from transfers.stores.cbrain.settings import CbrainSettings
+from hibali_plugins.cbrain.records import SessionInfo, read_record
+from hibali_plugins.cbrain.requests import Portal
+from hibali_plugins.cbrain.settings import CbrainSettings
 from transfers.stores.login_protocol import LoginResult, Prompts
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -14,17 +14,17 @@ import pytest
 from hibali.config.settings import SettingsError, parse_settings
 from hibali.errors import HibaliError, NotFoundError, RefusedError
 from hibali.locations import parse_location, read_location
+from hibali_plugins.cbrain import archive as archives
+from hibali_plugins.cbrain.archive import CollectionArchive
+from hibali_plugins.cbrain.contents import WHOLE_BYTES, Contents
+from hibali_plugins.cbrain.described import described, description_of, entry_of
+from hibali_plugins.cbrain.errors import reason_in
+from hibali_plugins.cbrain.names import LEGAL_NAME, guess_type
+from hibali_plugins.cbrain.portal import Portal
+from hibali_plugins.cbrain.records import Userfile, read_record
+from hibali_plugins.cbrain.store import PortalStore
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import name_problem
-from transfers.stores.cbrain import archive as archives
-from transfers.stores.cbrain.archive import CollectionArchive
-from transfers.stores.cbrain.contents import WHOLE_BYTES, Contents
-from transfers.stores.cbrain.described import described, description_of, entry_of
-from transfers.stores.cbrain.errors import reason_in
-from transfers.stores.cbrain.names import LEGAL_NAME, guess_type
-from transfers.stores.cbrain.portal import Portal
-from transfers.stores.cbrain.records import Userfile, read_record
-from transfers.stores.cbrain.store import PortalStore
 
 URL = 'url = "https://portal.example"\n'
 

@@ -15,6 +15,9 @@ from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedEr
 from hibali.events import Listener, Noted, ignore
 from hibali.locations import Location
 from hibali.text import printable
+from hibali_plugins.cbrain.client import CbrainClient
+from hibali_plugins.cbrain.portal import Portal
+from hibali_plugins.cbrain.records import DataProvider, Task, ToolConfig
 from registry.descriptor import digest_document
 from registry.pipeline import Pipeline, catalogue_version, name_of_title
 from runs.model import Output
@@ -30,9 +33,6 @@ from runs.services.base import (
     ToolRequest,
     ToolService,
 )
-from transfers.stores.cbrain.client import CbrainClient
-from transfers.stores.cbrain.portal import Portal
-from transfers.stores.cbrain.records import DataProvider, Task, ToolConfig
 
 _PASSES = 2  # the list is sorted by the last change, so that a task can move to a page that was read
 _FEW = 5  # tasks that are queried one by one, instead of reading the list

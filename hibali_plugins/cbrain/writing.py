@@ -14,13 +14,13 @@ from concurrent.futures import Executor
 
 from hibali.errors import RefusedError, TryLaterError
 from hibali.http.client import Bytes
+from hibali_plugins.cbrain.contents import Contents
+from hibali_plugins.cbrain.described import Described, described, description_of, tag_of
+from hibali_plugins.cbrain.names import guess_type
+from hibali_plugins.cbrain.portal import Portal
+from hibali_plugins.cbrain.records import DataProvider, Userfile
 from transfers.model.entry import Verification
 from transfers.model.units import Committed, Item, Problem
-from transfers.stores.cbrain.contents import Contents
-from transfers.stores.cbrain.described import Described, described, description_of, tag_of
-from transfers.stores.cbrain.names import guess_type
-from transfers.stores.cbrain.portal import Portal
-from transfers.stores.cbrain.records import DataProvider, Userfile
 from transfers.stores.server.lease import NoLease
 from transfers.stores.server.streaming import (
     DIFFERS,

@@ -16,14 +16,14 @@ from itertools import islice
 
 from hibali.errors import HibaliError, RefusedError
 from hibali.text import counted, printable
+from hibali_plugins.cbrain.client import DELETED_AT_ONCE, REGISTERED_AT_ONCE
+from hibali_plugins.cbrain.names import COLLECTION, LEGAL_TEXT, SINGLE_FILE, guess_type
+from hibali_plugins.cbrain.portal import Portal
+from hibali_plugins.cbrain.records import DataProvider, Userfile, is_collection_type
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import Facts
 from transfers.model.store import Lock, Store, StoreView, problem_of
 from transfers.model.units import Committed, Item, Payload, Problem, Unit
-from transfers.stores.cbrain.client import DELETED_AT_ONCE, REGISTERED_AT_ONCE
-from transfers.stores.cbrain.names import COLLECTION, LEGAL_TEXT, SINGLE_FILE, guess_type
-from transfers.stores.cbrain.portal import Portal
-from transfers.stores.cbrain.records import DataProvider, Userfile, is_collection_type
 
 _TOP = re.compile(f"{LEGAL_TEXT}(/.+)?".encode(), re.DOTALL)
 _BELOW = re.compile(rb".+", re.DOTALL)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from hibali_plugins.cbrain.records import Userfile
 from transfers.model.entry import Entry, Kind
-from transfers.stores.cbrain.records import Userfile
 
 _RECORD = re.compile(
     r"^hibali: sha256=(?P<digest>[0-9a-f]{64}) size=(?P<size>[0-9]{1,18})"

@@ -14,8 +14,8 @@ from hibali.http.client import Bytes, Receive, Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
 from hibali.http.login import Authorization
 from hibali.http.rest import Call, Policy, RestClient
-from transfers.stores.cbrain.errors import error_of
-from transfers.stores.cbrain.records import Record, not_understood, read_record
+from hibali_plugins.cbrain.errors import error_of
+from hibali_plugins.cbrain.records import Record, not_understood, read_record
 
 MOST_ANSWER = 16 * 1024 * 1024  # of a page of records, and of any other answer that is held in memory
 

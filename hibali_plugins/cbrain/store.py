@@ -14,6 +14,13 @@ from typing import NamedTuple
 
 from hibali.errors import HibaliError, IncompleteError, NotFoundError, RefusedError
 from hibali.text import printable
+from hibali_plugins.cbrain.archive import CollectionArchive
+from hibali_plugins.cbrain.contents import WHOLE_BYTES, Contents
+from hibali_plugins.cbrain.described import entry_of, tag_of
+from hibali_plugins.cbrain.names import LEGAL_TEXT
+from hibali_plugins.cbrain.portal import Portal
+from hibali_plugins.cbrain.records import DataProvider, Userfile
+from hibali_plugins.cbrain.writing import PortalWriter
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts, name_problem, unsafe_component
@@ -21,13 +28,6 @@ from transfers.model.identities import identity_of_url
 from transfers.model.sharing import Sharing
 from transfers.model.store import problem_of
 from transfers.model.units import Committed, ListingIncompleteError, Payload, Problem
-from transfers.stores.cbrain.archive import CollectionArchive
-from transfers.stores.cbrain.contents import WHOLE_BYTES, Contents
-from transfers.stores.cbrain.described import entry_of, tag_of
-from transfers.stores.cbrain.names import LEGAL_TEXT
-from transfers.stores.cbrain.portal import Portal
-from transfers.stores.cbrain.records import DataProvider, Userfile
-from transfers.stores.cbrain.writing import PortalWriter
 from transfers.stores.server.lease import NoLease
 from transfers.stores.server.own_files import below
 from transfers.stores.server.reading import Got, ServerReader
@@ -101,7 +101,7 @@ class PortalStore(ServerReader):
 
     def sharing(self) -> Sharing:
         """See Store. Raise `RefusedError` for what is no userfile."""
-        from transfers.stores.cbrain.sharing import ProjectSharing  # start-up: only to share files
+        from hibali_plugins.cbrain.sharing import ProjectSharing  # start-up: only to share files
 
         return ProjectSharing(self._portal, self._shared_userfiles)
 

@@ -18,6 +18,8 @@ from hibali.errors import (
     RefusedError,
     TryLaterError,
 )
+from hibali_plugins.cbrain.client import CbrainClient
+from hibali_plugins.cbrain.session import log_in, log_out, stored_token
 from tests.services.cbrain import (
     DROPPED,
     EXPIRED,
@@ -29,8 +31,6 @@ from tests.services.cbrain import (
     RunningTask,
     TaskFailedError,
 )
-from transfers.stores.cbrain.client import CbrainClient
-from transfers.stores.cbrain.session import log_in, log_out, stored_token
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,14 @@ from hibali.config.kinds import StoreKind
 from hibali.config.model import Site
 from hibali.errors import NotFoundError
 from hibali.events import Listener, ignore
-from transfers.stores.cbrain.settings import CbrainSettings
+from hibali_plugins.cbrain.settings import CbrainSettings
 
 if TYPE_CHECKING:
     from hibali.locations import Location
+    from hibali_plugins.cbrain.portal import Portal
+    from hibali_plugins.cbrain.registering import RegisteringStore
+    from hibali_plugins.cbrain.store import PortalStore
     from transfers.model.store import Store
-    from transfers.stores.cbrain.portal import Portal
-    from transfers.stores.cbrain.registering import RegisteringStore
-    from transfers.stores.cbrain.store import PortalStore
     from transfers.stores.login_protocol import LoginResult, Prompts
 
 
@@ -49,14 +49,14 @@ KIND = StoreKind(
 
 def open_store(location: Location, *, on_event: Listener = ignore) -> PortalStore:
     """Return the store of a path whose files go through the portal."""
-    from transfers.stores.cbrain.store import PortalStore  # start-up: config.toml is read with this module
+    from hibali_plugins.cbrain.store import PortalStore  # start-up: config.toml is read with this module
 
     return PortalStore(_portal(location.site, on_event), location.raw)
 
 
 def open_over(location: Location, files: Store, *, on_event: Listener = ignore) -> RegisteringStore:
     """Return the store of a path whose files are in the store of another site. Raise `NotFoundError`."""
-    from transfers.stores.cbrain.registering import RegisteringStore  # start-up: as above
+    from hibali_plugins.cbrain.registering import RegisteringStore  # start-up: as above
 
     return RegisteringStore(_portal(location.site, on_event), files, location.raw)
 
@@ -83,14 +83,14 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
 
 def log_in(site: Site, prompts: Prompts) -> LoginResult:
     """See transfers.stores.login_protocol."""
-    from transfers.stores.cbrain import session  # start-up: config.toml is read with this module
+    from hibali_plugins.cbrain import session  # start-up: config.toml is read with this module
 
     return session.log_in(site, prompts)
 
 
 def log_out(site: Site) -> LoginResult:
     """See transfers.stores.login_protocol."""
-    from transfers.stores.cbrain import session  # start-up: config.toml is read with this module
+    from hibali_plugins.cbrain import session  # start-up: config.toml is read with this module
 
     return session.log_out(site)
 
@@ -113,7 +113,7 @@ def _check_provider(portal: Portal, name: str) -> None:
 
 
 def _portal(site: Site, on_event: Listener) -> Portal:
-    from transfers.stores.cbrain.client import CbrainClient  # start-up: config.toml is read with this module
-    from transfers.stores.cbrain.portal import Portal  # start-up: as above
+    from hibali_plugins.cbrain.client import CbrainClient  # start-up: config.toml is read with this module
+    from hibali_plugins.cbrain.portal import Portal  # start-up: as above
 
     return Portal(CbrainClient(site, on_event=on_event), site)

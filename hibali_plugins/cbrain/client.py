@@ -15,8 +15,8 @@ from hibali.errors import AccessError, IncompleteError, NotFoundError, RefusedEr
 from hibali.events import Listener, ignore
 from hibali.http.client import Bytes, Receive
 from hibali.http.rest import Call
-from transfers.stores.cbrain.names import LEGAL_NAME
-from transfers.stores.cbrain.records import (
+from hibali_plugins.cbrain.names import LEGAL_NAME
+from hibali_plugins.cbrain.records import (
     Activity,
     DataProvider,
     Deletion,
@@ -34,8 +34,8 @@ from transfers.stores.cbrain.records import (
     read_list,
     read_record,
 )
-from transfers.stores.cbrain.requests import MOST_ANSWER, Portal
-from transfers.stores.cbrain.session import Session
+from hibali_plugins.cbrain.requests import MOST_ANSWER, Portal
+from hibali_plugins.cbrain.session import Session
 
 PAGE = 1000  # records; the largest page that the portal gives
 REGISTERED_AT_ONCE = 100  # names of one request: the portal reads the size of each before it answers

@@ -15,10 +15,10 @@ from typing import IO
 
 from hibali.errors import IncompleteError, RefusedError
 from hibali.text import printable
+from hibali_plugins.cbrain.client import CbrainClient
+from hibali_plugins.cbrain.records import Userfile
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import unsafe_component
-from transfers.stores.cbrain.client import CbrainClient
-from transfers.stores.cbrain.records import Userfile
 
 _MOST_RECEIVED = 512 * 1024 * 1024  # compressed; portals send at most 400 megabytes of content
 _MOST_BYTES = 4 * 1024 * 1024 * 1024  # unpacked: the size of a collection may be unknown to the portal

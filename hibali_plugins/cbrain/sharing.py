@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from hibali.errors import RefusedError, UsageError
 from hibali.text import nearest, printable
+from hibali_plugins.cbrain.portal import OWN_GROUP, Portal
+from hibali_plugins.cbrain.records import Group, Userfile
 from transfers.model.entry import Entry
 from transfers.model.sharing import Grant, ListedGrant, Permission, Reach, Sharing
-from transfers.stores.cbrain.portal import OWN_GROUP, Portal
-from transfers.stores.cbrain.records import Group, Userfile
 
 _PREFIX = "project:"
 

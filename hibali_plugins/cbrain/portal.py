@@ -15,9 +15,9 @@ from hibali.config.model import Site
 from hibali.errors import NotFoundError, RefusedError, TryLaterError, UsageError
 from hibali.retry import growing_intervals, pause
 from hibali.text import nearest, printable
-from transfers.stores.cbrain.client import CbrainClient
-from transfers.stores.cbrain.records import DataProvider, Deletion, Group, Userfile
-from transfers.stores.cbrain.settings import CbrainSettings
+from hibali_plugins.cbrain.client import CbrainClient
+from hibali_plugins.cbrain.records import DataProvider, Deletion, Group, Userfile
+from hibali_plugins.cbrain.settings import CbrainSettings
 
 OWN_GROUP = "UserGroup"  # the type of the project that every user has alone
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from typing import IO, Any
 
 from hibali.errors import IncompleteError
-from transfers.stores.cbrain.client import CbrainClient
-from transfers.stores.cbrain.records import Userfile
+from hibali_plugins.cbrain.client import CbrainClient
+from hibali_plugins.cbrain.records import Userfile
 
 WHOLE_BYTES = 4 * 1024 * 1024  # files up to this size are held in memory
 _MOST_FILES = 8  # temporary files at a time: those that are read at once, and a few that were

@@ -1,0 +1,1 @@
+"""Sites that are CBRAIN portals: their files, and the tools that are installed there."""
