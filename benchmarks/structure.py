@@ -22,7 +22,6 @@ from tests.services.session import end_session, ensure, prepare_session
 PLUGINS = "hibali_plugins"
 # Features that are to move to hibali_plugins/ and have not: the core is counted without them.
 FUTURE_PLUGINS = (
-    "transfers/datasets",
     "transfers/shards",
     "transfers/node",
     "transfers/engine/routes/gridftp",
@@ -34,13 +33,9 @@ FUTURE_PLUGINS = (
     "transfers/stores/unicore",
     "transfers/stores/url.py",
     "transfers/stores/webdav",
-    "runs/dataset.py",
     "runs/nodes.py",
     "runs/pilot",
     "runs/services",
-    "hibali_cli/annex_remote.py",
-    *(f"hibali_cli/handlers/{name}.py" for name in ("datasets",)),
-    *(f"hibali_cli/commands/{name}.py" for name in ("datasets",)),
 )
 
 

@@ -29,6 +29,7 @@ from transfers.model.entry import Entry, Kind
 from transfers.model.patterns import path_expression
 from transfers.model.rules import Rules
 from transfers.stores.open_store import open_store
+from transfers.stores.open_views import datasets_at
 
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 _WORK = b"work"
@@ -307,9 +308,9 @@ def protection(
         task_of: Returns the number of the task that a file belongs to, 0 for a single run.
     """
     if not saving.save and target.typed_local:
-        from transfers.datasets.repository import find_repository_path  # start-up: only for --no-save
-
-        if find_repository_path(os.fsencode(os.path.realpath(target.path))) is not None:
+        path = os.fsencode(os.path.realpath(target.path))
+        datasets = datasets_at(path)
+        if datasets is not None and datasets.open_contents(path) is not None:
             return None
 
     def refuse(other: Mapping[bytes, str]) -> None:

@@ -39,13 +39,12 @@ from runs.outputs import (
 )
 from runs.script import Dependencies, Dependency
 from runs.store import RunStore
-from transfers.datasets.contents import fetch_contents, open_contents
-from transfers.datasets.repository import is_reserved
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
+from transfers.stores.open_views import datasets_at, fetch_content
 
 _FRESH_NS = 2_000_000_000  # a file changed this shortly before it was hashed can change again unseen
 
@@ -92,9 +91,10 @@ class LocalContent:
         whole = hashlib.sha256()
         files: dict[bytes, str] = {}
         size = 0
-        contents = open_contents(root)
+        datasets = datasets_at(root)
+        contents = None if datasets is None else datasets.open_contents(root)
         for path, status in _walk(root, b""):
-            if contents is not None and is_reserved(path):
+            if contents is not None and contents.is_reserved(path):
                 continue
             content = contents.find(path) if contents is not None and stat.S_ISLNK(status.st_mode) else None
             name, found = content if content is not None else (root + b"/" + path, status)
@@ -521,7 +521,7 @@ def _identify(each: Input, place: Location) -> Located:
     """Identify an input; a local symlink is followed, and the content of an annexed file is fetched."""
     if place.typed_local:
         path = Path(os.fsdecode(place.raw))
-        fetch_contents(place.raw, place.logins)
+        fetch_content(place.raw, place.logins)
         identity = identify_local(path)
         real = os.fsencode(path.resolve()).decode("utf-8", "surrogateescape")
         return Located(each, replace(place, path=real, slash=False), identity)

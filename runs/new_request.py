@@ -19,7 +19,6 @@ from registry.invocation import Invocation, read_invocation
 from registry.parameters import Row, check_tasks, make_rows
 from registry.pipeline import Pipeline
 from runs.containers.base import Container, find_consent_reasons
-from runs.dataset import typed_request
 from runs.dependencies import must_end_before, needed_parts, require_success
 from runs.fast_storage import NO_FAST_OPTIONS, NOTHING_FAST, FastOptions, choose_fast_storage
 from runs.images import Pinned
@@ -38,6 +37,7 @@ from runs.request import ComputeSite, JobOptions, Request, TaskRequest, Workload
 from runs.schedulers.base import Resources
 from runs.store import RunStore
 from runs.sweeps.launch import files_of
+from runs.typed import typed_request
 
 Follow = Callable[[list[Run]], object]  # queries runs that come first, or waits for their ends
 

@@ -121,7 +121,7 @@ class Request:
 
     `image` is the value of `--image`, `pinned` the image that the catalogue pins. `new` starts a new run although one of the same
     command is unfinished. `command_key` is the key of the command for any site, if one of several sites was chosen. `typed` is the command
-    line as it was typed, for `datalad rerun` (runs.dataset).
+    line as it was typed, for `datalad rerun` (runs.typed).
     """
 
     workload: Workload

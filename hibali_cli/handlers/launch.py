@@ -15,6 +15,7 @@ from hibali.errors import HibaliError, NotFoundError, RefusedError, RunFailedErr
 from hibali.events import Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.locations import read_target
+from hibali.plugins import find
 from hibali.text import as_bytes, counted
 from hibali_cli.handlers.descriptors import find_pipeline
 from hibali_cli.handlers.run_sites import fetch_usage, run_site, update_runs
@@ -30,7 +31,6 @@ from registry.pipeline import Pipeline
 from runs import new_request
 from runs.collect import ChosenFiles, Collector, ended_tasks, list_outputs, may_complete, outputs_folder
 from runs.containers.base import Container, find_consent_reasons
-from runs.dataset import dataset_saving, find_dataset, recorded_request
 from runs.inputs import Located, copy_collected, find_collected_copy, locate_files
 from runs.launch import launch, launch_session
 from runs.model import Run, State, ignore_run
@@ -44,6 +44,7 @@ from runs.stage import Synchroniser
 from runs.status import find_failure
 from runs.store import RunStore
 from runs.sweeps.launch import prepare_dry_run
+from runs.typed import recorded_request
 from transfers.engine.request import SaveOptions
 from transfers.history.journal import Receipt
 
@@ -78,7 +79,9 @@ def run_workload(
         request = with_pilot(request, options.sweep.allocations)
     if options.collect.dataset is not None:
         # `datalad rerun` could otherwise not repeat the command from the content of the dataset
-        find_dataset(options.collect.dataset, recorded_request([{"asked": request.typed}], found.reference))
+        _run_records().find_dataset(
+            options.collect.dataset, recorded_request([{"asked": request.typed}], found.reference)
+        )
     if dry_run:
         _show_dry_run(common, request)
         return None
@@ -380,8 +383,19 @@ def _saving_collector(run_store: RunStore, run: Run, dataset: str, collector: Co
                 hint=f"Collect them without a record: hibali runs collect {run.id} DIR",
             )
         part = whole
-    found = find_dataset(dataset, recorded_request(run_store.records(run.id), run.id))
-    return collector.saving(dataset_saving(found, run))
+    records = _run_records()
+    found = records.find_dataset(dataset, recorded_request(run_store.records(run.id), run.id))
+    return collector.saving(records.dataset_saving(found, run))
+
+
+def _run_records() -> Any:
+    """Return what records runs in datasets. Raises `UsageError` without datasets."""
+    found = find("hibali.run_records", "datasets")
+    if found is None:
+        raise UsageError(
+            "usage", "this hibali has no datasets", subject="--dataset", hint="Install all of hibali."
+        )
+    return found
 
 
 def collect_run(

@@ -52,11 +52,11 @@ from runs.outputs import OutputDigests, find_content, read_output_identity
 from runs.records import part_of
 from runs.stage import Synchroniser
 from runs.store import RunStore
-from transfers.datasets.contents import fetch_contents
 from transfers.inventory import Inventory, InventoryRequest
 from transfers.manifest import write_line
 from transfers.remote.host import RemoteHost
 from transfers.stores.open_store import open_store
+from transfers.stores.open_views import fetch_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +418,7 @@ def real_place(place: Location) -> Location:
     """Resolve symlinks of a local path, and get content that git-annex stores elsewhere."""
     if not place.typed_local:
         return place
-    fetch_contents(place.raw, place.logins)
+    fetch_content(place.raw, place.logins)
     real = os.path.realpath(place.raw).decode("utf-8", "surrogateescape")
     return replace(place, path=real, slash=False)
 

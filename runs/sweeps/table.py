@@ -249,7 +249,7 @@ def hash_files(place: Location, names: Sequence[bytes]) -> dict[bytes, str]:
 class RerunRequest(NamedTuple):
     """A recorded request: its workload; `known` has the location of each file.
 
-    `typed` is the command as it was typed (runs.dataset).
+    `typed` is the command as it was typed (runs.typed).
     """
 
     workload: Workload

@@ -107,7 +107,7 @@ ELSEWHERE: dict[str, str] = {
     "bigbrain": "EBRAINS and CBRAIN: test_bigbrain_page.py",
     "cbrain": "test_cbrain.py",
     "datalad": "DataLad: test_datasets.py",
-    "git-annex": "test_annex_remote.py",
+    "git-annex": "test_special_remote.py",
     "globus": "test_globus_smoke.py, test_globus_login.py",
     "gsi": "test_gsi.py",
 }

@@ -173,6 +173,17 @@ def test_packed_places_are_refused_without_packs(words: tuple[str, ...], tmp_pat
     assert sorted(path.name for path in (tmp_path / "packed").rglob("*")) == [".hibali", "packs"]
 
 
+def test_nothing_is_deleted_in_a_dataset_without_datasets(tmp_path: Path) -> None:
+    environment = tree_without(tmp_path, {"datasets"})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "study" / ".datalad").mkdir(parents=True)
+    (tmp_path / "study" / ".git").mkdir()
+    words = ("sync", "--delete", str(tmp_path / "data"), str(tmp_path / "study"))
+    done = call(environment, "-m", "hibali_cli", *words)
+    assert (done.returncode, "this hibali has no datasets" in done.stderr) == (8, True), done.stderr
+    assert (tmp_path / "study" / ".git").is_dir()
+
+
 def test_only_the_loader_names_the_folder_of_plugins() -> None:
     """import-linter does not see `import_module`."""
     found = {

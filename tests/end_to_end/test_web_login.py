@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from hibali.config.settings import load_sites
+from hibali_plugins.datasets.contents import fetch_contents
 from tests.services.loris import LOGIN, LorisServer
 from tests.support.annex import AnnexRepository, make_repository
 from tests.support.secret_search import check_secrets_absent, watch_process_arguments
 from tests.support.terminal import Terminal
 from tests.support.web_server import WebServer
-from transfers.datasets.contents import fetch_contents
 
 IMAGE = "/api/v0.0.3/candidates/400162/V6/images/scan.mnc"
 SCAN = b"voxel" * 4000

@@ -34,7 +34,7 @@ from transfers.planning.planner import missing_source
 from transfers.planning.protected_roots import check_read_only_roots, check_root_exists, path_relation
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.globus.paths import identity_at
-from transfers.stores.open_views import ViewOpener, refuse_packed
+from transfers.stores.open_views import ViewOpener, refuse_dataset, refuse_packed
 from transfers.stores.single_file import ChosenStore, SingleSource, SingleTarget
 
 if TYPE_CHECKING:  # start-up: only for saved plans
@@ -234,6 +234,8 @@ class _Opener(ViewOpener):
                 "--push-to needs a target in a dataset on this machine; this target is in none",
                 subject=request.target.text,
             )
+        elif request.rules.delete and location.site.kind == "local":
+            refuse_dataset(plain.root_path, location.text)
         for option in request.options:
             view = option.open_target(plain, location.text)
             if view is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
+from hibali.config.model import Site
 from hibali.errors import RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
@@ -18,7 +19,63 @@ from transfers.model.store import Store
 from transfers.stores.open_store import open_store
 
 PACKS_FOLDER = OWN_FOLDER + b"/packs"  # the folder of the indexes; a root that has it is packed
-_DATASETS = "transfers.datasets.view", "dataset_view"
+
+
+class Contents(Protocol):
+    """The files of a folder in a dataset."""
+
+    def is_reserved(self, path: bytes) -> bool:
+        """Return whether a path belongs to the repository itself."""
+
+    def find(self, path: bytes) -> tuple[bytes, os.stat_result] | None:
+        """Return the absolute path of a file's content and its status; None if it is not on this machine."""
+
+
+class Datasets(Protocol):
+    """What is asked of datasets, where a git folder is around a local path; only then they are loaded."""
+
+    def dataset_view(
+        self,
+        store: Store,
+        location: Location,
+        opener: Callable[[Location], Store],
+        on_event: Listener,
+        *,
+        fetches: bool,
+    ) -> Store:
+        """Return the store, or a view of it if it is in a dataset."""
+
+    def open_contents(self, path: bytes) -> Contents | None:
+        """Return the files at and below an absolute path in a dataset; None outside of one."""
+
+    def fetch_contents(self, path: bytes, logins: Sequence[Site]) -> None:
+        """Get annexed content at and below an absolute path. Raises `IncompleteError` if some fails."""
+
+
+def datasets_at(path: bytes) -> Datasets | None:
+    """Return what handles datasets if a git folder is around a path of this machine."""
+    found: Datasets | None = find("hibali.views", "datasets") if any(_repositories(path)) else None
+    return found
+
+
+def fetch_content(path: bytes, logins: Sequence[Site]) -> None:
+    """Get content that git-annex stores elsewhere, at and below a path of this machine. Raises `IncompleteError`."""
+    datasets = datasets_at(path)
+    if datasets is not None:
+        datasets.fetch_contents(path, logins)
+
+
+def refuse_dataset(path: bytes, subject: str) -> None:
+    """Raise `RefusedError` for a dataset without its feature: the repository's own files would count as data."""
+    for folder in _repositories(path):
+        annexed = (folder / ".datalad", folder / ".git" / "annex")
+        if any(map(os.path.lexists, annexed)) and find("hibali.views", "datasets") is None:
+            raise RefusedError(
+                "cannot-delete",
+                "--delete would remove files of the dataset itself, and this hibali has no datasets",
+                subject=subject,
+                hint="Leave out --delete, or install all of hibali. Nothing was changed.",
+            )
 
 
 class ViewOpener:
@@ -45,13 +102,11 @@ class ViewOpener:
     def open(self, location: Location) -> Store:
         """Open a location; in a dataset on this machine, annexed files appear with their contents."""
         store = self._open_plain(location)
-        if not self._datasets or location.site.kind != "local" or not _in_repository(store.root_path):
+        local = self._datasets and location.site.kind == "local"
+        datasets = datasets_at(store.root_path) if local else None
+        if datasets is None:
             return store
-        module, name = _DATASETS  # loaded only where a cheap test finds that it applies
-        view: Store = getattr(import_module(module), name)(
-            store, location, self._open_plain, self._on_event, fetches=self._fetches
-        )
-        return view
+        return datasets.dataset_view(store, location, self._open_plain, self._on_event, fetches=self._fetches)
 
     def _open_plain(self, location: Location) -> Store:
         paced = location if self._paced is None else self._paced(location)
@@ -143,9 +198,9 @@ def packed_root_error(subject: str) -> RefusedError:
     )
 
 
-def _in_repository(root_path: bytes) -> bool:
-    """Return whether a git folder is around a local path, or around what it leads to."""
+def _repositories(root_path: bytes) -> Iterator[Path]:
+    """Yield the folders with a git folder around a local path, or around what it leads to."""
     path = Path(os.fsdecode(root_path))
     # a symlink of git-annex belongs to the repository around the symlink
     ends = {Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(path))}
-    return any(os.path.lexists(folder / ".git") for end in ends for folder in (end, *end.parents))
+    return (folder for end in ends for folder in (end, *end.parents) if os.path.lexists(folder / ".git"))

@@ -14,9 +14,9 @@ from hibali_cli.run_options import (
     parse_resource_argv,
     read_resource_options,
 )
-from runs.dataset import DatasetRequest, recorded_request
 from runs.new_request import resource_argv
 from runs.schedulers.base import Resources
+from runs.typed import DatasetRequest, recorded_request
 
 
 def read(*words: str) -> Resources:

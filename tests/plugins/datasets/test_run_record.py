@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runs.dataset import Dataset, DatasetRequest, recorded_request, run_record, typed_request
+from hibali_plugins.datasets.repository import Repository
+from hibali_plugins.datasets.run_record import Dataset, run_record
 from runs.model import Output, Pilot, RunStatus, Sweep
+from runs.typed import DatasetRequest, recorded_request, typed_request
 from tests.support.runs import make_run
-from transfers.datasets.repository import Repository
 
 
 def record_of(

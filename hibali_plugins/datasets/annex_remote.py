@@ -20,7 +20,7 @@ from hibali.locations import Location, read_location
 from hibali.system_errors import exit_of, explain
 from hibali.text import printable
 from hibali_cli.interruption import listen_for_interruption
-from transfers.datasets.annex_contents import AnnexContents
+from hibali_plugins.datasets.annex_contents import AnnexContents
 from transfers.model.entry import Entry
 
 VERSION = "VERSION 1"

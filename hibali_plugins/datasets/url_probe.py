@@ -19,9 +19,9 @@ from hibali.http.client import Response
 from hibali.http.errors import is_failing
 from hibali.http.fetch import send_once
 from hibali.text import printable
-from transfers.datasets.remote_probe import git_line, private_address, quoted
-from transfers.datasets.repository import Repository
-from transfers.datasets.sources import Config, Outcome, Sample, Source, origin_of, without_login
+from hibali_plugins.datasets.remote_probe import git_line, private_address, quoted
+from hibali_plugins.datasets.repository import Repository
+from hibali_plugins.datasets.sources import Config, Outcome, Sample, Source, origin_of, without_login
 from transfers.stores.web_login import authorize, has_password, site_above
 
 _MOST_REDIRECTS = 5

@@ -13,8 +13,8 @@ from hibali.text import counted, path_fields, printable
 from hibali_cli.failure import print_error
 from hibali_cli.fields import write_list
 from hibali_cli.options import Common
-from transfers.datasets.check import DatasetReport, check_dataset
-from transfers.datasets.sources import Source, State
+from hibali_plugins.datasets.check import DatasetReport, check_dataset
+from hibali_plugins.datasets.sources import Source, State
 
 
 def check_and_print(

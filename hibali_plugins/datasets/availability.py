@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from hibali.errors import AccessError, HibaliError, IncompleteError
 from hibali.text import counted, printable
-from transfers.datasets.annex_branch import BITTORRENT, WEB, AnnexBranch, KeyRecord
-from transfers.datasets.annexed_files import AnnexedFile, ContentState, FoundContent
-from transfers.datasets.remote_probe import git_line, quoted
-from transfers.datasets.repository import Repository
-from transfers.datasets.sources import Config, Source, State, web_urls
+from hibali_plugins.datasets.annex_branch import BITTORRENT, WEB, AnnexBranch, KeyRecord
+from hibali_plugins.datasets.annexed_files import AnnexedFile, ContentState, FoundContent
+from hibali_plugins.datasets.remote_probe import git_line, quoted
+from hibali_plugins.datasets.repository import Repository
+from hibali_plugins.datasets.sources import Config, Source, State, web_urls
 
 _NO_COPY = "no known copy"
 _NAMED = 3  # sources or repositories in a message

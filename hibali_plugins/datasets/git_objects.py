@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from hibali.errors import IncompleteError
 from hibali.text import printable
-from transfers.datasets.repository import Repository, git_output
+from hibali_plugins.datasets.repository import Repository, git_output
 
 _SECONDS = 300.0
 # A partial clone would fetch missing objects, which can prompt or hang.

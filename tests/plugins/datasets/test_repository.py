@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from transfers.datasets.repository import Key, find_repository_path, key_of_link, key_of_pointer, read_key
-from transfers.datasets.saving import commit_message
+from hibali_plugins.datasets.repository import (
+    Key,
+    find_repository_path,
+    key_of_link,
+    key_of_pointer,
+    read_key,
+)
+from hibali_plugins.datasets.saving import commit_message
 from transfers.history.journal import Receipt
 
 _SUM = "a" * 64

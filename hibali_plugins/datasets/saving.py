@@ -19,8 +19,8 @@ from hibali.ledger import ledger_folder, new_identifier
 from hibali.retry import pause
 from hibali.system_errors import reason_of
 from hibali.text import counted, printable
-from transfers.datasets.contents import Contents
-from transfers.datasets.repository import (
+from hibali_plugins.datasets.contents import Contents
+from hibali_plugins.datasets.repository import (
     Repository,
     failure_text,
     git_output,

@@ -11,8 +11,8 @@ from itertools import islice
 
 from hibali.events import Listener
 from hibali.locations import Location
-from transfers.datasets.contents import Contents
-from transfers.datasets.repository import (
+from hibali_plugins.datasets.contents import Contents
+from hibali_plugins.datasets.repository import (
     POINTER,
     POINTER_BYTES,
     RESERVED,
@@ -20,7 +20,7 @@ from transfers.datasets.repository import (
     find_repository_path,
     is_reserved,
 )
-from transfers.datasets.saving import Changes
+from hibali_plugins.datasets.saving import Changes
 from transfers.engine.request import SaveOptions, SavingView
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind

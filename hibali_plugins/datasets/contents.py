@@ -15,20 +15,21 @@ from hibali.config.model import Site
 from hibali.errors import HibaliError, IncompleteError
 from hibali.events import Listener, Noted, ignore
 from hibali.text import counted, printable
-from transfers.datasets.repository import (
+from hibali_plugins.datasets.repository import (
     RESERVED,
     Key,
     Repository,
     RepositoryPath,
     failure_text,
     find_repository_path,
+    is_reserved,
     key_of_link,
     key_of_pointer,
     read_start,
     repository_around,
     run_annex_json,
 )
-from transfers.datasets.web_contents import get_with_login
+from hibali_plugins.datasets.web_contents import get_with_login
 
 
 def get_content(repository: Repository, keys: Iterable[bytes]) -> dict[bytes, str]:
@@ -94,6 +95,10 @@ class Contents:
         self._on_event = on_event
         self._around = lru_cache(_FOLDERS_KNOWN)(repository_around)
         self._not_got: dict[bytes, str] = {}
+
+    def is_reserved(self, path: bytes) -> bool:
+        """Return whether a path belongs to the repository itself."""
+        return is_reserved(path)
 
     def absolute(self, path: bytes) -> bytes:
         """Return the absolute path."""

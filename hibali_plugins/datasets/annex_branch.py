@@ -15,8 +15,8 @@ from pathlib import Path
 
 from hibali.annex_key import key_of_name, place_of
 from hibali.errors import HibaliError
-from transfers.datasets.git_objects import find_blobs, local_git, read_objects
-from transfers.datasets.repository import Repository
+from hibali_plugins.datasets.git_objects import find_blobs, local_git, read_objects
+from hibali_plugins.datasets.repository import Repository
 
 WEB = "00000000-0000-0000-0000-000000000001"
 BITTORRENT = "00000000-0000-0000-0000-000000000002"

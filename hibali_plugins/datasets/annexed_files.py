@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from transfers.datasets.git_objects import local_git, read_objects
-from transfers.datasets.repository import (
+from hibali_plugins.datasets.git_objects import local_git, read_objects
+from hibali_plugins.datasets.repository import (
     POINTER_BYTES,
     Key,
     Repository,

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from hibali.errors import HibaliError
 from hibali.text import printable
-from transfers.datasets.annex_branch import WEB, AnnexBranch, KeyRecord
-from transfers.datasets.git_objects import local_git
-from transfers.datasets.repository import Key, Repository
+from hibali_plugins.datasets.annex_branch import WEB, AnnexBranch, KeyRecord
+from hibali_plugins.datasets.git_objects import local_git
+from hibali_plugins.datasets.repository import Key, Repository
 
 _SAMPLES = 3  # contents with which each source is tested
 # Settings of .git/config that only special remotes have, and the type that they show.

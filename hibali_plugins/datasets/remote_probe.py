@@ -23,8 +23,8 @@ from hibali.ssh.explain import explain_ssh
 from hibali.ssh.gsi import without_debug
 from hibali.subprocesses import CommandResult, run, without_secrets
 from hibali.text import counted, printable
-from transfers.datasets.repository import Repository, git_environment, run_git
-from transfers.datasets.sources import Config, Outcome, Source
+from hibali_plugins.datasets.repository import Repository, git_environment, run_git
+from hibali_plugins.datasets.sources import Config, Outcome, Source
 
 _MOST_OUTPUT = 4 * 1024 * 1024
 _EMPTY = b"SHA256E-s0--e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # for remotes without contents

@@ -15,19 +15,19 @@ from hibali.cancellation import in_this_context
 from hibali.config.model import Site
 from hibali.errors import AccessError, Exit, HibaliError, IncompleteError, NotFoundError, UsageError
 from hibali.text import counted, printable
-from transfers.datasets.annex_branch import AnnexBranch
-from transfers.datasets.annexed_files import (
+from hibali_plugins.datasets.annex_branch import AnnexBranch
+from hibali_plugins.datasets.annexed_files import (
     AnnexedFile,
     ContentState,
     FoundContent,
     annexed_files,
     find_content,
 )
-from transfers.datasets.availability import Availability, FileCounts, content_problems, count_files
-from transfers.datasets.remote_probe import RemoteProbe, git_line, quoted
-from transfers.datasets.repository import Repository, find_repository_path
-from transfers.datasets.sources import Kept, Outcome, Source, State, find_sources, read_config
-from transfers.datasets.url_probe import UrlProbe
+from hibali_plugins.datasets.availability import Availability, FileCounts, content_problems, count_files
+from hibali_plugins.datasets.remote_probe import RemoteProbe, git_line, quoted
+from hibali_plugins.datasets.repository import Repository, find_repository_path
+from hibali_plugins.datasets.sources import Kept, Outcome, Source, State, find_sources, read_config
+from hibali_plugins.datasets.url_probe import UrlProbe
 
 _MOST_FILES = 200_000
 _MOST_SOURCES = 128

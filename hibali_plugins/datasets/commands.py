@@ -52,7 +52,7 @@ def check_command(
     would ask for a password is named. Files with the text of a pointer, with a page in place of the data, or without a source are
     counted. The exit code is 4 if only logins are missing, and 6 for any other problem.
     """
-    from hibali_cli.handlers.datasets import check_and_print
+    from hibali_plugins.datasets.checking import check_and_print
 
     return check_and_print(common, dataset or ".", paths, timeout, fields)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hibali.errors import TryLaterError, UsageError
-from hibali_cli.annex_remote import AnnexRequest, error_line, one_line, read_request
+from hibali_plugins.datasets.annex_remote import AnnexRequest, error_line, one_line, read_request
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from hibali.http.deadline import request_timeout
 from hibali.http.errors import error_of
 from hibali.http.login import Authorization
 from hibali.text import printable
-from transfers.datasets.annex_branch import WEB, AnnexBranch
-from transfers.datasets.repository import Repository, failure_text, read_key, run_annex
+from hibali_plugins.datasets.annex_branch import WEB, AnnexBranch
+from hibali_plugins.datasets.repository import Repository, failure_text, read_key, run_annex
 from transfers.stores.web_login import authorize, site_above
 
 _MOST = 1 << 40  # bytes of a content whose key has no size

@@ -1,0 +1,1 @@
+"""Datasets of git-annex and DataLad: their files as plain ones, commits, records of runs, checks, a special remote."""

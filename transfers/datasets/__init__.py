@@ -1,1 +1,0 @@
-"""Read and write DataLad datasets and git-annex repositories on this machine."""
