@@ -37,6 +37,17 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def seconds_of(time: object) -> float | None:
+    """Return the seconds since the epoch of a time as `now` or a job script writes it; None for anything else."""
+    if not isinstance(time, str):
+        return None
+    try:
+        found = datetime.fromisoformat(time)
+        return None if found.tzinfo is None else found.timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def new_identifier() -> str:
     """Return a new id for an operation or run: sorted by time, random enough not to collide, `[0-9a-f-]` only."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"

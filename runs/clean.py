@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from hibali.config.model import Site
 from hibali.errors import HibaliError, IncompleteError, RefusedError
+from hibali.ledger import seconds_of
 from hibali.locations import work_path
 from hibali.text import printable
 from runs.model import Run
@@ -55,18 +56,13 @@ def reason_to_keep(run: Run, request: CleanRequest, now: datetime) -> str:
         return "an unfinished run needs its outputs"
     if not run.results.collected and not request.all_ended:
         return "its outputs were not collected"
-    if (now - _time_of(run.status.ended or run.created)).total_seconds() < request.older_than:
+    # what is no time in an exit record counts as the present time
+    if (
+        now.timestamp() - (seconds_of(run.status.ended or run.created) or now.timestamp())
+        < request.older_than
+    ):
         return "it ended too recently"
     return ""
-
-
-def _time_of(text: str) -> datetime:
-    """Return a time of the ledger or of an exit record; the present time for other text."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return datetime.now(UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def needed_ids(runs: Iterable[Run]) -> frozenset[str]:

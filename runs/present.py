@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from hibali.errors import NotFoundError
 from hibali.files import read_regular
-from hibali.ledger import ledger_folder, read_records, records_in
+from hibali.ledger import ledger_folder, read_records, records_in, seconds_of
 from hibali.plugins import every
 from hibali.unreadable import UnreadableStateError, note_unreadable
 from runs.model import RUN_ID, Run, State
@@ -120,10 +120,10 @@ def _unfinished(run_id: str, path: Path) -> UnfinishedRun | None:
     run = read_run(run_id, path)
     if run.state.ended:
         return None
-    from runs.status import read_moment, run_timeline  # start-up: most runs have ended
+    from runs.status import run_timeline  # start-up: most runs have ended
 
     spans = run_timeline(run, list(read_records(path)))
-    return UnfinishedRun(run, spans[-1].since if spans else read_moment(run.created) or 0.0)
+    return UnfinishedRun(run, spans[-1].since if spans else seconds_of(run.created) or 0.0)
 
 
 def _has_final_state(content: bytes) -> bool:

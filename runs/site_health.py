@@ -16,10 +16,9 @@ from hibali.documents import line_of_json
 from hibali.errors import AccessError, HibaliError, TryLaterError
 from hibali.events import Listener, ignore
 from hibali.files import read_regular, write_atomic
-from hibali.ledger import ledger_folder, now
+from hibali.ledger import ledger_folder, now, seconds_of
 from runs.site_commands import choosing, find_batch_systems, is_direct, programs_of
 from transfers.check import SiteReport, check_site
-from transfers.history.operations import moment_of
 from transfers.remote.host import KnowsPrograms, RemoteHost
 
 _MOST_BYTES = 64 * 1024  # of a record; a longer one is not ours
@@ -88,7 +87,7 @@ def last_check(site: Site) -> SiteCheck | None:
     """Return the latest check; None without one, if its record is damaged, or if the site's settings changed since."""
     try:
         record = json.loads(read_regular(_path(site), _MOST_BYTES))
-        at, problems = moment_of(record["at"]), int(record["problems"])
+        at, problems = seconds_of(record["at"]), int(record["problems"])
         texts = {name: str(record[name]) for name in _TEXTS} if problems else {}
         if at is None or problems < 0 or record["settings"] != _settings_digest(site):
             return None

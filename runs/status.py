@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from hibali.documents import read_json
 from hibali.errors import HibaliError, OutputsMissingError, RunFailedError, TryLaterError
+from hibali.ledger import seconds_of
 from hibali.text import counted, printable
 from runs.model import OUTPUT_ID, Run, State
 from runs.schedulers.base import Phase, Status
@@ -276,7 +276,7 @@ def timeline_of(records: Iterable[Mapping[str, Any]]) -> list[Span]:
     """
     spans: list[Span] = []
     for record in records:
-        state, at = _state_of(record), read_moment(record.get("at"))
+        state, at = _state_of(record), seconds_of(record.get("at"))
         if state is None or at is None or (spans and not _follows(spans[-1].state, state)):
             continue
         reported_times = _times_of_job(record, spans[0].since, at) if state.ended and spans else None
@@ -294,7 +294,7 @@ def run_timeline(run: Run, records: Iterable[Mapping[str, Any]]) -> list[Span]:
     job_records = list(_as_one_job(records))
     spans = timeline_of(job_records)
     if spans and run.state.ended:
-        _enter(spans, run.state, read_moment(job_records[-1].get("at")) or spans[-1].since)
+        _enter(spans, run.state, seconds_of(job_records[-1].get("at")) or spans[-1].since)
     return spans
 
 
@@ -315,7 +315,7 @@ def _as_one_job(records: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, A
 
 def _times_of_job(record: Mapping[str, Any], since: float, at: float) -> tuple[float, float] | None:
     """Return when the tool began and ended; None if that is not reported or impossible."""
-    began, ended = read_moment(record.get("started")), read_moment(record.get("ended"))
+    began, ended = seconds_of(record.get("started")), seconds_of(record.get("ended"))
     if began is None or ended is None:
         return None
     return (began, ended) if since - SKEW_SECONDS <= began <= ended <= at + SKEW_SECONDS else None
@@ -356,17 +356,6 @@ def _state_of(record: Mapping[str, Any]) -> State | None:
             return State(state_name) if state_name in set(State) else None
         case _:
             return None
-
-
-def read_moment(text: object) -> float | None:
-    """Return the seconds since the epoch of a time in RFC 3339; None for invalid text."""
-    if not isinstance(text, str):
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-        return None if found.tzinfo is None else found.timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 _MOST_MISSING = 10

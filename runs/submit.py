@@ -12,6 +12,7 @@ from functools import partial
 from hibali.documents import read_json
 from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.events import Listener, Noted, ignore
+from hibali.ledger import seconds_of
 from hibali.retry import growing_intervals, pause
 from hibali.text import write_ranges
 from runs.model import Key, Run, State
@@ -28,7 +29,7 @@ from runs.schedulers.base import (
 from runs.script import PROXY
 from runs.services.base import JobService, LostAnswerError, ServiceJob, ServiceSystem, service_of
 from runs.site_session import SiteSession
-from runs.status import Observation, read_moment
+from runs.status import Observation
 from runs.store import RunStore
 from transfers.remote.host import OnceResult, RemoteHost, parse_result
 
@@ -186,7 +187,7 @@ def attempt_age(run_store: RunStore, run_id: str, chunk: int = 0) -> float:
     """Return the seconds since a service was last requested to create the job of a run or chunk, infinite if it never was."""
     for record in reversed(run_store.records(run_id)):
         if record.get("kind") == ATTEMPT and record.get("chunk", 0) == chunk:
-            moment = read_moment(record.get("at"))
+            moment = seconds_of(record.get("at"))
             return max(0.0, time.time() - moment) if moment is not None else 0.0
     return math.inf
 

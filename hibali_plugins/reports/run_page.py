@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
+from hibali.ledger import seconds_of
 from hibali.text import counted
 from hibali_plugins.reports.page import clock, render_page
 from hibali_plugins.reports.timeline import LEGEND, Row, Shape, draw_timeline, shorten
 from runs.model import Run, State
 from runs.outputs import OutputDigests, recorded_outputs
-from runs.status import SKEW_SECONDS, Span, read_moment, run_timeline
+from runs.status import SKEW_SECONDS, Span, run_timeline
 from runs.store import RunStore
 
 MAX_ROWS = 400  # of the timeline; the table has all runs
@@ -57,7 +58,7 @@ class ReportedRun:
 def report_run(run: Run, store: RunStore) -> ReportedRun:
     """Read the records of a run from the ledger."""
     records = store.records(run.id)
-    collected = [read_moment(record.get("at")) for record in records if record.get("kind") == "collected"]
+    collected = [seconds_of(record.get("at")) for record in records if record.get("kind") == "collected"]
     return ReportedRun(
         run=run,
         record=run.to_whole_record(),
@@ -101,8 +102,8 @@ def _rows_of_run(each: ReportedRun, now: float) -> list[Row]:
 
 def _row_of_task(number: int, task: Mapping[str, Any], run: Row, now: float) -> Row | None:
     """Make the row of a task; None if it has not begun or its times, which the job itself recorded, are impossible."""
-    state, began = State(task["state"]), read_moment(task.get("started"))
-    ended = read_moment(task.get("ended"))
+    state, began = State(task["state"]), seconds_of(task.get("started"))
+    ended = seconds_of(task.get("ended"))
     if began is None or (state.ended and ended is None):
         return None
     if not run.began - SKEW_SECONDS <= began <= (ended or began) <= run.ended(now) + SKEW_SECONDS:

@@ -10,10 +10,11 @@ from enum import StrEnum
 from typing import Any
 
 from hibali.amounts import format_duration, format_size
+from hibali.ledger import seconds_of
 from hibali.text import counted
 from hibali.unreadable import Unreadable
 from hibali_plugins.schedules.records import SUCCESS_CODES, Trigger
-from transfers.history.operations import Operation, Result, UnverifiedFiles, moment_of
+from transfers.history.operations import Operation, Result, UnverifiedFiles
 
 STRIP = 30  # firings that are shown of each schedule
 
@@ -181,7 +182,7 @@ def _todo(schedule: ScheduleInfo, firing: Trigger) -> str:
 
 def _silent(schedule: ScheduleInfo, firings: Sequence[Trigger], now: float) -> Trouble | None:
     """Return the problem that a schedule has not fired for too long."""
-    last = max(schedule.since, *(moment_of(each.began) or 0.0 for each in firings[-1:]), 0.0)
+    last = max(schedule.since, *(seconds_of(each.began) or 0.0 for each in firings[-1:]), 0.0)
     if not last or now - last <= schedule.silence:
         return None
     since = firings[-1].began if firings else ""

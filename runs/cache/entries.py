@@ -7,14 +7,13 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from hibali.config.model import Purge, Site
 from hibali.errors import HibaliError
 from hibali.events import Listener, Noted, ignore
-from hibali.ledger import Journal, ledger_folder, read_records
+from hibali.ledger import Journal, ledger_folder, read_records, seconds_of
 from hibali.text import as_text, counted, printable
 from runs.model import RUN_ID, Run
 from transfers.model.entry import Entry, Kind
@@ -219,10 +218,8 @@ def expected_wait(runs: Iterable[Run], site: str) -> float:
 
 
 def _seconds(first: str, last: str) -> float:
-    try:
-        return max(0.0, (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds())
-    except (ValueError, TypeError):
-        return 0.0
+    began, ended = seconds_of(first), seconds_of(last)
+    return 0.0 if began is None or ended is None else max(0.0, ended - began)
 
 
 class Times:

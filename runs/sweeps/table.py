@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from hibali.documents import line_of_json
 from hibali.errors import RefusedError, TryLaterError, UsageError
 from hibali.files import write_atomic
-from hibali.ledger import ledger_folder
+from hibali.ledger import ledger_folder, seconds_of
 from hibali.locations import Location
 from hibali.locks import wait_for_lock
 from hibali.system_errors import reason_of
@@ -38,7 +37,6 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _FORMATS = (".csv", ".jsonl", ".parquet")
 _KEYS = ("run", "folder", "state")  # of each row
 _Row = dict[str, Any]
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +153,8 @@ def _rows(run: Run, left: Mapping[int, Sequence[OutputFile]]) -> Iterator[dict[s
 
 def seconds_between(started: str, ended: str) -> int | None:
     """Return the seconds between two times of job scripts; None if either is invalid."""
-    try:
-        return int((datetime.strptime(ended, _TIME) - datetime.strptime(started, _TIME)).total_seconds())  # noqa: DTZ007 - both are UTC
-    except ValueError:
-        return None
+    first, last = seconds_of(started), seconds_of(ended)
+    return None if first is None or last is None else int(last - first)
 
 
 def _columns(run: Run, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

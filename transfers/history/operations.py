@@ -6,14 +6,13 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from hibali.errors import Exit, NotFoundError
 from hibali.files import open_regular
-from hibali.ledger import find_identifier, ledger_folder, read_records, records_in
+from hibali.ledger import find_identifier, ledger_folder, read_records, records_in, seconds_of
 from hibali.text import path_fields, path_from_fields, printable
 from hibali.unreadable import unreadable
 from transfers.history.running import is_running
@@ -145,16 +144,7 @@ class Operation:
     @property
     def moment(self) -> float:
         """The start, in seconds since the epoch."""
-        return moment_of(self.began) or self.touched
-
-
-def moment_of(text: object) -> float | None:
-    """Convert an RFC 3339 time to seconds since the epoch; None for an invalid one."""
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+        return seconds_of(self.began) or self.touched
 
 
 def begin(record: Mapping[str, Any]) -> Operation | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hibali.events import Event, Recorded
 from hibali.files import open_regular
-from hibali.ledger import records_in
+from hibali.ledger import records_in, seconds_of
 from hibali.locations import Location
 from hibali.text import counted, path_from_fields
 from transfers.history.recorded_digests import Expected, _journals_at, relation
@@ -114,8 +114,6 @@ def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff |
 
     `without` is the id of the current operation, which is skipped.
     """
-    from transfers.history.operations import moment_of  # start-up: new targets need no records
-
     found: CutOff | None = None
     journals = _journals_at(location, root_path)
     for path in reversed(journals[-_MOST_JOURNALS:]):
@@ -130,7 +128,7 @@ def find_cut_off(location: Location, root_path: bytes, without: str) -> CutOff |
             if receipt.get("exit") == 0:
                 break
             continue
-        began = moment_of(head[0].get("at"))
+        began = seconds_of(head[0].get("at"))
         if began is not None:
             found = CutOff(path.stem, int(began) * 1_000_000_000)
     return found
