@@ -10,9 +10,9 @@ from hibali.errors import NotFoundError, RefusedError
 from hibali.events import Listener
 from hibali.locations import Location
 from transfers.model.entry import Entry, Kind
+from transfers.model.patterns import Wildcards, read_wildcards
 from transfers.model.store import Store
 from transfers.model.units import ListingIncompleteError
-from transfers.model.wildcards import Wildcards, read_wildcards
 from transfers.stores.open_views import ViewOpener
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import math
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from hibali.config.model import ProxySettings
 from hibali.errors import AccessError, HibaliError, NotFoundError
-from hibali.files import control_folder, open_regular, private_folder
+from hibali.files import control_folder, lock_file, private_folder
 from hibali.subprocesses import CommandResult, hidden_variable, run
 from hibali.system_errors import reason_of
 from hibali.text import printable
@@ -277,19 +276,16 @@ def cached_proxy(settings: ProxySettings, seconds: float, *, subject: str) -> Pa
     """
     folder = private_folder(control_folder() / "proxies")
     path = folder / _name_of(settings)
-    lock = open_regular(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(path.with_suffix(".lock")):
         if path.name in _refused:
             raise _refused[path.name]
-        if not path.exists() or seconds_left(path) < seconds:
-            content = make_proxy(settings, max(seconds, settings.life_seconds), seconds, subject=subject)
-            _replace(path, content)
-    except AccessError as problem:
-        _refused[path.name] = problem
-        raise
-    finally:
-        os.close(lock)
+        try:
+            if not path.exists() or seconds_left(path) < seconds:
+                content = make_proxy(settings, max(seconds, settings.life_seconds), seconds, subject=subject)
+                _replace(path, content)
+        except AccessError as problem:
+            _refused[path.name] = problem
+            raise
     return path
 
 

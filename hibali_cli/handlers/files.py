@@ -25,9 +25,9 @@ from transfers.history.journal import Receipt
 from transfers.inventory import Usage, usages
 from transfers.listing import list_entries
 from transfers.model.entry import Entry, Kind
+from transfers.model.patterns import read_wildcards
 from transfers.model.rules import DeleteLimit, read_delete_limit
 from transfers.model.units import ListingIncompleteError
-from transfers.model.wildcards import read_wildcards
 from transfers.planning.actions import Action, Verb
 from transfers.planning.planner import incomplete
 from transfers.remove import RemovalPlan, RemovalRequest, plan_removal, remove

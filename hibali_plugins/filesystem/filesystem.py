@@ -24,8 +24,7 @@ from hibali_plugins.filesystem.file_objects import ReadFile, WriteFile, open_spo
 from hibali_plugins.filesystem.os_errors import ExistsError, IsAFolderError, NoSuchFileError
 from hibali_plugins.filesystem.site_files import Found, Range, SiteFiles, Version, changed
 from transfers.model.entry import Entry, Kind
-from transfers.model.patterns import ANY_FOLDERS
-from transfers.model.wildcards import wildcard_expression
+from transfers.model.patterns import ANY_FOLDERS, wildcard_expression
 
 _MAGIC = frozenset("*?[")
 _FSSPEC_OPTIONS = {

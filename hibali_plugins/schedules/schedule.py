@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -37,7 +35,7 @@ from hibali.config.schema import (
 )
 from hibali.config.settings import SettingsError, raise_wrong
 from hibali.errors import HibaliError, NotFoundError, UsageError
-from hibali.files import check_private_file, config_file, open_regular, read_regular, write_atomic
+from hibali.files import check_private_file, config_file, lock_file, read_regular, write_atomic
 from hibali.ledger import ledger_folder
 from hibali.system_errors import reason_of
 from hibali.text import did_you_mean, printable
@@ -454,13 +452,8 @@ def put_metrics_file(config: str | None, file: str) -> Path:
 @contextlib.contextmanager
 def exclusive(name: str) -> Iterator[None]:
     """Lock `name`, so that one process of this account changes it at a time; wait for the lock."""
-    path = ledger_folder("schedules") / f"{name}.lock"
-    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with lock_file(ledger_folder("schedules") / f"{name}.lock"):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _edit(config: str | None, edit: Callable[[Any], None], change: Callable[[Schedules], Schedules]) -> Path:

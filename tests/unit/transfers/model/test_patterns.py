@@ -14,9 +14,8 @@ from hibali.locations import parse_location
 from runs.collect import choose_outputs
 from runs.model import Output
 from transfers.model.entry import Entry, Kind
-from transfers.model.patterns import gitignore_matcher, path_expression
+from transfers.model.patterns import gitignore_matcher, path_expression, read_wildcards
 from transfers.model.rules import Rules, selector
-from transfers.model.wildcards import read_wildcards
 
 SITES = {"there": Site("there", "local", roots={"r": "/r"}, default_root="r")}
 PATTERNS = [

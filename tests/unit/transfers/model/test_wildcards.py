@@ -7,7 +7,7 @@ import pytest
 from hibali.config.model import Site
 from hibali.locations import parse_location
 from transfers.model.entry import Entry, Kind
-from transfers.model.wildcards import Wildcards, read_wildcards
+from transfers.model.patterns import Wildcards, read_wildcards
 
 SITES = {"there": Site("there", "local", roots={"r": "/r[1]"}, default_root="r")}
 
