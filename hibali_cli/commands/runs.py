@@ -284,7 +284,7 @@ def show_command() -> None:
 
 @command(
     "tunnel",
-    calls="hibali_cli.handlers.run_tunnel:tunnel",
+    calls="hibali_cli.handlers.run_logs:tunnel",
     examples=[
         (
             "hibali runs tunnel 20260102-030405-0a1b2c3d 8888",
