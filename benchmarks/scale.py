@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.amounts import format_size
+from hibali_plugins.nodes.cutting import Cut, Cutter
+from hibali_plugins.nodes.records import item_fields, line_of, read_results, unit_fields
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Item
-from transfers.shards.cutting import Cut, Cutter
-from transfers.shards.records import item_fields, line_of, read_results, unit_fields
 
 _MIB = 1 << 20
 _DAY = 86_400.0
 _POLL = 120.0  # seconds between two queries of a sweep in its later course (runs/monitor.py)
-_LOOK = 20.0  # seconds between two looks at the journals, after some minutes (runs/nodes.py)
+_LOOK = (
+    20.0  # seconds between two looks at the journals, after some minutes (hibali_plugins/nodes/running.py)
+)
 _SIZES = (10**5, 10**6, 10**7, 10**8, 10**9)
 _AVERAGE = 10**6  # bytes of a file: 10^9 files are 1 PB
 

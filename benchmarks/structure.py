@@ -22,7 +22,6 @@ from tests.services.session import end_session, ensure, prepare_session
 PLUGINS = "hibali_plugins"
 # Features that are to move to hibali_plugins/ and have not: the core is counted without them.
 FUTURE_PLUGINS = (
-    "transfers/shards",
     "transfers/node",
     "transfers/engine/routes/gridftp",
     "transfers/stores/s3/nodes.py",
@@ -33,7 +32,6 @@ FUTURE_PLUGINS = (
     "transfers/stores/unicore",
     "transfers/stores/url.py",
     "transfers/stores/webdav",
-    "runs/nodes.py",
     "runs/pilot",
     "runs/services",
 )

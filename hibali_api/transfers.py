@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from hibali.amounts import check_size, read_size
-from hibali.config.settings import Settings
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Planned
-from hibali.locations import Location
 from hibali_api.calls import Call, CallOptions, Place, bounded, calling, place_text
 from hibali_api.notebook import html_of, show_receipts
 from transfers.engine.operation import plan_only, synchronise
 from transfers.engine.request import (
-    FeatureOption,
     Request,
     SaveOptions,
     check_direction,
@@ -355,9 +352,14 @@ def _request(call: Call, operation: str, source: Place, target: Place) -> Reques
     moved["pack_size"] = _size(moved.get("pack_size"))
     ends = ends[0], typed_target(ends[1], moved.get("as_type"))
     recorded = _pop_recorded(given)
-    features = feature_options(moved, settings, ends)
-    if moved.get("pack"):
-        raise UsageError("usage", "this hibali has no packs", subject="pack", hint="Install all of hibali.")
+    _check_nodes(moved)
+    features = feature_options({**moved, "on_site": moved.get("on")}, settings, ends)
+    made = {option.flag for option in features}
+    for name in ("pack", "nodes"):
+        if moved.get(name) and f"--{name}" not in made:
+            raise UsageError(
+                "usage", f"this hibali has no {name}", subject=name, hint="Install all of hibali."
+            )
     return Request(
         operation,
         with_local_collection(ends[0], settings),
@@ -369,25 +371,18 @@ def _request(call: Call, operation: str, source: Place, target: Place) -> Reques
         direct=bool(moved.get("direct")),
         saving=_saving(moved),
         via=_choice("via", moved.get("via", "auto"), ("auto", "globus", "stream")),
-        options=(*features, *_nodes(settings, ends, moved)),
+        options=features,
     )
 
 
-def _nodes(
-    settings: Settings, ends: tuple[Location, Location], given: Mapping[str, Any]
-) -> Iterator[FeatureOption]:
-    """Yield the option for compute nodes, unless this machine moves the files."""
+def _check_nodes(given: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for wrong options of compute nodes."""
     count = given.get("nodes")
-    if count is None:
-        for name in ("on", "detach"):
-            if given.get(name):
-                raise UsageError("usage", f"{name} needs nodes", subject=name)
-        return
-    if not isinstance(count, int) or count < 1:
+    for name in ("on", "detach"):
+        if count is None and given.get(name):
+            raise UsageError("usage", f"{name} needs nodes", subject=name)
+    if count is not None and (not isinstance(count, int) or count < 1):
         raise UsageError("usage", "nodes must be a positive number", subject="nodes")
-    from runs.nodes import find_nodes  # start-up: only for nodes
-
-    yield find_nodes(settings, ends, count, given.get("on"), detach=bool(given.get("detach")))
 
 
 def _backup(call: Call, given: Mapping[str, Any]) -> Any:

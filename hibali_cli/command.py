@@ -112,7 +112,9 @@ class _WithExamples(click.Command):
             self.added[name] = added
             self.examples += added.examples
             add_completions(added.options)
-            position = [each.name for each in self.params].index(added.after) + 1
+            names = [each.name for each in self.params]
+            # the parameter of a plugin that was removed is not there
+            position = names.index(added.after) + 1 if added.after in names else len(names)
             self.params[position:position] = added.options
 
     def work(self, values: dict[str, Any]) -> Callable[..., int | None]:

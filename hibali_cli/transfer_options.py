@@ -192,31 +192,6 @@ _PACE: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-def _nodes_option(work: str) -> Callable[[Any], Any]:
-    """Return the option for the number of tasks at compute nodes, which do this work."""
-    return click.option(
-        "--nodes",
-        metavar="N",
-        type=click.IntRange(1, 10_000),
-        help=f"Let N tasks of a job array {work} at the site's compute nodes.",
-    )
-
-
-_NODES: tuple[Callable[[Any], Any], ...] = (
-    _nodes_option("move the files"),
-    click.option(
-        "--on",
-        "on_site",
-        metavar="SITE",
-        help="Use the compute nodes of SITE; by default, of the site that has the folder.",
-    ),
-    click.option(
-        "--detach",
-        is_flag=True,
-        help="End once these tasks are submitted (exit 5); the same command finishes the transfer.",
-    ),
-)
-_HASHING_NODES = (_nodes_option("hash the files"), _NODES[1])
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--via",
@@ -258,16 +233,6 @@ def add_moving_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def add_copying_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `cp` to a command: those of sync without --delete and --via."""
     return _add(_KEEPING + _DRY + _PACE + _OPTIONS[3:], function)
-
-
-def add_node_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a transfer by compute nodes to a command."""
-    return _add(_NODES, function)
-
-
-def add_hashing_node_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of hashing by compute nodes to a command."""
-    return _add(_HASHING_NODES, function)
 
 
 def add_choosing_options(function: Callable[..., Any]) -> Callable[..., Any]:

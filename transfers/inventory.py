@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from hibali.errors import NotFoundError
 from hibali.events import Carried, Failed, Hashing, Listener, Noted, ignore
@@ -32,6 +32,7 @@ Hasher = Callable[
 ]  # yields the sha256 of each file, in the given order
 
 
+@runtime_checkable
 class HashingOption(Protocol):
     """An option that lets files be hashed elsewhere, e.g. at compute nodes."""
 

@@ -9,7 +9,6 @@ from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ, WRITTEN
 from hibali_cli.transfer_options import (
     add_applying_options,
     add_moving_options,
-    add_node_options,
     add_planning_options,
 )
 
@@ -30,7 +29,6 @@ from hibali_cli.transfer_options import (
 @click.argument("local", type=READ)
 @click.argument("target", type=WRITTEN, metavar="SITE:PATH")
 @add_moving_options
-@add_node_options
 def push_command() -> None:
     """Send files to a site; nothing is deleted without --delete.
 
@@ -52,7 +50,6 @@ def push_command() -> None:
 @click.argument("source", type=READ, metavar="SITE:PATH")
 @click.argument("local", type=WRITTEN)
 @add_moving_options
-@add_node_options
 def pull_command() -> None:
     """Fetch files from a site; nothing is deleted without --delete.
 
@@ -86,7 +83,6 @@ def pull_command() -> None:
     help="Copy directly from one ssh site to another, with the ssh of the first.",
 )
 @add_moving_options
-@add_node_options
 def sync_command() -> None:
     """Copy files from FROM to TO; nothing is deleted without --delete.
 

@@ -6,7 +6,7 @@ import click
 
 from hibali_cli.command import Section, command
 from hibali_cli.options import INPUT_FILE, OUTPUT_FILE, READ
-from hibali_cli.transfer_options import FILTERS, add_choosing_options, add_hashing_node_options
+from hibali_cli.transfer_options import FILTERS, add_choosing_options
 
 
 @command(
@@ -51,7 +51,6 @@ from hibali_cli.transfer_options import FILTERS, add_choosing_options, add_hashi
 @click.option(
     "--resume", is_flag=True, help="Continue where the last verification with the same options was stopped."
 )
-@add_hashing_node_options
 @add_choosing_options
 def verify_command() -> None:
     """Verify the files at a location by hashing them there.
@@ -101,7 +100,6 @@ def verify_command() -> None:
 )
 @FILTERS[0]
 @FILTERS[1]
-@add_hashing_node_options
 def manifest_command() -> None:
     """Write the digests of all files at a location, in the format of sha256sum.
 

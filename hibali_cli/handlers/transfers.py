@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -30,13 +30,6 @@ from transfers.model.rules import DeleteLimit, Rules, read_delete_limit, read_na
 from transfers.planning.actions import Action, Verb
 from transfers.planning.planner import TransferPlan, incomplete
 from transfers.stores.globus.paths import TaskTimeouts
-
-if TYPE_CHECKING:  # start-up: only where they are used
-    from collections.abc import Sequence
-
-    from hibali.config.settings import Settings
-    from hibali.locations import Location
-    from transfers.shards.route import NodesOption
 
 
 def pop_selection(options: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +82,6 @@ def request_of(common: Common, operation: str, source: str, target: str, options
     ends = read(source, settings), typed_target(read_target(target, settings), as_type)
     if operation in {"push", "pull"}:
         check_direction(operation, *ends, settings)
-    nodes = pop_nodes(options, settings, ends)
     features = feature_options(options, settings, ends)
     return Request(
         operation,
@@ -103,26 +95,8 @@ def request_of(common: Common, operation: str, source: str, target: str, options
         saving=saving_of(push_to, no_save=no_save),
         via=via,
         task_timeouts=task_timeouts,
-        options=features if nodes is None else (*features, nodes),
+        options=features,
     )
-
-
-def pop_nodes(options: dict[str, Any], settings: Settings, ends: Sequence[Location]) -> NodesOption | None:
-    """Remove the options of compute nodes from those of a command; return the request for them, None without --nodes.
-
-    Raises:
-        UsageError: the site has no compute nodes, or an option needs --nodes.
-    """
-    count, site_name = options.pop("nodes", None), options.pop("on_site", None)
-    detach = options.pop("detach", False)
-    if count is not None:
-        from runs.nodes import find_nodes  # start-up: only for --nodes
-
-        return find_nodes(settings, ends, count, site_name, detach=detach)
-    for option, given in (("--on", site_name is not None), ("--detach", detach)):
-        if given:
-            raise UsageError("usage", f"{option} needs --nodes", subject=option, hint="Add --nodes N.")
-    return None
 
 
 def pop_recorded(options: dict[str, Any]) -> bool:

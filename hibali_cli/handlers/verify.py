@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,18 +13,20 @@ from typing import Any
 
 from hibali import __version__
 from hibali.amounts import format_size
+from hibali.config.settings import Settings
 from hibali.errors import Exit, IncompleteError, UsageError
 from hibali.events import Event, Failed, Hashing, Listener, Noted
 from hibali.files import WholeFile
 from hibali.locations import Location, read_location
 from hibali.text import counted, path_fields
 from hibali_cli.failure import print_error
-from hibali_cli.handlers.transfers import pop_nodes, pop_selection
+from hibali_cli.handlers.transfers import pop_selection
 from hibali_cli.interruption import OutOfTime
 from hibali_cli.options import Common
 from hibali_cli.progress import listening
+from transfers.engine.request import feature_options
 from transfers.history.journal import Coverage, Receipt, verification_errors
-from transfers.inventory import Hashed, Inventory, InventoryRequest
+from transfers.inventory import Hashed, HashingOption, Inventory, InventoryRequest
 from transfers.manifest import Manifest, is_bag_name, open_manifest, read_manifest, write_bag, write_line
 from transfers.model.entry import Verification
 from transfers.model.rules import Rules
@@ -67,7 +69,7 @@ def _read_request(
         )
     settings = common.settings()
     places = read_location(first, settings), read_location(second, settings) if second else None
-    nodes = pop_nodes(options, settings, [place for place in places if place is not None])
+    hashing = _hashing(options, settings, [place for place in places if place is not None])
     return VerificationRequest(
         *places,
         manifest=None
@@ -78,7 +80,7 @@ def _read_request(
         sample=read_share(options["sample"]) if options["sample"] is not None else None,
         seed=options["seed"],
         resume=options["resume"],
-        hashing=nodes,
+        hashing=hashing,
     )
 
 
@@ -256,15 +258,21 @@ def _inside(place: Location, name: str) -> bytes | None:
     return found.removeprefix(root) if found.startswith(root) else None
 
 
+def _hashing(options: dict[str, Any], settings: Settings, places: Sequence[Location]) -> HashingOption | None:
+    """Return the option that lets files be hashed elsewhere, if one is given. Raises `UsageError`."""
+    made = feature_options(options, settings, places)
+    return next((each for each in made if isinstance(each, HashingOption)), None)
+
+
 def make_manifest(
     common: Common, location: str, output: str | None, bagit: str | None, **options: Any
 ) -> int | None:
     """Write the manifest of a location, or make a bag of it; return the exit code."""
     settings = common.settings()
     place = read_location(location, settings)
-    nodes = pop_nodes(options, settings, (place,))
+    hashing = _hashing(options, settings, (place,))
     rules = Rules(include=options["include"], exclude=options["exclude"])
-    wanted = InventoryRequest(place, rules, recorded=options["recorded"], hashing=nodes)
+    wanted = InventoryRequest(place, rules, recorded=options["recorded"], hashing=hashing)
     if bagit is None:
         return write_manifest(common, wanted, output)
     if output is not None or rules.include or rules.exclude:

@@ -15,5 +15,5 @@ type_options = AddedOptions(
             help="The type of new files at a CBRAIN portal, such as TextFile; by default guessed from their names.",
         ),
     ),
-    after="detach",
+    after="no_save",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -39,9 +40,7 @@ push_options = sync_options._replace(
 )
 
 
-def make_option(
-    values: dict[str, Any], settings: Settings, ends: tuple[Location, Location]
-) -> FeatureOption | None:
+def make_option(values: dict[str, Any], settings: Settings, ends: Sequence[Location]) -> FeatureOption | None:
     """Return the option --pack, None if it is not given. Raises `UsageError`."""
     del settings, ends
     packs, size = values.pop("pack", False), values.pop("pack_size", None)

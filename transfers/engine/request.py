@@ -68,7 +68,7 @@ class FeatureOption:
 
 
 def feature_options(
-    values: dict[str, Any], settings: Settings, ends: tuple[Location, Location]
+    values: dict[str, Any], settings: Settings, ends: Sequence[Location]
 ) -> tuple[FeatureOption, ...]:
     """Make the options of features from their values by name, which are removed. Raises `UsageError`."""
     made = (make(values, settings, ends) for _, make in every("hibali.transfer_options"))

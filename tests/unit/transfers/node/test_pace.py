@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hibali.config.model import Limits
+from hibali_plugins.nodes.staging import share
 from transfers.node import pace
 from transfers.node.pace import Pace
-from transfers.shards.staging import share
 
 
 class Clock:

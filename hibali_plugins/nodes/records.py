@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hibali.errors import IncompleteError
+from hibali_plugins.nodes.cutting import LargeFile, Unit
+from hibali_plugins.nodes.rates import ShardTime
 from transfers.agent import protocol
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Item, Problem, problem_from
 from transfers.pipeline.batches import item_header
-from transfers.shards.cutting import LargeFile, Unit
-from transfers.shards.rates import ShardTime
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST = 10**10  # units or files of one transfer: sets of numbers are bit maps

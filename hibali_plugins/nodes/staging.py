@@ -12,15 +12,15 @@ from typing import Any
 from hibali.config.model import Limits
 from hibali.events import Event
 from hibali.locations import Location, guarded_roots
+from hibali_plugins.nodes.cutting import Cut, Cutter, LargeFile, Unit
+from hibali_plugins.nodes.gathering import LargeState, state_from
+from hibali_plugins.nodes.records import item_fields, large_fields, line_of, unit_fields
+from hibali_plugins.nodes.unit_files import UnitFiles, UnitSpool
 from transfers.agent import protocol
 from transfers.engine.routes.base import Route
 from transfers.model.store import Origin, Source, Store
 from transfers.model.units import Committed, Item
 from transfers.remote.host import RemoteHost, SmallFile
-from transfers.shards.cutting import Cut, Cutter, LargeFile, Unit
-from transfers.shards.gathering import LargeState, state_from
-from transfers.shards.records import item_fields, large_fields, line_of, unit_fields
-from transfers.shards.unit_files import UnitFiles, UnitSpool
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.s3.nodes import NodeObjects
 from transfers.stores.s3.store import S3Store

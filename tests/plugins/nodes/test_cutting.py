@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hibali_plugins.nodes.cutting import SMALL_BYTES, Cut, Cutter
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import PACK_BYTES, PACK_ITEMS, Item
-from transfers.shards.cutting import SMALL_BYTES, Cut, Cutter
 
 MIB = 1 << 20
 # a file of a terabyte has thousands of pieces: more than two of them show nothing else

@@ -11,6 +11,8 @@ from hibali.errors import RunFailedError, UsageError
 from hibali.events import Listener
 from hibali.locations import Location
 from hibali.retry import growing_intervals, pause
+from hibali_plugins.nodes.route import NodesOption
+from hibali_plugins.nodes.service import ShardJobs
 from registry.catalogue import Catalogue
 from registry.parameters import Row
 from runs.cancel import cancel_run
@@ -26,8 +28,6 @@ from runs.stage import Synchroniser
 from runs.status import find_failure
 from runs.store import RunStore
 from transfers.remote.host import RemoteHost
-from transfers.shards.route import NodesOption
-from transfers.shards.service import ShardJobs
 
 _FOLDER = b"transfers"
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 20.0  # between two looks at the journals,
@@ -100,7 +100,7 @@ def find_nodes(
 
 
 class ArrayRunner:
-    """Runs shards as sweeps of hibali's own pipeline (transfers.shards.service.ShardRunner)."""
+    """Runs shards as sweeps of hibali's own pipeline (hibali_plugins.nodes.service.ShardRunner)."""
 
     def __init__(self, settings: Settings, site: Site) -> None:
         self._settings = settings

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from hibali_plugins.nodes.rates import ShardTime
+from hibali_plugins.nodes.records import UnitResult
 from transfers.pipeline.batches import NumberSet
-from transfers.shards.rates import ShardTime
-from transfers.shards.records import UnitResult
 
 _Result = TypeVar("_Result")
 

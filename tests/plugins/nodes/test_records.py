@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hibali.errors import IncompleteError
+from hibali_plugins.nodes.records import item_fields, item_from, line_of, read_results
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Item
-from transfers.shards.records import item_fields, item_from, line_of, read_results
 
 SHA = "ab" * 32
 

@@ -13,14 +13,14 @@ from hibali.errors import IncompleteError, RunFailedError, TryLaterError
 from hibali.events import Carried, Listener, Noted
 from hibali.ledger import new_identifier
 from hibali.text import counted, printable
+from hibali_plugins.nodes.begun import Begun, BegunFile
+from hibali_plugins.nodes.collecting import Collector
+from hibali_plugins.nodes.records import read_results
+from hibali_plugins.nodes.service import NodesRequest, ShardJobs
+from hibali_plugins.nodes.unit_files import Journals
 from transfers.model.leases import lost_lease
 from transfers.remote.connection import node_program
 from transfers.remote.host import RemoteHost, SmallFile
-from transfers.shards.begun import Begun, BegunFile
-from transfers.shards.collecting import Collector
-from transfers.shards.records import read_results
-from transfers.shards.service import NodesRequest, ShardJobs
-from transfers.shards.unit_files import Journals
 
 ATTEMPTS = 3  # of a shard in one call
 _PROGRAM = b"/program.py"

@@ -12,20 +12,20 @@ from typing import IO
 from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.locations import Location
+from hibali_plugins.nodes.attempts import Attempts
+from hibali_plugins.nodes.begun import BegunFile
+from hibali_plugins.nodes.collecting import Collector
+from hibali_plugins.nodes.cutting import Cut, Cutter
+from hibali_plugins.nodes.records import UnitResult, item_fields, unit_fields
+from hibali_plugins.nodes.service import NodesRequest
+from hibali_plugins.nodes.staging import folder_place
+from hibali_plugins.nodes.unit_files import UnitFiles, UnitSpool
 from transfers.model.entry import Entry
 from transfers.model.rules import Rules
 from transfers.model.spool import EntrySpool
 from transfers.model.store import Side
 from transfers.model.units import Item, Problem
 from transfers.remote.host import SmallFile
-from transfers.shards.attempts import Attempts
-from transfers.shards.begun import BegunFile
-from transfers.shards.collecting import Collector
-from transfers.shards.cutting import Cut, Cutter
-from transfers.shards.records import UnitResult, item_fields, unit_fields
-from transfers.shards.service import NodesRequest
-from transfers.shards.staging import folder_place
-from transfers.shards.unit_files import UnitFiles, UnitSpool
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.single_file import SingleTarget
 

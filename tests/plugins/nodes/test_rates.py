@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transfers.shards.rates import Measurement, ShardTime, measured, useful_nodes
+from hibali_plugins.nodes.rates import Measurement, ShardTime, measured, useful_nodes
 
 GB = 10**9
 

@@ -12,10 +12,10 @@ from typing import IO, Any
 
 from hibali.documents import read_json
 from hibali.text import printable
+from hibali_plugins.nodes.cutting import Unit
+from hibali_plugins.nodes.records import item_from, line_of
 from transfers.model.units import Item
 from transfers.remote.host import RemoteHost, SmallFile
-from transfers.shards.cutting import Unit
-from transfers.shards.records import item_from, line_of
 
 _FILE_BYTES = 4 * 1024 * 1024  # of one file of units, before it is compressed
 _LEVEL = 1  # records of units shrink to a seventh, and a higher level saves little more

@@ -15,6 +15,14 @@ from hibali.errors import UsageError
 from hibali.events import Event, Listener, Noted
 from hibali.locations import Location
 from hibali.text import counted
+from hibali_plugins.nodes.attempts import ATTEMPTS, Attempts
+from hibali_plugins.nodes.begun import Begun, BegunFile
+from hibali_plugins.nodes.gathering import Gathering, state_from
+from hibali_plugins.nodes.hashing import NodeHashing
+from hibali_plugins.nodes.rates import RatesFile, measured, useful_nodes
+from hibali_plugins.nodes.service import NodesRequest
+from hibali_plugins.nodes.staging import Staging, share
+from hibali_plugins.nodes.unit_files import complete_lines, read_spool
 from transfers.engine.endpoints import Endpoints
 from transfers.engine.request import Request
 from transfers.engine.routes import stream
@@ -24,14 +32,6 @@ from transfers.inventory import Hasher
 from transfers.model.store import Source, Store
 from transfers.model.units import Committed, Item
 from transfers.remote.host import RemoteHost
-from transfers.shards.attempts import ATTEMPTS, Attempts
-from transfers.shards.begun import Begun, BegunFile
-from transfers.shards.gathering import Gathering, state_from
-from transfers.shards.hashing import NodeHashing
-from transfers.shards.rates import RatesFile, measured, useful_nodes
-from transfers.shards.service import NodesRequest
-from transfers.shards.staging import Staging, share
-from transfers.shards.unit_files import complete_lines, read_spool
 from transfers.stores.agent_store import PosixStore
 from transfers.stores.s3.nodes import NodeObjects
 from transfers.stores.s3.store import S3Store

@@ -1,0 +1,1 @@
+"""Transfers and hashing by compute nodes: tasks of a job array at a site."""

@@ -1,1 +1,0 @@
-"""One transfer by many compute nodes: the plan is cut into shards, and each shard is one task of a job array."""
