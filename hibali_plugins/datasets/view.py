@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -25,7 +24,7 @@ from transfers.engine.request import SaveOptions, SavingView
 from transfers.history.journal import Receipt
 from transfers.model.entry import Entry, Kind
 from transfers.model.facts import Facts
-from transfers.model.store import Lock, RootIdentity, Store
+from transfers.model.store import Lock, RootIdentity, Store, read_renamed, with_answers
 from transfers.model.units import Adjustment, Committed, Item, ListingIncompleteError, Payload, Problem, Unit
 
 Opener = Callable[[Location], Store]
@@ -54,19 +53,13 @@ class ContentReader:
 
     def read(self, units: Iterable[Unit]) -> Iterator[Payload]:
         """See Store; missing content is a problem of its item."""
-        pending: deque[Unit] = deque()
 
-        def placed() -> Iterator[Unit]:
-            for unit in units:
-                # not every caller calls `fetch` before
-                self.fetch(item.entry for item in unit.items)
-                known = replace(unit, items=tuple(self._as_got(item) for item in unit.items))
-                pending.append(known)
-                items = (replace(item, entry=self._placed(item.entry)) for item in known.items)
-                yield replace(known, items=tuple(items))
+        def got(unit: Unit) -> Unit:
+            # not every caller calls `fetch` before
+            self.fetch(item.entry for item in unit.items)
+            return replace(unit, items=tuple(self._as_got(item) for item in unit.items))
 
-        for payload in self._store().read(placed()):
-            payload.unit = pending.popleft()
+        for payload in read_renamed(self._store().read, map(got, units), self._placed):
             for position in payload.problems:
                 path = payload.unit.items[position].entry.path
                 if self._contents.find(path) is None:
@@ -275,16 +268,12 @@ class DatasetStore(SavingView):
 
     def remove(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Problem | None]]:
         """See Store; only the name of an annexed file is removed (content: `git annex dropunused`)."""
-        pending: deque[Entry] = deque()
 
-        def listed() -> Iterator[Entry]:
-            for entry in entries:
-                pending.append(entry)
-                self._changes.begin(entry)
-                yield _as_listed(entry)
+        def listed(entry: Entry) -> Entry:
+            self._changes.begin(entry)
+            return _as_listed(entry)
 
-        for _, problem in self.store.remove(listed()):
-            entry = pending.popleft()
+        for entry, (_, problem) in with_answers(self.store.remove, entries, listed):
             if problem is not None:
                 self._changes.fail(entry)
             yield entry, problem

@@ -15,7 +15,7 @@ from hibali_plugins.packs.format import IndexReader, Member, Pack, content_locat
 from transfers.model.entry import Entry, Kind, Verification
 from transfers.model.facts import Facts
 from transfers.model.spool import Spooled, entry_from_list, entry_to_list, sort_on_disk
-from transfers.model.store import Store, StoreView
+from transfers.model.store import Store, StoreView, with_answers
 from transfers.model.units import SEGMENT_BYTES, Item, ListingIncompleteError, Payload, Problem, Space, Unit
 from transfers.pipeline.batches import group_units
 from transfers.stores.open_views import packed_root_error
@@ -478,18 +478,14 @@ class PackedStore(StoreView):
                 failed[item.number] = problem
 
     def _digest_there(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
-        requested: deque[Entry] = deque()
+        def range_of(entry: Entry) -> Range:
+            return Range(*content_location(entry), entry.size)
 
-        def ranges() -> Iterator[Range]:
-            for entry in entries:
-                requested.append(entry)
-                yield Range(*content_location(entry), entry.size)
-
-        for reply in self.place.digests(ranges()):
+        for entry, reply in with_answers(self.place.digests, entries, range_of):
             if isinstance(reply, Problem):
-                yield requested.popleft(), None, reply
+                yield entry, None, reply
             else:
-                yield requested.popleft(), reply, None
+                yield entry, reply, None
 
     def space(self) -> Space:
         """See Store."""

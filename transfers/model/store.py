@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from hibali.errors import HibaliError, IncompleteError, RefusedError
 from hibali.locations import Location
@@ -21,6 +21,9 @@ from transfers.model.sharing import Sharing
 from transfers.model.units import Adjustment, Committed, Item, Payload, Problem, Space, Tail, Unit, Written
 
 IN_FLIGHT_BYTES = 64 * 1024 * 1024  # at a server of single requests: several parts, or two whole objects
+_Value = TypeVar("_Value")
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 def problem_of(error: HibaliError, *, denied: bool = False) -> Problem:
@@ -691,17 +694,31 @@ def read_renamed(
     rename: Callable[[Entry], Entry],
 ) -> Iterator[Payload]:
     """Call `Source.read` with changed entries; yield the payloads with the units as given."""
-    pending: deque[Unit] = deque()
 
-    def renamed() -> Iterator[Unit]:
-        for unit in units:
-            pending.append(unit)
-            items = tuple(replace(item, entry=rename(item.entry)) for item in unit.items)
-            yield replace(unit, items=items)
+    def changed(unit: Unit) -> Unit:
+        items = tuple(replace(item, entry=rename(item.entry)) for item in unit.items)
+        return replace(unit, items=items)
 
-    for payload in read(renamed()):
-        payload.unit = pending.popleft()
+    for unit, payload in with_answers(read, units, changed):
+        payload.unit = unit
         yield payload
+
+
+def with_answers(
+    call: Callable[[Iterable[_Asked]], Iterator[_Answer]],
+    values: Iterable[_Value],
+    change: Callable[[_Value], _Asked],
+) -> Iterator[tuple[_Value, _Answer]]:
+    """Call with every value changed, which is answered in order; yield each value as given, with its answer."""
+    pending: deque[_Value] = deque()
+
+    def changed() -> Iterator[_Asked]:
+        for value in values:
+            pending.append(value)
+            yield change(value)
+
+    for answer in call(changed()):
+        yield pending.popleft(), answer
 
 
 def named_anew(store: Store, entry: Entry, name: bytes) -> Iterator[Committed] | None:

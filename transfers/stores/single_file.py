@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
@@ -10,7 +9,7 @@ from hibali.errors import NotFoundError, RefusedError
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry
 from transfers.model.facts import Facts
-from transfers.model.store import Side, Source, Store, StoreView, read_renamed
+from transfers.model.store import Side, Source, Store, StoreView, read_renamed, with_answers
 from transfers.model.units import Payload, Problem, Unit
 
 
@@ -114,15 +113,8 @@ class ChosenStore(StoreView):
 
     def digest(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, str | None, Problem | None]]:
         """See Store."""
-        pending: deque[Entry] = deque()
-
-        def real() -> Iterator[Entry]:
-            for entry in entries:
-                pending.append(entry)
-                yield self._real(entry)
-
-        for _, digest, problem in self.store.digest(real()):
-            yield pending.popleft(), digest, problem
+        for entry, (_, digest, problem) in with_answers(self.store.digest, entries, self._real):
+            yield entry, digest, problem
 
     def _real(self, entry: Entry) -> Entry:
         return entry._replace(path=self._chosen[entry.path].path)
