@@ -23,12 +23,16 @@ MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # of a response that is read into memory
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The status, headers (names in lower case) and body of a response, or the size of a body `received` elsewhere."""
+    """The status, headers (names in lower case) and body of a response, or the size of a body `received` elsewhere.
+
+    `target` is the path and query that it answers to, after redirects.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     received: int = 0
+    target: str = ""
 
     @property
     def etag(self) -> str:
@@ -105,7 +109,7 @@ class HttpClient:
         limit: int = MAX_RESPONSE_BYTES,
         seconds: float = RESPONSE_SECONDS,
         receive: Receive | None = None,
-        begin: Callable[[Response], None] | None = None,
+        begin: Callable[[Response], bool | None] | None = None,
     ) -> Response:
         """Send one request and read its answer to the end.
 
@@ -117,7 +121,7 @@ class HttpClient:
             limit: How many bytes of a success are read; of other answers at most `MAX_ERROR_BYTES` are.
             seconds: In which the answer must be complete.
             receive: Gets the body of a success in pieces; without it the body is returned.
-            begin: Gets the head of such an answer before its first piece.
+            begin: Gets the head of such an answer before its first piece, and returns True if the body is not needed.
 
         Raises:
             AccessError: `bad-certificate`.
@@ -185,7 +189,7 @@ class HttpClient:
         raw_response: BaseHTTPResponse,
         limit: int,
         receive: Receive | None,
-        begin: Callable[[Response], None] | None,
+        begin: Callable[[Response], bool | None] | None,
     ) -> Response:
         response = Response(
             raw_response.status, {name.lower(): value for name, value in raw_response.headers.items()}, b""
@@ -200,8 +204,9 @@ class HttpClient:
                 return Response(
                     response.status, response.headers, read_at_most(raw_response.read, limit, self._subject)
                 )
-            if begin is not None:
-                begin(response)
+            if begin is not None and begin(response):
+                raw_response.close()
+                return response
             count = 0
             while piece := raw_response.read(PIECE):
                 count += len(piece)

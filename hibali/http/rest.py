@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes, urlencode, urljoin, urlsplit
 
@@ -23,6 +23,7 @@ REQUESTS = (
 )
 SAFE = "/-_.~"  # characters of paths that are not quoted
 _RESPONSE_SECONDS = RESPONSE_SECONDS
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Call:
         most: How many bytes of an answer are read.
         seconds: In which the answer must be complete; None for the default.
         receive: Gets the body of a success in pieces.
-        begin: Gets the head of such an answer before its first piece.
+        begin: Gets the head of such an answer before its first piece, and returns True if the body is not needed.
         public: Whether it is sent without the login.
         urgent: Whether it is sent at once, though others wait; see `RequestLimit.turn`.
         subject: What it is about, for errors; "" for the site.
@@ -54,7 +55,7 @@ class Call:
     most: int = MOST_ANSWER
     seconds: float | None = None
     receive: Receive | None = None
-    begin: Callable[[Response], None] | None = None
+    begin: Callable[[Response], bool | None] | None = None
     public: bool = False
     urgent: bool = False
     subject: str = ""
@@ -282,17 +283,19 @@ class RestClient:
         target = self._target(call)
         for _ in range(self.policy.redirects + 1):
             response = self._transmit(call, target, login, kept=kept)
-            if not self.policy.redirects or response.status not in {301, 302, 307, 308}:
-                return response
-            target = self._follow(target, response)
+            if not self.policy.redirects or response.status not in _REDIRECTS:
+                return replace(response, target=target)
+            target = self._follow(call, target, response)
         raise elsewhere(self.subject)
 
-    def _follow(self, target: str, response: Response) -> str:
-        """Return the target of a redirect on this host. Raise `UsageError` for another host."""
+    def _follow(self, call: Call, target: str, response: Response) -> str:
+        """Return the target of a redirect on this host. Raise `UsageError` for another host, and for another kind of request."""
         location = urlsplit(urljoin(self.origin + target, response.headers.get("location", "")))
-        if f"{location.scheme}://{location.netloc}" != self.origin or location.query or not location.path:
+        is_other = (location.query or response.status == 303) and call.method not in {"GET", "HEAD"}
+        if f"{location.scheme}://{location.netloc}" != self.origin or is_other or not location.path:
             raise elsewhere(self.subject)
-        return quote_from_bytes(unquote_to_bytes(location.path), safe=SAFE)
+        query = f"?{location.query}" if location.query else ""
+        return quote_from_bytes(unquote_to_bytes(location.path), safe=SAFE) + query
 
     def _transmit(self, call: Call, target: str, login: Mapping[str, str], *, kept: bool) -> Response:
         headers = {**call.headers, **login}

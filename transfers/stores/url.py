@@ -1,14 +1,16 @@
-"""Open and check sites with a URL; read files from a web server through fsspec."""
+"""Open and check sites with a URL; read files from a web server."""
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
-import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from email.message import EmailMessage
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote_from_bytes, unquote_to_bytes, urljoin, urlsplit
+from typing import ClassVar, NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
 
 from hibali.config.model import Site
 from hibali.errors import (
@@ -16,22 +18,15 @@ from hibali.errors import (
     HibaliError,
     IncompleteError,
     NotFoundError,
+    TryLaterError,
 )
 from hibali.events import Listener, ignore
+from hibali.http.client import Response
 from hibali.http.deadline import RESPONSE_SECONDS, request_timeout
-from hibali.http.errors import (
-    BUSY,
-    MAX_ERROR_BYTES,
-    bad_certificate,
-    elsewhere,
-    failure_of,
-    too_long,
-    too_slow,
-    unreachable,
-)
+from hibali.http.errors import BUSY, error_of, too_long, unreachable
 from hibali.http.login import Authorization
+from hibali.http.rest import SAFE, Call, Policy, RestClient
 from hibali.locations import Location
-from hibali.retry import with_retries
 from hibali.text import printable
 from transfers.agent.identity import Identity
 from transfers.model.entry import Entry, Kind, Verification
@@ -54,14 +49,10 @@ from transfers.stores.webdav.server import DavServer
 
 log_in, log_out = web_login.log_in, web_login.log_out
 
-_SAFE = "/-_.~"
-_MOST_REDIRECTS = 3
 _MOST_WHOLE = 64 * 1024 * 1024  # largest file read whole from a server without ranges
-# Timeout of a server that sends nothing; a whole response may take longer.
-_SILENT_SECONDS = 60.0
 _RESPONSE_SECONDS = RESPONSE_SECONDS
-_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
-_Result = TypeVar("_Result")
+_ABSENT = frozenset({404, 410})
+_LINK = re.compile(r"""<[aA]\s+(?:[^>]*?\s+)?(?:href|HREF)=["']([^"']+)""")
 
 
 class Page(NamedTuple):
@@ -73,47 +64,82 @@ class Page(NamedTuple):
     tag: str
 
 
-class Web:
-    """A web server below a base URL; thread-safe. Paths are unquoted bytes below `base`."""
+class Web(RestClient):
+    """A web server below a base URL; thread-safe. Paths are unquoted bytes below `url`."""
+
+    policy = Policy(attempts=4, longest_pause=30.0, ends=False, redirects=3)
+    headers: ClassVar[Mapping[str, str]] = {"Accept-Encoding": "identity"}
 
     def __init__(
         self,
-        base: str,
+        url: str,
         subject: str,
         authorization: Authorization | None = None,
         *,
         hint: str = "Set the site's credentials_command.",
     ) -> None:
-        """`base` ends in a slash; `subject` names the site in errors, `hint` says what to do if access is denied."""
-        self.base = base
-        self.subject = subject
-        self._authorization = authorization
+        """`url` ends in a slash; `subject` names the site in errors, `hint` says what to do if access is denied."""
+        super().__init__(url, subject, login=authorization)
+        self.url = url
         self._hint = hint
-        self._headers = {"Accept-Encoding": "identity"}
-        self._files: Any = None
 
     def stat(self, path: bytes) -> Page | None:
         """Query a path: a folder if the server redirects to a URL with a final slash; None if absent."""
-        found = self._tried(lambda: self._within("_info", self._url(path)), absent=True)
-        if found is None:
+        found = self.tried(lambda: self._head(path))
+        if found.status in _ABSENT:
             return None
-        size, stamp = found.get("size"), found.get("Last-Modified", "")
-        tag = str(found.get("ETag") or stamp or "")
-        folder = urlsplit(str(found["url"])).path.endswith("/")
-        return Page(folder, -1 if size is None else int(size), _time_of(stamp), tag)
+        stamp = found.headers.get("last-modified", "")
+        folder = urlsplit(found.target).path.endswith("/")
+        return Page(folder, _size_of(found), _time_of(stamp), found.headers.get("etag") or stamp)
+
+    def _head(self, path: bytes) -> Response:
+        """Return the head of a document; by GET if the server refuses HEAD, or reports no size."""
+        call = self._call("HEAD", path)
+        with contextlib.suppress(TryLaterError):
+            found = self.send(replace(call, accept=range(400, 600)))
+            if found.status == 401:  # the login was renewed before, so GET would be refused, too
+                raise self._error_of(call, found)
+            if found.status < 300 and _size_of(found) >= 0:
+                return found
+        heads: list[Response] = []
+
+        def begin(head: Response) -> bool:
+            heads.append(head)
+            return True
+
+        return self.send(replace(call, method="GET", accept=_ABSENT, receive=lambda _: None, begin=begin))
 
     def links(self, path: bytes) -> dict[bytes, bool]:
         """Return the direct children that a folder's page links to, and whether each is a folder."""
         page = self._url(path + b"/" if path else b"")
+        response = self.repeat(self._call("GET", path + b"/" if path else b""))
         found: dict[bytes, bool] = {}
-        for link in self._tried(lambda: self._within("_ls", page, detail=False), absent=False):
-            url = html.unescape(link)
+        for link in _LINK.findall(self._text_of(response)):
+            above = self.origin if link.startswith("/") else "" if link.startswith("http") else page
+            url = html.unescape(above + link)
             if not url.startswith(page) or "?" in url or "#" in url:
                 continue
             name = unquote_to_bytes(url[len(page) :].removesuffix("/"))
             if name not in {b"", b".", b".."} and b"/" not in name and b"\0" not in name:
                 found[name] = found.get(name, False) or url.endswith("/")
         return found
+
+    def _text_of(self, response: Response) -> str:
+        """Return the text of a page, "" if it is none."""
+        kind = EmailMessage()
+        kind["Content-Type"] = response.headers.get("content-type", "text/html")
+        if kind.get_content_type() != "text/html":
+            return ""
+        if response.headers.get("content-encoding", "identity").lower() not in {"identity", ""}:
+            raise IncompleteError(
+                "encoded-answer",
+                "the server compresses its pages although hibali requested uncompressed ones",
+                subject=self.subject,
+            )
+        try:
+            return response.body.decode(kind.get_content_charset("utf-8"), "ignore")
+        except LookupError:
+            return response.body.decode("utf-8", "ignore")
 
     def get(
         self,
@@ -126,13 +152,10 @@ class Web:
     ) -> Got:
         """Read the whole file, or `length` bytes from `offset`; query tag and size afterwards."""
         del etag  # the caller compares it: the server may not support conditional requests
-        url = self._url(path)
-        end = None if length is None else offset + length
-        start = None if length is None else offset
-        seconds = request_timeout(most if length is None else length, _RESPONSE_SECONDS)
-        content = self._tried(
-            lambda: self._within("_cat_file", url, seconds=seconds, start=start, end=end), absent=False
-        )
+        headers = {} if length is None else {"Range": f"bytes={offset}-{offset + length - 1}"}
+        call = self._call("GET", path, headers=headers, content=most if length is None else length)
+        response = None if length == 0 else self.repeat(call)
+        content = b"" if response is None else response.body
         page = self.stat(path)
         if page is None or page.folder:
             raise IncompleteError("source-changed", "it changed while it was read", subject=self.subject)
@@ -144,90 +167,24 @@ class Web:
                     subject=self.subject,
                 )
             content = content[offset : offset + length]
+        if length is not None and len(content) > length:
+            raise too_long(self.subject, length)
         return Got(content, page.tag, page.size)
 
-    def close(self) -> None:
-        """Close the connections."""
-        files, self._files = self._files, None
-        if files is not None and files._session is not None:  # noqa: SLF001  # fsspec has no other way
-            files.close_session(files.loop, files._session)  # noqa: SLF001
+    def _call(
+        self, method: str, path: bytes, *, headers: Mapping[str, str] | None = None, content: int = 0
+    ) -> Call:
+        seconds = request_timeout(content, _RESPONSE_SECONDS)
+        target = "/" + quote_from_bytes(path, safe=SAFE)
+        return Call(method, target, headers=headers or {}, most=_MOST_WHOLE, seconds=seconds)
 
     def _url(self, path: bytes) -> str:
-        return self.base + quote_from_bytes(path, safe=_SAFE)
+        return self.url + quote_from_bytes(path, safe=SAFE)
 
-    def _within(self, method: str, *arguments: Any, seconds: float | None = None, **more: Any) -> Any:
-        """Run a coroutine method of fsspec with a timeout."""
-        import asyncio
-
-        import aiohttp
-        from fsspec.asyn import sync
-
-        files = self._fs()
-        limit = _RESPONSE_SECONDS if seconds is None else seconds
-
-        async def work() -> Any:
-            try:
-                return await asyncio.wait_for(getattr(files, method)(*arguments, **more), limit)
-            except aiohttp.ServerTimeoutError:  # the server sent nothing
-                raise
-            except TimeoutError:
-                raise too_slow(self.subject, limit) from None
-
-        return sync(files.loop, work)
-
-    def _fs(self) -> Any:
-        if self._files is None:
-            import aiohttp
-            from fsspec.implementations.http import HTTPFileSystem
-
-            self._files = HTTPFileSystem(
-                simple_links=False,
-                encoded=True,
-                skip_instance_cache=True,
-                headers=self._headers,  # kept by fsspec as it is, so that a renewed login is sent with the next request
-                max_redirects=_MOST_REDIRECTS,
-                client_kwargs={
-                    "trust_env": False,
-                    "timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_SILENT_SECONDS),
-                    "auto_decompress": False,
-                    "response_class": _response_class(self.subject),
-                    "trace_configs": [_redirect_check(self.base, self.subject)],
-                },
-            )
-        return self._files
-
-    def _tried(self, attempt: Callable[[], _Result], *, absent: bool) -> _Result | Any:
-        """Call `attempt` with retries; with `absent`, return None if the path does not exist."""
-
-        def attempt_once(*, renews: bool = True) -> _Result | None:
-            header = self._authorize()
-            try:
-                return attempt()
-            except HibaliError:
-                raise
-            except Exception as problem:  # noqa: BLE001  # aiohttp's own, and several of Python's
-                found, status = self._error_of(problem), _status_of(problem)
-            if absent and found.code == "vanished":
-                return None
-            if renews and status == 401 and self._authorization and self._authorization.renew(header):
-                return attempt_once(renews=False)
-            raise found
-
-        return with_retries(attempt_once, subject=self.subject)
-
-    def _authorize(self) -> str:
-        """Send the login, where there is one, with the next requests; return its header."""
-        header = self._authorization.header() if self._authorization is not None else ""
-        if header:
-            self._headers["Authorization"] = header
-        return header
-
-    def _error_of(self, problem: BaseException) -> HibaliError:
-        """Translate an error without its text, which may contain a login or text of an attacker."""
-        cause = _cause_of(problem)
-        if isinstance(cause, HibaliError):
-            return cause
-        status = _status_of(problem)
+    def _error_of(self, call: Call, response: Response) -> HibaliError:
+        """Return the error of an answer, without its text, which may be that of an attacker."""
+        del call
+        status = response.status
         if status in {401, 403, 407}:
             return AccessError(
                 "denied",
@@ -235,85 +192,23 @@ class Web:
                 subject=self.subject,
                 hint=self._hint,
             )
-        if isinstance(cause, FileNotFoundError) or status in {404, 410}:
-            return NotFoundError("vanished", "it does not exist", subject=self.subject)
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return bad_certificate(self.subject)
-        if status is None:
-            return failure_of(problem, self.subject)
         if status in BUSY:
             return unreachable(self.subject, f"status {status}")
+        if status in _ABSENT or status < 400:
+            return error_of(status, self.subject)
         return IncompleteError(
             "refused-by-server", f"the server refused the request (status {status})", subject=self.subject
         )
 
 
-def _cause_of(problem: BaseException) -> BaseException:
-    return problem.__cause__ if isinstance(problem, FileNotFoundError) and problem.__cause__ else problem
-
-
-def _status_of(problem: BaseException) -> int | None:
-    """Return the status of the response with which the server refused a request."""
-    status = getattr(_cause_of(problem), "status", None)
-    return status if isinstance(status, int) else None
-
-
-def _redirect_check(base: str, subject: str) -> Any:
-    """Return an aiohttp trace that rejects redirects to another host or scheme (S15)."""
-    import aiohttp
-
-    here = urlsplit(base)
-
-    async def check(_: Any, __: Any, redirect: Any) -> None:
-        to = redirect.response.headers.get("Location") or redirect.response.headers.get("URI") or ""
-        location = urlsplit(urljoin(str(redirect.response.url), to))
-        if (location.scheme, location.netloc) != (here.scheme, here.netloc):
-            redirect.response.close()
-            raise elsewhere(subject)
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(check)
-    return trace
-
-
-def _response_class(subject: str) -> Any:
-    """Return a response class of aiohttp that limits the bytes read to the requested ones."""
-    import aiohttp
-
-    class Response(aiohttp.ClientResponse):
-        async def read(self) -> bytes:
-            if self._body is None:
-                pieces: list[bytes] = []
-                size, most = 0, self._most()
-                while piece := await self.content.readany():
-                    size += len(piece)
-                    if size > most:
-                        self.close()
-                        if self.status < 400:
-                            raise too_long(subject, most)
-                        break  # error pages are not used
-                    pieces.append(piece)
-                self._body = b"".join(pieces)
-            return self._body
-
-        def _most(self) -> int:
-            if self.status >= 400:
-                return MAX_ERROR_BYTES
-            wanted = _RANGE.fullmatch(self.request_info.headers.get("Range", ""))
-            if wanted and self.status == 206:
-                return int(wanted[2]) - int(wanted[1]) + 1
-            return _MOST_WHOLE
-
-        async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
-            if self.headers.get("Content-Encoding", "identity").lower() not in {"identity", ""}:
-                raise IncompleteError(
-                    "encoded-answer",
-                    "the server compresses its pages although hibali requested uncompressed ones",
-                    subject=subject,
-                )
-            return await super().text(encoding, errors)
-
-    return Response
+def _size_of(head: Response) -> int:
+    """Return the size of a document by the head of its answer, -1 if it does not tell."""
+    length = head.headers.get("content-length")
+    if length is None:
+        size = head.headers.get("content-range", "").rpartition("/")[2]
+    else:
+        size = length if head.headers.get("content-encoding", "identity") in {"identity", ""} else ""
+    return int(size) if size.isascii() and size.isdigit() else -1
 
 
 def _time_of(stamp: str) -> int:
@@ -357,7 +252,7 @@ class UrlStore(ServerReader):
 
     def identities(self) -> Sequence[Identity]:
         """See Store."""
-        return [identity_of_url(self._web.base, self.root_path)]
+        return [identity_of_url(self._web.url, self.root_path)]
 
     def stat(self, path: bytes = b"") -> Entry | None:
         """See Store."""
@@ -467,7 +362,7 @@ def check(site: Site, facts: dict[str, str | int | bool], *, on_event: Listener 
     else:
         web = _web(site)
         store = UrlStore(web, b"", slash=True)
-        facts |= {"url": web.base, "access": access, "writable": store.facts.writable}
+        facts |= {"url": web.url, "access": access, "writable": store.facts.writable}
     try:
         if store.stat() is None:
             raise NotFoundError(

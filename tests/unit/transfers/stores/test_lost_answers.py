@@ -47,7 +47,7 @@ def bucket(server: ScriptedServer, hibali_home: Any) -> Callable[[], S3Store]:
 def test_an_answer_that_broke_off_is_not_an_unreachable_server(
     server: ScriptedServer, bucket: Callable[[], S3Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transfers.stores.url.with_retries", lambda attempt, **_: attempt())
+    monkeypatch.setattr("hibali.http.rest.with_retries", lambda attempt, **_: attempt())
     store, dav, web = bucket(), WebdavClient(server.url + "/", "lab"), Web(server.url + "/", "lab")
     with closing(store), closing(dav), closing(HttpClient(server.url, "lab")) as client:
         acts: dict[str, Callable[[], object]] = {

@@ -17,12 +17,11 @@ from cryptography.x509.oid import NameOID
 
 from hibali.errors import AccessError, TryLaterError
 from tests.services.serving import serve_in_thread
-from transfers.stores import url
 from transfers.stores.url import Web
 
 
 def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(url, "_SILENT_SECONDS", 0.2)
+    monkeypatch.setattr("hibali.http.client.SILENCE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         web = Web(f"http://127.0.0.1:{silent.getsockname()[1]}/", "quiet")
         with pytest.raises(TryLaterError) as refused:
