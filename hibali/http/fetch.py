@@ -160,7 +160,7 @@ def send_once(
     body: bytes = b"",
     limit: int = MAX_RESPONSE_BYTES,
     seconds: float | None = None,
-    begin: Callable[[Response], None] | None = None,
+    begin: Callable[[Response], bool | None] | None = None,
 ) -> Response:
     """Send one request to the first address of the host that answers, or through the proxy of this account.
 

@@ -155,10 +155,8 @@ class UrlProbe:
                 headers,
                 trusted=bool(header) or self._trusts(parts.hostname or "", parts.port),
                 seconds=max(0.1, deadline - time.monotonic()),
-                begin=_stop,
+                begin=lambda _: True,  # the content is not read
             )
-        except _HeadReceivedError as received:
-            return received.response
         except RefusedError:
             raise private_address(shown(url), _private_address_of(parts.hostname or "")) from None
 
@@ -250,18 +248,6 @@ class UrlProbe:
         return bool(private) and all(
             address in self._allowed or f"[{address}]:{port}" in self._allowed for address in private
         )
-
-
-class _HeadReceivedError(Exception):
-    """The head of a success has come, so its content is not read."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__()
-        self.response = response
-
-
-def _stop(response: Response) -> None:
-    raise _HeadReceivedError(response)
 
 
 def shown(url: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -12,10 +13,9 @@ from urllib.parse import urlsplit
 from hibali.annex_key import key_of_name
 from hibali.config.model import Site
 from hibali.errors import HibaliError, IncompleteError
-from hibali.http.client import HttpClient, Response
-from hibali.http.deadline import request_timeout
 from hibali.http.errors import error_of
 from hibali.http.login import Authorization
+from hibali.http.rest import Call, RestClient
 from hibali.text import printable
 from hibali_plugins.datasets.annex_branch import WEB, AnnexBranch
 from hibali_plugins.datasets.repository import Repository, failure_text, read_key, run_annex
@@ -70,24 +70,13 @@ def _download(
     parts = urlsplit(url)
     known = read_key(key)
     size = known.size if known is not None and known.size >= 0 else _MOST
-    client = HttpClient(f"{parts.scheme}://{parts.netloc}", site.name)
-
-    def request(header: str) -> Response:
-        return client.request(
-            "GET",
-            (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
-            headers={"Authorization": header, "Accept-Encoding": "identity"},
-            limit=size,
-            seconds=request_timeout(size),
-            receive=stream.write,
-        )
-
-    try:
-        header = authorization.header() if authorization is not None else ""
-        response = request(header)
-        if response.status == 401 and authorization is not None and authorization.renew(header):
-            response = request(authorization.header())
-    finally:
-        client.close()
-    if response.status != 200:
-        raise error_of(response.status, site.name)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+    client = RestClient(
+        f"{parts.scheme}://{parts.netloc}",
+        site.name,
+        login=authorization,
+        judge=lambda _, response: error_of(response.status, site.name),
+    )
+    with closing(client):
+        client.send(Call("GET", target, headers=headers, most=size, receive=stream.write))

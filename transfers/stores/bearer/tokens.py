@@ -13,24 +13,25 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from hibali.errors import AccessError, TryLaterError, UsageError
+from hibali.errors import AccessError, HibaliError, TryLaterError, UsageError
 from hibali.files import check_private_file, private_folder, read_regular, state_folder, write_atomic
-from hibali.http.client import HttpClient, Response
-from hibali.http.errors import BUSY, elsewhere
+from hibali.http.client import Response
+from hibali.http.errors import BUSY
 from hibali.http.login import Authorization, bearer_authorization
+from hibali.http.rest import Call, RestClient
 from hibali.keyring_secrets import first_line, keyring_secret
 from hibali.locks import wait_for_lock
-from hibali.retry import with_retries
 from hibali.subprocesses import credentials_from, hidden_variable, remember_secret
 from transfers.stores.bearer.settings import BearerSettings
 
 _LONGEST = 32 * 1024  # of a token
-_MOST_ANSWER = 256 * 1024
+_ANSWERS = frozenset(range(400, 600)) - BUSY
 _TOKEN_SECONDS = 60.0
 _EARLY_SECONDS = 30.0  # before a kept token expires, it is not used any more
 _LONGEST_LIFE = 7 * 86400.0  # a service that promises more is not believed
@@ -353,7 +354,7 @@ class OidcService:
         No redirect is followed, so that the secrets reach no other URL. Raises `TryLaterError`.
         """
         client_id = self._settings.client_id or ""
-        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
         form = dict(fields)
         if secret:
             pair = f"{quote(client_id, safe='')}:{quote(secret, safe='')}"
@@ -361,31 +362,18 @@ class OidcService:
         else:
             form["client_id"] = client_id
         parts = urlsplit(url)
-        client = HttpClient(f"{parts.scheme}://{parts.netloc}", self._subject)
+        body = urlencode(form).encode("ascii")
+        call = Call(
+            "POST", parts.path or "/", body=body, headers=headers, accept=_ANSWERS, seconds=_TOKEN_SECONDS
+        )
+        origin = f"{parts.scheme}://{parts.netloc}"
+        with closing(RestClient(origin, self._subject, judge=self._judge)) as client:
+            return client.repeat(call, attempts=4)
 
-        def send() -> Response:
-            response = client.request(
-                "POST",
-                parts.path or "/",
-                headers=headers,
-                body=urlencode(form).encode("ascii"),
-                limit=_MOST_ANSWER,
-                seconds=_TOKEN_SECONDS,
-            )
-            if response.status in BUSY:
-                raise TryLaterError(
-                    "busy",
-                    f"the login service is busy or failing (status {response.status})",
-                    subject=self._subject,
-                )
-            if 300 <= response.status < 400:
-                raise elsewhere(self._subject)
-            return response
-
-        try:
-            return with_retries(send, subject=self._subject)
-        finally:
-            client.close()
+    def _judge(self, call: Call, response: Response) -> HibaliError | None:
+        del call
+        message = f"the login service is busy or failing (status {response.status})"
+        return TryLaterError("busy", message, subject=self._subject) if response.status in BUSY else None
 
     def read_grant(self, body: bytes) -> Granted:
         """Read an answer with tokens. Raise `TryLaterError("bad-answer")`."""

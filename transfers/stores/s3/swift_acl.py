@@ -7,8 +7,8 @@ list belongs to a whole container. The parts of large objects are in a second co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from urllib.parse import quote, quote_from_bytes, urlsplit
+from collections.abc import Callable, Collection, Mapping
+from urllib.parse import quote, quote_from_bytes
 
 from hibali.config.model import S3Settings
 from hibali.errors import (
@@ -20,9 +20,9 @@ from hibali.errors import (
     TryLaterError,
     UsageError,
 )
-from hibali.http.client import HttpClient, Response
+from hibali.http.client import Response
 from hibali.http.errors import MAX_ERROR_BYTES, is_failing
-from hibali.retry import with_retries
+from hibali.http.rest import Call, RestClient
 from hibali.subprocesses import credentials_from
 from hibali.text import printable
 from transfers.model.entry import Entry, Kind
@@ -68,12 +68,12 @@ class SwiftContainers:
 
     def __init__(self, settings: S3Settings, container: str, subject: str) -> None:
         """`settings` has the URL of the account that owns the container; `subject` names the site in errors."""
-        parts = urlsplit(settings.swift_url or "")
         self._settings = settings
         self._subject = subject
-        self._path = parts.path.rstrip("/")
         self.names = (container, container + _SEGMENTS)
-        self._client = HttpClient(f"{parts.scheme}://{parts.netloc}", subject)
+        self._rest = RestClient(
+            settings.swift_url or "", subject, judge=lambda _, response: _error_of(response.status, subject)
+        )
         self._token: str | None = None
 
     def lists(self, container: str) -> Lists | None:
@@ -108,20 +108,14 @@ class SwiftContainers:
         target: str,
         *,
         headers: Mapping[str, str] | None = None,
-        accept: Iterable[int] = (),
+        accept: Collection[int] = (),
         limit: int = MAX_ERROR_BYTES,
     ) -> Response:
         """Send a request with retries; `target` is quoted, and below the account."""
-
-        def attempt() -> Response:
-            token = self._current_token()
-            sent = {**(headers or {}), **({"X-Auth-Token": token} if token else {})}
-            response = self._client.request(method, f"{self._path}/{target}", headers=sent, limit=limit)
-            if response.status < 300 or response.status in accept:
-                return response
-            raise _error_of(response.status, self._subject)
-
-        return with_retries(attempt, subject=self._subject)
+        token = self._current_token()
+        sent = {**(headers or {}), **({"X-Auth-Token": token} if token else {})}
+        call = Call(method, f"/{target}", headers=sent, accept=accept, most=limit)
+        return self._rest.repeat(call, attempts=4)
 
     def _current_token(self) -> str:
         """Return the token; it is empty if the site has none, and then requests are without a login."""
