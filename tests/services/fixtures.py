@@ -31,7 +31,7 @@ from tests.services.oar import Oar
 from tests.services.object_store import ObjectStore
 from tests.services.oidc import SECRET, Oidc
 from tests.services.podman import Podman
-from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all
+from tests.services.processes import MARK, MissingPackageError, ServiceError, end_all, running_processes
 from tests.services.session import REPOSITORY, end_session, ensure, new_session
 from tests.services.sge import GridEngine
 from tests.services.slurm import Slurm
@@ -381,6 +381,7 @@ def hibali_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hib
     """
     monkeypatch.setattr(subprocesses, "_in_library", False)  # the Python API sets it for the whole process
     runtime = Path(tempfile.mkdtemp(dir=_session() / "r", prefix=""))
+    older = running_processes()
     folder = tmp_path / "hibali"
     home, state = folder / "home", folder / "state"
     home.mkdir(parents=True)
@@ -403,7 +404,7 @@ def hibali_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hib
         monkeypatch.setenv(name, str(value))
     env = {name: value for name, value in os.environ.items() if name != SESSION}
     yield HibaliHome(folder, home, state, folder / "config.toml", runtime, env)
-    end_all(runtime)
+    end_all(runtime, older)
 
 
 @dataclass(frozen=True)

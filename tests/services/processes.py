@@ -121,14 +121,14 @@ def start_time(pid: int) -> str:
         return ""
 
 
-def end_all(marked: Path) -> None:
+def end_all(marked: Path, older: frozenset[int] = frozenset()) -> None:
     """Kill the processes started for the folder `marked`: those with its path in their environment, the recorded ones, and
     their descendants, except this process and its ancestors.
 
-    SIGKILL is safe because the folder with their state is deleted afterwards.
+    SIGKILL is safe because the folder with their state is deleted afterwards. `older` ones than the folder are not read.
     """
     for _ in range(50):
-        found = processes_of(marked)
+        found = processes_of(marked, older)
         if not found:
             return
         for pid in found:
@@ -137,14 +137,15 @@ def end_all(marked: Path) -> None:
         time.sleep(0.02)
 
 
-def processes_of(marked: Path) -> set[int]:
+def processes_of(marked: Path, older: frozenset[int] = frozenset()) -> set[int]:
     """Return the processes that `end_all` kills.
 
-    Nearly always there are none, after each of thousands of tests: only what tells that is read of every process.
+    Nearly always there are none, after each of thousands of tests: only what tells that is read of every younger process.
     """
     found = _recorded(marked)
     mark, named = f"{MARK}={marked}/".encode(), os.fsencode(marked) + b"/"
-    found.update(pid for pid in _numbers() if mark in _read(pid, "environ") or _names_in_title(pid, named))
+    younger = running_processes() - older
+    found.update(pid for pid in younger if mark in _read(pid, "environ") or _names_in_title(pid, named))
     if not found:
         return found
     parents = _parents()
@@ -173,8 +174,9 @@ def descendants_of(pid: int) -> set[int]:
     return {other for other in parents if pid in _ancestry(other, parents)} - {pid}
 
 
-def _numbers() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+def running_processes() -> frozenset[int]:
+    """Return the ids of all processes of this machine."""
+    return frozenset(int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - after every test
 
 
 def _read(pid: int, name: str) -> bytes:
@@ -187,7 +189,7 @@ def _read(pid: int, name: str) -> bytes:
 
 def _parents() -> dict[int, int]:
     """Return the parent of every living process."""
-    states = ((pid, _read(pid, "stat").rpartition(b") ")[2].split()) for pid in _numbers())
+    states = ((pid, _read(pid, "stat").rpartition(b") ")[2].split()) for pid in running_processes())
     return {pid: int(state[1]) for pid, state in states if len(state) > 1 and state[0] not in b"ZX"}
 
 
