@@ -28,6 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from tests.services.forked_agent import AgentForker
 from tests.services.processes import MARK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -46,6 +47,7 @@ HEAVY = (
     "rfc8785",
     "tenacity",
     "tomlkit",
+    "transfers.agent.serve",
 )
 EARLY = ("PYTHON", "LC_", "LANG", "LD_", "GLIBC_", "MALLOC_")  # read at the interpreter's startup
 MOST_REQUEST = 100_000  # bytes: a message is never truncated
@@ -269,6 +271,7 @@ def _run_command(request: bytes, numbers: Sequence[int]) -> NoReturn:
     time.tzset()
     os.chdir(cwd)
     sys.argv = ["hibali", *words]
+    subprocess.Popen = AgentForker  # type: ignore[misc]
     code = _run()
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
