@@ -65,9 +65,14 @@ def store_words() -> list[Any]:
     return [word if word in QUICK else pytest.param(word, marks=pytest.mark.heavy) for word in words]
 
 
-def store_servers() -> list[Any]:
-    """Return every store, and S3 on all of its servers, as parameters of a fixture."""
-    return [word for word in store_words() if word != "s3"] + object_stores()
+def store_servers(*, agents: bool = True) -> list[Any]:
+    """Return every store, and S3 on all of its servers, as parameters of a fixture.
+
+    Without `agents`, an ssh site is `heavy`, because a local one runs the same agent.
+    """
+    ssh = "ssh" if agents else pytest.param("ssh", marks=pytest.mark.heavy)
+    words = [word for word in store_words() if word != "s3"]
+    return [ssh if word == "ssh" else word for word in words] + object_stores()
 
 
 def object_stores() -> list[Any]:

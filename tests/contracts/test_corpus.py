@@ -15,6 +15,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import settings
 
 from hibali.errors import HibaliError, UsageError
 from hibali_plugins.formats.carmin import export_carmin
@@ -177,7 +178,7 @@ def test_everything_that_the_reference_refuses_is_refused(item: Item) -> None:
     theirs = jsonschema.Draft4Validator(schema)
     pipeline = pipeline_of(item)
     chance = random.Random(item.name)  # noqa: S311  # repeatable, not secret
-    for _ in range(40):
+    for _ in range(settings.default.max_examples * 2 // 5):
         values = spoil(make_example(pipeline), pipeline, chance)
         refused = not theirs.is_valid(addDefaultValues(document, copy.deepcopy(values)))
         assert not refused or find_invocation_problems(pipeline, values), values

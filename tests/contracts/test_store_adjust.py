@@ -13,7 +13,7 @@ from transfers.model.units import Adjustment, Problem
 from transfers.stores.open_store import open_store
 
 
-@pytest.fixture(params=store_servers())
+@pytest.fixture(params=store_servers(agents=False))
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

@@ -28,7 +28,7 @@ _SECONDS = frozenset({"unicore", "firecrest", "iri"})  # services that tell time
 LARGE = random.Random(1).randbytes(11 * MIB + 17)  # noqa: S311 - three segments of 4 MiB
 
 
-@pytest.fixture(params=store_servers())
+@pytest.fixture(params=store_servers(agents=False))
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

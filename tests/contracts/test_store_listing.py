@@ -23,7 +23,7 @@ from transfers.model.store import Store, StoreView
 from transfers.model.units import Item, ListingIncompleteError, Payload, Problem, Unit
 
 
-@pytest.fixture(params=store_servers())
+@pytest.fixture(params=store_servers(agents=False))
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Subject]:

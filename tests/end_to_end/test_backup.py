@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.small_filesystem import small_filesystem
-from tests.support.transfers import Transfers, counts, failed
+from tests.support.transfers import Transfers, at_agents, counts, failed
 from tests.support.trees import Link
+
+there = at_agents("s3")
+folder_there = at_agents()
 
 BEFORE = {b"same": b"1", b"changed": b"old", b"sub/gone": b"deleted", b"way": b"a file", b"dir/in": b"below"}
 

@@ -143,7 +143,7 @@ def session(tmp_path: Path) -> Iterator[Path]:
         ("unknown user", "gss-failed", "GSSAPI Error:"),
     ],
 )
-@pytest.mark.parametrize("persist", ["10m", "no"])
+@pytest.mark.parametrize("persist", ["10m", pytest.param("no", marks=pytest.mark.heavy)])
 def test_a_gsi_fault_in_the_key_exchange_is_one_login_with_a_complete_message(
     hibali: Any, grid: Grid, session: Path, fault: str, code: str, chain: str, persist: str
 ) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.schemas import check_lines
-from tests.support.transfers import Transfers, actions, counts
+from tests.support.transfers import Transfers, actions, at_agents, counts
 from tests.support.trees import Folder, make_tree, walk_paths
+
+folder_there = at_agents()
 
 LARGE = os.urandom(5 << 20)
 GROUPS = [{b"a/first", b"b", b"c/d"}, {b"large", b"z/large"}]

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from hibali.text import printable
-from tests.support.transfers import Transfers, counts, failed, path_of
+from tests.support.transfers import Transfers, at_agents, counts, failed, path_of
 from tests.support.trees import HOSTILE_NAMES, ORDER_NAMES, make_tree, read_tree
+
+there = at_agents("s3")
+folder_there = at_agents()
 
 OWN = b".hibali-" + b"0123456789abcdef" * 2
 

@@ -11,8 +11,11 @@ import bagit
 import pytest
 
 from tests.schemas import check_lines
-from tests.support.transfers import Transfers, path_of
+from tests.support.transfers import Transfers, at_agents, path_of
 from tests.support.trees import HOSTILE_NAMES, Link, flip_byte, make_tree, many_files, sha256
+
+there = at_agents("s3")
+folder_there = at_agents()
 
 TREE = many_files(40, 300, folders=3)
 ONE = b"folder 01/file-00001.dat"

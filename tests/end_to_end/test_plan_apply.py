@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from tests.schemas import check_lines
-from tests.support.transfers import Transfers, actions, counts, failed, path_of
+from tests.support.transfers import Transfers, actions, at_agents, counts, failed, path_of
 from tests.support.trees import state_of
+
+there = at_agents("s3")
 
 TREE = {b"new": b"4", b"changed": b"33", b"same": b"2", b"sub/deep": b"55555"}
 

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from tests.support.small_filesystem import mounted, small_filesystem
-from tests.support.transfers import Transfers, counts, failed
+from tests.support.transfers import Transfers, at_agents, counts, failed
 from tests.support.trees import Folder, read_tree
+
+there = at_agents("s3")
+folder_there = at_agents()
 
 
 def named(count: int, start: int = 0) -> dict[bytes, bytes]:

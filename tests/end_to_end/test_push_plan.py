@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.transfers import Transfers, actions, counts
+from tests.support.transfers import Transfers, actions, at_agents, counts
 from tests.support.trees import Folder, state_of
+
+there = at_agents("s3")
+folder_there = at_agents()
 
 TREE = {
     b"a.txt": b"1",

@@ -42,18 +42,30 @@ def refusal(hibali: Any, *words: str, exit: int) -> dict[str, Any]:  # noqa: A00
     return last if last["kind"] == "error" else last["failures"][-1]
 
 
-@pytest.mark.parametrize("transport", ["auto", "agent", "sftp"])
+REFUSALS = {
+    "closed": (CLOSED, "closed on 2026-01-01"),
+    "closed-stderr": (f"{CLOSED} >&2", "closed on 2026-01-01"),
+    "expired": (EXPIRED, "Your password has expired"),
+    "rrsync": ("exec rrsync -ro /tmp", "rrsync"),
+    "sftp-only": (SFTP_ONLY, "sftp connections only"),
+    "silent": ("exit 1", "status 1"),
+}
+# `auto` tries the agent first, then SFTP
+TRANSPORTS = [("auto", name) for name in REFUSALS] + [("agent", "closed"), ("sftp", "rrsync")]
+
+
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "said", "transport"),
     [
-        (CLOSED, "closed on 2026-01-01"),
-        (f"{CLOSED} >&2", "closed on 2026-01-01"),
-        (EXPIRED, "Your password has expired"),
-        ("exec rrsync -ro /tmp", "rrsync"),
-        (SFTP_ONLY, "sftp connections only"),
-        ("exit 1", "status 1"),
+        pytest.param(
+            *said,
+            transport,
+            id=f"{name}-{transport}",
+            marks=() if (transport, name) in TRANSPORTS else pytest.mark.heavy,
+        )
+        for name, said in REFUSALS.items()
+        for transport in ("auto", "agent", "sftp")
     ],
-    ids=["closed", "closed-stderr", "expired", "rrsync", "sftp-only", "silent"],
 )
 def test_a_refused_session_is_4_with_the_servers_words_and_not_retried(
     hibali: Any, forced: tuple[SshServer, Path], script: str, said: str, transport: str

@@ -64,7 +64,9 @@ def transfer(operation: str, there: Transfers, target: Path, **options: Any) -> 
 @pytest.mark.parametrize(
     "replace", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["renamed", "replaced"]
 )
-@pytest.mark.parametrize("operation", ["push", "pull", "sync", "cp", "pack"])
+@pytest.mark.parametrize(
+    "operation", ["push", "pull", pytest.param("sync", marks=pytest.mark.heavy), "cp", "pack"]
+)
 def test_a_target_that_is_renamed_away_is_no_success(
     place: Transfers, operation: str, *, replace: bool
 ) -> None:

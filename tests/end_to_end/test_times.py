@@ -35,12 +35,7 @@ TREE: Tree = {
     },
 }
 CONTENTS = {name: leaf.content if isinstance(leaf, File) else leaf for name, leaf in TREE.items()}
-WORDS = [
-    "local",
-    "ssh",
-    "sftp",
-    *(pytest.param(word, marks=pytest.mark.heavy) for word in ("s3", "webdav")),
-]
+WORDS = ["local", "sftp", *(pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", "s3", "webdav"))]
 
 
 def times_of(folder: Path) -> dict[bytes, int]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.transfers import Transfers, counts, failed
+from tests.support.transfers import Transfers, at_agents, counts, failed
 from tests.support.trees import Link, flip_byte, many_files
+
+there = at_agents("s3")
+folder_there = at_agents()
 
 TREE = many_files(60, 400, folders=3)
 ONE = b"folder 01/file-00001.dat"

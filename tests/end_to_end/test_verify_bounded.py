@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.transfers import Transfers, failed
+from tests.support.transfers import Transfers, at_agents, failed
 from tests.support.trees import flip_byte, make_tree, many_files
 from tests.support.waiting import wait_for
+
+there = at_agents("s3")
+folder_there = at_agents()
 
 TREE = many_files(40, 300, folders=3)
 ONE = b"folder 01/file-00001.dat"

@@ -14,8 +14,11 @@ import pytest
 
 from tests.support.backends import FolderBackend, add_site
 from tests.support.faulty_proxy import CountingProxy
-from tests.support.transfers import Transfers, failed
+from tests.support.transfers import Transfers, at_agents, failed
 from tests.support.trees import HOSTILE_NAMES, Link, make_tree, many_files, sha256
+
+there = at_agents("s3")
+folder_there = at_agents()
 
 TREE = many_files(40, 300, folders=3)
 ONE = b"folder 01/file-00001.dat"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.schemas import check_line
 from tests.support.backends import PARTIAL, Backend
@@ -23,6 +25,20 @@ COUNTS = (
     "files_deleted",
     "files_failed",
 )
+
+
+def at_agents(*more: str) -> Any:
+    """Return a fixture for tests that need any agent: a local site, and as heavy tests an ssh site and `more` stores.
+
+    Both sites run the same agent, and one on this machine starts in a fraction of the time.
+    """
+    heavy = [pytest.param(word, marks=pytest.mark.heavy) for word in ("ssh", *more)]
+
+    @pytest.fixture(params=["local", *heavy])
+    def there(request: pytest.FixtureRequest, transfers_to: Callable[[str], Transfers]) -> Transfers:
+        return transfers_to(request.param)
+
+    return there
 
 
 class Transfers:
