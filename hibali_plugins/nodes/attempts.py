@@ -1,32 +1,173 @@
-"""Submit shards, follow their tasks, and submit again those that did not end."""
+"""Submit shards, follow their tasks, and submit again those that did not end; remember them on this machine."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import queue
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from hibali.cancellation import in_this_context
+from hibali.config.model import Site
+from hibali.documents import canonical_digest
 from hibali.errors import IncompleteError, RunFailedError, TryLaterError
 from hibali.events import Carried, Listener, Noted
-from hibali.ledger import new_identifier
-from hibali.text import counted, printable
-from hibali_plugins.nodes.begun import Begun, BegunFile
-from hibali_plugins.nodes.collecting import Collector
-from hibali_plugins.nodes.records import read_results
-from hibali_plugins.nodes.service import NodesRequest, ShardJobs
+from hibali.files import read_regular, write_atomic
+from hibali.ledger import ledger_folder, new_identifier
+from hibali.locations import Location
+from hibali.locks import FolderLock, acquire_lock
+from hibali.text import counted, path_fields, path_from_fields, printable
+from hibali_plugins.nodes.records import Collector, read_results
 from hibali_plugins.nodes.unit_files import Journals
 from transfers.model.leases import lost_lease
+from transfers.model.rules import Rules
 from transfers.remote.connection import node_program
 from transfers.remote.host import RemoteHost, SmallFile
 
 ATTEMPTS = 3  # of a shard in one call
 _PROGRAM = b"/program.py"
+_NAME = "transfer.json"
+_BYTES = 1 << 20
 
 _Result = TypeVar("_Result")
 _Lines = queue.Queue[tuple[int, bytes] | BaseException | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJobs:
+    """The tasks to submit: a program that takes the folder of the transfer, the number of a shard and that of the attempt."""
+
+    folder: bytes
+    program: bytes
+    shards: Sequence[int]
+    attempt: int
+
+
+class ShardRunner(Protocol):
+    """Runs shards as tasks of job arrays at one site."""
+
+    def open_host(self, on_event: Listener) -> RemoteHost:
+        """Connect to the site."""
+
+    def make_folder(self, host: RemoteHost, name: bytes) -> bytes:
+        """Create a private folder for a transfer below the work folder of the site, and return its path."""
+
+    def submit(self, host: RemoteHost, jobs: ShardJobs, on_event: Listener) -> str:
+        """Submit a task for each shard, once for each attempt; return the id of the run, also of one that was submitted before."""
+
+    def follow(self, run: str, look: Callable[[RemoteHost], bool], on_event: Listener) -> Mapping[int, str]:
+        """Wait until the tasks of a run have ended, or until `look` returns that they did everything.
+
+        `look` is called meanwhile, and once after their end. Returns why tasks failed, by their number; raises `RunFailedError` if
+        someone cancelled them.
+        """
+
+    def has_ended(self, host: RemoteHost, run: str) -> bool:
+        """Query whether the tasks of a run have ended."""
+
+    def cancel(self, host: RemoteHost, run: str) -> None:
+        """Cancel the tasks of a run, unless they have ended."""
+
+    def clean(self, host: RemoteHost, run: str) -> None:
+        """Remove the folder of a run whose tasks did everything; a problem only leaves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesRequest:
+    """The request that compute nodes of `site` do the transfer: so many shards, run by `runner`.
+
+    With `detach` the call ends once they are submitted.
+    """
+
+    count: int
+    site: Site
+    runner: ShardRunner
+    detach: bool = False
+
+    def reaches(self, location: Location) -> bool:
+        """Return whether the nodes share the filesystem of a location."""
+        both_here = location.site.kind == self.site.kind == "local"
+        return both_here or location.site.name == self.site.name
+
+
+@dataclass(slots=True)
+class Begun:
+    """A transfer whose files are at its site.
+
+    Attributes:
+        folder: its folder there.
+        staged: whether all its files are written.
+        token: the token of the lock of the target, empty without one.
+        attempt: the number of the last attempt, from 1; 0 before the first.
+        run: the run of the last attempt.
+        shards: the shards of that attempt.
+    """
+
+    folder: bytes
+    staged: bool = False
+    token: str = ""
+    attempt: int = 0
+    run: str = ""
+    shards: list[int] = field(default_factory=list)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "schema": 1,
+            **path_fields(self.folder, "folder"),
+            "staged": self.staged,
+            "token": self.token,
+            "attempt": self.attempt,
+            "run": self.run,
+            "shards": self.shards,
+        }
+
+
+class BegunFile:
+    """The record of the transfer between two places with certain rules, and its lock."""
+
+    def __init__(self, source: Location, target: Location, rules: Rules, site: str) -> None:
+        """Lock the record. Raises `TryLaterError` while the same command runs."""
+        key = canonical_digest(
+            {"source": source.text, "target": target.text, "rules": repr(rules), "site": site}
+        )
+        self._folder = ledger_folder("nodes", key[:32])
+        self._lock: FolderLock = acquire_lock(self._folder)
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / _NAME
+
+    def read(self) -> Begun | None:
+        """Return the unfinished transfer, None if there is none."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            record = json.loads(read_regular(self._path, _BYTES))
+            return Begun(
+                path_from_fields(record, "folder"),
+                bool(record["staged"]),
+                str(record["token"]),
+                int(record["attempt"]),
+                str(record["run"]),
+                [int(shard) for shard in record["shards"]],
+            )
+        return None
+
+    def write(self, begun: Begun) -> None:
+        """Record the transfer durably."""
+        write_atomic(self._path, json.dumps(begun.to_record()).encode("ascii") + b"\n")
+
+    def forget(self) -> None:
+        """Remove the record: the transfer has ended."""
+        self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.release()
 
 
 class Attempts:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hibali.errors import IncompleteError, RefusedError
-from hibali_plugins.nodes.collecting import Collector
-from hibali_plugins.nodes.records import FileResult, UnitResult, item_from
+from hibali_plugins.nodes.records import Collector, FileResult, UnitResult, item_from
 from hibali_plugins.nodes.unit_files import UnitSpool
 from transfers.model.entry import Verification, weakest
 from transfers.model.store import Source

@@ -12,12 +12,9 @@ from typing import IO
 from hibali.errors import UsageError
 from hibali.events import Listener
 from hibali.locations import Location
-from hibali_plugins.nodes.attempts import Attempts
-from hibali_plugins.nodes.begun import BegunFile
-from hibali_plugins.nodes.collecting import Collector
+from hibali_plugins.nodes.attempts import Attempts, BegunFile, NodesRequest
 from hibali_plugins.nodes.cutting import Cut, Cutter
-from hibali_plugins.nodes.records import UnitResult, item_fields, unit_fields
-from hibali_plugins.nodes.service import NodesRequest
+from hibali_plugins.nodes.records import Collector, UnitResult, item_fields, unit_fields
 from hibali_plugins.nodes.staging import folder_place
 from hibali_plugins.nodes.unit_files import UnitFiles, UnitSpool
 from transfers.model.entry import Entry

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from hibali.errors import IncompleteError
 from hibali_plugins.nodes.cutting import LargeFile, Unit
@@ -14,7 +15,7 @@ from hibali_plugins.nodes.rates import ShardTime
 from transfers.agent import protocol
 from transfers.model.entry import Entry, Kind
 from transfers.model.units import Item, Problem, problem_from
-from transfers.pipeline.batches import item_header
+from transfers.pipeline.batches import NumberSet, item_header
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST = 10**10  # units or files of one transfer: sets of numbers are bit maps
@@ -179,3 +180,43 @@ def _etag(record: Mapping[str, Any]) -> str:
     if isinstance(etag, str) and _ETAG.fullmatch(etag):
         return etag
     raise ValueError("not an ETag")
+
+
+_Result = TypeVar("_Result")
+
+
+class Collector(ABC, Generic[_Result]):
+    """Which shards have ended, and why others have not; subclasses collect the results."""
+
+    def __init__(self, shards: Sequence[int]) -> None:
+        self._shards = shards
+        self.times: dict[int, ShardTime] = {}  # of the shards that have done everything
+        self._seen = NumberSet()
+        self.stopped: tuple[str, str] | None = None  # a reason after which no other attempt is made
+        self.reasons: dict[int, str] = {}
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The shards that have not done everything."""
+        return [shard for shard in self._shards if shard not in self.times]
+
+    def add_reasons(self, reasons: Mapping[int, str]) -> None:
+        """Add why tasks failed, by their number; what shards themselves noted says more."""
+        for number, reason in reasons.items():
+            self.reasons.setdefault(number, reason)
+
+    def add(self, shard: int, result: UnitResult) -> Iterator[_Result]:
+        """Take one line of a journal; yield what it completes."""
+        if result.ended is not None:
+            self.times[shard] = result.ended
+        elif result.stopped is not None:
+            if result.stopped[0] == "lease-lost":
+                self.stopped = result.stopped
+            self.reasons[shard] = result.stopped[1]
+        elif result.unit not in self._seen:
+            self._seen.add(result.unit)
+            yield from self._take(result)
+
+    @abstractmethod
+    def _take(self, result: UnitResult) -> Iterator[_Result]:
+        """Take the result of a unit; yield what it completes."""

@@ -15,12 +15,10 @@ from hibali.errors import UsageError
 from hibali.events import Event, Listener, Noted
 from hibali.locations import Location
 from hibali.text import counted
-from hibali_plugins.nodes.attempts import ATTEMPTS, Attempts
-from hibali_plugins.nodes.begun import Begun, BegunFile
+from hibali_plugins.nodes.attempts import ATTEMPTS, Attempts, Begun, BegunFile, NodesRequest
 from hibali_plugins.nodes.gathering import Gathering, state_from
 from hibali_plugins.nodes.hashing import NodeHashing
 from hibali_plugins.nodes.rates import RatesFile, measured, useful_nodes
-from hibali_plugins.nodes.service import NodesRequest
 from hibali_plugins.nodes.staging import Staging, share
 from hibali_plugins.nodes.unit_files import complete_lines, read_spool
 from transfers.engine.endpoints import Endpoints

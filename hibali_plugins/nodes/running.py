@@ -11,8 +11,8 @@ from hibali.errors import RunFailedError, UsageError
 from hibali.events import Listener
 from hibali.locations import Location
 from hibali.retry import growing_intervals, pause
+from hibali_plugins.nodes.attempts import ShardJobs
 from hibali_plugins.nodes.route import NodesOption
-from hibali_plugins.nodes.service import ShardJobs
 from registry.catalogue import Catalogue
 from registry.parameters import Row
 from runs.cancel import cancel_run
@@ -100,7 +100,7 @@ def find_nodes(
 
 
 class ArrayRunner:
-    """Runs shards as sweeps of hibali's own pipeline (hibali_plugins.nodes.service.ShardRunner)."""
+    """Runs shards as sweeps of hibali's own pipeline (hibali_plugins.nodes.attempts.ShardRunner)."""
 
     def __init__(self, settings: Settings, site: Site) -> None:
         self._settings = settings

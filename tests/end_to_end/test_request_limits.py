@@ -20,8 +20,7 @@ from tests.support.faulty_proxy import Exchange, FaultyHttpProxy
 from tests.support.payloads import file_entry, items_of, payloads_of
 from transfers.model.units import Item, Unit
 from transfers.node import bucket
-from transfers.node.bucket import BucketSource, BucketTarget
-from transfers.node.pace import Pace
+from transfers.node.bucket import BucketSource, BucketTarget, Pace
 from transfers.stores.open_store import open_store
 from transfers.stores.s3.store import S3Store
 

@@ -4,6 +4,7 @@ import hashlib
 import http.client
 import re
 import ssl
+import threading
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import quote, urlsplit
@@ -11,7 +12,6 @@ from urllib.parse import quote, urlsplit
 from transfers.agent import protocol
 from transfers.agent.lease import LostLeaseError
 from transfers.agent.protocol import ChangedError, Problem, RefusedError
-from transfers.node.pace import Pace
 from transfers.node.signing import Signer, encode_query
 
 _ATTEMPTS = 6
@@ -45,6 +45,26 @@ class Answer(object):
     def etag(self) -> str:
         """The ETag without its quotes."""
         return self.headers.get("etag", "").strip('"')
+
+
+class Pace(object):
+    """Limits how much of something a shard does a second, on average; for several threads. What is not used is not saved up."""
+
+    def __init__(self, rate: float) -> None:
+        """`rate` is the most a second, 0 for no limit."""
+        self._rate = rate
+        self._guard = threading.Lock()
+        self._free_at = 0.0
+
+    def acquire(self, amount: float) -> None:
+        """Wait until so much more may be done."""
+        if not self._rate:
+            return
+        with self._guard:
+            now = time.monotonic()
+            start = max(now, self._free_at)
+            self._free_at = start + amount / self._rate
+        time.sleep(max(0.0, start - now))
 
 
 class Bucket(object):

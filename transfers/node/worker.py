@@ -26,9 +26,8 @@ from transfers.agent.protocol import (
     failure_of,
     problem_of,
 )
-from transfers.node.bucket import BucketSource, BucketTarget, UnreachableError
+from transfers.node.bucket import BucketSource, BucketTarget, Pace, UnreachableError
 from transfers.node.folder import FolderSource, FolderTarget, open_root
-from transfers.node.pace import Pace
 
 _LINE_BYTES = 64 * 1024 * 1024
 EXIT_STOPPED = 3  # the lock was lost, or the source or target is not usable: the journal has the reason

@@ -7,8 +7,7 @@ import pytest
 from hibali.http.errors import BUSY
 from tests.services.processes import free_port
 from transfers.node import bucket
-from transfers.node.bucket import BucketSource, BucketTarget, UnreachableError
-from transfers.node.pace import Pace
+from transfers.node.bucket import BucketSource, BucketTarget, Pace, UnreachableError
 
 
 @pytest.fixture

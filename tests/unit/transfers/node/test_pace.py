@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hibali.config.model import Limits
 from hibali_plugins.nodes.staging import share
-from transfers.node import pace
-from transfers.node.pace import Pace
+from transfers.node import bucket
+from transfers.node.bucket import Pace
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(pace, "time", made)
+    monkeypatch.setattr(bucket, "time", made)
     return made
 
 
