@@ -56,7 +56,8 @@ def test_waiting_shows_the_run_and_it_continues_after_ctrl_c(bench: Bench, go: P
 
 
 def test_without_a_terminal_no_progress_is_drawn_and_max_time_prints_the_same(bench: Bench) -> None:
-    line = bench.line(bench.answers(), "--wait", "--max-time", "3s", "--json")
+    # longer than submitting takes on a busy machine
+    line = bench.line(bench.answers(), "--wait", "--max-time", "10s", "--json")
     ended = bench.hibali(*line, exit=5)
     [run_id] = bench.run_ids()
     assert b"\x1b" not in ended.err
